@@ -76,7 +76,7 @@ REASONS = {
     "rules/validation": "multicast objects are planned, and not built where none was tried",
     "rules/whole_layout": "addresses of all ranges together, and rules between chunks, ranges, mappings and exports",
     "run/heaps": "allocates in heaps, and puts them to sleep",
-    "run/base_run": "reports the addresses of ranges",
+    "run/process_run": "reports the addresses of ranges",
     "run/planned_calls": "a file that pinned memory is of is not mapped for a list of calls",
     "run/layout_plans": "finds the exports that a change touches",
     "run/transition": "a limit of elastic chunks may be too low for those that are mapped",

@@ -18,11 +18,10 @@ from memtopo.kinds.layout import HandleSource
 from memtopo.language import SpecText
 from memtopo.plans.progress import Progress, TeeProgress
 from memtopo.plans.report import Checks, Report
-from memtopo.run.base_run import plans_of
 from memtopo.run.conductor import Conductor, conduct
 from memtopo.run.layout_plans import Goal, LayoutPlans
 from memtopo.run.messages import ChangeCommand, ChangeResult, Command
-from memtopo.run.process_run import ProcessRun
+from memtopo.run.process_run import ProcessRun, plans_of
 from memtopo.session.composition import Composition
 from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.offers import Offer

@@ -1,34 +1,88 @@
-"""Run of one process that executes the commands of a conductor, in this process or in a worker, and its changes.
-
-A change is planned, made stage by stage with all processes, then ended or rolled back.
-"""
+"""Run of one process of a layout: build, check, changes, teardown and report, in this process or in a worker."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import chain
+from threading import Lock
 
-from memtopo.common.errors import InternalError, MemtopoError, Stopped, internal_errors
-from memtopo.executor import StepFailed, TeardownGates
-from memtopo.plans.report import Checks
+from memtopo import planner
+from memtopo.common.errors import InternalError, MemtopoError, Stopped, internal_errors, outcome
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.recorder import CallContext
+from memtopo.executor import Execution, StepFailed, Teardown, TeardownGates, failing
+from memtopo.geometry import Geometry
+from memtopo.kinds.layout import HandleSource, Reservation
+from memtopo.kinds.step import Phase
+from memtopo.language.names import AWAKE
+from memtopo.planner import Plan
+from memtopo.plans import folding
+from memtopo.plans.progress import Progress
+from memtopo.plans.report import Checks, Left, Placed, Report
 from memtopo.plans.transition import Stage, Transition
 from memtopo.run import messages
-from memtopo.run.base_run import BaseRun
-from memtopo.run.layout_plans import Goal, LayoutPlans, lost, transitions_between
+from memtopo.run.hints import exit_code, failure
+from memtopo.run.layout_plans import WHOLE, Absent, Goal, LayoutPlans, Variant, lost, transitions_between
+from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
 from memtopo.run.messages import ChangeCommand, ChangeResult, Command, Done, Lent
-from memtopo.run.reports import FindingTally
+from memtopo.run.reports import FindingTally, report_on
 from memtopo.run.transition import DoesNotFit, RollbackFailed, StagedTransition, require_declared, require_room
 from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
-from memtopo.session.request import RunRequest
+from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
+from memtopo.run.verification.rounds import Verification
+from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.offers import Offer
+from memtopo.sharing.offers import LayoutExports, Offer
 
 
-class ProcessRun(BaseRun):
-    """Run of one process. A change is planned, then made or rolled back, then ended."""
+class ProcessRun:
+    """Run of one process, in parts that all processes of a layout go through together, as a conductor commands.
 
-    _change: Change | None = None
+    A change is planned, then made or rolled back, then ended.
+    """
+
+    def __init__(
+        self,
+        request: RunRequest,
+        ledger: Ledger,
+        *,
+        progress: Progress | None = None,
+        stop: Callable[[], int] = lambda: 0,
+        handle_source: HandleSource | None = None,
+        absent: Absent = frozenset(),
+        origin: float | None = None,
+        context: CallContext | None = None,
+        plans: LayoutPlans | None = None,
+    ) -> None:
+        """`origin` is that of the execution's times, and `context` has what the calls of each moment are made for.
+
+        It is built without the resources that are `absent`, and what needs them. `plans` are those of all processes if
+        there are several.
+        """
+        self.request, self.ledger, self.context = request, ledger, context
+        self.plans = plans or plans_of(request)
+        self.variant: Variant = AWAKE, absent
+        plan = self.plans.to_build(request.process, absent)
+        self.execution = Execution(plan, ledger, progress=progress, stop=stop, origin=origin, context=context)
+        self.execution.layout.handle_source = handle_source or HandleSource()
+        self.execution.layout.timeout = request.timeout
+        self.failure: StepFailed | None = None
+        self.stopped = False
+        self.hold_result = HoldResult()
+        self.balance = ResourceBalance(self.execution, ledger, exclusive=request.exclusive)
+        self._signal = stop
+        self.findings = FindingTally()
+        self.switched: FindingTally | None = None
+        """Findings of the check of the last change, if it was checked."""
+        self._reserved: Mapping[str, Reservation] = {}
+        self._held = False
+        self._rechecking = Lock()
+        self._teardown: Teardown | None = None
+        self.verification = Verification(request, ledger, self.execution, self.findings)
+        self._exported = request.geometry
+        self._change: Change | None = None
 
     def execute(self, command: Command) -> Done | ChangeResult | Lent:
         """Execute a command, and return the answer. Raises `StepFailed`, `Stopped`, or `MemtopoError`."""
@@ -128,10 +182,194 @@ class ProcessRun(BaseRun):
             self.suspend(self.request)
             raise
 
+    @contextmanager
+    def recording_failure(self) -> Iterator[None]:
+        """Record a failure or a requested stop for the report, and continue after the block."""
+        try:
+            yield
+        except StepFailed as failure:
+            self.failure = failure
+        except Stopped:
+            self.stopped = True
+
+    def build(self, *only: Phase) -> None:
+        """Do every step, or the steps of some phases. Raises `StepFailed` or `Stopped`."""
+        self.execution.build(*only)
+        self.execution.layout.handle_source.settle()
+
+    def check(self) -> None:
+        """Compare every step with the driver's state, unless the check is "none". Raises `StepFailed` or `Stopped`."""
+        self.balance.record_held()
+        self._reserved = {**self.execution.layout.ranges}
+        if self.request.check == "none":
+            return
+        with self.execution.timed("check", len(self.execution.plan.steps)) as count:
+            try:
+                self.findings.add(self.execution.check())
+                with failing("check of holes, ends and access"):
+                    self.execution.progress.phase("check holes", 0)
+                    self._check_isolation(self.request.geometry, self.findings)
+                    if self.variant == WHOLE:  # what is absent has no access yet
+                        self.execution.progress.phase("check access", 0)
+                        self.verification.try_permitted()
+            finally:
+                count.steps = self.execution.checked
+
+    def _check_isolation(self, geometry: Geometry, findings: FindingTally) -> None:
+        unmapped = holes(geometry)
+        findings.add(isolation(geometry, unmapped, self.ledger, self.execution.layout))
+        if unmapped.unqueried:
+            why = f"{MAX_HOLE_QUERIES:,} granules of holes are queried, evenly spaced"
+            findings.not_checked("hole", unmapped.unqueried, why)
+
+    def suspend(self, request: RunRequest) -> None:
+        """Release contexts that the layout of a request does not need while it is held. Raises `StepFailed`."""
+        if self._held:
+            self.execution.suspend(request.geometry.idle_gpus)
+
+    def check_changed(self, request: RunRequest, steps: Transition, kept: Fingerprints | None = None) -> FindingTally:
+        """Check a changed layout by queries, and what is new in it by bytes. Raises `StepFailed` or `Stopped`."""
+        findings = FindingTally()
+        self.execution.progress.extend(len(self.execution.plan.steps))
+        findings.add(self.execution.check())
+        with failing("check of holes and ends"):
+            self._check_isolation(request.geometry, findings)
+        if kept:
+            findings.merge_findings(kept.compared_after(findings), ASPECT)
+        verification = Verification(request, self.ledger, self.execution, findings)
+        verification.verify_only({step.provides for step in steps.do if step.allocates})
+        return findings
+
+    def adopt(
+        self, plans: LayoutPlans, variant: Variant, request: RunRequest | None, findings: FindingTally | None
+    ) -> None:
+        """Make a variant, to which the layout was changed, that of the run, with the findings of its check.
+
+        `request` is that of another spec, if it was changed to one. Nothing is presented here, since the layout is
+        changed already: that may fail, and this may not.
+        """
+        self.plans, self.variant, self.switched = plans, variant, findings
+        if request:
+            self.request, self._reserved = request, {**self.execution.layout.ranges}
+            self.findings = findings or FindingTally()
+            self.verification = Verification(request, self.ledger, self.execution, self.findings)
+
+    def _placed(self) -> tuple[Placed, ...]:
+        """Addresses of the ranges in the order of the plan: a change reserves new ones after the old ones."""
+        ranges = self._reserved
+        phases = self.plans.of(WHOLE)[self.request.process].phases
+        reserving = chain.from_iterable(steps for phase, steps in phases if phase is Phase.RESERVE)
+        labels = [step.describe().subject for step in reserving]
+        return tuple(folding.placed({label: ranges[label] for label in labels if label in ranges}))
+
+    def expect(self, geometry: Geometry) -> None:
+        """Import and export as a geometry declares from now on."""
+        self.execution.layout.handle_source.expect(geometry)
+        self._exported = geometry
+
+    @property
+    def exports(self) -> LayoutExports:
+        """Exports of the process: while it is changed, those of the spec to which it is changed."""
+        return LayoutExports(self._exported, self.execution.layout, self.execution.driver, self.recheck, self.context)
+
+    def recheck(self) -> Checks:
+        """Compare every step with the driver's state again, by queries alone; the report leaves the result out.
+
+        Raises `MemtopoError`, since its caller is another program and the run continues.
+        """
+        try:
+            return self.check_switched().checks()
+        except (StepFailed, Stopped) as error:
+            raise MemtopoError(f"the check was not finished: {error or 'interrupted'}") from error
+
+    def check_switched(self, kept: Fingerprints | None = None) -> FindingTally:
+        """Check the layout by queries, and compare what a switch has `kept`. Raises `StepFailed` or `Stopped`."""
+        findings = FindingTally()
+        with self._rechecking:  # a check of a mapping keeps its handle in the layout meanwhile
+            self.execution.progress.extend(len(self.execution.plan.steps))
+            findings.add(self.execution.check())
+            if kept:
+                findings.merge_findings(kept.compared_after(findings), ASPECT)
+            self.suspend(self.request)
+        return findings
+
+    @property
+    def as_declared(self) -> bool:
+        """True if no check found a difference from the spec."""
+        return not self.findings.different
+
+    def release_contexts(self) -> None:
+        """Keep the layout without the contexts that only its changes and checks need. Raises `StepFailed`.
+
+        A context takes some 500 MiB of its GPU, and ends with a fault of any process that shares the GPU's channel.
+        """
+        self._held = True
+        self.suspend(self.request)
+
     def take_down(self, gates: TeardownGates | None = None) -> None:
+        """Undo everything; `gates` as for `Execution.take_down`."""
         if self._change:
             self._change.abandon()
-        super().take_down(gates)
+        self.execution.layout.handle_source.settle()
+        self.balance.record_before_teardown()
+        self._teardown = self.execution.take_down(gates)
+        if self.failure is None and self._teardown.failures:
+            self.failure = self._teardown.failures[0]
+        if self.request.check != "none":  # each process has simulated GPUs of its own
+            own = self.request.machine.simulated
+            geometries = [self.request.geometry] if own else self.request.processes_of_node.values()
+            left = self.balance.left(self._teardown, self.hold_result.descriptors)
+            self.findings.add(self.balance.misplaced(geometries, left))
+
+    def report(self) -> Report:
+        """Return the report of the run, after its teardown."""
+        request, teardown = self.request, self._teardown
+        if teardown is None:
+            raise InternalError("a run is reported before it is taken down")
+        left = self.balance.left(teardown, self.hold_result.descriptors)
+        leaks = self.balance.leaks(teardown, left, request.position_of)
+        signal = self._signal() if self.stopped else None
+        codes = [exit_code(self.failure.error)] if self.failure else ()
+        return report_on(
+            request,
+            outcome(leaks, signal=signal, as_declared=self.as_declared, codes=codes),
+            times=tuple(self.execution.times),
+            checks=None if self.findings.empty else self.checks(),
+            failure=failure(self.failure, request) if self.failure else None,
+            leaks=leaks,
+            left=left,
+            notes=(*self.hold_result.notes, *self._notes(teardown, left, clean=not leaks)),
+            placed=self._placed(),
+        )
+
+    def checks(self) -> Checks:
+        """Results of the checks of the layout as it was built or changed, with the position of each difference."""
+        found = self.findings.checks()
+        differences = tuple(replace(each, place=self.request.position_of(each.path)) for each in found.differences)
+        return replace(found, differences=differences, rates=self.verification.rates)
+
+    def _notes(self, teardown: Teardown, left: Left | None, *, clean: bool) -> Iterator[str]:
+        if self.request.siblings is None:
+            yield from self.request.notes()
+        if self.context and self.context.lost:
+            yield self.context.lost
+        yield from self.balance.owner_notes(self.request.geometry, clean=clean)
+        if teardown.timed_out:
+            yield "another process did not finish in time; memory that it imported may have been released while in use"
+        yield from memory_notes(left, self.request.geometry)
+        if not self.request.exclusive:
+            yield from descriptor_notes(left)
+
+
+def built_plan(request: RunRequest) -> Plan:
+    """Return the plan of a request as it is built: a full check needs kernels."""
+    full = request.check == "full"
+    return planner.with_kernels(request.plan, request.geometry.gpus) if full else request.plan
+
+
+def plans_of(request: RunRequest) -> LayoutPlans:
+    """Return the plans of a layout of one process."""
+    return LayoutPlans(request.geometry, built_plan(request))
 
 
 _LAST = tuple(Stage)[-1]
@@ -143,7 +381,7 @@ class Change:
     `plans` are those of the goal's spec. With a full check, fingerprints compare the bytes that the change keeps.
     """
 
-    def __init__(self, run: BaseRun, goal: Goal, plans: LayoutPlans, steps: Transition) -> None:
+    def __init__(self, run: ProcessRun, goal: Goal, plans: LayoutPlans, steps: Transition) -> None:
         self._run, self._goal, self._plans, self._steps = run, goal, plans, steps
         self.findings: FindingTally | None = None
         self._making: StagedTransition | None = None
@@ -223,9 +461,7 @@ class Change:
         if self.findings is None:
             return ChangeResult()
         show = self._run.checks if self._goal.request else self.findings.checks
-        found: list[Checks] = []
-        result = attempted(lambda: found.append(show()))
-        return replace(result, checks=found[0] if found else None)
+        return attempted(lambda: ChangeResult(checks=show()))
 
     @contextmanager
     def _rolling_back(self) -> Iterator[None]:
@@ -240,7 +476,7 @@ class Change:
 def attempted(act: Callable[[], object]) -> ChangeResult:
     """Result of a part of a change that may be refused, or fail and be rolled back. Raises `RollbackFailed`."""
     try:
-        act()
+        result = act()
     except RollbackFailed:
         raise
     except StepFailed as failed:
@@ -251,4 +487,4 @@ def attempted(act: Callable[[], object]) -> ChangeResult:
         return ChangeResult("interrupted")
     except Exception as error:  # noqa: BLE001 an error of memtopo itself is rolled back as any other
         return ChangeResult(f"internal error: {type(error).__name__}: {error}")
-    return ChangeResult()
+    return result if isinstance(result, ChangeResult) else ChangeResult()

@@ -22,10 +22,9 @@ from memtopo.machine import Machine
 from memtopo.planner import Plan
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.run.apply import ThisProcess
-from memtopo.run.base_run import built_plan
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans
 from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, Command, MakeStage, ReadKept, WriteKept
-from memtopo.run.process_run import ProcessRun, attempted
+from memtopo.run.process_run import ProcessRun, attempted, built_plan
 from memtopo.run.processes.common_addresses import agree, bring_to
 from memtopo.run.processes.worker import SiblingHandles
 from memtopo.run.processes.workers import require_made, require_planned

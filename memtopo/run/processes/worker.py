@@ -29,10 +29,9 @@ from memtopo.machine import parse
 from memtopo.plans.progress import NO_PROCESSES, Progress
 from memtopo.plans.report import Check
 from memtopo.run import messages
-from memtopo.run.base_run import built_plan
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans
 from memtopo.run.messages import Command, FromWorker, HandleAnswer, HandleRequest, PlanChange, StartWorker, ToWorker
-from memtopo.run.process_run import ProcessRun, attempted
+from memtopo.run.process_run import ProcessRun, attempted, built_plan
 from memtopo.run.processes.common_addresses import bring_to
 from memtopo.run.processes.gates import Gate, WorkerGates
 from memtopo.session.composition import Composition
@@ -253,15 +252,9 @@ def answer(run: ProcessRun, start: messages.StartWorker, command: Command) -> Fr
     match command:
         case messages.AgreeOn():
             return bring_to(run.execution, command)
-        case messages.Recheck():
-            try:
-                with internal_errors():
-                    return run.execute(command)
-            except MemtopoError as error:
-                return messages.ChangeResult(error.message)
         case messages.PlanChange():
             return attempted(lambda: run.plan(*_goal(run, start, command)))
-        case messages.MakeStage(back=False) | messages.CheckChange():
+        case messages.Recheck() | messages.MakeStage(back=False) | messages.CheckChange():
             return attempted(lambda: run.execute(command))
         case _:
             return run.execute(command)
