@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from memtopo.common.errors import InternalError, Stopped
+from memtopo.common.errors import Stopped
 from memtopo.driver.handles import Handle
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
@@ -29,7 +29,7 @@ from memtopo.sharing.offers import Offer
 if TYPE_CHECKING:  # imported where it is used: a layout of one process that nobody holds needs none of it
     from memtopo.driver.kernels import KernelDriver
     from memtopo.run.holder import Holder
-    from memtopo.sharing.imports import CommitWait, HolderHandles
+    from memtopo.sharing.imports import HolderHandles
     from memtopo.sharing.producers import Producers
 
 
@@ -49,8 +49,6 @@ def apply(
     stop, or 0. `hold` is called with a layout that is as declared; the teardown starts when it returns. Errors of the
     run are not raised but reported. A `context` has what the calls of each moment are made for.
     """
-    if request.geometry.processes:
-        raise InternalError("a multi-process layout is applied as a layout of one process")
     run = ProcessRun(request, ledger, progress=progress, stop=stop, handle_source=handle_source, context=context)
     return conduct(ThisProcess(run, stop), hold)
 
@@ -156,19 +154,16 @@ class Application:
 
     def run(self, holder: Holder | None = None) -> Report:
         """Start the producers, and apply; with a `holder` the layout is served before it is taken down."""
-        report = self._apply(holder)
+        apply_request = self._in_processes if self.request.geometry.processes else self._in_process
+        if self.producers is None:
+            report = apply_request(holder, {})
+        else:
+            with self.producers() as producers:
+                report = producers.with_notes(apply_request(holder, producers.sockets))
+            report = producers.with_survivors(report)
         if holder:
             holder.claim.report_end(report)
         return report
-
-    def _apply(self, holder: Holder | None) -> Report:
-        apply_request = self._in_processes if self.request.geometry.processes else self._in_process
-        if self.producers is None:
-            return apply_request(holder, {})
-        with ExitStack() as stack:
-            producers = stack.enter_context(self.producers())
-            report = producers.with_notes(apply_request(holder, producers.sockets))
-        return producers.with_survivors(report)
 
     def _in_process(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
         outside = holder is not None or self.request.geometry.imports_from_outside  # a change may bring imports
@@ -207,21 +202,15 @@ class Application:
         return traced(driver, self.request.trace, self.request.about_trace)
 
     def _handles_of_holders(self, driver: Driver, sockets: Mapping[str, str]) -> HolderHandles:
-        from memtopo.sharing.imports import HolderHandles  # noqa: PLC0415 most layouts import nothing from outside
+        from memtopo.sharing.imports import CommitWait, HolderHandles  # noqa: PLC0415 most layouts import nothing from outside
 
         gpus = [driver.device_get_uuid(ordinal).hex() for ordinal in range(driver.device_get_count())]
-        return HolderHandles(self.request.geometry, gpus, sockets, self.allow_uids, self._commits)
+        commits = CommitWait(self.silence, self._raise_if_stopped, self.report_wait)
+        return HolderHandles(self.request.geometry, gpus, sockets, self.allow_uids, commits)
 
-    @property
-    def _commits(self) -> CommitWait:
-        """Wait for the commit of imports, which a signal ends."""
-        from memtopo.sharing.imports import CommitWait  # noqa: PLC0415 most layouts import nothing from outside
-
-        def advance() -> None:
-            if self.stop():
-                raise Stopped
-
-        return CommitWait(self.silence, advance, self.report_wait)
+    def _raise_if_stopped(self) -> None:
+        if self.stop():
+            raise Stopped
 
     def _in_processes(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
         from memtopo.run import processes  # noqa: PLC0415 a layout of one process needs no workers

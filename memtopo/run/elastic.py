@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.text import nearest
@@ -352,15 +353,12 @@ class UnmapRequest:
     release: bool = False
 
 
-def offset_of(item: Mapped) -> int:
-    """Offset of a mapping."""
-    return item[0]
+offset_of: Callable[[Mapped], int] = itemgetter(0)
+"""Offset of a mapping."""
 
 
 def mappings_to_unmap(content: ElasticContent, unmaps: Sequence[UnmapRequest]) -> list[Mapped]:
     """Mappings that requests unmap, in order of offset. Raises `ElasticRefused`."""
-    if len(unmaps) == 1:
-        return part(content, unmaps[0])
     found = sorted((item for each in unmaps for item in part(content, each)), key=offset_of)
     if any(one[0] == other[0] for one, other in pairwise(found)):
         raise ElasticRefused(

@@ -61,26 +61,17 @@ def error_hint(error: DriverError, step: Step | None = None) -> ErrorHint | None
     """Return the hint for an error of a driver call, by a step if one made it; None if there is none."""
     name = error.name.removeprefix("CUDA_ERROR_")
     description = step.describe() if step else StepDescription("it", "its own")
-    exhausted = _exhausted(error.call, step) if name == "OUT_OF_MEMORY" else None
-    found = _hint_of_call(error.call, name, step) or exhausted or _BY_ERROR.get(name)
+    found = _INVALID_VALUE.get(error.call) if name == "INVALID_VALUE" else None
+    if step and error.call == step.call:
+        found = found or step.hints.get(name)
+        if name == "OUT_OF_MEMORY" and step.allocates:  # the memory that it was refused is named
+            found = found or _EXHAUSTED.get(step.allocates[0].kind)
+    found = found or _BY_ERROR.get(name)
     if found is None or found.cause is None:
         return found
     size = exact(description.bytes_each) if description.bytes_each else "size"
     cause = found.cause.format(subject=description.subject, where=description.where, bytes=size)
     return found._replace(cause=cause)
-
-
-def _exhausted(call: str, step: Step | None) -> ErrorHint | None:
-    """Hint that names the memory that a step was refused."""
-    if step is None or call != step.call or step.allocates is None:
-        return None
-    return _EXHAUSTED.get(step.allocates[0].kind)
-
-
-def _hint_of_call(call: str, name: str, step: Step | None) -> ErrorHint | None:
-    if name == "INVALID_VALUE" and call in _INVALID_VALUE:
-        return _INVALID_VALUE[call]
-    return step.hints.get(name) if step and call == step.call else None
 
 
 def failure(failed: StepFailed, request: RunRequest) -> Failure:

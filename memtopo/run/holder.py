@@ -139,18 +139,15 @@ def _notes(held: HoldSummary, stopped_by: str, node: str) -> Iterator[str]:
     served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
     yield f"{f'node {node}: ' * bool(node)}held for {held.seconds:.1f} s, until {ends[held.why]}; served {served}"
     for importer in held.lost:
-        yield f"{_process(importer)} lost what it used over ipc, or of pools: {_exports(importer)}"
+        yield _note_on(importer, "lost what it used over ipc, or of pools")
     for importer in held.kept:
-        yield f"{_process(importer)} keeps memory alive that it imported: {_exports(importer)}"
+        yield _note_on(importer, "keeps memory alive that it imported")
     yield from held.notes
 
 
-def _process(importer: Importer) -> str:
-    return f"{process_name(importer.pid)} of user {importer.uid}"
-
-
-def _exports(importer: Importer) -> str:
-    return ", ".join(f"{taken.handles:,} of {taken.export}" for taken in importer.taken)
+def _note_on(importer: Importer, what: str) -> str:
+    exports = ", ".join(f"{taken.handles:,} of {taken.export}" for taken in importer.taken)
+    return f"{process_name(importer.pid)} of user {importer.uid} {what}: {exports}"
 
 
 class HeldLayout:

@@ -164,5 +164,4 @@ def _imports(geometry: Geometry) -> Iterator[Group]:
 
 
 def _sources(group: Group) -> tuple[ExportKey, ...]:
-    assert group.origin
-    return group.origin.sources
+    return group.origin.sources if group.origin else ()

@@ -10,8 +10,7 @@ handles that a process imports are exported and sent by the others at that momen
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha512
 from itertools import count
@@ -107,13 +106,20 @@ def planned_calls(plan: Plan, geometry: Geometry) -> dict[str, Sequence[Entry]]:
 
 def list_calls(plan: Plan, geometry: Geometry, receivers: Mapping[str, Callable[[Entry], object]]) -> None:
     """Give each of the `planned_calls` of a process to its receiver, one after another: none of them is kept."""
-    with _parts(plan, geometry, receivers) as parts:
+    geometries, parts = geometry.processes or {"": geometry}, dict[str, _ListedProcess]()
+    for label, each in (plan.processes or {"": plan}).items():
+        parts[label] = _ListedProcess(label, each, geometries[label], receivers[label], parts)
+    try:
         for phase in Phase:
             for part in parts.values():
                 part.execution.build(phase)
                 part.source.settle()
         for part in parts.values():
             part.execution.take_down(_Gates(part))
+    finally:
+        for part in parts.values():
+            part.source.close()
+            part.listing.close()
 
 
 class _ListedProcess:
@@ -151,23 +157,6 @@ class _ListedProcess:
         """Note an exchange with another process at this point."""
         self.exchanged.add(action)
         self._receive(Exchange(action, peer, export, number, self.context.phase))
-
-
-@contextmanager
-def _parts(
-    plan: Plan, geometry: Geometry, receivers: Mapping[str, Callable[[Entry], object]]
-) -> Iterator[dict[str, _ListedProcess]]:
-    geometries = geometry.processes or {"": geometry}
-    plans = plan.processes or {"": plan}
-    parts: dict[str, _ListedProcess] = {}
-    for label, each in plans.items():
-        parts[label] = _ListedProcess(label, each, geometries[label], receivers[label], parts)
-    try:
-        yield parts
-    finally:
-        for part in parts.values():
-            part.source.close()
-            part.listing.close()
 
 
 class _Handles(HandleSource):

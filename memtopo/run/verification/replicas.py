@@ -14,9 +14,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple
 
 from memtopo import machine
 from memtopo.common.errors import MemtopoError
@@ -139,26 +139,6 @@ def try_all(tries: Iterable[Replica], host: ReplicaHost, poll: Callable[[], None
             child.end()
 
 
-class _Task(NamedTuple):
-    """Message to a child: the machine, or None for the real one, the visible GPUs, and the replica to build."""
-
-    machine: str | None
-    visible: tuple[int, ...]
-    replica: Replica
-
-    def to_json(self) -> bytes:
-        """Encode the message; the flags become numbers."""
-        return json.dumps(self).encode()
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Decode a message of `to_json`."""
-        simulated, visible, (properties, granule, device, access) = json.loads(text)
-        (kind, number, _), handles, *flags, _ = properties
-        created = Properties(Location(LocationKind(kind), number), HandleType(handles), *flags)
-        return cls(simulated, tuple(visible), Replica(created, granule, device, Access(access)))
-
-
 class _ReplicaProcess:
     """A process that tries one access."""
 
@@ -166,8 +146,8 @@ class _ReplicaProcess:
         self.replica = replica
         self._limit = host.limit
         self._deadline = time.monotonic() + host.limit
-        task = _Task(machine.dump(host.machine) if host.simulated else None, host.visible, replica)
-        stdin = memory_file(task.to_json())
+        record = machine.dump(host.machine) if host.simulated else None
+        stdin = memory_file(json.dumps((record, host.visible, replica)).encode())
         try:
             self.process = spawn(host.command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         finally:
@@ -214,9 +194,11 @@ def _ended(running: list[_ReplicaProcess]) -> list[_ReplicaProcess]:
 def main() -> None:
     """Run a child: read the task from stdin, and write the result to stdout."""
     signal.alarm(LIMIT)  # also if the parent has ended
-    task = _Task.from_json(sys.stdin.read())
+    record, visible, replica = json.loads(sys.stdin.read())
     try:
-        tried = _run(task)
+        simulated = machine.parse(record.encode(), "replica") if record else None
+        driver = target.open_in_worker(simulated, simulated=simulated is not None, visible=visible)
+        tried = _try(driver, _decoded(*replica))
     except DriverError as error:
         tried = Tried("", f"a replica could not be built: {error.message}")
     except MemtopoError as error:
@@ -226,10 +208,11 @@ def main() -> None:
     os._exit(0)  # the driver cannot shut down in order any more; the system cleans up
 
 
-def _run(task: _Task) -> Tried:
-    simulated = machine.parse(task.machine.encode(), "replica") if task.machine else None
-    driver = target.open_in_worker(simulated, simulated=simulated is not None, visible=task.visible)
-    return _try(driver, task.replica)
+def _decoded(properties: Sequence[Any], granule: int, device: int, access: int) -> Replica:
+    """Replica from JSON, in which flags are numbers."""
+    (kind, number, _), handles, *flags, _ = properties
+    created = Properties(Location(LocationKind(kind), number), HandleType(handles), *flags)
+    return Replica(created, granule, device, Access(access))
 
 
 def _try(driver: KernelDriver, replica: Replica) -> Tried:
