@@ -188,7 +188,7 @@ def start_hint(error: OSError) -> str | None:
     return "raise the limit of processes: 'ulimit -u', TasksMax= in a systemd unit, --pids-limit of a container"
 
 
-class ParentThread(threading.Thread):
+class ParentThread:
     """Thread that starts a process and lives until `finish`.
 
     The system sends a parent-death signal when the thread that started the process ends. In a main thread, which ends
@@ -196,40 +196,23 @@ class ParentThread(threading.Thread):
     """
 
     def __init__(self, start: Callable[[], subprocess.Popen[bytes]]) -> None:
-        super().__init__(name="memtopo-parent", daemon=True)
-        self._start_process = start
-        self._process: subprocess.Popen[bytes] | None = None
-        self._error: BaseException | None = None
-        self._ready, self._over = threading.Event(), threading.Event()
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 few layouts have programs to start
+
+        self._start, self._executor = start, ThreadPoolExecutor(1, "memtopo-parent")
 
     def start_process(self) -> subprocess.Popen[bytes]:
         """Start the process. Raises the errors of its start, and `OSError` if there can be no thread."""
         if threading.current_thread() is threading.main_thread():
-            return self._start_process()
+            return self._start()
         try:
-            self.start()
+            started = self._executor.submit(self._start)
         except RuntimeError as error:
             raise OSError(errno.EAGAIN, "no thread can be started") from error
-        self._ready.wait()
-        if self._process is None:
-            raise self._error or OSError(errno.ECHILD, "it was not started")
-        return self._process
-
-    def run(self) -> None:
-        try:
-            self._process = self._start_process()
-        except BaseException as error:  # noqa: BLE001 raised by start_process
-            self._error = error
-            return
-        finally:
-            self._ready.set()
-        self._over.wait()
+        return started.result()
 
     def finish(self) -> None:
         """End the thread."""
-        self._over.set()
-        if self.is_alive():
-            self.join()
+        self._executor.shutdown()
 
 
 def inherited_socket(descriptor: str) -> socket.socket:

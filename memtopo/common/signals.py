@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import _signal as signals  # type: ignore[import-not-found]
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
@@ -17,12 +16,6 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 TERMINAL = (signal.SIGINT, signal.SIGHUP)
 """Those that a terminal sends to a process and its children: Ctrl-C, and the end of the session."""
-
-
-# The functions of `_signal` are those of `signal` without the conversion to enums and back, which takes ten times as
-# long: each change of an elastic range defers signals.
-_signal: Callable[[int, Any], Any] = getattr(signals, "signal", signal.signal)
-_getsignal: Callable[[int], Any] = getattr(signals, "getsignal", signal.getsignal)
 
 
 class deferred:  # noqa: N801  # used like a function
@@ -44,9 +37,9 @@ class deferred:  # noqa: N801  # used like a function
             return self
         try:
             for number in ENDING:
-                if callable(handler := _getsignal(number)):
+                if callable(handler := signal.getsignal(number)):
                     self._before.append((number, handler))
-                    _signal(number, self._record)
+                    signal.signal(number, self._record)
         except BaseException:  # the handler of a signal that is not deferred yet
             self._restore()
             raise
@@ -67,7 +60,7 @@ class deferred:  # noqa: N801  # used like a function
 
     def _restore(self) -> None:
         for number, handler in self._before:
-            _signal(number, handler)
+            signal.signal(number, handler)
         received, self._received = self._received, []
         _raise_each(received)
 

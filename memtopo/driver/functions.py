@@ -177,29 +177,18 @@ class Constants:
 
 
 def _named(type: str, prefix: str, members: type[IntEnum | IntFlag], **renamed: str) -> Constants:
-    names = {int(each): prefix + renamed.get(str(each.name), str(each.name)) for each in members if int(each)}
-    return Constants(type, names)
+    """Constants of the members of an enumeration, without that of 0 unless it is renamed."""
+    every = members.__members__.items()
+    return Constants(
+        type, {int(each): prefix + renamed.get(name, name) for name, each in every if each or name in renamed}
+    )
 
 
 CONSTANTS: Mapping[type, Constants] = {
-    HandleType: Constants(
-        "CUmemAllocationHandleType",
-        {
-            0: "CU_MEM_HANDLE_TYPE_NONE",
-            1: "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR",
-            2: "CU_MEM_HANDLE_TYPE_WIN32",
-            4: "CU_MEM_HANDLE_TYPE_WIN32_KMT",
-            8: "CU_MEM_HANDLE_TYPE_FABRIC",
-        },
+    HandleType: _named(
+        "CUmemAllocationHandleType", "CU_MEM_HANDLE_TYPE_", HandleType, NONE="NONE", FD="POSIX_FILE_DESCRIPTOR"
     ),
-    Access: Constants(
-        "CUmemAccess_flags",
-        {
-            0: "CU_MEM_ACCESS_FLAGS_PROT_NONE",
-            1: "CU_MEM_ACCESS_FLAGS_PROT_READ",
-            3: "CU_MEM_ACCESS_FLAGS_PROT_READWRITE",
-        },
-    ),
+    Access: _named("CUmemAccess_flags", "CU_MEM_ACCESS_FLAGS_PROT_", Access, NONE="NONE", R="READ", RW="READWRITE"),
     LocationKind: _named("CUmemLocationType", "CU_MEM_LOCATION_TYPE_", LocationKind, GPU="DEVICE"),
     EventFlags: _named("CUevent_flags", "CU_EVENT_", EventFlags),
     MemAttach: _named("CUmemAttach_flags", "CU_MEM_ATTACH_", MemAttach),

@@ -39,7 +39,8 @@ class Trace:
         """Create or empty the file, and write its first line with `about`. Raises `NotWritten`."""
         self.context, self._process = context, about.get("process") or ""
         self._number, self._start = 0, time.perf_counter()
-        head = {"memtopo_trace_file": VERSION, "memtopo": __version__, **about, "pid": os.getpid(), "started": _now()}
+        started = datetime.now(UTC).isoformat(timespec="microseconds")
+        head = {"memtopo_trace_file": VERSION, "memtopo": __version__, **about, "pid": os.getpid(), "started": started}
         try:
             self._file = open_output(path, os.O_TRUNC, follow=not self._process)
             self._whole = self._size = os.write(self._file, f"{json.dumps(head)}\n".encode())
@@ -116,13 +117,9 @@ def process_file(folder: str | Path, process: str) -> Path:
 
 def is_trace(path: str | Path) -> bool:
     """Return true for a regular file that begins as a trace, and for a link to one. Raises `OSError`."""
-    with open(path, "rb", opener=_without_wait) as file:
+    # A pipe is opened too, for which nobody writes.
+    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
         return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(len(_HEAD)) == _HEAD
-
-
-def _without_wait(path: str, flags: int) -> int:
-    """Open a file; a pipe too, for which nobody writes."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def require_replaceable(path: str | Path, *, link: bool = True) -> None:
@@ -148,7 +145,3 @@ def empty_folder(folder: str | Path) -> None:
                 file.unlink()
     except OSError as error:
         raise NotWritten(f"the folder {str(folder)!r} of traces cannot be written: {error.strerror}") from error
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds")
