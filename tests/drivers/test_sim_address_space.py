@@ -53,5 +53,5 @@ def test_an_allocation_without_addresses_takes_no_memory(location: Location) -> 
     blocks.take_addresses(LAST - FIRST)
     before = budget.free(location)
     with pytest.raises(RefusedCall, match="no free addresses are left"):
-        blocks.take(0, BLOCK) if location == gpu(0) else blocks.take_host(0, BLOCK, 0)
+        blocks.take("own" if location == gpu(0) else "pinned", 0, BLOCK)
     assert budget.free(location) == before

@@ -89,6 +89,15 @@ class AccessRules:
             raise invalid("the bytes run into host memory to which access was last changed for the host (fact 67)")
         return found
 
+    def parts(
+        self, device: int, address: int, count: int, wanted: Access, *, copying: bool
+    ) -> Iterator[tuple[Physical, int, int]]:
+        """Yield the physical memory behind addresses as (memory, offset, size), after all access is checked."""
+        end = address + count
+        for area in self.reach(address, count, device, wanted, copying=copying):
+            low, high = max(address, area.start), min(end, area.end)
+            yield area.physical, low - area.start, high - low
+
     def gpu_mappings(self, address: int, end: int, user: Location, wanted: int) -> list[Mapping]:
         """Mappings of GPUs' chunks behind addresses, if the user has access to all; none says nothing about others."""
         mappings = []
@@ -99,11 +108,6 @@ class AccessRules:
             mappings.append(found)
             address = found.end
         return mappings
-
-    def is_pinned(self, address: int, count: int) -> bool:
-        """Return whether an allocation of page-locked memory has all of some bytes."""
-        found = self._allocations.find(address)
-        return found is not None and found.kind == "pinned" and address + count <= found.end
 
     def cpu_reach(self, address: int, count: int, wanted: Access) -> tuple[Physical, int]:
         """Memory and offset for a load or store by the CPU (facts 21, 39); on hardware a refusal ends the process."""
@@ -234,8 +238,8 @@ class MemoryOperations:
     Copies in a stream are made at once unless work is outstanding before them.
     """
 
-    def __init__(self, sim: SimProcess, access: AccessRules) -> None:
-        self._sim, self._access = sim, access
+    def __init__(self, sim: SimProcess, access: AccessRules, allocations: SimAllocations) -> None:
+        self._sim, self._access, self._allocations = sim, access, allocations
 
     def memset_d8(self, address: int, value: int, count: int) -> None:
         """Set `count` bytes to one value, across adjacent mappings."""
@@ -243,7 +247,7 @@ class MemoryOperations:
         if value not in range(256):
             raise invalid("the value is no byte")
         block = bytes([value]) * min(count, BLOCK)
-        for physical, at, size in self.parts(device, address, count, Access.RW, copying=False):
+        for physical, at, size in self._access.parts(device, address, count, Access.RW, copying=False):
             for done in range(0, size, BLOCK):
                 physical.write(at + done, memoryview(block)[: size - done])
 
@@ -252,7 +256,7 @@ class MemoryOperations:
         device = self._sim.contexts.current()
         self._access.check_program_copy(address)
         rest = memoryview(data)
-        for physical, at, size in self.parts(device, address, len(data), Access.RW, copying=True):
+        for physical, at, size in self._access.parts(device, address, len(data), Access.RW, copying=True):
             physical.write(at, rest[:size])
             rest = rest[size:]
 
@@ -260,15 +264,15 @@ class MemoryOperations:
         """Copy bytes from memory, across adjacent mappings."""
         device = self._sim.contexts.current()
         self._access.check_program_copy(address)
-        parts = self.parts(device, address, count, Access.R, copying=True)
+        parts = self._access.parts(device, address, count, Access.R, copying=True)
         return b"".join(physical.read(at, size) for physical, at, size in parts)
 
     def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
         """Copy bytes between two addresses in the order of a stream; untouched bytes stay untouched."""
         queue = self._sim.streams.get(stream)
         device = self._copying(queue)
-        sources = list(self.parts(device, source, count, Access.R, copying=True))
-        targets = list(self.parts(device, destination, count, Access.RW, copying=True))
+        sources = list(self._access.parts(device, source, count, Access.R, copying=True))
+        targets = list(self._access.parts(device, destination, count, Access.RW, copying=True))
 
         def work() -> bool:
             for (physical, at, size), (other, from_at) in _aligned(targets, sources):
@@ -289,14 +293,15 @@ class MemoryOperations:
         if queue.work:
             return False
         device = self._copying(queue)
-        reading = self._access.is_pinned(copies[0][0], copies[0][2])
+        reading = self._allocations.is_pinned(copies[0][0], copies[0][2])
         places = copies if reading else [(place, address, count) for address, place, count in copies]
         counts = [count for _, _, count in places]
         low, end = min(places)[0], max(map(add, map(itemgetter(0), places), counts))
-        if not self._access.is_pinned(low, end - low) or max(counts) > PAGE or 0 in counts:
+        if not self._allocations.is_pinned(low, end - low) or max(counts) > PAGE or 0 in counts:
             return False
-        spans = _joined(self._spans(device, places, low, Access.R if reading else Access.RW), written=not reading)
-        ((staged, at, size),) = self.parts(device, low, end - low, Access.RW if reading else Access.R, copying=True)
+        theirs, ours = (Access.R, Access.RW) if reading else (Access.RW, Access.R)
+        spans = _joined(self._spans(device, places, low, theirs), written=not reading)
+        ((staged, at, size),) = self._access.parts(device, low, end - low, ours, copying=True)
         data = bytearray(staged.read(at, size))
         for place, physical, offset, count in spans:
             if reading:
@@ -324,7 +329,7 @@ class MemoryOperations:
     def store_by_kernel(self, address: int, data: bytes) -> None:
         """Store bytes as a kernel of the current context does, without kernels that are loaded."""
         device = self._sim.contexts.current()
-        for physical, at, _ in self.parts(device, address, len(data), Access.RW, copying=False):
+        for physical, at, _ in self._access.parts(device, address, len(data), Access.RW, copying=False):
             physical.write(at, data)
 
     def host_write(self, address: int, data: bytes) -> None:
@@ -336,15 +341,6 @@ class MemoryOperations:
         """Load bytes as the CPU does."""
         physical, at = self._access.cpu_reach(address, count, Access.R)
         return physical.read(at, count)
-
-    def parts(
-        self, device: int, address: int, count: int, wanted: Access, *, copying: bool
-    ) -> Iterator[tuple[Physical, int, int]]:
-        """Yield the physical memory behind addresses as (memory, offset, size), after all access is checked."""
-        end = address + count
-        for area in self._access.reach(address, count, device, wanted, copying=copying):
-            low, high = max(address, area.start), min(end, area.end)
-            yield area.physical, low - area.start, high - low
 
 
 _Part = tuple[Physical, int, int]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Self
+from typing import Literal, Self
 
-from memtopo.driver.types import ADDRESS_BLOCK, gpu
+from memtopo.driver.types import ADDRESS_BLOCK, Location, gpu
 from memtopo.drivers.sim.calls import RefusedCall, invalid
 from memtopo.drivers.sim.devices import WHOLE_HOST, SimMemoryBudget
 
@@ -241,58 +241,39 @@ class _SharedBlocks:
             self._give(start)
 
 
+Use = Literal["own", "managed", "pinned"]
+"""Use of memory: that of a device, managed memory, which takes none, or page-locked memory of the host."""
+
+
 class AllocationBlocks:
     """Addresses and memory of allocations, in whole blocks; small allocations share a block (fact 45)."""
 
     def __init__(self, budget: SimMemoryBudget) -> None:
         self._budget = budget
         self._free = FreeRanges(FIRST, LAST)
-        self._shared: dict[tuple[int, str, int], _SharedBlocks] = {}
-        """Blocks of small allocations by device, use of the memory, and flags that separate them."""
+        self._shared: dict[tuple[Use, int, int], _SharedBlocks] = {}
+        """Blocks of small allocations by use of the memory, device, and flags that separate them."""
 
-    def take(self, device: int, size: int) -> int:
-        """Take addresses and memory for an allocation; refuses with `CUDA_ERROR_OUT_OF_MEMORY`."""
-        if size < BLOCK:
-            return self._blocks(device, "device").take(size)
-        self._budget.take(gpu(device), round_up(size, BLOCK))
+    def take(self, use: Use, device: int, size: int, flags: int = 0) -> int:
+        """Take addresses for an allocation, and the memory that it takes; refuses with `CUDA_ERROR_OUT_OF_MEMORY`.
+
+        Small allocations share a block, those with other flags among themselves (facts 45, 70, 74).
+        """
+        location, taken = _taken(use, device, size)
+        self._budget.take(location, taken)
         try:
-            return self.take_addresses(size)
+            return self._blocks(use, device, flags).take(size) if size < BLOCK else self.take_addresses(size)
         except RefusedCall:
-            self._budget.give(gpu(device), round_up(size, BLOCK))
+            self._budget.give(location, taken)
             raise
 
-    def give(self, device: int, address: int, size: int) -> None:
+    def give(self, use: Use, device: int, address: int, size: int, flags: int = 0) -> None:
         """Free an allocation; a shared block is freed with its last allocation."""
         if size < BLOCK:
-            self._blocks(device, "device").give(address, size)
-            return
-        self._budget.give(gpu(device), round_up(size, BLOCK))
-        self.give_addresses(address, size)
-
-    def take_managed(self, device: int, size: int) -> int:
-        """Take addresses for managed memory; small allocations share a block and its pages (fact 70)."""
-        return self._take(device, "managed", 0, size)
-
-    def give_managed(self, device: int, address: int, size: int) -> None:
-        """Return addresses of managed memory."""
-        self._give(device, "managed", 0, address, size)
-
-    def take_host(self, device: int, size: int, combined: int) -> int:
-        """Take addresses, and memory of the host, for page-locked memory.
-
-        Small allocations share a block, write-combined ones among themselves (fact 74).
-        """
-        self.lock(size)
-        try:
-            return self._take(device, "page-locked", combined, size)
-        except RefusedCall:
-            self.unlock(size)
-            raise
-
-    def give_host(self, device: int, address: int, size: int, combined: int) -> None:
-        """Return such addresses and memory."""
-        self.unlock(size)
-        self._give(device, "page-locked", combined, address, size)
+            self._blocks(use, device, flags).give(address, size)
+        else:
+            self.give_addresses(address, size)
+        self._budget.give(*_taken(use, device, size))
 
     def lock(self, size: int) -> None:
         """Take memory of the host in whole pages."""
@@ -313,19 +294,19 @@ class AllocationBlocks:
         """Return such addresses."""
         self._free.give(address, round_up(size, BLOCK))
 
-    def _take(self, device: int, use: str, flags: int, size: int) -> int:
-        return self._blocks(device, use, flags).take(size) if size < BLOCK else self.take_addresses(size)
-
-    def _give(self, device: int, use: str, flags: int, address: int, size: int) -> None:
-        give = self._blocks(device, use, flags).give if size < BLOCK else self.give_addresses
-        give(address, size)
-
-    def _blocks(self, device: int, use: str, flags: int = 0) -> _SharedBlocks:
+    def _blocks(self, use: Use, device: int, flags: int) -> _SharedBlocks:
         """Shared blocks: of addresses alone, or with memory of a device."""
-        key = device, use, flags
+        key = use, device, flags
         if key not in self._shared:
             take, give = partial(self.take_addresses, BLOCK), partial(self.give_addresses, size=BLOCK)
-            if use == "device":
-                take, give = partial(self.take, device, BLOCK), partial(self.give, device, size=BLOCK)
+            if use == "own":
+                take, give = partial(self.take, use, device, BLOCK), partial(self.give, use, device, size=BLOCK)
             self._shared[key] = _SharedBlocks(take, give)
         return self._shared[key]
+
+
+def _taken(use: Use, device: int, size: int) -> tuple[Location, int]:
+    """Location and bytes of the memory that an allocation takes besides that of the block that it shares."""
+    if use == "pinned":
+        return WHOLE_HOST, round_up(size, PAGE)
+    return gpu(device), round_up(size, BLOCK) if use == "own" and size >= BLOCK else 0

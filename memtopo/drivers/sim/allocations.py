@@ -78,18 +78,18 @@ class SimAllocations:
         device = self._sim.contexts.current()
         if size <= 0:
             raise invalid("the size is 0")
-        address = self._sim.blocks.take(device, size)
+        address = self._sim.blocks.take("own", device, size)
         try:
             physical = self._sim.arena.take(size)
         except OSError:
-            self._sim.blocks.give(device, address, size)
+            self._sim.blocks.give("own", device, address, size)
             raise
         self.add(SimAllocation(address, address + size, device, {device}, physical))
         return address
 
     def manage(self, device: int, size: int, users: Iterable[int]) -> int:
         """Allocate managed memory in a device's context for the CPU and the devices `users`; takes no device memory."""
-        address = self._sim.blocks.take_managed(device, size)
+        address = self._sim.blocks.take("managed", device, size)
         physical, advised = self._sim.arena.take(size), self._pages(address, size)
         self.add(SimAllocation(address, address + size, device, set(users), physical, "managed", advised=advised))
         return address
@@ -104,7 +104,7 @@ class SimAllocations:
             raise invalid("the size is negative, or a flag is unknown")
         if not size:
             return 0
-        address = self._sim.blocks.take_host(device, size, flags & HostFlags.WRITECOMBINED)
+        address = self._sim.blocks.take("pinned", device, size, flags & HostFlags.WRITECOMBINED)
         block = address - address % BLOCK
         kept = next((each.flags for each in self.within(block, block + BLOCK)), flags)
         users, physical = set(range(self._sim.devices.device_get_count())), self._sim.arena.take(size)
@@ -162,6 +162,11 @@ class SimAllocations:
             return None
         allocation = self._at[self._starts[at]]
         return allocation if address < allocation.end else None
+
+    def is_pinned(self, address: int, count: int) -> bool:
+        """Return whether an allocation of page-locked memory has all of some bytes."""
+        found = self.find(address)
+        return found is not None and found.kind == "pinned" and address + count <= found.end
 
     def unused(self, address: int) -> tuple[int, int | None]:
         """End of the addresses without an allocation in the block around an address, and the device that has it.
@@ -225,19 +230,16 @@ class SimAllocations:
 
     def _end(self, allocation: SimAllocation) -> None:
         self.remove(allocation)
-        if allocation.kind == "own":
-            self._sim.blocks.give(allocation.device, allocation.start, allocation.size)
-        elif allocation.kind == "pinned":
-            combined = allocation.flags & HostFlags.WRITECOMBINED
-            self._sim.blocks.give_host(allocation.device, allocation.start, allocation.size, combined)
+        blocks, start, size = self._sim.blocks, allocation.start, allocation.size
+        if allocation.advised:
+            allocation.advised.change(start, allocation.end, lambda _: PageUse())
+        if allocation.kind in ("own", "managed", "pinned"):
+            blocks.give(allocation.kind, allocation.device, start, size, allocation.flags & HostFlags.WRITECOMBINED)
         elif allocation.kind == "registered":
-            self._sim.blocks.unlock(allocation.size)
+            blocks.unlock(size)
             return
-        elif allocation.advised is not None:
-            allocation.advised.change(allocation.start, allocation.end, lambda _: PageUse())
-            self._sim.blocks.give_managed(allocation.device, allocation.start, allocation.size)
         else:
-            self._sim.blocks.give_addresses(allocation.start, allocation.size)
+            blocks.give_addresses(start, size)
         self._sim.arena.give(allocation.physical)
 
 

@@ -115,13 +115,9 @@ class SimKernels:
     def _reached(self, device: int, address: int, size: int, needed: Access) -> Iterator[tuple[Physical, int, int]]:
         """Yield the memory behind addresses; nothing after an illegal access, which ends the process."""
         try:
-            areas = self._access.reach(address, size, device, needed, copying=False)
+            yield from self._access.parts(device, address, size, needed, copying=False)
         except RefusedCall as refused:
             self.fatal = self.fatal or f"a kernel on gpu{device} made an illegal access: {refused.reason}"
-            return
-        for area in areas:
-            low, high = max(address, area.start), min(address + size, area.end)
-            yield area.physical, low - area.start, high - low
 
 
 def _windows(at: int, physical: Physical, offset: int, size: int) -> Iterator[tuple[int, Physical, int, int]]:
