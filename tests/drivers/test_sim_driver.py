@@ -145,21 +145,6 @@ def test_a_refused_creation_takes_nothing(sim: SimDriver) -> None:
         assert sim.mem_get_info() == before
 
 
-def test_an_allocation_that_the_system_refuses_takes_nothing(sim: SimDriver) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with current(sim):
-        before = sim.mem_get_info()
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-        try:
-            with refused("CUDA_ERROR_OPERATING_SYSTEM"):
-                sim.mem_create(8 * GiB, PLAIN)
-            with refused("CUDA_ERROR_OPERATING_SYSTEM"):
-                sim.mem_alloc(8 * GiB)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert sim.mem_get_info() == before
-
-
 def test_memory_with_a_dma_buf_over_several_chunks_is_not_in_the_system_twice(sim: SimDriver) -> None:
     """It moves to the file of the dma-buf."""
     with current(sim), laid_out(sim, (M, M), access=Access.RW) as address:

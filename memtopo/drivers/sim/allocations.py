@@ -78,12 +78,7 @@ class SimAllocations:
         device = self._sim.contexts.current()
         if size <= 0:
             raise invalid("the size is 0")
-        address = self._sim.blocks.take("own", device, size)
-        try:
-            physical = self._sim.arena.take(size)
-        except OSError:
-            self._sim.blocks.give("own", device, address, size)
-            raise
+        address, physical = self._sim.blocks.take("own", device, size), self._sim.arena.take(size)
         self.add(SimAllocation(address, address + size, device, {device}, physical))
         return address
 

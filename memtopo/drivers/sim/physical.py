@@ -14,9 +14,9 @@ from memtopo.common.mapped_files import punch_hole
 from memtopo.drivers.sim.address_space import round_up
 from memtopo.drivers.sim.shared_files import Files, Tag, nonce
 
-STEP = 1 << 40
-GIVEN_TOGETHER = 64 << 20
-"""Bytes of the arena that are returned to the system at once, if so many are given back one after another."""
+_LENGTH = 1 << 60
+"""Bytes of the arena, more than a process takes; what is not touched takes no memory."""
+
 PAGE = mmap.PAGESIZE
 _COPIED = 1 << 20
 
@@ -41,9 +41,6 @@ class Physical:
 
     def read(self, at: int, count: int) -> bytes:
         """Read bytes from `at` on; untouched bytes are zero."""
-        part = os.pread(self.fd, count, self.offset + at)
-        if len(part) == count:
-            return part
         parts = []
         while count:
             part = os.pread(self.fd, count, self.offset + at)
@@ -53,13 +50,10 @@ class Physical:
 
     def write(self, at: int, data: bytes | bytearray | memoryview) -> None:
         """Write bytes from `at` on."""
-        self.touched = True
-        written = os.pwrite(self.fd, data, self.offset + at)
-        rest = memoryview(data)[written:]
+        self.touched, rest = True, memoryview(data)
         while rest:
-            at += written
             written = os.pwrite(self.fd, rest, self.offset + at)
-            rest = rest[written:]
+            at, rest = at + written, rest[written:]
 
     def copy(self, at: int, source: Physical, from_at: int, count: int) -> None:
         """Copy bytes of other memory; what is touched in neither stays untouched."""
@@ -118,19 +112,12 @@ class Arena:
         self._files = files
         self._fd = os.memfd_create("memtopo-arena", os.MFD_CLOEXEC)
         self._close = weakref.finalize(self, os.close, self._fd)
-        self._length = 0
+        os.ftruncate(self._fd, _LENGTH)
         self._used = 0
-        self._given = 0, 0
-        """Start and end of what was given back last, and is still to be returned to the system."""
 
     def take(self, size: int) -> Physical:
-        """Allocate `size` bytes, which take no memory until they are touched. Raises `OSError`."""
-        offset, used = self._used, self._used + round_up(size, PAGE)
-        if used > self._length:
-            length = -(-used // STEP) * STEP
-            os.ftruncate(self._fd, length)
-            self._length = length
-        self._used = used
+        """Allocate `size` bytes, which take no memory until they are touched."""
+        offset, self._used = self._used, self._used + round_up(size, PAGE)
         return Physical(self._fd, offset, size)
 
     def share(self, physical: Physical, kind: str, granule: int, location: str, flags: tuple[str, ...] = ()) -> Tag:
@@ -167,36 +154,14 @@ class Arena:
         return Physical(fd, 0, tag.size, tag=tag)
 
     def give(self, physical: Physical) -> None:
-        """Return memory to the system: all touched pages, or the file, which other processes may still use.
-
-        Adjacent memory of the arena is returned together: for a few pages, the call takes longer than what it does.
-        """
+        """Return memory to the system: all touched pages, or the file, which other processes may still use."""
         if physical.tag:
             self._files.close(physical.fd)
         elif physical.touched:
-            self._give(physical.offset, physical.offset + round_up(physical.size, PAGE))
-
-    def _give(self, start: int, end: int) -> None:
-        low, high = self._given
-        if end == low:
-            end = high
-        elif start == high:
-            start = low
-        else:
-            self._return_given()
-        self._given = start, end
-        if end - start >= GIVEN_TOGETHER:
-            self._return_given()
-
-    def _return_given(self) -> None:
-        (low, high), self._given = self._given, (0, 0)
-        if low < high:
-            punch_hole(self._fd, low, high - low)
+            punch_hole(self._fd, physical.offset, round_up(physical.size, PAGE))
 
     def resident(self) -> int:
         """Bytes of the system's memory that the arena takes."""
-        if self._close.alive:
-            self._return_given()
         return os.fstat(self._fd).st_blocks * 512 if self._close.alive else 0
 
     def close(self) -> None:
