@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -87,11 +88,10 @@ def sum_of_left(found: Sequence[Left]) -> Left | None:
 
 
 def _sum(accounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
+    total = Counter[str]()
     for account in accounts:
-        for kind, count in account.items():
-            total[kind] = total.get(kind, 0) + count
-    return total
+        total.update(account)
+    return dict(total)
 
 
 MAX_DIFFERENCES = 100
@@ -124,10 +124,6 @@ class FindingTally:
         """Return whether any finding of an aspect is not as declared."""
         observed, as_declared = self._counts.get(aspect, (0, 0))
         return observed != as_declared
-
-    def incomplete(self, aspect: str) -> bool:
-        """Return whether any part of an aspect was not checked."""
-        return aspect in self._not_checked
 
     def add(self, findings: Iterable[Finding]) -> None:
         """Count findings."""

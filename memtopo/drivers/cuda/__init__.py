@@ -48,16 +48,13 @@ def numa_bytes(folder: Path = Path("/sys/devices/system/node"), host: int | None
     nodes = [name for name in _names(folder) if name.startswith("node") and name[4:].isdecimal()]
     found = {int(name[4:]): _TOTAL.search(_text(folder / name / "meminfo")) for name in nodes}
     sizes = {node: size for node, match in found.items() if match and (size := int(match[1]) << 10)}
-    whole = sum(sizes.values()) * 10 >= (host_memory() or 0 if host is None else host) * 9
+    whole = sum(sizes.values()) * 10 >= (host_memory() if host is None else host) * 9
     return sizes if whole else {}
 
 
-def host_memory() -> int | None:
-    """Bytes of the host's memory; None if they are unknown."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return None
+def host_memory() -> int:
+    """Bytes of the host's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def inaccessible_devices(root: Path = Path("/")) -> list[str]:
@@ -99,7 +96,12 @@ def open_cuda() -> CudaDriver:
 
     Raises `Unavailable` with a hint at the cause: no bindings, no driver, no GPU, or all GPUs hidden.
     """
-    driver = _bound()
+    try:
+        from memtopo.drivers.cuda.driver import CudaDriver  # noqa: PLC0415  # may be missing
+    except ImportError as error:
+        message = f"the Python package cuda-bindings cannot be imported ({error})"
+        raise Unavailable(message, hint=f"run 'pip install cuda-python', or {_SIMULATE}") from error
+    driver = CudaDriver()
     try:
         driver.init()
         count = driver.device_get_count()
@@ -126,15 +128,6 @@ def start_cuda() -> None:
 def _initialise(init: Callable[[int], object]) -> None:
     with suppress(Exception):  # newer bindings raise where there is no driver
         init(0)
-
-
-def _bound() -> CudaDriver:
-    try:
-        from memtopo.drivers.cuda.driver import CudaDriver  # noqa: PLC0415  # may be missing
-    except ImportError as error:
-        message = f"the Python package cuda-bindings cannot be imported ({error})"
-        raise Unavailable(message, hint=f"run 'pip install cuda-python', or {_SIMULATE}") from error
-    return CudaDriver()
 
 
 def _unusable(name: str) -> Unavailable:

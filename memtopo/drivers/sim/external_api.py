@@ -131,7 +131,7 @@ class SimExternalApi:
 
     def __init__(self, uuid: bytes) -> None:
         self._uuid = uuid
-        self._objects: list[_OpenObject] = []
+        self._objects: list[SimExternalObject] = []
 
     def __enter__(self) -> Self:
         return self
@@ -140,32 +140,26 @@ class SimExternalApi:
         for each in self._objects:
             each.free()
 
-    def allocate(self, size: int, *, dedicated: bool = False) -> SimExternalMemory:
+    def allocate(self, size: int, *, dedicated: bool = False) -> SimExternalObject:
         del dedicated  # the simulator makes no difference
         return self.adopt(allocate(self._uuid, size), size)
 
-    def adopt(self, fd: int, size: int) -> SimExternalMemory:
-        memory = SimExternalMemory(fd, size)
-        self._objects.append(memory)
-        return memory
+    def adopt(self, fd: int, size: int) -> SimExternalObject:
+        self._objects.append(SimExternalObject(fd, size))
+        return self._objects[-1]
 
-    def timeline(self, value: int = 0) -> SimExternalSemaphore:
-        return self._semaphore(make_semaphore(timeline=True, value=value))
+    def timeline(self, value: int = 0) -> SimExternalObject:
+        return self.adopt(make_semaphore(timeline=True, value=value), external.SIZE)
 
-    def binary(self) -> SimExternalSemaphore:
-        return self._semaphore(make_semaphore(timeline=False))
-
-    def _semaphore(self, fd: int) -> SimExternalSemaphore:
-        semaphore = SimExternalSemaphore(fd)
-        self._objects.append(semaphore)
-        return semaphore
+    def binary(self) -> SimExternalObject:
+        return self.adopt(make_semaphore(timeline=False), external.SIZE)
 
 
-class _OpenObject:
-    """An object of the external API, kept open until it is freed."""
+class SimExternalObject:
+    """Memory or a semaphore of the external API, kept open until it is freed; `whole` is its size in bytes."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, fd: int, size: int) -> None:
+        self._fd, self.whole = fd, size
 
     def fd(self) -> int:
         return os.dup(self._fd)
@@ -175,23 +169,11 @@ class _OpenObject:
             os.close(self._fd)
             self._fd = -1
 
-
-class SimExternalMemory(_OpenObject):
-    """Memory of the external API."""
-
-    def __init__(self, fd: int, size: int) -> None:
-        super().__init__(fd)
-        self.whole = size
-
     def read(self, offset: int, count: int) -> bytes:
         return read(self._fd, offset, count)
 
     def write(self, offset: int, data: bytes) -> None:
         write(self._fd, offset, data)
-
-
-class SimExternalSemaphore(_OpenObject):
-    """Semaphore of the external API."""
 
     @property
     def counter(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -123,11 +124,10 @@ def _leaks(request: RunRequest, ends: Mapping[str, NodeEnd]) -> Iterator[Leak]:
 
 
 def _memory(request: RunRequest, node: str) -> dict[str, int]:
-    total: dict[str, int] = {}
+    total = Counter[str]()
     for label in _labels(request, node):
-        for place, size in request.plan.processes[label].memory.items():
-            total[place] = total.get(place, 0) + size
-    return total
+        total.update(request.plan.processes[label].memory)
+    return dict(total)
 
 
 def _labels(request: RunRequest, node: str) -> tuple[str, ...]:

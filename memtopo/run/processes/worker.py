@@ -59,14 +59,11 @@ def main(*descriptors: str, wrap: WrapDriver = lambda _process, driver: driver) 
     `descriptors` are the numbers of the channel's socket and of the two ends of each of the two gates.
     """
     sock, *ends = descriptors
-    gates = [_private(int(end)) for end in ends]
+    gates = [int(end) for end in ends]
+    for end in gates:
+        os.set_inheritable(end, False)  # noqa: FBT003 the function takes it so
     channel: Channel[ToWorker] = Channel(inherited_socket(sock), get_args(ToWorker))
     Worker(channel, (Gate(*gates[:2]), Gate(*gates[2:])), _stop_signal()).work(wrap)
-
-
-def _private(descriptor: int) -> int:
-    os.set_inheritable(descriptor, False)  # noqa: FBT003 the function takes it so
-    return descriptor
 
 
 def _stop_signal() -> Callable[[], int]:

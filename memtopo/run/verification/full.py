@@ -200,36 +200,24 @@ class FullVerifier(Verifier):
 
 def views(memory: Mapping[str, Sequence[MappedMemory]], access: Access) -> Views:
     """Views with this access of what the run created, those of its creator first."""
-    created: Views = {}
-    imported: Views = {}
-    for process, own in memory.items():
-        for each in own:
-            if each.ours:
-                found = created if each.identity.owner == process else imported
-                found.setdefault(each.identity, []).extend(gpu_views(process, each, access))
-    for identity, more in imported.items():
-        created.setdefault(identity, []).extend(more)
-    return {identity: each for identity, each in created.items() if each}
+    found: Views = {}
+    for by_creator in (True, False):
+        for process, own in memory.items():
+            for each in own:
+                if each.ours and (each.identity.owner == process) is by_creator:
+                    found.setdefault(each.identity, []).extend(gpu_views(process, each, access))
+    return {identity: each for identity, each in found.items() if each}
 
 
-def writers(candidates: Iterable[MappedView]) -> list[MappedView]:
+def writers(candidates: Sequence[MappedView]) -> list[MappedView]:
     """One view for each GPU of each process, then one for each mapping that has none yet, in order."""
-    gpus: set[tuple[str, int]] = set()
-    mappings: set[tuple[str, str, int]] = set()
-    found: list[MappedView] = []
-    later: list[MappedView] = []
+    of_gpus: dict[tuple[str, int], MappedView] = {}
     for view in candidates:
-        if (view.process, view.device) in gpus:
-            later.append(view)
-        else:
-            gpus.add((view.process, view.device))
-            mappings.add((view.process, *view.mapping))
-            found.append(view)
-    for view in later:
-        if (view.process, *view.mapping) not in mappings:
-            mappings.add((view.process, *view.mapping))
-            found.append(view)
-    return found
+        of_gpus.setdefault((view.process, view.device), view)
+    of_mappings = {(view.process, *view.mapping): view for view in of_gpus.values()}
+    for view in candidates:
+        of_mappings.setdefault((view.process, *view.mapping), view)
+    return list(dict.fromkeys([*of_gpus.values(), *of_mappings.values()]))
 
 
 def readers(
