@@ -128,8 +128,7 @@ class SimMemoryBudget:
 
     def give(self, location: Location, size: int) -> None:
         """Give memory back."""
-        for each in self._counted(location):
-            self._used[each] -= size
+        self.add(location, -size)
 
     def free(self, location: Location) -> int:
         """Bytes that are not taken."""

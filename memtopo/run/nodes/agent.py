@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from memtopo.common.errors import Exit, InternalError, MemtopoError
 from memtopo.common.version import __version__
+from memtopo.driver.handles import Handle
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
 from memtopo.language import SpecText
@@ -28,6 +29,7 @@ from memtopo.run.nodes.hub import Call, HandleBytes, NodePeers
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding
 from memtopo.session.trials import with_needed_trials
+from memtopo.sharing.channel import Received
 from memtopo.sharing.wire import layout_source
 
 RUN_VARIABLE = "MEMTOPO_RUN_OF_NODES"
@@ -183,12 +185,12 @@ class Agent:
         """Take another agent's request for fabric handles of a process here; the answer is a call of its own."""
         if self._peers is None:
             raise InternalError("an agent is asked for handles before it runs")
-        self._peers.receive_request(request)
+        self._peers.deliver(request)
 
     def answer(self, answer: HandleAnswer, handles: HandleBytes) -> None:
         """Take another agent's answer to a request of a process here."""
         if self._peers:
-            self._peers.receive_answer(answer, handles)
+            self._peers.deliver(Received(answer, [Handle.of(bytes(secret)) for secret, _ in handles]))
 
     def stop(self, number: int) -> None:
         """End the run as a signal of this number does."""

@@ -19,7 +19,7 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple
 
-from memtopo.driver.handles import Handle, close_handles
+from memtopo.driver.handles import close_handles
 from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.processes.gates import SplitGate
 from memtopo.run.processes.router import Peers, Router
@@ -139,7 +139,7 @@ _STAYS = "its handles are descriptors, which do not leave a node; other nodes im
 class NodePeers(Peers):
     """Peers of one node's conductor, for one run. `homes` has the node of each process by label.
 
-    `receive_request` and `receive_answer` may be called in any thread.
+    `deliver` may be called in any thread.
     """
 
     def __init__(self, node: str, homes: Mapping[str, str], hub: Call, agents: Mapping[str, Call]) -> None:
@@ -216,14 +216,6 @@ class NodePeers(Peers):
         close_handles(answer.handles)
         return True
 
-    def receive_request(self, request: HandleRequest) -> None:
-        """Take a request of another agent."""
-        self._deliver(request)
-
-    def receive_answer(self, answer: HandleAnswer, handles: HandleBytes) -> None:
-        """Take an answer of another agent."""
-        self._deliver(Received(answer, [Handle.of(bytes(secret)) for secret, _ in handles]))
-
     def arrive(self, value: Any) -> None:
         self._meetings += 1
         self._meeting = self._called(self._hub("arrive", self._node, self._meetings, value))
@@ -265,14 +257,15 @@ class NodePeers(Peers):
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
-    def _deliver(self, received: HandleRequest | Received[HandleAnswer]) -> None:
+    def deliver(self, received: HandleRequest | Received[HandleAnswer]) -> None:
+        """Take a request or an answer of another agent."""
         self._inbox.append(received)
         self.wake()
 
     def _note_unsent(self, done: Future[Any], request: HandleRequest, home: str) -> None:
         if done.exception():
             error = HandleAnswer(request.requester, error=f"node {home} cannot be reached")
-            self._deliver(Received(error))
+            self.deliver(Received(error))
 
     def _called(self, future: Future[Any]) -> Future[Any]:
         future.add_done_callback(lambda _: self.wake())

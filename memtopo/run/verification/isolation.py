@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
@@ -164,6 +165,7 @@ class CopyFailed(DriverError):
 class _View(NamedTuple):
     """Memory that this run created, at one of its addresses, and the access of one GPU to it."""
 
+    device: int
     address: int
     size: int
     text: str
@@ -181,67 +183,43 @@ def permissions(context: VerificationContext, *, host_only: bool) -> Iterator[Fi
     memory = context.own_memory
     if host_only:
         memory = [each for each in memory if each.location.kind is not LocationKind.GPU and not each.addressed]
-    for device, device_context in context.layout.contexts.items():
-        # A list, not a generator: the code that takes the findings must not run in the device's context.
-        found: list[Finding] = []
-        with current(context.driver, device_context):
-            for view in _views(context, memory, device):
-                context.raise_if_stopped()
-                found.extend(_permitted(context, view, device))
-        yield from found
+    for view in _views(context, memory):
+        last = view.address + view.size - 1
+        if view.access is Access.RW:
+            yield _tried(context, view, PERMITTED, "fill of", partial(context.driver.memset_d8, last, 0, 1))
+        elif view.access and not view.on_host:
+            yield _tried(context, view, PERMITTED, "copy from", partial(context.driver.memcpy_dtoh, last, 1))
 
 
 def refusals(context: VerificationContext) -> Iterator[Finding]:
     """Check that the driver refuses fills and copies by GPUs without access. Raises what `raise_if_stopped` raises."""
-    for device, device_context in context.layout.contexts.items():
-        for view in _views(context, context.own_memory, device, mapped=True):
-            for subject, call in _forbidden_calls(context, view):
-                context.raise_if_stopped()
-                with current(context.driver, device_context):
-                    observed = _error_name(call)
-                yield Finding("refused", f"{subject} by gpu{device}", _REFUSED, observed, view.path)
+    for view in _views(context, context.own_memory, mapped=True):
+        if view.access is not Access.RW:
+            yield _tried(context, view, "refused", "fill of", partial(context.driver.memset_d8, view.address, 0, 1))
+        if not view.access and not view.on_host:
+            yield _tried(context, view, "refused", "copy from", partial(context.driver.memcpy_dtoh, view.address, 8))
 
 
-def _views(
-    context: VerificationContext, memory: Sequence[MappedMemory], device: int, *, mapped: bool = False
-) -> Iterator[_View]:
-    """Memory at each of its addresses; with `mapped`, in ranges alone."""
-    for chunk in memory:
-        if not chunk.ours:
-            continue
+def _views(context: VerificationContext, memory: Sequence[MappedMemory], *, mapped: bool = False) -> Iterator[_View]:
+    """Memory at each of its addresses, for each GPU; with `mapped`, in ranges alone."""
+    for device, chunk in product(context.layout.contexts, memory):
         on_host = chunk.location.kind is not LocationKind.GPU
-        for label, offset, grants in chunk.views:
+        for label, offset, grants in chunk.views if chunk.ours else ():
             if not mapped or label in context.layout.ranges:
+                address = context.layout.address(label) + offset
                 access = dict(grants).get(gpu(device), Access.NONE)
-                text = f"{chunk.name} in {label} at {offset:#x}"
-                yield _View(context.layout.address(label) + offset, chunk.size, text, on_host, access, chunk.path)
+                text = f"{chunk.name} in {label} at {offset:#x} by gpu{device}"
+                yield _View(device, address, chunk.size, text, on_host, access, chunk.path)
 
 
-def _permitted(context: VerificationContext, view: _View, device: int) -> Iterator[Finding]:
-    """Try what a view permits, if that is safe."""
-    last = view.address + view.size - 1
-    if view.access is Access.RW:
-        subject, observed = "fill of", _error_name(partial(context.driver.memset_d8, last, 0, 1))
-    elif view.access and not view.on_host:
-        subject, observed = "copy from", _error_name(partial(context.driver.memcpy_dtoh, last, 1))
-    else:
-        return
-    if observed == _ACCEPTED:
-        yield Finding.equal(PERMITTED)
-    else:
-        yield Finding(PERMITTED, f"{subject} {view.text} by gpu{device}", _ACCEPTED, observed, view.path)
-
-
-def _forbidden_calls(context: VerificationContext, view: _View) -> Iterator[tuple[str, Callable[[], object]]]:
-    if view.access is not Access.RW:
-        yield f"fill of {view.text}", partial(context.driver.memset_d8, view.address, 0, 1)
-    if not view.access and not view.on_host:
-        yield f"copy from {view.text}", partial(context.driver.memcpy_dtoh, view.address, 8)
-
-
-def _error_name(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except DriverError as error:
-        return error.name
-    return _ACCEPTED
+def _tried(context: VerificationContext, view: _View, aspect: str, verb: str, call: Callable[[], object]) -> Finding:
+    """Finding for a call that the driver accepts or refuses."""
+    context.raise_if_stopped()
+    observed = _ACCEPTED
+    with current(context.driver, context.layout.contexts[view.device]):
+        try:
+            call()
+        except DriverError as error:
+            observed = error.name
+    expected = _ACCEPTED if aspect == PERMITTED else _REFUSED
+    return Finding(aspect, f"{verb} {view.text}", expected, observed, view.path)

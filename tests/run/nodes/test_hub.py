@@ -194,8 +194,8 @@ def test_descriptors_do_not_leave_the_node(node: Node) -> None:
 
 def test_requests_and_answers_of_others_wake_the_conductor_and_go_to_its_router(node: Node) -> None:
     assert not node.readable()
-    node.peers.receive_request(REQUEST)
-    node.peers.receive_answer(HandleAnswer("rank.0"), [(b"t" * 64, 0)])
+    node.peers.deliver(REQUEST)
+    node.peers.deliver(Received(HandleAnswer("rank.0"), [Handle.of(b"t" * 64)]))
     routes = node.serve()
     assert routes.requests == [REQUEST]
     assert [each.handles[0].shared for each in routes.answers] == [b"t" * 64]

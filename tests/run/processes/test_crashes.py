@@ -25,7 +25,7 @@ STARTUP = 30.0
 CALLS = {"server": 82, "reader": 76}
 """Driver calls that an undisturbed run makes at least in each process, checks and teardown included."""
 
-TEARDOWN = {"server": 90, "reader": 74}
+TEARDOWN = {"server": 88, "reader": 72}
 """First of these calls that the teardown makes, which no signal interrupts."""
 
 SAMPLE = [
