@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from memtopo import machine
 from memtopo.common.errors import MemtopoError
-from memtopo.common.processes import memory_file, python_command, spawn
+from memtopo.common.processes import python_command, spawn
 from memtopo.common.text import signal_name
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
@@ -36,9 +35,6 @@ LIMIT = 60
 
 MAX_CHILDREN = 4
 """Children that run at a time: each takes half a GiB of a GPU for its context (fact 30)."""
-
-EXIT_LIMIT = 5
-"""Seconds that a child may take to exit after its result."""
 
 ENDS_PROCESS = "ends the process"
 
@@ -123,72 +119,40 @@ def is_visible(geometry: Geometry, location: Location) -> bool:
 
 def try_all(tries: Iterable[Replica], host: ReplicaHost, poll: Callable[[], None]) -> Iterator[tuple[Replica, Tried]]:
     """Yield the result of each try as its child ends. `poll` is called regularly; its exceptions end the children."""
-    waiting = list(tries)
-    waiting.reverse()
-    running: list[_ReplicaProcess] = []
-    try:
-        while waiting or running:
-            while waiting and len(running) < MAX_CHILDREN:
-                running.append(_ReplicaProcess(waiting.pop(), host))
-            poll()
-            for child in _ended(running):
-                running.remove(child)
-                yield child.replica, child.result()
-    finally:
-        for child in running:
-            child.end()
-
-
-class _ReplicaProcess:
-    """A process that tries one access."""
-
-    def __init__(self, replica: Replica, host: ReplicaHost) -> None:
-        self.replica = replica
-        self._limit = host.limit
-        self._deadline = time.monotonic() + host.limit
-        record = machine.dump(host.machine) if host.simulated else None
-        stdin = memory_file(json.dumps((record, host.visible, replica)).encode())
+    running = set[subprocess.Popen[bytes]]()
+    with ThreadPoolExecutor(MAX_CHILDREN) as pool:
+        pending = {pool.submit(_result, replica, host, running): replica for replica in tries}
         try:
-            self.process = spawn(host.command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            while pending:
+                poll()
+                for ended in wait(pending, 0.2, "FIRST_COMPLETED").done:
+                    yield pending.pop(ended), ended.result()
         finally:
-            os.close(stdin)
-        assert self.process.stdout
-        self.out = self.process.stdout
-
-    @property
-    def late(self) -> bool:
-        return time.monotonic() > self._deadline
-
-    def result(self) -> Tried:
-        """Wait for the child to exit and return its result; kill it if it is late."""
-        late = self.late
-        output = b"" if late else self.out.read()
-        self.end(0 if late else EXIT_LIMIT)
-        if late:
-            return Tried("", f"it took more than {self._limit:g} s")
-        if output:
-            return Tried(*json.loads(output))
-        status = self.process.returncode
-        how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
-        return Tried("", f"the process {how}")
-
-    def end(self, patience: float = 0) -> None:
-        """Wait for the child to exit, and kill it after so many seconds."""
-        self.out.close()
-        try:
-            self.process.wait(patience)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            pool.shutdown(wait=False, cancel_futures=True)
+            started = [each for each in pending if not each.cancelled()]
+            while wait(started, 0.05).not_done:
+                for child in [*running]:
+                    child.kill()
 
 
-def _ended(running: list[_ReplicaProcess]) -> list[_ReplicaProcess]:
-    """Children with a result, and late ones; waits for a short time."""
-    poll = select.poll()
-    for child in running:
-        poll.register(child.out, select.POLLIN)
-    ready = {fd for fd, _ in poll.poll(200)}
-    return [child for child in running if child.out.fileno() in ready or child.late]
+def _result(replica: Replica, host: ReplicaHost, running: set[subprocess.Popen[bytes]]) -> Tried:
+    """Have a child try one access, and return its result; kill it if it is late."""
+    record = machine.dump(host.machine) if host.simulated else None
+    child = spawn(host.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    running.add(child)
+    try:
+        output, _ = child.communicate(json.dumps((record, host.visible, replica)).encode(), host.limit)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        return Tried("", f"it took more than {host.limit:g} s")
+    finally:
+        running.discard(child)
+    if output:
+        return Tried(*json.loads(output))
+    status = child.returncode
+    how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
+    return Tried("", f"the process {how}")
 
 
 def main() -> None:
