@@ -158,7 +158,10 @@ class Execution:
             self._undo(own, teardown)
             teardown.timed_out |= not gates.all_released()
             if self.baseline is not None:
-                teardown.take_snapshot()
+                try:
+                    teardown.after = self.snapshot("after taking down")
+                except StepFailed as failure:
+                    teardown.failures.append(failure)
             self._undo(contexts, teardown)
         self.done.clear()
         self.progress.end()
@@ -363,13 +366,6 @@ class Teardown:
                 self._execution.act(step, undo=True)
             except StepFailed as failed:
                 self._record(step, failed.error)
-
-    def take_snapshot(self) -> None:
-        """Count file descriptors and free memory again, while the contexts still exist."""
-        try:
-            self.after = self._execution.snapshot("after taking down")
-        except StepFailed as failed:
-            self.failures.append(failed)
 
     def _record(self, step: Step, error: Exception) -> None:
         name = step.leak_name()

@@ -246,15 +246,11 @@ def _pool_properties(value: PoolProperties) -> Mapping[str, Any]:
     return {"location": str(value.location), "handles": list(value.handles.words), "max_size": value.max_size}
 
 
-def _grant(value: Grant) -> Mapping[str, Any]:
-    return {"location": str(value.location), "access": value.access.word}
-
-
 _ENCODERS: dict[type, Callable[[Any], Any]] = {
     bool: bool,
     Properties: _properties,
     PoolProperties: _pool_properties,
-    Grant: _grant,
+    Grant: lambda grant: {"location": str(grant.location), "access": grant.access.word},
     Location: str,
     bytes: lambda _: HIDDEN,
     bytearray: lambda _: HIDDEN,

@@ -119,11 +119,16 @@ def open_in_worker(machine: Machine | None, *, simulated: bool, visible: Sequenc
     accordingly, and `machine` is not needed. Raises `Unavailable`.
     """
     from memtopo.driver.wrappers import Renumbered  # noqa: PLC0415
+    from memtopo.machine import queries  # noqa: PLC0415 imported where it is used
 
     driver: KernelDriver
     if simulated:
         assert machine
-        driver = _simulator(_visible_part(machine, visible) if visible else machine)
+        if visible:
+            found = uuids(machine)
+            seen = [uuid_text(bytes.fromhex(found[ordinal])) for ordinal in visible]
+            machine = queries.with_gpus(machine, visible, seen)
+        driver = _simulator(machine)
     else:
         from memtopo.drivers.cuda import open_cuda  # noqa: PLC0415
 
@@ -218,14 +223,6 @@ def uuids(machine: Machine) -> list[str]:
     with SimDriver(machine) as driver:
         driver.init()
         return [driver.device_get_uuid(ordinal).hex() for ordinal in range(len(machine.devices))]
-
-
-def _visible_part(machine: Machine, visible: Sequence[int]) -> Machine:
-    """Return a recorded machine with only the visible GPUs, with the UUIDs that all its simulators use."""
-    from memtopo.machine import queries  # noqa: PLC0415 imported where it is used
-
-    found = uuids(machine)
-    return queries.with_gpus(machine, visible, [uuid_text(bytes.fromhex(found[ordinal])) for ordinal in visible])
 
 
 def _simulator(machine: Machine) -> SimDriver:

@@ -69,7 +69,9 @@ def parse(text: bytes, origin: str) -> Machine:
         machine = Machine.model_validate_json(text)
     except ValidationError as error:
         raise Unavailable(f"machine file {origin!r} is damaged: {_first_error(error)}", hint=hint) from error
-    _check_peers(machine, origin, hint)
+    count = len(machine.devices)
+    if len(machine.peers) != count or any(len(row) != count for row in machine.peers):
+        raise Unavailable(f"machine file {origin!r} is damaged: peers is not {count} by {count}", hint=hint)
     return machine
 
 
@@ -87,12 +89,6 @@ def _first_error(error: ValidationError) -> str:
     where = ".".join(shorten(str(part)) for part in first["loc"] if part != "[key]")
     what = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return f"{where}: {what[:1].lower()}{what[1:]}" if where else what
-
-
-def _check_peers(machine: Machine, origin: str, hint: str) -> None:
-    count = len(machine.devices)
-    if len(machine.peers) != count or any(len(row) != count for row in machine.peers):
-        raise Unavailable(f"machine file {origin!r} is damaged: peers is not {count} by {count}", hint=hint)
 
 
 def _read(path: Path) -> bytes:

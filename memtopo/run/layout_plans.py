@@ -158,7 +158,8 @@ def lost(states: Mapping[str, Plans], path: Sequence[str], now: str = AWAKE) -> 
         label: frozenset[Hashable]().union(
             *(
                 (provided(plan) - provided(states[name][label]) - kept(states[name][label]))
-                | _keepers(states[name][label])
+                # Whose bytes the state replaces by the ones that it keeps there.
+                | {need for step in states[name][label].steps if step.keeps is not None for need in step.needs}
                 for name in path
             )
         )
@@ -179,8 +180,3 @@ def provided(plan: Plan) -> frozenset[Hashable]:
 def kept(plan: Plan) -> frozenset[Hashable]:
     """Return the resources whose bytes a plan keeps elsewhere."""
     return frozenset(step.keeps for step in plan.steps)
-
-
-def _keepers(plan: Plan) -> frozenset[Hashable]:
-    """Resources whose bytes a state replaces by the ones that it keeps there."""
-    return frozenset(need for step in plan.steps if step.keeps is not None for need in step.needs)

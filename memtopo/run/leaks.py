@@ -115,13 +115,10 @@ class ResourceBalance:
                 yield contexts
         finally:
             for device in contexts:
-                self._release(device)
-
-    def _release(self, device: int) -> None:
-        try:
-            self._execution.driver.device_primary_ctx_release(device)
-        except DriverError as error:
-            self._unreleased.append(Leak(context_name(device), str(error)))
+                try:
+                    driver.device_primary_ctx_release(device)
+                except DriverError as error:
+                    self._unreleased.append(Leak(context_name(device), str(error)))
 
     def _snapshot(self, contexts: Mapping[int, int]) -> ResourceSnapshot:
         return ResourceSnapshot.take(self._execution.driver, contexts)
@@ -150,14 +147,11 @@ class ResourceBalance:
             leaks.append(Leak("something that no step owns", "the ledger is not empty"))
         if left and left.fds_after > left.fds_before and self._exclusive and not leaks:
             more = left.fds_after - left.fds_before
-            leaks.append(Leak(f"{more} file descriptor{'s' * (more > 1)}", self._descriptor_text(teardown)))
+            before, after = (each.files if each else () for each in (self._execution.baseline, teardown.after))
+            new = [*(Counter(after) - Counter(before)).elements()]
+            why = f"open after taking down{f': {_joined(new)}' if new else ''}"
+            leaks.append(Leak(f"{more} file descriptor{'s' * (more > 1)}", why))
         return tuple(leaks)
-
-    def _descriptor_text(self, teardown: Teardown) -> str:
-        """Say that descriptors are open after the run, and name the files that were not open before it."""
-        before, after = (each.files if each else () for each in (self._execution.baseline, teardown.after))
-        new = [*(Counter(after) - Counter(before)).elements()]
-        return f"open after taking down: {_joined(new)}" if new else "open after taking down"
 
     def misplaced(self, geometries: Iterable[Geometry], left: Left | None) -> Iterator[Finding]:
         """Compare the free memory of each GPU while held with what the processes of a layout create there.
@@ -195,13 +189,10 @@ class ResourceBalance:
         The driver is not queried: no call with a handle that may have been released is safe (facts 27, 51, 52).
         """
         counted = self._ledger.accounts["handles"]
-        if still_open := [label for label, handle in self._handles.items() if handle in counted]:
-            yield from self._named(still_open, position_of)
-
-    def _named(self, labels: Iterable[str], position_of: PositionOf) -> Iterator[Leak]:
-        """Leaks of chunks by label."""
+        if not (still_open := [label for label, handle in self._handles.items() if handle in counted]):
+            return
         steps = {step.describe().subject: step for step in self._execution.plan.steps if step.undo_call == _RELEASE}
-        for label in labels:
+        for label in still_open:
             own = steps.get(label)
             step = own or steps.get(numbered(label)[0])  # elastic chunks have one step in common
             name, path = (own and own.leak_name()) or f"chunk {label}", step.path if step else ()

@@ -157,17 +157,12 @@ def require_room(
     It needs the `growth` at its peak. GPUs that the layout uses are queried; others, and the host, have what the record
     of the `machine` says. Raises `StepFailed`.
     """
-    if refusals := list(_refusals(execution, steps)):
+    undone = {step.provides for step in steps.undo}
+    limits = (step for step in steps.do if isinstance(step, LimitPool))
+    if refusals := [reason for step in limits if (reason := step.refusal(execution.layout, undone))]:
         raise DoesNotFit(f"the change does not fit: {'; '.join(refusals)}", hint="unmap what is too many")
     if growth and (lacking := list(_lacking(execution, growth, machine))):
         raise DoesNotFit(f"the change does not fit: {'; '.join(lacking)}")
-
-
-def _refusals(execution: Execution, steps: Transition) -> Iterator[str]:
-    """Yield why the layout does not admit steps of a transition."""
-    undone = {step.provides for step in steps.undo}
-    limits = (step for step in steps.do if isinstance(step, LimitPool))
-    yield from (reason for step in limits if (reason := step.refusal(execution.layout, undone)))
 
 
 def _lacking(execution: Execution, growth: Mapping[Location, int], machine: Machine | None) -> Iterator[str]:

@@ -83,8 +83,8 @@ class AccessRules:
             at = found[-1].end
         if copying and any(_on_host(mapping) for mapping in found):
             _check_host_copy(found, device, wanted)
-        else:
-            _check_device(found, device, wanted)
+        elif any(mapping.access.get(gpu(device), 0) & wanted != wanted for mapping in found):
+            raise invalid(f"{gpu(device)} has no {wanted.word} access there")
         if not (copying or device) and any(_last_changed(mapping) == HOST for mapping in found[1:]):
             raise invalid("the bytes run into host memory to which access was last changed for the host (fact 67)")
         return found
@@ -205,12 +205,6 @@ def _on_host(mapping: Mapping) -> bool:
 def _last_changed(mapping: Mapping) -> Location:
     """GPU 0 or the host, whose access of the two was changed last (facts 42, 67)."""
     return next((user for user in reversed(mapping.access) if user in {HOST, gpu(0)}), gpu(0))
-
-
-def _check_device(mappings: list[Mapping], device: int, wanted: Access) -> None:
-    user = gpu(device)
-    if any(mapping.access.get(user, 0) & wanted != wanted for mapping in mappings):
-        raise invalid(f"{user} has no {wanted.word} access there")
 
 
 def _check_host_copy(mappings: list[Mapping], device: int, wanted: Access) -> None:

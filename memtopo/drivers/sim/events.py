@@ -65,8 +65,10 @@ class SimEvents:
             raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "the event and the stream are of different contexts")
         if found.fd is None:
             found.records += 1
-        else:
-            _count_one(found.fd)
+            return
+        with shared_files.exclusive(found.fd):  # so that no process's record is lost
+            value = int.from_bytes(os.pread(found.fd, _COUNT, 0), "little")
+            os.pwrite(found.fd, (value + 1).to_bytes(_COUNT, "little"), 0)
 
     def event_query(self, event: int) -> bool:
         return bool(self._open[event])
@@ -111,10 +113,3 @@ class SimEvents:
         """Destroy all events of a device's context."""
         for number in self._open.in_context(device):
             self.event_destroy(number)
-
-
-def _count_one(fd: int) -> None:
-    """Increment the count in a shared file, under a lock, so that no process's record is lost."""
-    with shared_files.exclusive(fd):
-        value = int.from_bytes(os.pread(fd, _COUNT, 0), "little")
-        os.pwrite(fd, (value + 1).to_bytes(_COUNT, "little"), 0)

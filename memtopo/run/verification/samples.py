@@ -7,7 +7,7 @@ Memory that no device may write is not checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import chain, islice
@@ -103,17 +103,14 @@ class SampleVerifier(Verifier):
         self, views: Mapping[tuple[int, ...], Sequence[SampledView]]
     ) -> Iterator[tuple[int, Staging | None, list[SampleWindow]]]:
         """Windows of each device, some at a time, with memory to copy them together if there are many."""
+        driver, contexts = self._context.driver, self._context.layout.contexts
         for device in dict.fromkeys(chain.from_iterable(views)):
             own = list(chain.from_iterable(some for devices, some in views.items() if device in devices))
-            with self._staging(device, own) as memory:
+            many = 2 * len(own) >= LEAST
+            with staging(driver, contexts[device], STRIDE * WINDOW) if many else nullcontext() as memory:
                 each = windows(own)
                 while batch := list(islice(each, STRIDE)):
                     yield device, memory, batch
-
-    def _staging(self, device: int, views: Sequence[SampledView]) -> AbstractContextManager[Staging | None]:
-        if 2 * len(views) < LEAST:
-            return nullcontext()
-        return staging(self._context.driver, self._context.layout.contexts[device], STRIDE * WINDOW)
 
     def _write(self, device: int, batch: Sequence[SampleWindow], memory: Staging | None) -> None:
         staged, single = _divided(batch, memory)
