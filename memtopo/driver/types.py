@@ -169,30 +169,21 @@ HOST = -1
 
 
 class MemoryHandleType(IntEnum):
-    """Kind of external memory (`CUexternalMemoryHandleType`)."""
+    """Kind of external memory (`CUexternalMemoryHandleType`), without those of Direct3D."""
 
     OPAQUE_FD = 1
     OPAQUE_WIN32 = 2
     OPAQUE_WIN32_KMT = 3
-    D3D12_HEAP = 4
-    D3D12_RESOURCE = 5
-    D3D11_RESOURCE = 6
-    D3D11_RESOURCE_KMT = 7
     NVSCIBUF = 8
     DMABUF_FD = 9
 
 
 class SemaphoreHandleType(IntEnum):
-    """Kind of an external semaphore (`CUexternalSemaphoreHandleType`); an opaque fd is a binary semaphore."""
+    """Kind of an external semaphore (`CUexternalSemaphoreHandleType`) of Vulkan; an opaque fd is a binary one."""
 
     OPAQUE_FD = 1
     OPAQUE_WIN32 = 2
     OPAQUE_WIN32_KMT = 3
-    D3D12_FENCE = 4
-    D3D11_FENCE = 5
-    NVSCISYNC = 6
-    D3D11_KEYED_MUTEX = 7
-    D3D11_KEYED_MUTEX_KMT = 8
     TIMELINE_FD = 9
     TIMELINE_WIN32 = 10
 
