@@ -44,6 +44,10 @@ from memtopo.drivers.cuda import driver as module
 from memtopo.drivers.cuda.driver import CudaDriver
 
 SUCCESS = bindings.CUresult.CUDA_SUCCESS
+ADVISE, PREFETCH = (
+    next(each for each in (f"{name}_v2", name) if hasattr(bindings, each))
+    for name in ("cuMemAdvise", "cuMemPrefetchAsync")
+)
 GIVEN = bytes(range(64))
 PROPERTIES = Properties(Location(LocationKind.HOST_NUMA, 3), HandleType.FD, rdma=True)
 PROP = pack("=iiiiQBBH4x", 1, 1, 3, 3, 0, 0, 1, 0)
@@ -206,10 +210,10 @@ CALLS = [
     Call(lambda d: d.memcpy_async(4096, 8192, 3, 66), "cuMemcpyAsync", (4096, 8192, 3, 66)),
     Call(lambda d: d.mem_alloc_managed(8, MemAttach.HOST), "cuMemAllocManaged", (8, 2), (4096,), 4096),
     Call(
-        lambda d: d.mem_advise(4096, 8, Advice.SET_ACCESSED_BY, gpu(2)), "_advise", (4096, 8, 5, pack("2i", 1, 2))
+        lambda d: d.mem_advise(4096, 8, Advice.SET_ACCESSED_BY, gpu(2)), ADVISE, (4096, 8, 5, pack("2i", 1, 2))
     ),
-    Call(lambda d: d.mem_prefetch_async(4096, 8, gpu(2)), "_prefetch", (4096, 8, pack("2i", 1, 2), 0, 0)),
-    Call(lambda d: d.mem_prefetch_async(4096, 8, gpu(2), 66), "_prefetch", (4096, 8, pack("2i", 1, 2), 0, 66)),
+    Call(lambda d: d.mem_prefetch_async(4096, 8, gpu(2)), PREFETCH, (4096, 8, pack("2i", 1, 2), 0, 0)),
+    Call(lambda d: d.mem_prefetch_async(4096, 8, gpu(2), 66), PREFETCH, (4096, 8, pack("2i", 1, 2), 0, 66)),
     Call(
         lambda d: d.mem_range_get_attribute(4096, 8, RangeAttribute.READ_MOSTLY),
         "cuMemRangeGetAttribute", (4, 1, 4096, 8), (1,), (1,),

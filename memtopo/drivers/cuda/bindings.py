@@ -7,8 +7,7 @@ are those of `cuda.h`, the same in every release since 11.3.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from functools import lru_cache
 from itertools import compress, starmap
@@ -56,7 +55,7 @@ def unmade(function: Callable[..., object], error: Exception) -> MemtopoError:
     """Return the error of a call that the bindings did not make, or whose status they have no name for."""
     match error:
         case OverflowError():  # the driver's parameter cannot hold the number
-            return _refused(function, error)
+            return refused(function, error)
         case KeyError() | ValueError():  # a status that these bindings have no name for
             return DriverError(function.__name__, "CUDA_ERROR_UNKNOWN", f"cuda-bindings: {error}")
         case _:
@@ -64,24 +63,8 @@ def unmade(function: Callable[..., object], error: Exception) -> MemtopoError:
             return Unavailable(message, hint="update the driver: virtual memory management came with CUDA 11")
 
 
-def named(kind: Callable[[int], object], number: int, function: Callable[..., object]) -> object:
-    """Return a number as a member of an enum of the bindings; a number without a member is an invalid value."""
-    try:
-        return kind(int(number))
-    except ValueError as error:
-        raise _refused(function, f"cuda-bindings: {error}") from error
-
-
-@contextmanager
-def fitting(function: Callable[..., object]) -> Iterator[None]:
-    """Refuse numbers that do not fit a field of a struct for this call."""
-    try:
-        yield
-    except OverflowError as error:
-        raise _refused(function, error) from error
-
-
-def _refused(function: Callable[..., object], reason: object) -> DriverError:
+def refused(function: Callable[..., object], reason: object) -> DriverError:
+    """Return the error of a call whose arguments are no values of the function's parameters."""
     return DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", str(reason))
 
 
@@ -189,29 +172,6 @@ def _named(kind: type[_Named], number: int) -> _Named:
         return kind(number)
     except ValueError:
         return number  # type: ignore[return-value]  # a later driver's kind, or none: returned as it is
-
-
-def exported(function: Callable[..., Any], exported: int, kind: HandleType, flags: int) -> int | bytes:
-    """Descriptor, or the bytes of a fabric handle, of a chunk or a pool."""
-    shared = call(function, exported, named(driver.CUmemAllocationHandleType, kind, function), flags)[1]
-    return shared_bytes(shared) if kind == HandleType.FABRIC else int(shared)
-
-
-def imported(function: Callable[..., Any], shared: int | bytes, kind: HandleType, *flags: int) -> int:
-    """Import a chunk or a pool by its descriptor or fabric handle."""
-    numbered = named(driver.CUmemAllocationHandleType, kind, function)
-    if kind == HandleType.FABRIC:
-        return int(call(function, bytearray(sized(shared, function)), numbered, *flags)[1])  # bytes: fact 48
-    if not isinstance(shared, int) or not 0 <= shared < 1 << 31:
-        raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", "that is no file descriptor")
-    return int(call(function, shared, numbered, *flags)[1])
-
-
-def sized(data: object, function: Callable[..., object]) -> bytes:
-    """Return a shared handle after a check, since the bindings would accept fewer bytes, or a number as a pointer."""
-    if not isinstance(data, bytes) or len(data) != SHARED_BYTES:
-        raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", f"a shared handle has {SHARED_BYTES} bytes")
-    return data
 
 
 def make_each(

@@ -16,44 +16,33 @@ from cuda.bindings import driver as cuda
 
 from memtopo.common.errors import Unavailable
 from memtopo.driver.batches import BatchDriver
+from memtopo.driver.functions import c_name
 from memtopo.driver.protocol import Driver, call_name
 from memtopo.driver.types import (
-    Advice,
-    Attribute,
-    DmaBufFlags,
     DriverError,
-    Grant,
     HandleType,
-    Location,
-    MemAttach,
     MemoryHandleType,
-    PeerAttribute,
     PoolAttribute,
-    PoolProperties,
-    Properties,
     RangeAttribute,
     SemaphoreHandleType,
 )
 from memtopo.driver.wrappers import METHODS, EveryCall, defaults, parameters
 from memtopo.drivers.cuda.bindings import (
+    SHARED_BYTES,
     access_descriptors,
     allocation_prop,
     batch_attributes,
     call,
-    exported,
-    fitting,
     get_uuid,
-    imported,
     ipc_event_handle,
     ipc_mem_handle,
     make_each,
     mem_location,
-    named,
     pool_pointer,
     pool_props,
     properties_of,
+    refused,
     shared_bytes,
-    sized,
 )
 from memtopo.drivers.cuda.kernels import CudaKernels
 
@@ -61,9 +50,6 @@ _BYTES = frozenset(each for each in PoolAttribute if each >= PoolAttribute.RELEA
 """Attributes that the bindings take as objects of 64 bits, also those that the driver does not set."""
 
 _TEXT = 256
-# Bindings for CUDA 12 have both; only the second takes a location.
-_advise = getattr(cuda, "cuMemAdvise_v2", cuda.cuMemAdvise)
-_prefetch = getattr(cuda, "cuMemPrefetchAsync_v2", cuda.cuMemPrefetchAsync)
 _ONE = 4  # bytes of an attribute
 _EVERY = 4 * 64  # of the attribute that lists GPUs and the host: more than a computer has
 _NOWHERE = -2
@@ -99,7 +85,7 @@ for _method in METHODS:
 class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
     """The CUDA driver. Its only state is the loaded kernels.
 
-    A call of `_PLAIN` is made from its function; here are those whose parameters or results differ.
+    A call of `_PLAIN` or `_CONVERTED` is made from its function; here are those that are made in another way.
     """
 
     def function_addresses(self, symbols: Iterable[str]) -> list[int]:
@@ -113,7 +99,8 @@ class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
         return str(name.decode())
 
     def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], DriverError | None]:
-        given = _GIVEN[method](arguments) if method in _GIVEN else arguments
+        convert = _CONVERTED.get(method)
+        given = [convert(*one) for one in arguments] if convert else arguments
         answers, error = make_each(getattr(cuda, call_name(method)), given)
         return list(map(_result(method), answers)), error
 
@@ -133,9 +120,6 @@ class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
                 return None
         return make_each(cuda.cuMemcpyAsync, zip(targets, sources, sizes, repeat(stream)))[1]
 
-    def init(self) -> None:
-        call(cuda.cuInit, 0)
-
     def device_get_name(self, device: int) -> str:
         return _text(call(cuda.cuDeviceGetName, _TEXT, device)[1])
 
@@ -145,115 +129,13 @@ class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
     def device_get_pci_bus_id(self, device: int) -> str:
         return _text(call(cuda.cuDeviceGetPCIBusId, _TEXT, device)[1]).lower()
 
-    def device_get_attribute(self, device: int, attribute: Attribute) -> int:
-        function = cuda.cuDeviceGetAttribute
-        return int(call(function, named(cuda.CUdevice_attribute, attribute, function), device)[1])
-
-    def device_get_p2p_attribute(self, attribute: PeerAttribute, device: int, peer: int) -> int:
-        function = cuda.cuDeviceGetP2PAttribute
-        return int(call(function, named(cuda.CUdevice_P2PAttribute, attribute, function), device, peer)[1])
-
     def device_primary_ctx_get_state(self, device: int) -> bool:
         return bool(call(cuda.cuDevicePrimaryCtxGetState, device)[2])
-
-    def mem_get_allocation_granularity(self, properties: Properties, *, recommended: bool = False) -> int:
-        option = cuda.CUmemAllocationGranularity_flags(int(recommended))
-        return int(call(cuda.cuMemGetAllocationGranularity, allocation_prop(properties), option)[1])
-
-    def mem_create(self, size: int, properties: Properties, flags: int = 0) -> int:
-        return int(call(cuda.cuMemCreate, size, allocation_prop(properties), flags)[1])
-
-    def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
-        call(cuda.cuMemMap, address, size, offset, handle, flags)
-
-    def mem_export_to_shareable_handle(self, handle: int, kind: HandleType, flags: int = 0) -> int | bytes:
-        return exported(cuda.cuMemExportToShareableHandle, handle, kind, flags)
-
-    def mem_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
-        return imported(cuda.cuMemImportFromShareableHandle, shared, kind)
-
-    def mem_pool_export_to_shareable_handle(self, pool: int, kind: HandleType, flags: int = 0) -> int | bytes:
-        shared = exported(cuda.cuMemPoolExportToShareableHandle, pool, kind, flags)
-        if isinstance(shared, int):
-            os.set_inheritable(shared, False)  # noqa: FBT003  # nor is that of a chunk (facts 44, 82)
-        return shared
-
-    def mem_pool_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType, flags: int = 0) -> int:
-        return imported(cuda.cuMemPoolImportFromShareableHandle, shared, kind, flags)
-
-    def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
-        call(cuda.cuMemSetAccess, address, size, access_descriptors(grants), len(grants))
-
-    def mem_get_access(self, address: int, location: Location) -> int:
-        return int(call(cuda.cuMemGetAccess, mem_location(location), address)[1])
-
-    def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
-        kind = cuda.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
-        return int(call(cuda.cuMemGetHandleForAddressRange, address, size, kind, int(flags))[1])
-
-    def mem_host_get_device_pointer(self, address: int) -> int:
-        return int(call(cuda.cuMemHostGetDevicePointer, address, 0)[1])
-
-    def mem_pool_create(self, properties: PoolProperties) -> int:
-        with fitting(cuda.cuMemPoolCreate):
-            props = pool_props(properties)
-        return int(call(cuda.cuMemPoolCreate, props)[1])
-
-    def mem_pool_set_attribute(self, pool: int, attribute: PoolAttribute, value: int) -> None:
-        function = cuda.cuMemPoolSetAttribute
-        with fitting(function):
-            given = cuda.cuuint64_t(value) if attribute in _BYTES else value
-        call(function, pool, named(cuda.CUmemPool_attribute, attribute, function), given)
-
-    def mem_pool_get_attribute(self, pool: int, attribute: PoolAttribute) -> int:
-        function = cuda.cuMemPoolGetAttribute
-        return int(call(function, pool, named(cuda.CUmemPool_attribute, attribute, function))[1])
-
-    def mem_pool_set_access(self, pool: int, grants: tuple[Grant, ...]) -> None:
-        call(cuda.cuMemPoolSetAccess, pool, access_descriptors(grants), len(grants))
-
-    def mem_pool_get_access(self, pool: int, location: Location) -> int:
-        return int(call(cuda.cuMemPoolGetAccess, pool, mem_location(location))[1])
-
-    def mem_pool_import_pointer(self, pool: int, data: bytes) -> int:
-        function = cuda.cuMemPoolImportPointer
-        return int(call(function, pool, pool_pointer(sized(data, function)))[1])
-
-    def ipc_open_mem_handle(self, handle: bytes, flags: int = 1) -> int:
-        function = cuda.cuIpcOpenMemHandle
-        return int(call(function, ipc_mem_handle(sized(handle, function)), flags)[1])
-
-    def ipc_open_event_handle(self, handle: bytes) -> int:
-        function = cuda.cuIpcOpenEventHandle
-        return int(call(function, ipc_event_handle(sized(handle, function)))[1])
-
-    def memcpy_htod(self, address: int, data: bytes) -> None:
-        call(cuda.cuMemcpyHtoD, address, data, len(data))
 
     def memcpy_dtoh(self, address: int, count: int) -> bytes:
         data = bytearray(count)
         call(cuda.cuMemcpyDtoH, data, address, count)
         return bytes(data)
-
-    def mem_advise(self, address: int, size: int, advice: Advice, location: Location) -> None:
-        call(_advise, address, size, named(cuda.CUmem_advise, advice, _advise), mem_location(location))
-
-    def mem_prefetch_async(self, address: int, size: int, location: Location, stream: int = 0) -> None:
-        call(_prefetch, address, size, mem_location(location), 0, stream)
-
-    def mem_range_get_attribute(self, address: int, size: int, attribute: RangeAttribute) -> tuple[int, ...]:
-        function = cuda.cuMemRangeGetAttribute
-        room = _EVERY if attribute == RangeAttribute.ACCESSED_BY else _ONE
-        value = call(function, room, named(cuda.CUmem_range_attribute, attribute, function), address, size)[1]
-        values = value if isinstance(value, list) else [value]
-        return tuple(int(each) for each in values if each != _NOWHERE)
-
-    def stream_attach_mem_async(self, stream: int, address: int, flags: MemAttach) -> None:
-        call(cuda.cuStreamAttachMemAsync, stream, address, 0, int(flags))  # 0 bytes are the whole allocation
-
-    def pointer_is_managed(self, address: int) -> bool:
-        attribute = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED
-        return bool(call(cuda.cuPointerGetAttribute, attribute, address)[1])
 
     def host_write(self, address: int, data: bytes) -> None:
         ctypes.memmove(address, data, len(data))
@@ -261,43 +143,11 @@ class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
     def host_read(self, address: int, count: int) -> bytes:
         return ctypes.string_at(address, count)
 
-    def import_external_memory(self, fd: int, kind: MemoryHandleType, size: int, *, dedicated: bool = False) -> int:
-        function = cuda.cuImportExternalMemory
-        described = cuda.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
-        described.type = named(cuda.CUexternalMemoryHandleType, kind, function)
-        described.flags = _DEDICATED * dedicated
-        with fitting(function):
-            described.handle.fd, described.size = fd, size
-        return int(call(function, described)[1])
-
-    def external_memory_get_mapped_buffer(self, memory: int, offset: int, size: int) -> int:
-        function = cuda.cuExternalMemoryGetMappedBuffer
-        described = cuda.CUDA_EXTERNAL_MEMORY_BUFFER_DESC()
-        with fitting(function):
-            described.offset, described.size = offset, size
-        return int(call(function, memory, described)[1])
-
-    def import_external_semaphore(self, fd: int, kind: SemaphoreHandleType) -> int:
-        function = cuda.cuImportExternalSemaphore
-        described = cuda.CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC()
-        described.type = named(cuda.CUexternalSemaphoreHandleType, kind, function)
-        with fitting(function):
-            described.handle.fd = fd
-        return int(call(function, described)[1])
-
     def event_query(self, event: int) -> bool:
         return _is_done(cuda.cuEventQuery, event)
 
     def stream_query(self, stream: int) -> bool:
         return _is_done(cuda.cuStreamQuery, stream)
-
-    def signal_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
-        parameters = cuda.CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS()
-        _use_semaphore(cuda.cuSignalExternalSemaphoresAsync, parameters, semaphore, value, stream)
-
-    def wait_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
-        parameters = cuda.CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS()
-        _use_semaphore(cuda.cuWaitExternalSemaphoresAsync, parameters, semaphore, value, stream)
 
 
 _PLAIN = (
@@ -316,54 +166,171 @@ _PLAIN = (
 )  # fmt: skip
 """Calls whose parameters are those of the function, in order; the type of the result is the protocol's."""
 
+
+def _sized(data: object) -> bytes:
+    """Return a shared handle after a check, since the bindings would accept fewer bytes, or a number as a pointer."""
+    if not isinstance(data, bytes) or len(data) != SHARED_BYTES:
+        raise ValueError(f"a shared handle has {SHARED_BYTES} bytes")
+    return data
+
+
+def _imported(shared: object, kind: HandleType, *flags: int) -> tuple[object, ...]:
+    numbered = cuda.CUmemAllocationHandleType(int(kind))
+    if kind == HandleType.FABRIC:
+        return bytearray(_sized(shared)), numbered, *flags  # bytes: fact 48
+    if not isinstance(shared, int) or not 0 <= shared < 1 << 31:
+        raise ValueError("that is no file descriptor")
+    return shared, numbered, *flags
+
+
+def _exported(exported: int, kind: HandleType, flags: int = 0) -> tuple[object, ...]:
+    return exported, cuda.CUmemAllocationHandleType(int(kind)), flags
+
+
+def _memory(fd: int, kind: MemoryHandleType, size: int, *, dedicated: bool = False) -> tuple[object]:
+    described = cuda.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
+    described.type = cuda.CUexternalMemoryHandleType(int(kind))
+    described.flags = _DEDICATED * dedicated
+    described.handle.fd, described.size = fd, size
+    return (described,)
+
+
+def _buffer(memory: int, offset: int, size: int) -> tuple[object, ...]:
+    described = cuda.CUDA_EXTERNAL_MEMORY_BUFFER_DESC()
+    described.offset, described.size = offset, size
+    return memory, described
+
+
+def _semaphore(fd: int, kind: SemaphoreHandleType) -> tuple[object]:
+    described = cuda.CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC()
+    described.type = cuda.CUexternalSemaphoreHandleType(int(kind))
+    described.handle.fd = fd
+    return (described,)
+
+
+def _fence(parameters: Any, semaphore: int, value: int, stream: int) -> tuple[object, ...]:
+    parameters.params.fence.value = value
+    return [cuda.CUexternalSemaphore(semaphore)], [parameters], 1, stream
+
+
+_IS_MANAGED = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED
+_DMA_BUF = cuda.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+
+_CONVERTED: Mapping[str, Callable[..., tuple[object, ...]]] = {
+    "init": lambda: (0,),
+    "device_get_attribute": lambda device, attribute: (cuda.CUdevice_attribute(int(attribute)), device),
+    "device_get_p2p_attribute": lambda attribute, *gpus: (cuda.CUdevice_P2PAttribute(int(attribute)), *gpus),
+    "mem_get_allocation_granularity": lambda properties, *, recommended=False: (
+        allocation_prop(properties),
+        cuda.CUmemAllocationGranularity_flags(int(recommended)),
+    ),
+    "mem_create": lambda size, properties, flags=0: (size, allocation_prop(properties), flags),
+    "mem_map": lambda address, size, handle, offset=0, flags=0: (address, size, offset, handle, flags),
+    "mem_export_to_shareable_handle": _exported,
+    "mem_import_from_shareable_handle": _imported,
+    "mem_set_access": lambda address, size, grants: (address, size, access_descriptors(grants), len(grants)),
+    "mem_get_access": lambda address, location: (mem_location(location), address),
+    "mem_get_handle_for_address_range": lambda address, size, flags=0: (address, size, _DMA_BUF, int(flags)),
+    "mem_host_get_device_pointer": lambda address: (address, 0),
+    "mem_pool_create": lambda properties: (pool_props(properties),),
+    "mem_pool_set_attribute": lambda pool, attribute, value: (
+        pool,
+        cuda.CUmemPool_attribute(int(attribute)),
+        cuda.cuuint64_t(value) if attribute in _BYTES else value,
+    ),
+    "mem_pool_get_attribute": lambda pool, attribute: (pool, cuda.CUmemPool_attribute(int(attribute))),
+    "mem_pool_set_access": lambda pool, grants: (pool, access_descriptors(grants), len(grants)),
+    "mem_pool_get_access": lambda pool, location: (pool, mem_location(location)),
+    "mem_pool_export_to_shareable_handle": _exported,
+    "mem_pool_import_from_shareable_handle": lambda shared, kind, flags=0: _imported(shared, kind, flags),
+    "mem_pool_import_pointer": lambda pool, data: (pool, pool_pointer(_sized(data))),
+    "ipc_open_mem_handle": lambda handle, flags=1: (ipc_mem_handle(_sized(handle)), flags),
+    "ipc_open_event_handle": lambda handle: (ipc_event_handle(_sized(handle)),),
+    "memcpy_htod": lambda address, data: (address, data, len(data)),
+    "mem_advise": lambda address, size, advice, location: (
+        address,
+        size,
+        cuda.CUmem_advise(int(advice)),
+        mem_location(location),
+    ),
+    "mem_prefetch_async": lambda address, size, location, stream=0: (address, size, mem_location(location), 0, stream),
+    "mem_range_get_attribute": lambda address, size, attribute: (
+        _EVERY if attribute == RangeAttribute.ACCESSED_BY else _ONE,
+        cuda.CUmem_range_attribute(int(attribute)),
+        address,
+        size,
+    ),
+    "stream_attach_mem_async": lambda stream, address, flags: (stream, address, 0, int(flags)),  # 0: all of it
+    "pointer_is_managed": lambda address: (_IS_MANAGED, address),
+    "import_external_memory": _memory,
+    "external_memory_get_mapped_buffer": _buffer,
+    "import_external_semaphore": _semaphore,
+    "signal_external_semaphore": lambda *given: _fence(cuda.CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS(), *given),
+    "wait_external_semaphore": lambda *given: _fence(cuda.CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS(), *given),
+}
+"""Arguments of the functions of other calls, from those of the call.
+
+An error of theirs, such as a number that does not fit, is an invalid value.
+"""
+
+
+def _shared(answer: tuple[Any, ...]) -> int | bytes:
+    """A descriptor, or the bytes of a fabric handle."""
+    return shared_bytes(answer[1]) if hasattr(answer[1], "getPtr") else int(answer[1])
+
+
+def _shared_pool(answer: tuple[Any, ...]) -> int | bytes:
+    shared = _shared(answer)
+    if isinstance(shared, int):
+        os.set_inheritable(shared, False)  # noqa: FBT003  # nor is that of a chunk (facts 44, 82)
+    return shared
+
+
 _RESULTS: Mapping[str, Callable[[tuple[Any, ...]], object]] = {
     "None": lambda _: None,
     "int": lambda answer: int(answer[1]),
     "bool": lambda answer: bool(answer[1]),
     "bytes": lambda answer: shared_bytes(answer[1]),
     "tuple[int, int]": lambda answer: tuple(map(int, answer[1:])),
+    "tuple[int, ...]": lambda answer: tuple(
+        int(each) for each in (answer[1] if isinstance(answer[1], list) else answer[1:]) if each != _NOWHERE
+    ),
+    "int | bytes": _shared,
     "Properties": lambda answer: properties_of(answer[1]),
+    "mem_pool_export_to_shareable_handle": _shared_pool,
 }
-"""Result of a call by its type, from the status and the results of the function."""
+"""Result of a call by its type, or by its name, from the status and the results of the function."""
 
 
 def _result(method: str) -> Callable[[tuple[Any, ...]], object]:
-    return _RESULTS[getattr(Driver, method).__annotations__["return"]]
+    return _RESULTS.get(method) or _RESULTS[getattr(Driver, method).__annotations__["return"]]
 
 
-def _creations(arguments: Sequence[tuple[int, Properties]]) -> list[tuple[object, ...]]:
-    """Arguments of the function for chunks, most of which have the same properties: to hash them takes long."""
-    distinct = {id(properties): properties for _, properties in arguments}
-    props = {number: allocation_prop(properties) for number, properties in distinct.items()}
-    return [(size, props[id(properties)], 0) for size, properties in arguments]
-
-
-_GIVEN: Mapping[str, Callable[[Sequence[tuple[Any, ...]]], Sequence[tuple[object, ...]]]] = {
-    "mem_create": _creations,
-    "mem_map": lambda every: [(address, size, 0, handle, 0) for address, size, handle in every],
-    "mem_get_access": lambda every: [(mem_location(location), address) for address, location in every],
-}
-"""Arguments of the functions of `each`, where they are not those of the calls."""
-
-
-def _plain(method: str) -> Callable[..., object]:
+def _made(method: str) -> Callable[..., object]:
     """Method that gives its arguments to the function of its call."""
-    function, names, omitted = call_name(method), parameters(method), defaults(method)
-    result = _result(method)
+    # Bindings for CUDA 12 have two functions of some names; only the second takes a location.
+    name = c_name(method) if hasattr(cuda, c_name(method)) else call_name(method)
+    convert, names, omitted, result = _CONVERTED.get(method), parameters(method), defaults(method), _result(method)
 
     @wraps(getattr(Driver, method))
     def made(self: CudaDriver, *arguments: object, **named: object) -> object:
         del self
-        if len(arguments) < len(names):
+        function = getattr(cuda, name)
+        if convert:
+            try:
+                arguments = convert(*arguments, **named)
+            except (OverflowError, ValueError) as error:
+                raise refused(function, error) from error
+        elif len(arguments) < len(names):
             given = {**omitted, **named}
             arguments += tuple(given[name] for name in names[len(arguments) :])
-        return result(call(getattr(cuda, function), *arguments))
+        return result(call(function, *arguments))
 
     return made
 
 
-for _method in _PLAIN:
-    setattr(CudaDriver, _method, _plain(_method))
+for _method in (*_PLAIN, *_CONVERTED):
+    setattr(CudaDriver, _method, _made(_method))
 
 
 def _is_done(query: Callable[..., Any], queried: int) -> bool:
@@ -375,12 +342,6 @@ def _is_done(query: Callable[..., Any], queried: int) -> bool:
             raise
         return False
     return True
-
-
-def _use_semaphore(function: Callable[..., Any], parameters: Any, semaphore: int, value: int, stream: int) -> None:
-    with fitting(function):
-        parameters.params.fence.value = value
-    call(function, [cuda.CUexternalSemaphore(semaphore)], [parameters], 1, stream)
 
 
 def _text(padded: bytes) -> str:
