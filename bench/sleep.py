@@ -17,7 +17,7 @@ from memtopo.common.errors import Unavailable
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers.target import Target, resolve
 from memtopo.language.names import AWAKE
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run.apply import ThisProcess
 from memtopo.run.process_run import ProcessRun

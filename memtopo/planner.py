@@ -22,8 +22,7 @@ from memtopo.kinds.resources import Attach, CreateStream, LoadKernels, RetainCon
 from memtopo.kinds.states import STATES
 from memtopo.kinds.step import Phase, Step, remaining
 from memtopo.language.names import AWAKE
-from memtopo.machine import Machine, Machines
-from memtopo.machine.records import Choice
+from memtopo.machine import Choice, Machine, Machines
 from memtopo.plans import folding
 from memtopo.plans.report import PlanSummary, ProcessPlan
 

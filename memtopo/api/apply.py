@@ -17,7 +17,7 @@ from memtopo.api.specs import MachineLike, Params, SpecLike, plan_new
 from memtopo.common.signals import deferred
 from memtopo.geometry import Geometry
 from memtopo.language import SpecText
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.output import monitoring
 from memtopo.plans.report import Check, Report
 from memtopo.run.apply import Application

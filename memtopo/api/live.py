@@ -28,7 +28,7 @@ from memtopo.kinds.external.semaphores import ImportedSemaphore
 from memtopo.kinds.external.steps import SEMAPHORE_HANDLES
 from memtopo.kinds.ipc.steps import EVENT_HANDLES
 from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run.imports import OutsideImports
 from memtopo.sharing.status import Notice

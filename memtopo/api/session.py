@@ -20,7 +20,7 @@ from memtopo.kinds.ipc import EventGroup
 from memtopo.kinds.layout import HandleSource, current
 from memtopo.kinds.resources import AWAITED
 from memtopo.language.names import AWAKE
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.plans.report import Check, Checks, PlanSummary, Report
 from memtopo.run.apply import ThisProcess
 from memtopo.run.imports import OutsideImports

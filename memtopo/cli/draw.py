@@ -14,7 +14,7 @@ from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose, unknown_state
 from memtopo.geometry import Geometry
 from memtopo.kinds.states.groups import in_state, state_names
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.output import humanize, json, plain
 from memtopo.output.blocks import Drawing, Page
 from memtopo.output.diagram.build import build_diagram

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 from memtopo.common.errors import InternalError, Unavailable, UsageError
 from memtopo.driver.types import DriverError, uuid_text
-from memtopo.machine import Cluster, Fabric, Machine, Machines, load, parse
+from memtopo.machine import Cluster, Fabric, Machine, MachineLine, Machines, load, parse
 
 if TYPE_CHECKING:
     from memtopo.driver.kernels import ExternalApi, KernelDriver, TrialCalls
     from memtopo.drivers.cuda.meter import CudaMeter
     from memtopo.drivers.sim import SimDriver
-    from memtopo.machine.records import MachineLine
 
 _NODE = re.compile("[A-Za-z][A-Za-z0-9_-]*")
 
@@ -50,8 +49,6 @@ class Target:
     @property
     def line(self) -> MachineLine:
         """Description of the machine for a report; it has the GPUs of all nodes."""
-        from memtopo.machine.records import MachineLine  # noqa: PLC0415
-
         machines = [each.machine for each in self.nodes.values()] or [self.machine]
         names = tuple(device.name for machine in machines for device in machine.devices)
         return MachineLine(self.name, self.simulated, names, self.machine.driver.name)

@@ -13,7 +13,7 @@ from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup, from_outside, gpus
 from memtopo.language.names import Reference
-from memtopo.machine.records import Choice
+from memtopo.machine import Choice
 
 Instance = tuple[str, int]
 """Reservation, as the name of its range and an index."""

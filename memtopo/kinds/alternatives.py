@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from memtopo import machine
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import HandleType
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Refused
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import Alternatives
-from memtopo.machine import records
 
 _LISTED = 3
 """Reasons of alternatives that do not work, which a diagnostic shows."""
@@ -70,8 +70,8 @@ def chosen(scope: Scope, written: Any, subject: str, path: Path, support: Callab
         help = f"{fabric}add an alternative that works, or leave the field out"
         notes = tuple(f"{word}: {reason}" for word, reason in reasons[:_LISTED])
         raise Refused(Diagnostic("MT408", message, path, notes=notes, help=help))
-    refused = tuple(records.Refused(*each) for each in reasons[:taken])
-    scope.choices[path] = records.Choice(subject, *reasons[taken], refused, written.words, path)
+    refused = tuple(machine.Refused(*each) for each in reasons[:taken])
+    scope.choices[path] = machine.Choice(subject, *reasons[taken], refused, written.words, path)
     return written.options[taken]
 
 

@@ -18,8 +18,7 @@ from memtopo.kinds.resolution import NameErrors, Refused, Resolution, attempt
 from memtopo.language.entries import Spec
 from memtopo.language.names import parse_reference
 from memtopo.language.scalars import LARGEST_COUNT
-from memtopo.machine import Machine, Machines
-from memtopo.machine.records import Choice
+from memtopo.machine import Choice, Machine, Machines
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from memtopo.common.units import rounded, shorten
 
 if TYPE_CHECKING:
-    from memtopo.machine.records import MachineLine
+    from memtopo.machine import MachineLine
     from memtopo.plans.report import ProcessDifference, ProcessPlan
 
 SHORT_NAME = 8

@@ -12,7 +12,7 @@ from memtopo.diagnostics import Severity
 from memtopo.diagnostics.model import Diagnostic, Path, TextSpan
 from memtopo.geometry.diagram import Diagram
 from memtopo.language.located import Located, located
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.rules.files import Checked, CheckedFile, Result, SharedDiagnostic
 
 if TYPE_CHECKING:

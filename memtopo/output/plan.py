@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from memtopo.common.units import rounded
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.output import blocks, humanize
 from memtopo.output.blocks import Addresses, Cell, Drawing, Page, Pairs, Section, Table, columns, notes, sections
 from memtopo.output.humanize import processes, subjects

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from memtopo.driver.functions import ADDRESSES, AT_ADDRESSES, OBJECTS, function, jsonable
 from memtopo.driver.recorder import DriverCall
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram
-from memtopo.machine.records import Choice, MachineLine
+from memtopo.machine import Choice, MachineLine
 
 Check = Literal["none", "fast", "full"]
 """Thoroughness of the checks: none, queries and samples, or every byte."""

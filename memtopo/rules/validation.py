@@ -17,8 +17,7 @@ from memtopo.kinds.build import lay_out
 from memtopo.kinds.kind import Rule
 from memtopo.kinds.multicast import MULTICAST
 from memtopo.language import Document, suppressions
-from memtopo.machine import Machine, Machines
-from memtopo.machine.files import large_machine, small_machine
+from memtopo.machine import Machine, Machines, large_machine, small_machine
 from memtopo.rules.whole_layout import address_space, fits, unused_chunks, unused_ranges
 
 RULES: tuple[Rule, ...] = tuple(

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from memtopo.diagnostics.model import Path
 from memtopo.geometry import Geometry
 from memtopo.geometry.diagram import Diagram
-from memtopo.machine import Machine
-from memtopo.machine.records import MachineLine
+from memtopo.machine import Machine, MachineLine
 from memtopo.planner import Plan, memory_by_state
 from memtopo.plans.report import Check, PlanSummary
 

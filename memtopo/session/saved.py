@@ -25,8 +25,7 @@ from memtopo.geometry.groups import ChunkGroup
 from memtopo.kinds.views import all_mapped_memory
 from memtopo.language import Document, SpecText
 from memtopo.language.names import AWAKE
-from memtopo.machine import Cluster, Device, Machine, Machines
-from memtopo.machine.records import MachineLine
+from memtopo.machine import Cluster, Device, Machine, MachineLine, Machines
 from memtopo.planner import Plan
 from memtopo.plans.report import PlanDifference, PlanSummary, Row
 from memtopo.rules.validation import validate

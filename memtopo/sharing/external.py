@@ -16,7 +16,7 @@ from typing import Self
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.units import shorten
 from memtopo.driver.handles import Handle, Via
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import NAME, Endpoint, endpoint

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from memtopo.common.errors import MemtopoError
-from memtopo.machine import Machine, parse
-from memtopo.machine.records import MachineLine
+from memtopo.machine import Machine, MachineLine, parse
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoints
 from memtopo.sharing.errors import ExchangeError, NoLayout

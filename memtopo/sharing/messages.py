@@ -15,7 +15,7 @@ from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.processes import pid_namespace
 from memtopo.common.units import shorten
 from memtopo.driver.handles import Handle, Secret
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, Difference, Report
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.offers import Offer

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
 from memtopo.drivers.sim import external_api
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import reason
 from memtopo.sharing.external import External, ExternalExports, ExternalMemory, HostMemory, Semaphore, Serving

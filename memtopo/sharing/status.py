@@ -10,7 +10,7 @@ from pydantic import Field
 
 from memtopo.driver.handles import OfferedKind, Via
 from memtopo.geometry.diagram import Diagram
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks
 from memtopo.sharing.offers import Offer, ends_with_holder
 from memtopo.sharing.wire import Count, LayoutName, Name, Pid, Positive, Seconds, Text, Texts

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle, Secret
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, Difference, Tally
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Lending, LentRange, Offer

@@ -10,9 +10,8 @@ from memtopo.geometry import Geometry
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.kinds.chunks.steps import ImportChunk
 from memtopo.language import SpecText
-from memtopo.machine import Cluster
+from memtopo.machine import Cluster, MachineLine
 from memtopo.machine.queries import changed
-from memtopo.machine.records import MachineLine
 from memtopo.session.saved import SavedPlan, compare, saved_facts, saved_nodes
 from tests.helpers.machines import in_clique, invented, with_fabric
 from tests.helpers.specs import clean_geometry, codes, diagnose, document, plan_of, steps_of

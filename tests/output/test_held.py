@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from memtopo.driver.types import GpuMemory, ProcessMemory
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.output import console, held
 from memtopo.plans.report import Checks, Difference, Tally
 from memtopo.sharing.held import Entry, Survey

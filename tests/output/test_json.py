@@ -8,8 +8,7 @@ import pytest
 from memtopo.common.errors import Unavailable
 from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.language import Document, read_text
-from memtopo.machine import DriverFacts, Machine
-from memtopo.machine.records import MachineLine
+from memtopo.machine import DriverFacts, Machine, MachineLine
 from memtopo.output import json as rendering
 from memtopo.plans.report import PhaseTime, PlanSummary, Report, Row
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from memtopo.driver.recorder import DriverCall
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.output import humanize, plan
 from memtopo.output.calls import CallLines
 from memtopo.output.console import unstyled

@@ -13,8 +13,7 @@ import pytest
 from memtopo import machine
 from memtopo.driver.functions import FUNCTIONS
 from memtopo.driver.recorder import DriverCall
-from memtopo.machine import Machine
-from memtopo.machine.records import MachineLine
+from memtopo.machine import Machine, MachineLine
 from memtopo.output.calls import TEST, line
 from memtopo.output.programs import NotExpressible
 from memtopo.output.programs.languages import Language, texts

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.output import report as rendering
 from memtopo.plans.report import (
     Checks,

@@ -6,9 +6,8 @@ import pytest
 
 from memtopo import planner
 from memtopo.language import SpecText
-from memtopo.machine import Machine
+from memtopo.machine import Machine, MachineLine
 from memtopo.machine.queries import changed
-from memtopo.machine.records import MachineLine
 from memtopo.session.saved import SavedPlan, StalePlan, compare, saved_facts
 from tests.helpers.machines import invented
 from tests.helpers.specs import document, geometry_of

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from memtopo import machine as machines
 from memtopo.driver.handles import Handle
 from memtopo.language import LARGEST_FILE
-from memtopo.machine import files as machines
 from memtopo.sharing import wire
 from memtopo.sharing.channel import LARGEST, Channel, Received
 from memtopo.sharing.errors import BadPacket

@@ -10,7 +10,7 @@ import pytest
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle, Secret
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, Difference, Tally
 from memtopo.sharing import messages, wire
 from memtopo.sharing.errors import BadPacket, ExchangeError

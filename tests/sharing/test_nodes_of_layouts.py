@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.responses import StatusReports, node_status
 from memtopo.sharing.holder.state import HeldNodes

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.text import printable
 from memtopo.driver.recorder import DriverCall
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.output import humanize
 from memtopo.output.programs.statements import PhaseBody, Variable, sections, variables
 from memtopo.plans.calls import Entry, Exchange, NamedCall, named

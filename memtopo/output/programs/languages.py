@@ -20,7 +20,7 @@ from memtopo.driver.types import (
     PoolProperties,
     Properties,
 )
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.output.programs import Program, programs_of
 from memtopo.output.programs.statements import Call, Operand, PhaseBody, Variable
 from memtopo.output.programs.writer import Writer, divided, in_units, part, word_of

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.plans.progress import CountedProgress
 from memtopo.plans.report import Checks
 from memtopo.sharing.errors import ExchangeError

@@ -16,7 +16,7 @@ import pytest
 
 from memtopo.common.processes import LONGEST_STEP, RunningClock
 from memtopo.kinds.step import Phase
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run import messages
 from memtopo.run.messages import FromWorker, ToWorker

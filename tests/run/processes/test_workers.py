@@ -17,7 +17,7 @@ from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.driver.handles import close_handles
 from memtopo.drivers import target
 from memtopo.language import SpecText
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Checks, Report
 from memtopo.run import processes

@@ -14,7 +14,7 @@ from memtopo.driver.kernels import Area
 from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.views import Identity, MappedMemory
-from memtopo.machine.records import MachineLine
+from memtopo.machine import MachineLine
 from memtopo.output import console
 from memtopo.output import report as rendering
 from memtopo.plans.report import Check, Checks, Report, Tally
