@@ -29,10 +29,6 @@ _SURVEY = 30.0
 """Seconds that the survey of a node may take, the start of a Ray worker included."""
 
 
-class NoCluster(Unavailable):
-    """There is no Ray cluster, or it cannot place a run."""
-
-
 class ActorCall:
     """Call of a method of an actor by its name; the future has the result or an error. Nothing blocks."""
 
@@ -72,7 +68,7 @@ class RayCluster:
     ) -> Iterator[PlacedAgents]:
         """Place an agent with so many GPUs on a node each, and a hub beside the driver; all end with the block.
 
-        With GPUs, all nodes are of one NVLink domain if the cluster has any. Raises `NoCluster`, also if `stop`
+        With GPUs, all nodes are of one NVLink domain if the cluster has any. Raises `Unavailable`, also if `stop`
         returns the number of a signal meanwhile.
         """
         from ray.util.placement_group import placement_group, remove_placement_group  # noqa: PLC0415 slow to import
@@ -85,14 +81,14 @@ class RayCluster:
             while not (placed := group.wait(_INTERVAL)) and time.monotonic() < deadline and not stop():
                 pass
             if not placed:
-                raise NoCluster(self._too_few(len(nodes), gpus), hint="look at 'ray status'")
+                raise Unavailable(self._too_few(len(nodes), gpus), hint="look at 'ray status'")
             hub = self._hub(nodes)
             actors = [hub, *(self._agent(group, index, gpus) for index in range(len(nodes)))]
             ids = self._ray.get([actor.node_id.remote() for actor in actors[1:]], timeout=patience)
             pairs = zip(nodes, actors[1:], ids, strict=True)
             yield PlacedAgents({name: PlacedNode(ActorCall(agent), at) for name, agent, at in pairs}, ActorCall(hub))
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError) as error:
-            raise NoCluster(f"an agent did not start: {_first_line(error)}", hint="look at Ray's logs") from error
+            raise Unavailable(f"an agent did not start: {_first_line(error)}", hint="look at Ray's logs") from error
         finally:
             for actor in actors:
                 with suppress(Exception):
@@ -178,7 +174,7 @@ class RayAgent(Agent):
 def connected(address: str) -> Iterator[RayCluster]:
     """Connect to the cluster at `ray`, that of RAY_ADDRESS or of this host, or `ray://host:port`.
 
-    Raises `UsageError` without the package, `NoCluster` without the cluster.
+    Raises `UsageError` without the package, `Unavailable` without the cluster.
     """
     require_ray(address)
     import ray  # noqa: PLC0415 optional, and slow to import
@@ -189,7 +185,7 @@ def connected(address: str) -> Iterator[RayCluster]:
         try:
             ray.init(address=place, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise NoCluster(f"no Ray cluster answers at {place!r}: {_first_line(error)}", hint=_START) from error
+            raise Unavailable(f"no Ray cluster answers at {place!r}: {_first_line(error)}", hint=_START) from error
         finally:
             for number, handler in handlers.items():  # Ray installs one that ends the process at once
                 signal.signal(number, handler)

@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from memtopo.common.errors import Exit, UsageError
+from memtopo.common.errors import Exit, Unavailable, UsageError
 from memtopo.common.version import __version__
 from memtopo.language import Document, SpecText
 from memtopo.machine import Machine, dump, parse
 from memtopo.plans.progress import PhasePart, PhaseState, Progress, SafeProgress
 from memtopo.plans.report import Report
 from memtopo.run.nodes.agent import About, MachineOfNode, NodeResult, NodeTask
-from memtopo.run.nodes.cluster import NoCluster, PlacedAgents, RayCluster
+from memtopo.run.nodes.cluster import PlacedAgents, RayCluster
 from memtopo.run.nodes.holding import NODE, Front, held_nodes, opened_front
 from memtopo.run.nodes.hub import RunEnd
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
@@ -62,14 +62,14 @@ class _Node:
 def hosts(placed: PlacedAgents, holding: Holding | None = None) -> dict[str, str]:
     """Return the host of each node.
 
-    Raises `NoCluster` for an agent of another version of memtopo, and `UsageError` for two that would hold a layout at
-    one socket.
+    Raises `Unavailable` for an agent of another version of memtopo, and `UsageError` for two that would hold a layout
+    at one socket.
     """
     found: dict[str, About] = _answers(placed, "about")
     for name, about in found.items():
         if about.version != __version__:
             message = f"node {name!r}, host {about.host}, has memtopo {about.version}, and the driver {__version__}"
-            raise NoCluster(message, hint="install the same version on all nodes")
+            raise Unavailable(message, hint="install the same version on all nodes")
     if holding and NODE not in (holding.socket or ""):
         _require_apart(found, holding)
     return {name: about.host for name, about in found.items()}
@@ -89,22 +89,22 @@ def _require_apart(agents: Mapping[str, About], holding: Holding) -> None:
 def local_machines(placed: PlacedAgents, document: Document) -> dict[str, Machine]:
     """Return the machine of each node, with its real GPUs and the trials that decide the alternatives of a spec.
 
-    Raises `NoCluster` for a node without GPUs.
+    Raises `Unavailable` for a node without GPUs.
     """
     found: dict[str, MachineOfNode] = _answers(placed, "machine", SpecText.of(document))
     for name, each in found.items():
         if each.error:
-            raise NoCluster(f"node {name!r}: {each.error}", hint=each.hint)
+            raise Unavailable(f"node {name!r}: {each.error}", hint=each.hint)
     return {name: parse(each.record.encode(), f"node {name}") for name, each in found.items()}
 
 
 def _answers(placed: PlacedAgents, method: str, *arguments: object) -> dict[str, Any]:
-    """Results of a method of all agents. Raises `NoCluster` if one does not answer."""
+    """Results of a method of all agents. Raises `Unavailable` if one does not answer."""
     calls = {name: node.agent(method, *arguments) for name, node in placed.nodes.items()}
     try:
         return {name: call.result(_PATIENCE) for name, call in calls.items()}
     except NoAnswer as error:
-        raise NoCluster(f"an agent did not answer for {_PATIENCE:g} s") from error
+        raise Unavailable(f"an agent did not answer for {_PATIENCE:g} s") from error
 
 
 class NodesRun:
