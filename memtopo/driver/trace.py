@@ -89,25 +89,14 @@ class Trace:
             self.close()
 
 
-def with_trace(driver: KernelDriver, path: str | None, about: Mapping[str, Any]) -> tuple[KernelDriver, Trace | None]:
-    """A driver whose calls go to a trace, and the trace; the driver itself without a path. Raises `NotWritten`."""
-    if path is None:
-        return driver, None
-    trace = Trace(path, CallContext(), about)
-    return Recorder(driver, trace), trace
-
-
 @contextmanager
-def traced(
-    driver: KernelDriver, path: str | None, about: Mapping[str, Any]
-) -> Iterator[tuple[KernelDriver, CallContext | None]]:
-    """A driver as `with_trace` makes it, and the context of its calls; the trace is closed at the end."""
-    recorded, trace = with_trace(driver, path, about)
+def traced(driver: KernelDriver, path: str, about: Mapping[str, Any]) -> Iterator[tuple[KernelDriver, CallContext]]:
+    """A driver whose calls go to a trace until the end, and the context of its calls. Raises `NotWritten`."""
+    trace = Trace(path, CallContext(), about)
     try:
-        yield recorded, trace.context if trace else None
+        yield Recorder(driver, trace), trace.context
     finally:
-        if trace:
-            trace.close()
+        trace.close()
 
 
 def process_file(folder: str | Path, process: str) -> Path:

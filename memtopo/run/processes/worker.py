@@ -17,7 +17,8 @@ from memtopo.common.signals import TERMINAL
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.trace import with_trace
+from memtopo.driver.recorder import CallContext, Recorder
+from memtopo.driver.trace import Trace
 from memtopo.driver.types import DriverError
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
@@ -128,10 +129,11 @@ class Worker:
         driver = _target(start).open()
         commits = CommitWait(start.timeout, self._advance)
         external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids, commits)
-        wrapped, trace = with_trace(wrap(start.process, driver), start.trace, request.about_trace)
+        wrapped = wrap(start.process, driver)
+        trace = Trace(start.trace, CallContext(), request.about_trace) if start.trace else None
         return ProcessRun(
             request,
-            Ledger(wrapped),
+            Ledger(Recorder(wrapped, trace) if trace else wrapped),
             progress=_WorkerProgress(self._channel.send),
             stop=self._stopped,
             handle_source=SiblingHandles(request.geometry, self.request_handles, external),
