@@ -37,8 +37,7 @@ from memtopo.drivers.cuda.bindings import (
     access_descriptors,
     allocation_prop,
     call,
-    ipc_event_handle,
-    ipc_mem_handle,
+    filled,
     mem_location,
     properties_of,
     shared_bytes,
@@ -189,7 +188,7 @@ def test_an_attribute_that_the_bindings_do_not_know_is_an_invalid_value() -> Non
 def test_shared_handles_are_64_bytes() -> None:
     """Handles of bytes are unchanged by the structs"""
     data = bytes(range(64))
-    assert shared_bytes(ipc_mem_handle(data)) == shared_bytes(ipc_event_handle(data)) == data
+    assert shared_bytes(filled(bindings.CUipcMemHandle(), data)) == data
     assert shared_bytes(bindings.CUmemFabricHandle()) == bytes(64)
 
 

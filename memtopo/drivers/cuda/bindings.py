@@ -98,19 +98,19 @@ def allocation_prop(properties: Properties) -> BoundStruct:
     kind, number, _ = properties.location
     flags = [int(word in properties.flags) for word in _ALLOC_FLAGS]
     packed = _PROP.pack(properties.type, properties.handles, kind, number, 0, *flags, 0)
-    return _filled(driver.CUmemAllocationProp(), packed)
+    return filled(driver.CUmemAllocationProp(), packed)
 
 
 @lru_cache(maxsize=1024)
 def access_descriptors(grants: tuple[Grant, ...]) -> list[BoundStruct]:
     """A list of `CUmemAccessDesc`, cached for equal grants; not to be changed."""
-    return [_filled(driver.CUmemAccessDesc(), _ACCESS.pack(*grant.location[:2], grant.access)) for grant in grants]
+    return [filled(driver.CUmemAccessDesc(), _ACCESS.pack(*grant.location[:2], grant.access)) for grant in grants]
 
 
 @lru_cache(maxsize=1024)
 def mem_location(location: Location) -> BoundStruct:
     """A `CUmemLocation`, cached for equal locations; not to be changed."""
-    return _filled(driver.CUmemLocation(), _LOCATION.pack(*location[:2]))
+    return filled(driver.CUmemLocation(), _LOCATION.pack(*location[:2]))
 
 
 @lru_cache(maxsize=1)
@@ -126,22 +126,7 @@ def pool_props(properties: PoolProperties) -> BoundStruct:
     (kind, number, _), handles, size = properties
     if not 0 <= size < 1 << 64:
         raise OverflowError(f"a size of {size}")
-    return _filled(driver.CUmemPoolProps(), _POOL.pack(AllocationType.PINNED, handles, kind, number, 0, size, 0))
-
-
-def pool_pointer(data: bytes) -> BoundStruct:
-    """A `CUmemPoolPtrExportData` of 64 bytes."""
-    return _filled(driver.CUmemPoolPtrExportData(), data)
-
-
-def ipc_mem_handle(data: bytes) -> BoundStruct:
-    """A `CUipcMemHandle` of 64 bytes."""
-    return _filled(driver.CUipcMemHandle(), data)
-
-
-def ipc_event_handle(data: bytes) -> BoundStruct:
-    """A `CUipcEventHandle` of 64 bytes."""
-    return _filled(driver.CUipcEventHandle(), data)
+    return filled(driver.CUmemPoolProps(), _POOL.pack(AllocationType.PINNED, handles, kind, number, 0, size, 0))
 
 
 def shared_bytes(handle: BoundStruct) -> bytes:
@@ -162,7 +147,8 @@ def _read(memory: bytes) -> Properties:
     return found._replace(type=_named(AllocationType, kind))
 
 
-def _filled(record: BoundStruct, packed: bytes) -> BoundStruct:
+def filled(record: BoundStruct, packed: bytes) -> BoundStruct:
+    """Return a struct after it was filled with bytes."""
     ctypes.memmove(record.getPtr(), packed, len(packed))
     return record
 
