@@ -33,15 +33,10 @@ _GPU = LocationKind.GPU
 
 @dataclass(slots=True)
 class _Round:
-    """Views that one process writes and reads in one round, by the devices that do.
-
-    `inaccessible` windows cannot be copied; `external` ones are of memory that this run did not create.
-    """
+    """Views that one process writes and reads in one round, by the devices that do."""
 
     writes: dict[tuple[int, ...], list[SampledView]] = field(default_factory=dict)
     reads: dict[tuple[int, ...], list[SampledView]] = field(default_factory=dict)
-    inaccessible: int = 0
-    external: int = 0
 
 
 class SampleVerifier(Verifier):
@@ -62,7 +57,6 @@ class SampleVerifier(Verifier):
         )
         self.rounds = max(len(self._writers), self._events.rounds)
         self._latest: tuple[int, _Round] | None = None
-        self._inaccessible = self._external = 0
 
     def written(self, index: int) -> int:
         """Number of windows that this process writes in a round."""
@@ -94,10 +88,14 @@ class SampleVerifier(Verifier):
 
     def not_verified(self) -> Iterator[tuple[int, str]]:
         """Windows without access, and those of external memory."""
-        if self._inaccessible:
-            yield self._inaccessible, "no device may write them, or read them there, by copies; --check full may"
-        if self._external:
-            yield self._external, "this run did not create that memory, and does not write it"
+        missed = {True: 0, False: 0}  # by whether this run created the memory
+        for memory, places in _placed(self._context.own_memory):
+            verified = 0 if self._writers.writer(0, memory.identity) is None else len(places)
+            missed[memory.ours] += (len(memory.views) - verified) * len(ends(memory.size))
+        if missed[True]:
+            yield missed[True], "no device may write them, or read them there, by copies; --check full may"
+        if missed[False]:
+            yield missed[False], "this run did not create that memory, and does not write it"
 
     def _batches(
         self, views: Mapping[tuple[int, ...], Sequence[SampledView]]
@@ -165,18 +163,12 @@ class SampleVerifier(Verifier):
                 if memory.views:
                     self._add(found, memory, places, index, address_of)
             self._latest = index, found
-            if index == 0:
-                self._inaccessible, self._external = found.inaccessible, found.external
         return self._latest[1]
 
     def _add(
         self, found: _Round, memory: MappedMemory, places: list[_Place], index: int, address_of: Callable[[str], int]
     ) -> None:
         writer = self._writers.writer(index, memory.identity)
-        if index == 0 and (missed := len(memory.views) - (0 if writer is None else len(places))):
-            missed *= len(ends(memory.size))
-            found.inaccessible += missed if memory.ours else 0
-            found.external += 0 if memory.ours else missed
         if writer is None or not places:
             return
         identity = memory.identity
