@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.text import printable
@@ -40,7 +40,7 @@ class Program:
     importers: tuple[str, ...]
     shares: bool
     """True if it makes or imports shareable handles."""
-    common: tuple[str, ...] = ()
+    common: tuple[str, ...]
     """Ranges that have one address in all processes of the layout."""
 
     @property
@@ -109,10 +109,7 @@ def programs_of(
     """Programs of all processes of a layout. Raises `NotExpressible`."""
     for label, entries in calls.items():
         _require_expressible(label, entries, calls)
-    return [
-        replace(_program(name, machine, label, list(named(entries)), calls), common=tuple(common.get(label, ())))
-        for label, entries in calls.items()
-    ]
+    return [_program(name, machine, label, calls, common.get(label, ())) for label in calls]
 
 
 def _require_expressible(label: str, entries: Sequence[Entry], calls: Mapping[str, Sequence[Entry]]) -> None:
@@ -129,17 +126,17 @@ def _program(
     name: str,
     machine: MachineLine,
     label: str,
-    calls: Sequence[NamedCall | Exchange],
     every: Mapping[str, Sequence[Entry]],
+    common: Sequence[str],
 ) -> Program:
+    # What a process exchanges with itself, it has.
+    calls = [each for each in named(every[label]) if not (isinstance(each, Exchange) and each.peer == label)]
+
     def peers(action: str) -> tuple[str, ...]:
         found = [each.peer for each in calls if isinstance(each, Exchange) and each.action == action]
-        return tuple(peer for peer in every if peer in found and peer != label)
+        return tuple(peer for peer in every if peer in found)
 
-    # What a process exchanges with itself, it has.
-    calls = [each for each in calls if not (isinstance(each, Exchange) and each.peer == label)]
     makes = {each.made.kind for each in calls if isinstance(each, NamedCall) and each.made}
     shares = bool(makes & {"shared", "secret"}) or any(isinstance(each, Exchange) for each in calls)
-    return Program(
-        name, label, machine, tuple(sections(calls)), tuple(variables(calls)), peers("receive"), peers("send"), shares
-    )
+    found = tuple(sections(calls)), tuple(variables(calls))
+    return Program(name, label, machine, *found, peers("receive"), peers("send"), shares, tuple(common))

@@ -23,7 +23,7 @@ from memtopo.driver.types import (
 from memtopo.machine import MachineLine
 from memtopo.output.programs import Program, programs_of
 from memtopo.output.programs.statements import Call, Operand, PhaseBody, Variable
-from memtopo.output.programs.writer import Writer, divided, in_units, part, word_of
+from memtopo.output.programs.writer import Writer, divided, part, word_of
 from memtopo.plans.calls import Entry
 
 _POINTER = "void *"
@@ -46,14 +46,12 @@ _LISTS: tuple[tuple[type, str, str], ...] = (
 )
 """C types and names of lists by the type of a value; that of access is last, since the others are tuples, too."""
 
-_SMALL = 1 << 15
-"""Largest number whose product with a loop's variable surely is an int."""
-
 
 class _CWriter(Writer):
     """One program, and the constants that its statements use."""
 
     suffix, margin, division, end, block_end, dma_buf = ".c", " " * 6, "/", ";", "}", DMA_BUF
+    comment, quote, wide = " /* {} */", '"', "ULL"
 
     def __init__(self, given: Program) -> None:
         super().__init__(given)
@@ -105,9 +103,6 @@ class _CWriter(Writer):
         yield from ("    /* Use the memory here. */", "    take_down();")
         yield from (f"    puts({self.quoted(f'{self.program.name}: taken down')});", "    return 0;", "}")
 
-    def comment(self, text: str) -> str:
-        return f" /* {text} */"
-
     def _declared(self, variable: Variable) -> str:
         type_ = C_TYPES.get(variable.kind, ADDRESS)
         size = f"[{variable.count}]" if variable.count else ""
@@ -141,15 +136,6 @@ class _CWriter(Writer):
             return _SHARED.get(call.method) or ("shared.bytes" if fabric else "&shared.fd")
         return f"&{self.object(call.made)}"
 
-    def quoted(self, text: str) -> str:
-        return f'"{text}"'
-
-    def integer(self, value: int) -> str:
-        return in_units(value) or (f"{value}ULL" if value > _SMALL else str(value))
-
-    def address(self, value: int) -> str:
-        return f"{value:#x}ULL"
-
     def constant(self, constants: Constants, name: str, value: Any) -> str:
         del name
         return constants.text(int(value))
@@ -161,10 +147,8 @@ class _CWriter(Writer):
         return f"&({'cuuint64_t' if wide else 'int'}){{{self.integer(value)}}}"
 
     def reference(self, method: str, held: Operand) -> str:
-        text = self.object(held)
-        if C_TYPES.get(held.kind) == _POINTER and method != "mem_free_host":
-            text = f"(CUdeviceptr)(uintptr_t){text}"
-        return text if held.offset in (None, 0) else f"{text} + {self.number(held.offset)}"
+        cast = "(CUdeviceptr)(uintptr_t)" if C_TYPES.get(held.kind) == _POINTER and method != "mem_free_host" else ""
+        return cast + super().reference(method, held)
 
     def listed(self, values: Sequence[Any], texts: Sequence[str]) -> str:
         type_, wanted = next((type_, name) for kind, type_, name in _LISTS if isinstance(values[0], kind))
@@ -232,6 +216,7 @@ class _PythonWriter(Writer):
     """One program."""
 
     suffix, margin, division, dma_buf = ".py.txt", "    ", "//", f"driver.CUmemRangeHandleType.{DMA_BUF}"
+    comment, quote = "  # {}", "'"
 
     def lines(self) -> Iterator[str]:
         """All lines of the program."""
@@ -252,9 +237,6 @@ class _PythonWriter(Writer):
         yield from ("", f'print("{given.name}: built", flush=True)', "# Use the memory here.")
         yield from self._sections([each for each in given.sections if each.undo])
         yield from ("", f'print("{given.name}: taken down")')
-
-    def comment(self, text: str) -> str:
-        return f"  # {text}"
 
     def _declared(self, variable: Variable) -> str:
         return f"{self.names.variable(variable)} = [0] * {variable.count}"
@@ -285,15 +267,6 @@ class _PythonWriter(Writer):
         found = [text for name in function(call.method).arguments for text in self.argument(call.method, name, values)]
         return f"call({', '.join((f'driver.{function(call.method).name}', *found))})"
 
-    def quoted(self, text: str) -> str:
-        return repr(text)
-
-    def integer(self, value: int) -> str:
-        return in_units(value) or str(value)
-
-    def address(self, value: int) -> str:
-        return f"{value:#x}"
-
     def constant(self, constants: Constants, name: str, value: Any) -> str:
         if not value:
             return str(int(value))
@@ -309,11 +282,6 @@ class _PythonWriter(Writer):
 
     def pool_attribute(self, value: int, *, wide: bool) -> str:
         return f"driver.cuuint64_t({self.integer(value)})" if wide else str(value)
-
-    def reference(self, method: str, held: Operand) -> str:
-        del method
-        offset = "" if held.offset in (None, 0) else f" + {self.number(held.offset)}"
-        return f"{self.object(held)}{offset}"
 
     def listed(self, values: Sequence[Any], texts: Sequence[str]) -> str:
         del values
@@ -339,9 +307,7 @@ class _PythonWriter(Writer):
         return f"location({kind}, {value.id})"
 
     def grants(self, value: Sequence[Grant]) -> str:
-        access = CONSTANTS[Access]
-        words = {access.text(each): each.word.upper() for each in (Access.NONE, Access.R, Access.RW)}
-        each = (f"access({self.location(grant.location)}, {words[access.text(grant.access)]})" for grant in value)
+        each = (f"access({self.location(grant.location)}, {grant.access.word.upper()})" for grant in value)
         return f"[{', '.join(each)}]"
 
 

@@ -126,11 +126,7 @@ def _with_ends(calls: Sequence[NamedCall | Exchange]) -> Iterator[tuple[tuple[st
     """Calls and exchanges by phase, with the ends of shareable handles."""
     received = tested = False
     actions = {each.action for each in calls if isinstance(each, Exchange)}
-    idle = (
-        {"leave", "await"}
-        - ({"leave"} if "receive" in actions else set())
-        - ({"await"} if "send" in actions else set())
-    )
+    idle = {end for end, action in (("leave", "receive"), ("await", "send")) if action not in actions}
     for index, each in enumerate(calls):
         where = each.phase, each.phase == "take down"
         if isinstance(each, Exchange):

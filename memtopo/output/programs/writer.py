@@ -39,14 +39,15 @@ class Writer(ABC):
     """Line that ends a loop; empty for none."""
     dma_buf: ClassVar[str]
     """Constant of dma-bufs."""
+    comment: ClassVar[str]
+    """Form of a comment behind a statement."""
+    quote: ClassVar[str]
+    """Sign on both sides of a text."""
+    wide: ClassVar[str] = ""
+    """End of a literal of 64 bits."""
 
     def __init__(self, given: Program) -> None:
         self.program, self.names = given, Names(words_of_parts(self.suffix))
-        self._encoders: tuple[tuple[type, Callable[[Any], str]], ...] = (
-            (Properties, self.properties),
-            (PoolProperties, self.pool_properties),
-            (Location, self.location),
-        )
 
     @abstractmethod
     def lines(self) -> Iterator[str]:
@@ -61,7 +62,7 @@ class Writer(ABC):
                     yield from self.statement(inner, f"{indent}    ")
                 yield from [f"{indent}{self.block_end}"] * bool(self.block_end)
             case Pass(action, peer):
-                note = self.comment(TEST) if action == "discard" else ""
+                note = self.comment.format(TEST) if action == "discard" else ""
                 yield f"{indent}{_PASSES[action]}({self.quoted(peer) if peer else ''}){self.end}{note}"
             case Call():
                 yield from divided(f"{indent}{self.call(each)}{self.end}", indent, self.margin)
@@ -83,9 +84,9 @@ class Writer(ABC):
             return [self.pool_attribute(value, wide=values["attribute"] is PoolAttribute.RELEASE_THRESHOLD)]
         if name == "grants":
             return [self._chosen(value, self.grants), str(len(first))]
-        for kind, encode in self._encoders:
-            if isinstance(first, kind):
-                return [self._chosen(value, encode)]
+        encoders: dict[type, Callable[[Any], str]] = {Properties: self.properties, PoolProperties: self.pool_properties}
+        if encode := (encoders | {Location: self.location}).get(type(first)):
+            return [self._chosen(value, encode)]
         return [self._plain(method, name, value)]
 
     def number(self, value: Any) -> str:
@@ -97,8 +98,9 @@ class Writer(ABC):
         return self.integer(value)
 
     def _plain(self, method: str, name: str, value: Any) -> str:
-        if is_hint(method, name, value):
-            return self.address(value)
+        # The address that a range asks for is written as an address and not as a size.
+        if method == "mem_address_reserve" and name == "address" and type(value) is int and value > 0:
+            return f"{value:#x}{self.wide}"
         if isinstance(value, Linear | Listed) or (isinstance(value, Cycle) and type(value.values[0]) is int):
             return self.number(value)
         if isinstance(value, Cycle):
@@ -115,9 +117,19 @@ class Writer(ABC):
             return encode(value)
         return f"{self.listed(value.values, [encode(each) for each in value.values])}[{index_of(value)}]"
 
-    @abstractmethod
-    def comment(self, text: str) -> str:
-        """A comment behind a statement."""
+    def quoted(self, text: str) -> str:
+        """A literal of a text."""
+        return f"{self.quote}{text}{self.quote}"
+
+    def integer(self, value: int) -> str:
+        """A literal of a number: a multiple of KiB, MiB or GiB if it is one."""
+        in_units = (f"{value >> shift} * {unit}" for shift, unit in _UNITS if value and not value % (1 << shift))
+        return next(in_units, f"{value}{self.wide if value > _SMALL else ''}")
+
+    def reference(self, method: str, held: Operand) -> str:
+        """An object, or an address in one, as an argument."""
+        del method
+        return self.object(held) + ("" if held.offset in (None, 0) else f" + {self.number(held.offset)}")
 
     @abstractmethod
     def loop(self, first: int, last: int) -> str:
@@ -128,28 +140,12 @@ class Writer(ABC):
         """A call with its check, and the assignment of what it makes."""
 
     @abstractmethod
-    def quoted(self, text: str) -> str:
-        """A literal of a text."""
-
-    @abstractmethod
-    def integer(self, value: int) -> str:
-        """A literal of a number, as it is read best."""
-
-    @abstractmethod
-    def address(self, value: int) -> str:
-        """A literal of an address."""
-
-    @abstractmethod
     def listed(self, values: Sequence[Any], texts: Sequence[str]) -> str:
         """A list of values of one type, whose literals are `texts`."""
 
     @abstractmethod
     def constant(self, constants: Constants, name: str, value: Any) -> str:
         """A value of an enumeration of `cuda.h`, as the argument of that name."""
-
-    @abstractmethod
-    def reference(self, method: str, held: Operand) -> str:
-        """An object, or an address in one, as an argument."""
 
     @abstractmethod
     def shared(self, method: str, *, fabric: bool) -> str:
@@ -213,6 +209,8 @@ def word_of(value: object) -> str:
 
 WIDTH = 110
 _UNITS = ((30, "GiB"), (20, "MiB"), (10, "KiB"))
+_SMALL = 1 << 15
+"""Largest number whose product with a loop's variable surely is an int."""
 
 
 def linear(value: Linear, divide: str, integer: Callable[[int], str]) -> str:
@@ -228,16 +226,6 @@ def index_of(value: Cycle | Listed) -> str:
     if isinstance(value, Cycle):
         return f"i % {len(value.values)}"
     return f"i - {value.first}" if value.first else "i"
-
-
-def in_units(value: int) -> str | None:
-    """A size as a multiple of KiB, MiB or GiB; None for a number that is none."""
-    return next((f"{value >> shift} * {unit}" for shift, unit in _UNITS if value and not value % (1 << shift)), None)
-
-
-def is_hint(method: str, name: str, value: object) -> bool:
-    """Return true for the address that a range asks for, which is written as an address and not as a size."""
-    return method == "mem_address_reserve" and name == "address" and type(value) is int and value > 0
 
 
 def _product(variable: str, factor: int, integer: Callable[[int], str]) -> str:
