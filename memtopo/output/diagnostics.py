@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memtopo.common.text import display_width, printable
@@ -26,15 +27,8 @@ _FACTS = "docs/driver-facts.md, and 'memtopo explain CODE'"
 _ELLIPSIS = "…"
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """Columns of an output, and whether it has colours."""
-
-    width: int
-    colour: bool
-
-    def paint(self, text: str, style: str) -> str:
-        return paint(text, style, colour=self.colour)
+Paint = Callable[[str, str], str]
+"""Function that styles a text, in colours if the output has some."""
 
 
 def text(
@@ -45,53 +39,39 @@ def text(
     Empty if there are no diagnostics.
     """
     found = located(diagnostics, document)
-    page = _Page(width, colour)
-    lines = [line for each in found for line in (*_one(each, document, page), "")]
-    return [*lines, *_facts(found), _counts(found)] if found else []
+    if not found:
+        return []
+    painted = partial(paint, colour=colour)
+    lines = [line for each in found for line in (*_one(each, document, width, painted), "")]
+    prose = (note for each in found for note in (*each.diagnostic.notes, each.diagnostic.help or ""))
+    if any(map(_FACT.search, prose)):
+        lines.append(f"facts are observations of the driver: {_FACTS}")
+    counts = Counter(each.diagnostic.severity for each in found)
+    phrases = [plural(counts[severity], severity) for severity in ("error", "warning") if counts[severity]]
+    return [*lines, f"{', '.join(phrases)} in {printable(found[0].file)}"]
 
 
 def concise(diagnostics: Iterable[Diagnostic], document: Document, *, colour: bool = False) -> list[str]:
     """One line for each diagnostic, sorted by position."""
-    page = _Page(DEFAULT_WIDTH, colour)
-    return [each.headline(page.paint) for each in located(diagnostics, document)]
+    return [each.headline(partial(paint, colour=colour)) for each in located(diagnostics, document)]
 
 
-def _facts(found: Sequence[Located]) -> Iterator[str]:
-    """A line that explains numbers of facts, if a diagnostic has some."""
-    texts = (text for each in found for text in (*each.diagnostic.notes, each.diagnostic.help or ""))
-    if any(_FACT.search(text) for text in texts):
-        yield f"facts are observations of the driver: {_FACTS}"
-
-
-def _counts(found: Sequence[Located]) -> str:
-    """`3 errors, 1 warning in spec.yaml`."""
-    counts = Counter(each.diagnostic.severity for each in found)
-    phrases = [plural(counts[severity], severity) for severity in ("error", "warning") if counts[severity]]
-    return f"{', '.join(phrases)} in {printable(found[0].file)}"
-
-
-def _one(each: Located, document: Document, page: _Page) -> Iterator[str]:
-    yield each.headline(page.paint)
-    marks = list(_marks(each))
+def _one(each: Located, document: Document, width: int, paint: Paint) -> Iterator[str]:
+    yield each.headline(paint)
+    marks = [_Mark(each.span, "^", each.diagnostic.severity)] if each.span else []
+    marks += [_Mark(span, "-", "note", printable(label.text)) for label, span in each.labels if span]
     gutter = len(str(max((mark.span.line for mark in marks), default=0))) + 1
     if marks:
-        yield from _source(marks, document, gutter, page)
-    yield from _notes(each, gutter, page)
-
-
-def _notes(each: Located, gutter: int, page: _Page) -> Iterator[str]:
-    without_span = [label.text for label, span in each.labels if span is None]
-    notes = [("note", note) for note in (*without_span, *each.diagnostic.notes)]
-    if each.diagnostic.help:
-        notes.append(("help", each.diagnostic.help))
+        yield from _source(marks, document, gutter, width, paint)
+    notes = [("note", label.text) for label, span in each.labels if span is None]
+    notes += [("note", note) for note in each.diagnostic.notes]
+    notes += [("help", each.diagnostic.help)] if each.diagnostic.help else []
+    room = max(min(width, WIDEST_PROSE) - gutter - 9, 10)
     for kind, note in notes:
-        first, *more = _wrapped(printable(note), min(page.width, WIDEST_PROSE) - gutter - 9)
-        yield f"{'':{gutter}} {page.paint('=', 'gutter')} {page.paint(f'{kind}:', kind)} {first}"
+        lines = textwrap.wrap(printable(note), room, break_long_words=False, break_on_hyphens=False)
+        first, *more = lines or [""]
+        yield f"{'':{gutter}} {paint('=', 'gutter')} {paint(f'{kind}:', kind)} {first}"
         yield from (f"{'':{gutter + 9}}{line}" for line in more)
-
-
-def _wrapped(prose: str, width: int) -> list[str]:
-    return textwrap.wrap(prose, max(width, 10), break_long_words=False, break_on_hyphens=False) or [""]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +106,17 @@ class _Window:
         return indent, max(display_width(printable(self.line[start : min(stop, self.stop)])), 1)
 
 
-def _marks(each: Located) -> Iterator[_Mark]:
-    if each.span:
-        yield _Mark(each.span, "^", each.diagnostic.severity)
-    yield from (_Mark(span, "-", "note", printable(label.text)) for label, span in each.labels if span)
-
-
-def _source(marks: list[_Mark], document: Document, gutter: int, page: _Page) -> Iterator[str]:
-    bar = page.paint("|", "gutter")
+def _source(marks: list[_Mark], document: Document, gutter: int, width: int, paint: Paint) -> Iterator[str]:
+    bar = paint("|", "gutter")
     yield f"{'':{gutter}} {bar}"
     before = None
     for number in sorted({mark.span.line for mark in marks}):
         if before is not None and number > before + 1:
-            yield page.paint("...", "gutter")
+            yield paint("...", "gutter")
         here = [mark for mark in marks if mark.span.line == number]
-        for source, underlines in _excerpts(document.line(number), here, page.width - gutter - 3):
-            yield f"{page.paint(f'{number:{gutter}}', 'gutter')} {bar} {source}".rstrip()
-            yield from (f"{'':{gutter}} {bar} {page.paint(line, mark.style)}" for mark, line in underlines)
+        for source, underlines in _excerpts(document.line(number), here, width - gutter - 3):
+            yield f"{paint(f'{number:{gutter}}', 'gutter')} {bar} {source}".rstrip()
+            yield from (f"{'':{gutter}} {bar} {paint(line, mark.style)}" for mark, line in underlines)
         before = number
 
 

@@ -138,7 +138,10 @@ def diagnostics_document(
 
 def validation_document(checked: Checked) -> DiagnosticsDocument:
     """The document that `validate --json` prints."""
-    diagnostics = tuple(each for file in checked.files for each in _diagnostics(file))
+    shared = [(file, {each.diagnostic: each for each in file.diagnostics()}) for file in checked.files]
+    diagnostics = tuple(
+        _diagnostic(each, found[each.diagnostic]) for file, found in shared for each in located(found, file.document)
+    )
     severities = [each.severity for each in diagnostics]
     return DiagnosticsDocument(
         VERSION,
@@ -158,11 +161,6 @@ def error_document(error: MemtopoError) -> ErrorDocument:
 def _outcome(result: Result, *, ok: bool) -> Outcome:
     errors, warnings = result.count("error"), result.count("warning")
     return Outcome(result.document.file, result.machine or None, ok, errors, warnings, result.ignored)
-
-
-def _diagnostics(file: CheckedFile) -> list[Fault]:
-    shared = {each.diagnostic: each for each in file.diagnostics()}
-    return [_diagnostic(each, shared[each.diagnostic]) for each in located(shared, file.document)]
 
 
 def _diagnostic(found: Located, shared: SharedDiagnostic) -> Fault:

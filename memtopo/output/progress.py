@@ -118,7 +118,14 @@ class ProgressLines(_Shown):
         if not self._stream.isatty():  # it may have been redirected to a log since
             return
         if self._live is None:
-            self._live = _live(self._stream)
+            from rich.live import Live  # noqa: PLC0415 importing rich takes longer than most runs
+
+            from memtopo.output import console  # noqa: PLC0415 likewise
+
+            shown = console.messages(self._stream)
+            self._live = Live(
+                console=shown, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
             self._live.start()
         self._live.update(self._lines(state), refresh=True)
 
@@ -135,7 +142,7 @@ class ProgressLines(_Shown):
         for name, part in ((state.name, state.whole), *_listed(state)):
             total = part.total or None
             bar = ProgressBar(total, part.done, width=max(6, room // 4), complete_style="cyan", finished_style="cyan")
-            words = amount(part, state, simulated=self._simulated) if part is state.whole else _share(part)
+            words = amount(part, state, simulated=self._simulated) if part is state.whole else f"{part.share:.0%}"
             lines.add_row(cell(name, "" if part is state.whole else "dim"), bar, cell(words))
         return lines
 
@@ -153,10 +160,9 @@ class ProgressLog(_Shown):
         if state.seconds < LONG or state.name == self._written:
             return
         self._written = state.name
-        processes = "".join(f"; {name} {_share(part)}" for name, part in _listed(state))
-        plain.print_message(
-            f"{state.name}: {amount(state.whole, state, simulated=self._simulated)}{processes}", self._stream
-        )
+        words = [amount(state.whole, state, simulated=self._simulated)]
+        words += [f"{name} {part.share:.0%}" for name, part in _listed(state)]
+        plain.print_message(f"{state.name}: {'; '.join(words)}", self._stream)
         self._stream.flush()
 
 
@@ -187,10 +193,6 @@ def _listed(state: PhaseState) -> list[tuple[str, PhasePart]]:
         return []
     least = sorted(found, key=lambda each: each[1].share)[:_MOST_PROCESSES]
     return [each for each in found if each in least][:_MOST_PROCESSES]
-
-
-def _share(part: PhasePart) -> str:
-    return f"{part.share:.0%}"
 
 
 @contextmanager
@@ -227,17 +229,3 @@ def _has_room(stream: TextIO) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return bool(poll.poll(0))
-
-
-def _live(stream: TextIO) -> Live:
-    from rich.live import Live  # noqa: PLC0415 importing rich takes longer than most runs
-
-    from memtopo.output import console  # noqa: PLC0415 likewise
-
-    return Live(
-        console=console.messages(stream),
-        auto_refresh=False,
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    )
