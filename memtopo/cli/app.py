@@ -101,11 +101,13 @@ def _version(
 
 def _report(error: MemtopoError, arguments: Sequence[str]) -> int:
     if isinstance(error, RefusedSpec):
-        from memtopo.cli.specs import print_diagnostics, stale_plan
+        from memtopo.cli.specs import print_diagnostics
+        from memtopo.session.saved import StalePlan
 
         print_diagnostics(error.composition)
-        if stale := stale_plan(error.composition):
-            return _report(stale, arguments)
+        if error.composition.saved:
+            name = error.composition.origin
+            return _report(StalePlan(f"the spec in the saved plan {name!r} is not valid on this machine"), arguments)
     else:
         plain.print_error(error)
     return _document(error, arguments)
@@ -143,7 +145,10 @@ def _usage_error(error: Any, arguments: Sequence[str], commands: Sequence[str]) 
     if extra := re.fullmatch(_EXTRA, message.rstrip("."), re.DOTALL):
         message = f"unexpected argument: {extra[1]}"
     text = message[: meant.start()] if meant else message
-    text = _plain(text[:1].lower() + text[1:].rstrip("."))
+    text = text[:1].lower() + text[1:].rstrip(".")
+    # Without the words of pydantic, which the option parser validates values with.
+    text = re.sub(r", unable to parse string as .*", "", text)
+    text = text.replace(": Value error, ", ": ").replace(": Input should ", ": it should ")
     command = next((word for word in arguments if word in commands), None)
     help = f"see 'memtopo {command} --help'" if command else "see 'memtopo --help'"
     if command and arguments[0].startswith("-") and text.startswith("no such option"):
@@ -151,12 +156,6 @@ def _usage_error(error: Any, arguments: Sequence[str], commands: Sequence[str]) 
     if meant:
         return UsageError(text, hint=f"did you mean {meant['options'] or meant['words']}? {help}")
     return UsageError(text, hint=help)
-
-
-def _plain(text: str) -> str:
-    """A message without the words of pydantic, which the option parser validates values with."""
-    text = re.sub(r", unable to parse string as .*", "", text)
-    return text.replace(": Value error, ", ": ").replace(": Input should ", ": it should ")
 
 
 def _document(error: MemtopoError, arguments: Sequence[str]) -> int:

@@ -11,12 +11,11 @@ from memtopo.cli.options import AsJson, MachineNames, Set, SpecFile, described, 
 from memtopo.cli.results import write
 from memtopo.cli.specs import load, print_diagnostics
 from memtopo.common.errors import UsageError
-from memtopo.diagnostics.messages import choose, unknown_state
+from memtopo.diagnostics.messages import unknown_state
 from memtopo.geometry import Geometry
 from memtopo.kinds.states.groups import in_state, state_names
-from memtopo.machine import MachineLine
 from memtopo.output import humanize, json, plain
-from memtopo.output.blocks import Drawing, Page
+from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, SUFFIXES, text_page
 
@@ -57,7 +56,7 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
 
     Without -o it goes to stdout, and with -o - as well.
     """
-    stdout = _stdout_form(how.form, as_json=how.as_json)
+    stdout = stdout_format(how.form, _NAMES, as_json=how.as_json, hint="write one of them to a file") or "text"
     files = dict(_files(how.output or ()))
     loaded = load(spec, machine, settings(given))
     geometry, line = loaded.geometry, loaded.target.line
@@ -66,14 +65,28 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
     if how.state is not None:
         geometry, note = _in_state(geometry, how.state), f"in state {how.state}, {note}"
     shown = Drawing(build_diagram(geometry, loaded.target.machines), geometry.name, note, loaded.document.position)
-    drawing = _Drawing(shown, line, how)
-    for file, format_ in files.items():
+    picture = json.PictureDocument(json.VERSION, geometry.name, line, shown.diagram, how.state)
+    for file, form in files.items():
         if file != "-":
-            write(file, drawing.document(format_))
+            write(file, _document(form, shown, picture, how))
             plain.print_message(f"drawn to {file}")
-    if not files or "-" in files:
-        drawing.show(stdout)
+    if files and "-" not in files:
+        return 0
+    if stdout == "text":
+        from memtopo.output import console
+
+        console.show(text_page(picture, ascii=how.ascii), width=how.width)
+    else:
+        plain.print_document(_document(stdout, shown, picture, how).splitlines())
     return 0
+
+
+def _document(form: str, shown: Drawing, picture: json.PictureDocument, how: DrawOptions) -> str:
+    if form == "text":
+        from memtopo.output import console
+
+        return console.unstyled(text_page(picture, ascii=how.ascii), how.width or plain.DEFAULT_WIDTH)
+    return json.dumps(picture) if form == "json" else FORMATS[form](shown)
 
 
 def _in_state(geometry: Geometry, state: str) -> Geometry:
@@ -83,47 +96,6 @@ def _in_state(geometry: Geometry, state: str) -> Geometry:
         message, hint = unknown_state(geometry.name, state, names)
         raise UsageError(message, hint=hint)
     return in_state(geometry, state)
-
-
-@dataclass(frozen=True, slots=True)
-class _Drawing:
-    """A picture in any format."""
-
-    shown: Drawing
-    line: MachineLine
-    how: DrawOptions
-
-    def show(self, form: str) -> None:
-        """Write the drawing to stdout."""
-        if form == "text":
-            from memtopo.output import console
-
-            console.show(self._text, width=self.how.width)
-        else:
-            plain.print_document(self.document(form).splitlines())
-
-    def document(self, form: str) -> str:
-        """The drawing as a document."""
-        if form == "text":
-            from memtopo.output import console
-
-            return console.unstyled(self._text, self.how.width or plain.DEFAULT_WIDTH)
-        return json.dumps(self._json) if form == "json" else FORMATS[form](self.shown)
-
-    @property
-    def _json(self) -> json.PictureDocument:
-        return json.PictureDocument(json.VERSION, self.shown.title, self.line, self.shown.diagram, self.how.state)
-
-    @property
-    def _text(self) -> Page:
-        return text_page(self._json, ascii=self.how.ascii)
-
-
-def _stdout_form(form: str | None, *, as_json: bool) -> str:
-    name = stdout_format(form, as_json=as_json, hint="write one of them to a file") or "text"
-    if name not in _NAMES:
-        raise UsageError(f"there is no format {name!r}", hint=choose(name, _NAMES))
-    return name
 
 
 def _files(output: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -10,21 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from memtopo.cli.options import (
-    AllowUid,
-    AsJson,
-    ForceChange,
-    Grace,
-    HeldName,
-    LayoutName,
-    Socket,
-    Values,
-    WaitForImporters,
-    argument,
-    described,
-    duration,
-    option,
-)
+from memtopo.cli import options
+from memtopo.cli.options import AllowUid, AsJson, LayoutName, Socket, argument, option
 from memtopo.cli.results import pages, show
 from memtopo.common.errors import Exit, MemtopoError, UsageError
 from memtopo.output import plain
@@ -36,10 +23,10 @@ from memtopo.sharing.held import TIMEOUT, Entry, answers, held_source, survey
 from memtopo.sharing.status import Looked, Statistics, Status
 
 
-def _states(ctx: typer.Context) -> Values:
+def _states(ctx: typer.Context) -> options.Values:
     """States of the held layout that the command names."""
     with connect(endpoint(ctx.params["name"], ctx.params.get("socket")), timeout=TIMEOUT) as client:
-        return described(client.status().layout_states)
+        return options.described(client.status().layout_states)
 
 
 Force = Annotated[bool, option("--force", "Release it even if it is in use over ipc.")]
@@ -89,12 +76,12 @@ def check_command(
 
 
 def switch_command(
-    name: HeldName,
+    name: options.HeldName,
     state: StateName,
     socket: Socket = None,
     check: CheckSwitch = "fast",
-    force: ForceChange = False,
-    wait: WaitForImporters = "5s",
+    force: options.ForceChange = False,
+    wait: options.WaitForImporters = "5s",
     as_json: AsJson = False,
 ) -> int:
     """Bring a held layout to one of its states.
@@ -103,7 +90,7 @@ def switch_command(
     if one still has handles then, the switch is refused. If a call fails, the layout stays as it was. The exit status
     is 6 if the check afterwards finds a difference.
     """
-    seconds = duration(wait)
+    seconds = options.duration(wait)
     with connect_to(name, socket, ()) as client, followed(client, "switch"):
         done = client.switch(state, full=check == "full", force=force, wait=seconds)
     show(done, lambda: pages("held").switched(done), as_json=as_json, marker="switch")
@@ -114,7 +101,7 @@ def release_command(
     name: LayoutName = None,
     socket: Socket = None,
     force: Force = False,
-    grace: Grace = "5s",
+    grace: options.Grace = "5s",
     wait: TeardownWait = "60s",
     allow_uid: AllowUid = None,
     as_json: AsJson = False,
@@ -124,7 +111,7 @@ def release_command(
     Refused while it is used over ipc; with --force its importers are notified, and have --grace to end. The exit status
     is that of its holder, or 4 if it has not finished within --wait.
     """
-    limits = {"grace": duration(grace), "wait": duration(wait)}
+    limits = {"grace": options.duration(grace), "wait": options.duration(wait)}
     with connect_to(name, socket, allow_uid or ()) as client, activity("release"):
         done = client.release(force=force, **limits)
     show(done, lambda: pages("held").released(done), as_json=as_json, marker="release")

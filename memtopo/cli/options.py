@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -20,6 +20,7 @@ import typer
 from memtopo import language
 from memtopo.common.errors import UsageError
 from memtopo.common.units import NotADuration, parse_duration
+from memtopo.diagnostics.messages import choose
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
 from memtopo.language import Document
@@ -153,8 +154,13 @@ def duration(text: str) -> float:
         raise UsageError(str(error), hint=f"write {error.meant}" if error.meant else None) from error
 
 
-def stdout_format(form: str | None, *, as_json: bool, hint: str) -> str | None:
-    """Format of stdout by `--format` and `--json`; None without either. Raises `UsageError`, with a hint, for two."""
+def stdout_format(form: str | None, known: Sequence[str], *, as_json: bool, hint: str, of: str = "") -> str | None:
+    """Format of stdout by `--format` and `--json`; None without either.
+
+    Raises `UsageError` for one that is not `known`, and, with a hint, for two.
+    """
+    if form is not None and form not in known:
+        raise UsageError(f"there is no format {form!r}{of}", hint=choose(form, known))
     if as_json and form not in (None, "json"):
         raise UsageError(f"--json and --format {form} are two formats for one output", hint=hint)
     return "json" if as_json else form

@@ -5,29 +5,15 @@ A plan lists the driver calls that would build a spec, with equal steps folded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from memtopo import planner
+from memtopo.cli import options
 from memtopo.cli.held import connect_to, followed
-from memtopo.cli.options import (
-    AsJson,
-    ForceChange,
-    HeldName,
-    MachineNames,
-    Set,
-    Settings,
-    Socket,
-    WaitForImporters,
-    argument,
-    duration,
-    grouped,
-    option,
-    settings,
-)
+from memtopo.cli.options import AsJson, MachineNames, Set, argument, option, settings
 from memtopo.cli.results import pages, save, save_in_folder, show
 from memtopo.cli.specs import load, loaded_on, print_diagnostics, valid
 from memtopo.common.errors import Exit, UsageError
@@ -58,7 +44,6 @@ from memtopo.session.saved import (
 from memtopo.sharing.client import Client
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import held_source
-from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Status
 from memtopo.sharing.wire import parsed_source
 
@@ -91,7 +76,7 @@ class PlanOutput:
             raise UsageError("--as prints a program, and no JSON", hint="--calls --json lists the calls")
 
 
-@grouped
+@options.grouped
 def plan_command(
     spec: SpecOrName, after: After = None, machine: MachineNames = None, given: Set = None, *, output: PlanOutput
 ) -> int:
@@ -207,13 +192,13 @@ Check = Annotated[Literal["fast", "full"], option("--check", _CHECK, variable="M
 
 
 def change_command(
-    name: HeldName,
+    name: options.HeldName,
     spec: NewSpec,
     given: Set = None,
     check: Check = "fast",
-    force: ForceChange = False,
-    wait: WaitForImporters = "5s",
-    socket: Socket = None,
+    force: options.ForceChange = False,
+    wait: options.WaitForImporters = "5s",
+    socket: options.Socket = None,
     as_json: AsJson = False,
 ) -> int:
     """Bring a held layout to another spec, in place.
@@ -222,7 +207,7 @@ def change_command(
     has handles then, the change is refused. If a call fails, the layout stays as it was. The exit status is 6 if
     the check afterwards finds a difference, 5 if the layout was lost.
     """
-    patience = duration(wait)
+    patience = options.duration(wait)
     chosen = settings(given)
     if saved := open_saved_change(spec):
         chosen.refuse_for_plan(spec)
@@ -238,16 +223,11 @@ def change_command(
             done = client.change(
                 planned.after.source, generation=generation, full=check == "full", force=force, wait=patience
             )
-        done = replace(done, emptied=tuple(_emptied(planned.status.offers, client.offers())))
+        commits = {name: offer.commit for name, offer in client.offers().items()}
+        committed = (offer.name for offer in planned.status.offers if offer.commit == "committed")
+        done = replace(done, emptied=tuple(name for name in committed if commits.get(name) in ("empty", "writing")))
     show(done, lambda: pages("held").changed(done, document.name), as_json=as_json, marker="change")
     return Exit.DIFFERENT if done.checks.different else Exit.OK
-
-
-def _emptied(before: Sequence[Offer], after: Mapping[str, Offer]) -> Iterator[str]:
-    """Names of the exports that were committed, and are to be committed again."""
-    for offer in before:
-        if offer.commit == "committed" and offer.name in after and after[offer.name].commit in ("empty", "writing"):
-            yield offer.name
 
 
 def differences(before: Composition, after: Composition, name: str) -> PlanDifference:
@@ -315,7 +295,9 @@ class HeldChange:
         )
 
 
-def _loaded(before: str, after: str, machine: list[str] | None, given: Settings) -> tuple[Composition, Composition]:
+def _loaded(
+    before: str, after: str, machine: list[str] | None, given: options.Settings
+) -> tuple[Composition, Composition]:
     """Both specs on one machine: that of the held layout, if the first one names one. Raises `MemtopoError`."""
     if before == "-" or Path(before).exists() or not NAME.fullmatch(before):
         return load(before, machine, given), load(after, machine, given)
@@ -330,11 +312,7 @@ def _loaded(before: str, after: str, machine: list[str] | None, given: Settings)
 
 
 def diff_command(
-    before: Before,
-    after: ChangedSpec,
-    machine: MachineNames = None,
-    given: Set = None,
-    as_json: AsJson = False,
+    before: Before, after: ChangedSpec, machine: MachineNames = None, given: Set = None, as_json: AsJson = False
 ) -> int:
     """Show what a change from one spec to another would do.
 

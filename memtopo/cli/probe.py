@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 from memtopo import machine as machines
 from memtopo import probe
-from memtopo.cli.options import AsJson, MachineName, argument, described, option, recorded_machines, stdout_format
+from memtopo.cli import options
+from memtopo.cli.options import AsJson, MachineName, argument, described, option, recorded_machines
 from memtopo.cli.process import Interrupted, Stopper
-from memtopo.cli.results import ProbePage, pages, require_writable, save, show, write_probe
+from memtopo.cli.results import ProbePage, pages, require_writable, save, show, write_report
 from memtopo.common.errors import Exit, UsageError
-from memtopo.diagnostics.messages import choose
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
 from memtopo.machine import Machine
@@ -55,7 +55,7 @@ def probe_command(
     Trials run in child processes, use a granule or two of memory, and leave nothing. The file of -o is a machine for
     --machine.
     """
-    form = _form(form, as_json=as_json)
+    form = options.stdout_format(form, FORMS, as_json=as_json, hint="give one of them", of=" of a probe") or "text"
     require_writable(report)
     record = (against, machines.load(against)) if against else None
     probed = _probed(found := target.resolve(machine), bandwidth=bandwidth)
@@ -64,16 +64,11 @@ def probe_command(
     if output is not None:
         save(output, machines.dump(kept))
     _show(result, form)
-    write_probe(report, result)
+    if report is not None:
+        write_report(report, result, lambda: pages("probe").full_page(result))
     if probed.left:
         return Exit.LEFT
     return Exit.STALE if result.against and not result.against.fits else Exit.OK
-
-
-def _form(form: str | None, *, as_json: bool) -> str:
-    if form is not None and form not in FORMS:
-        raise UsageError(f"there is no format {form!r} of a probe", hint=choose(form, FORMS))
-    return stdout_format(form, as_json=as_json, hint="give one of them") or "text"
 
 
 def _probed(found: Target, *, bandwidth: bool) -> probe.Probed:

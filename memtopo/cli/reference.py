@@ -52,7 +52,17 @@ def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown =
     """Explain codes of diagnostics or driver facts; list the codes."""
     named = _SPACED.sub(r"fact-\1", " ".join(codes or ())).split()
     found: list[Explanation | Fact] = [_known(code) for code in (CODES if all_ else named)]
-    lines = _markdown(found) if markdown else _json(found) if as_json else _text(found)
+    if markdown:
+        whole = len(found) in (0, len(CODES))
+        lines = rendering.page(map(explanations.explanation, CODES)) if whole else rendering.markdown(found)
+    elif as_json:
+        cited = [each for each in found if isinstance(each, Fact)]
+        listed = [each for each in found if isinstance(each, Explanation)] if found else rendering.code_list()
+        lines = json.dumps({"codes": listed} | ({"facts": cited} if cited else {})).splitlines()
+    elif found:
+        lines = rendering.text(found, width=plain.width(sys.stdout), colour=plain.colour(sys.stdout))
+    else:
+        lines = rendering.table(colour=plain.colour(sys.stdout))
     plain.print_lines(lines, styled=True)
     return 0
 
@@ -65,25 +75,6 @@ def schema_command(kind: SchemaKind) -> int:
         raise UsageError(f"there is no schema {kind!r}", hint=messages.choose(kind, schemas.KINDS))
     plain.print_document(json.dumps(schemas.schema(kind)).splitlines())
     return 0
-
-
-def _markdown(found: list[Explanation | Fact]) -> list[str]:
-    whole = len(found) in (0, len(CODES))
-    return rendering.page(map(explanations.explanation, CODES)) if whole else rendering.markdown(found)
-
-
-def _json(found: list[Explanation | Fact]) -> list[str]:
-    codes = [each for each in found if isinstance(each, Explanation)]
-    cited = [each for each in found if isinstance(each, Fact)]
-    document = {"codes": codes if found else rendering.code_list()} | ({"facts": cited} if cited else {})
-    return json.dumps(document).splitlines()
-
-
-def _text(found: list[Explanation | Fact]) -> list[str]:
-    colour = plain.colour(sys.stdout)
-    if not found:
-        return rendering.table(colour=colour)
-    return rendering.text(found, width=plain.width(sys.stdout), colour=colour)
 
 
 def _known(code: str) -> Explanation | Fact:
@@ -133,25 +124,22 @@ def completions(line: str) -> list[tuple[str, str]]:
 
     None for a word that is not known, and where something fails: a shell then completes the names of files.
     """
+    from typer._completion_classes import BashComplete
+
     from memtopo.cli import app
 
     *words, last = _words(line)
     try:
         group: Any = typer.main.get_command(app.program(words[0] if words else None))
-        found = {each.value: each.help or "" for each in _completer(group, words).get_completions(words, last)}
+        # Functions for completions find all words in `ctx.obj`.
+        completer = BashComplete(group, {"obj": words}, "memtopo", "_MEMTOPO_COMPLETE")
+        found = {each.value: each.help or "" for each in completer.get_completions(words, last)}
     except Exception:  # noqa: BLE001 an error must not be printed into a line that is being written
         return []
     if not words:
         found |= {name: group.commands[name].help.partition("\n")[0] for name in found if name in group.commands}
     option = match[0] if (match := _OPTION.match(last)) else ""
     return [(option + value, _shortened(text)) for value, text in found.items()]
-
-
-def _completer(group: Any, words: list[str]) -> Any:
-    """Return what finds completions in the option parser; functions for it find all words in `ctx.obj`."""
-    from typer._completion_classes import BashComplete
-
-    return BashComplete(group, {"obj": words}, "memtopo", "_MEMTOPO_COMPLETE")
 
 
 def _words(line: str) -> list[str]:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from memtopo.output.blocks import Page, Section
     from memtopo.output.json import DiagnosticsDocument
     from memtopo.plans.report import Report
-    from memtopo.probe.report import ProbeReport
     from memtopo.session.composition import Composition
 
 _OWN = re.compile(rb'(/\*|""") ?Program of memtopo plan:|\s*\{.{,60}"memtopo_', re.DOTALL)
@@ -86,18 +85,11 @@ def of_memtopo(document: Document) -> bool:
     return '"memtopo_' in document.text[:64]
 
 
-def require_replaceable(output: str, own: re.Pattern[bytes]) -> None:
+def require_replaceable(output: str, own: re.Pattern[bytes], why: str = "memtopo did not write it") -> None:
     """Raise `UsageError` for a file that is not empty and begins with none of memtopo's `own` beginnings."""
-    if not replaceable(output, own):
-        raise UsageError(f"{output!r} exists, and memtopo did not write it", hint="name another file, or remove it")
-
-
-def replaceable(output: str, own: re.Pattern[bytes]) -> bool:
-    """Return true unless there is a file that is not empty and begins with none of memtopo's `own` beginnings."""
-    if not os.path.isfile(output):  # noqa: PTH113 a Path of an empty name is the current folder
-        return True
-    start = _start(output)
-    return not start or own.match(start) is not None
+    # A Path of an empty name is the current folder.
+    if os.path.isfile(output) and (start := _start(output)) and not own.match(start):  # noqa: PTH113
+        raise UsageError(f"{output!r} exists, and {why}", hint="name another file, or remove it")
 
 
 def remove(output: str, own: re.Pattern[bytes]) -> None:
@@ -140,16 +132,12 @@ def _replace(target: str, document: str) -> None:
     try:
         with suppress(FileNotFoundError):
             os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))  # noqa: PTH116 likewise
-        _write(fd, document)
+        with os.fdopen(fd, "w", encoding="utf-8") as written:
+            written.write(document)
         os.replace(temporary, target)  # noqa: PTH105 likewise
     except BaseException:
         os.unlink(temporary)  # noqa: PTH108 likewise
         raise
-
-
-def _write(fd: int, document: str) -> None:
-    with open(fd, "w", encoding="utf-8") as file:
-        file.write(document)
 
 
 VARIABLES = {"apply": "MEMTOPO_APPLY_REPORT", "probe": "MEMTOPO_PROBE_REPORT"}
@@ -180,8 +168,7 @@ def require_writable(file: str | None) -> None:
         folder = ""
     if not os.access(folder, os.W_OK):
         raise UsageError(f"{file!r} cannot be written: its folder does not exist, or is not writable")
-    if not replaceable(file, _REPORTS):
-        raise UsageError(f"{file!r} exists, and is no report", hint="name another file, or remove it")
+    require_replaceable(file, _REPORTS, "is no report")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +189,7 @@ class RunOutput:
         if self.file is None:
             return report.exit_code
         try:
-            _write_report(self.file, report, lambda: self._page(report), marker="report")
+            write_report(self.file, report, lambda: self._page(report), marker="report")
         except NotWritten as error:
             plain.print_error(error)
             return report.exit_code or error.exit_code
@@ -222,12 +209,6 @@ def run_output(file: str | None, trace: str | None, *, as_json: bool) -> RunOutp
     return RunOutput(file, trace, as_json)
 
 
-def write_probe(file: str | None, report: ProbeReport) -> None:
-    """Write the report of a probe. Raises `NotWritten`."""
-    if file is not None:
-        _write_report(file, report, lambda: pages("probe").full_page(report))
-
-
 def write_error(file: str, command: str, error: MemtopoError) -> None:
     """Write the error of a command that has no other result, if it can be written."""
     from memtopo.output import json
@@ -235,7 +216,7 @@ def write_error(file: str, command: str, error: MemtopoError) -> None:
     try:
         require_writable(file)
         found = refusal(error.composition) if isinstance(error, RefusedSpec) else json.error_document(error)
-        _write_report(file, found, lambda: _error_page(command, error))
+        write_report(file, found, lambda: _error_page(command, error))
     except MemtopoError as failure:
         if failure.message != error.message:
             plain.print_error(failure)
@@ -270,7 +251,7 @@ def _error_page(command: str, error: MemtopoError) -> Page:
     return diagnostics_page(refusal(error.composition), diagnostics.text(found, document), document.name)
 
 
-def _write_report(file: str, data: object, page: Callable[[], Page], marker: str = "") -> None:
+def write_report(file: str, data: object, page: Callable[[], Page], marker: str = "") -> None:
     """Write what `show` prints: as JSON, or the page as HTML. Raises `NotWritten`."""
     if PurePath(file).suffix.lower() in _HTML:
         from memtopo.output import html

@@ -10,12 +10,13 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -125,11 +126,6 @@ class Service:
             os.dup2(null, self.options.ready_fd, inheritable=False)
             os.close(null)
 
-    @property
-    def hangups(self) -> Hangups:
-        """Recorder of SIGHUP, which requests a reload if it is enabled."""
-        return Hangups(enabled=self.options.reload or "NOTIFY_SOCKET" in os.environ)
-
 
 @contextmanager
 def opened_service(options: HoldOptions, name: str) -> Iterator[Service]:
@@ -162,11 +158,10 @@ def claimed_holder(options: HoldOptions, loaded: Composition, request: RunReques
 
         @contextmanager
         def supervised() -> Iterator[Supervision]:
-            with service.hangups as hangups:
+            reloads = options.reload or "NOTIFY_SOCKET" in os.environ
+            with recorded_hangups(enabled=reloads) as received:
                 reload = loaded.reread
-                yield Supervision(
-                    metrics=metrics, reload=lambda: reload if hangups.take() else None, log=service.record
-                )
+                yield Supervision(metrics=metrics, reload=lambda: reload if received() else None, log=service.record)
 
         def report_ready() -> None:
             if not service.in_journal:
@@ -233,33 +228,28 @@ def metrics_target(place: str | None) -> Iterator[MetricsTarget | None]:
             remove(place, first)
 
 
-class Hangups:
-    """Records SIGHUP while entered, except that of a terminal that has vanished, which its former handler receives."""
+@contextmanager
+def recorded_hangups(*, enabled: bool) -> Iterator[Callable[[], bool]]:
+    """Record SIGHUP inside, except that of a terminal that has vanished, which its former handler receives.
 
-    def __init__(self, *, enabled: bool) -> None:
-        self._enabled, self._requested = enabled, False
-        self._has_terminal = has_terminal()
-        self._before: Any = None
+    Yields a function that returns whether SIGHUP was received since its last call.
+    """
+    received, terminal = deque[int](maxlen=1), has_terminal()
+    before: Any = None
 
-    def __enter__(self) -> Self:
-        if self._enabled:
-            self._before = signal.signal(signal.SIGHUP, self._record)
-        return self
+    def record(number: int, frame: FrameType | None) -> None:
+        if not terminal or has_terminal():
+            received.append(number)
+        elif callable(before):
+            before(number, frame)
 
-    def __exit__(self, *_: object) -> None:
-        if self._enabled:
-            signal.signal(signal.SIGHUP, self._before)
-
-    def take(self) -> bool:
-        """Return whether SIGHUP was received since the last call."""
-        requested, self._requested = self._requested, False
-        return requested
-
-    def _record(self, number: int, frame: FrameType | None) -> None:
-        if not self._has_terminal or has_terminal():
-            self._requested = True
-        elif callable(self._before):
-            self._before(number, frame)
+    if enabled:
+        before = signal.signal(signal.SIGHUP, record)
+    try:
+        yield lambda: bool(received and received.pop())
+    finally:
+        if enabled:
+            signal.signal(signal.SIGHUP, before)
 
 
 def has_terminal() -> bool:

@@ -22,7 +22,7 @@ from memtopo.plans.report import Check
 from memtopo.session import saved
 from memtopo.session.composition import Composition, revision
 from memtopo.session.request import Revise, Revision, RunRequest
-from memtopo.session.saved import SavedPlan, StalePlan
+from memtopo.session.saved import SavedPlan
 from memtopo.session.trials import with_needed_trials
 
 
@@ -58,13 +58,6 @@ def valid(composition: Composition) -> Composition:
     if not composition.valid:
         raise RefusedSpec(composition)
     return composition
-
-
-def stale_plan(composition: Composition) -> StalePlan | None:
-    """Error of an invalid spec that is in a saved plan."""
-    if composition.saved is None:
-        return None
-    return StalePlan(f"the spec in the saved plan {composition.origin!r} is not valid on this machine")
 
 
 def _target(machines: list[str] | None, plan: SavedPlan | None) -> Target:

@@ -97,7 +97,10 @@ def validate_command(
         raise
     outputs.write(checked)
     if target.NONE in validation.targets:
-        _report_not_checked()
+        from memtopo.rules.validation import NOT_CHECKED
+
+        subjects = (f"{subject} ({' to '.join(codes)})" for subject, codes in NOT_CHECKED)
+        plain.print_message(f"not checked without a machine, with what depends on it: {'; '.join(subjects)}")
     return Exit.OK if checked.ok else Exit.INVALID
 
 
@@ -173,13 +176,6 @@ def _targets(given: list[str] | None) -> dict[str, Target | None]:
     return found | ({together.name: together} if together else {})
 
 
-def _report_not_checked() -> None:
-    from memtopo.rules.validation import NOT_CHECKED
-
-    subjects = (f"{subject} ({' to '.join(codes)})" for subject, codes in NOT_CHECKED)
-    plain.print_message(f"not checked without a machine, with what depends on it: {'; '.join(subjects)}")
-
-
 class Reports(NamedTuple):
     """The format for stdout, the format of each file, and `runner` if GitHub's runner reads stdout by default."""
 
@@ -213,7 +209,7 @@ class Reports(NamedTuple):
 
 def reports(form: str | None, requested: Iterable[str], *, as_json: bool) -> Reports:
     """The outputs of `--format`, `--report` and `--json`. Raises `UsageError`."""
-    stdout = options.stdout_format(form, as_json=as_json, hint="write --report FORM=FILE")
+    stdout = options.stdout_format(form, formats.FORMATS, as_json=as_json, hint="write --report FORM=FILE")
     files: dict[str, Format] = {}
     for word in requested:
         name, equals, file = word.partition("=")
