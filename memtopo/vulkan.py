@@ -7,8 +7,8 @@ its work, and errors are the package's own `vulkan.VkError`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any, Self, TypeVar
 
 try:
@@ -112,7 +112,6 @@ class Semaphore:
 
 
 OPAQUE_FD = vk.VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT
-_SMALL = 4096  # bytes of the copies that share one staging buffer
 _USES = vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
 _VISIBLE = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
 
@@ -134,12 +133,9 @@ class Memory:
         kind = gpu.memory_type(needs.memoryTypeBits, vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT)
         self.whole = needs.size if fd is None else size
         info = vk.VkMemoryAllocateInfo(pNext=chain, allocationSize=self.whole, memoryTypeIndex=kind)
+        self.handle: Any = None
         try:
-            self.handle: Any = vk.vkAllocateMemory(gpu.device, info, None)
-        except Exception:
-            vk.vkDestroyBuffer(gpu.device, self.buffer, None)
-            raise
-        try:
+            self.handle = vk.vkAllocateMemory(gpu.device, info, None)
             vk.vkBindBufferMemory(gpu.device, self.buffer, self.handle, 0)
         except Exception:
             self.free()
@@ -150,37 +146,32 @@ class Memory:
         info = vk.VkMemoryGetFdInfoKHR(memory=self.handle, handleType=OPAQUE_FD)
         return int(self._gpu.call("vkGetMemoryFdKHR")(self._gpu.device, info))
 
-    def fill(self, word: int, wait: At | None = None, signal: At | None = None) -> None:
+    def fill(self, word: int, signal: At | None = None) -> None:
         """Fill the buffer with a 32-bit word on the GPU."""
-        self._gpu.submit(
-            lambda commands: vk.vkCmdFillBuffer(commands, self.buffer, 0, self.size, word), wait=wait, signal=signal
-        )
+        self._gpu.submit(lambda commands: vk.vkCmdFillBuffer(commands, self.buffer, 0, self.size, word), signal=signal)
 
-    def read(self, offset: int = 0, count: int | None = None, wait: At | None = None) -> bytes:
+    def read(self, offset: int = 0, count: int | None = None) -> bytes:
         """Return `count` bytes from `offset`, copied by the GPU; by default all that follow."""
         length = self.size - offset if count is None else count
-        with self._gpu.staging(length) as staging:
-            part = [vk.VkBufferCopy(srcOffset=offset, dstOffset=0, size=length)]
-            self._gpu.submit(
-                lambda commands: vk.vkCmdCopyBuffer(commands, self.buffer, staging.buffer, 1, part), wait=wait
-            )
-            return staging.bytes(length)
+        part = [vk.VkBufferCopy(srcOffset=offset, dstOffset=0, size=length)]
+        with closing(_Staging(self._gpu, length)) as staging:
+            self._gpu.submit(lambda commands: vk.vkCmdCopyBuffer(commands, self.buffer, staging.buffer, 1, part))
+            return staging.bytes()
 
-    def write(self, offset: int, data: bytes, signal: At | None = None) -> None:
+    def write(self, offset: int, data: bytes) -> None:
         """Write bytes at `offset`, copied by the GPU."""
-        with self._gpu.staging(len(data)) as staging:
+        part = [vk.VkBufferCopy(srcOffset=0, dstOffset=offset, size=len(data))]
+        with closing(_Staging(self._gpu, len(data))) as staging:
             staging.put(data)
-            part = [vk.VkBufferCopy(srcOffset=0, dstOffset=offset, size=len(data))]
-            self._gpu.submit(
-                lambda commands: vk.vkCmdCopyBuffer(commands, staging.buffer, self.buffer, 1, part), signal=signal
-            )
+            self._gpu.submit(lambda commands: vk.vkCmdCopyBuffer(commands, staging.buffer, self.buffer, 1, part))
 
     def free(self) -> None:
         """Free the memory; its descriptors and imports stay valid. A second call has no effect."""
-        if self.handle:
+        if self.buffer:
             vk.vkDestroyBuffer(self._gpu.device, self.buffer, None)
-            vk.vkFreeMemory(self._gpu.device, self.handle, None)
-            self.handle = None
+            if self.handle:
+                vk.vkFreeMemory(self._gpu.device, self.handle, None)
+            self.buffer = self.handle = None
 
 
 class _Staging:
@@ -201,14 +192,14 @@ class _Staging:
         mapped[: len(data)] = data
         vk.vkUnmapMemory(self._gpu.device, self._memory)
 
-    def bytes(self, count: int) -> bytes:
+    def bytes(self) -> bytes:
         mapped = vk.vkMapMemory(self._gpu.device, self._memory, 0, self._size, 0)
         try:
-            return bytes(mapped[:count])
+            return bytes(mapped[: self._size])
         finally:
             vk.vkUnmapMemory(self._gpu.device, self._memory)
 
-    def free(self) -> None:
+    def close(self) -> None:
         vk.vkDestroyBuffer(self._gpu.device, self.buffer, None)
         vk.vkFreeMemory(self._gpu.device, self._memory, None)
 
@@ -231,7 +222,6 @@ class Gpu:
         self.messages: list[str] = []
         self._messenger: Any = None
         self._made: list[Memory | Semaphore] = []
-        self._small: _Staging | None = None
         self._instance = instance(validation=validation)
         if validation:
             self._collect_messages()
@@ -253,8 +243,6 @@ class Gpu:
         vk.vkDeviceWaitIdle(self.device)
         for made in self._made:
             made.free()
-        if self._small:
-            self._small.free()
         vk.vkDestroyCommandPool(self.device, self._pool, None)
         vk.vkDestroyDevice(self.device, None)
         if self._messenger:
@@ -291,19 +279,6 @@ class Gpu:
     def binary(self) -> Semaphore:
         """Create a binary semaphore that other APIs can import."""
         return self._kept(Semaphore(self, None))
-
-    @contextmanager
-    def staging(self, size: int) -> Iterator[_Staging]:
-        """Memory for a copy of `size` bytes: one for all small copies, and an own one for a large copy."""
-        if size > _SMALL:
-            large = _Staging(self, size)
-            try:
-                yield large
-            finally:
-                large.free()
-            return
-        self._small = self._small or _Staging(self, _SMALL)
-        yield self._small
 
     def memory_type(self, bits: int, flags: int) -> int:
         """Return the first memory type among `bits` that has all `flags`. Raises `LookupError`."""
