@@ -70,7 +70,7 @@ def _run_command(arguments: Sequence[str]) -> int:
     # Not through typer's main, which handles broken pipes and Ctrl-C itself.
     command: Any = typer.main.get_command(program(arguments[0] if arguments else None))
     try:
-        with command.make_context("memtopo", [*arguments]) as context:
+        with command.make_context("memtopo", [*arguments], obj=arguments) as context:
             status = command.invoke(context) if arguments else _no_command(context.get_help(), arguments)
     except typer.Exit as done:
         return done.exit_code

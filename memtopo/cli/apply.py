@@ -130,7 +130,7 @@ def _detach(context: typer.Context, spec: str, holding: HoldOptions, *, as_json:
         raise UsageError("--detach reports by its end that the layout is served", hint="leave --ready-fd out")
     from memtopo.cli.held import show_command
 
-    status, path = start_detached(context, spec, holding.log)
+    status, path = start_detached(context.obj, spec, holding.log)
     return show_command(socket=path, as_json=True) if path and as_json else status
 
 

@@ -52,16 +52,21 @@ class OnNodes:
 
         self._require_several()
         require_ray(self.address)
+        real = all((of_node(name) or ("", name))[1] == LOCAL for name in machine_names(self.machines))
         with Stopper(ending=True) as stopper:
-            if all(_machine(name) == LOCAL for name in machine_names(self.machines)):
-                document = self.settings.read(self.spec)
-                nodes = _nodes(names_nodes(document), document)
-                with self._connected(nodes, stopper.signal, real=True) as (ray, placed):
+            loaded = None if real else load(self.spec, self.machines, self.settings)
+            document = loaded.document if loaded else self.settings.read(self.spec)
+            nodes = tuple(loaded.geometry.nodes) if loaded else names_nodes(document)
+            if not nodes:
+                message = f"the processes of {document.name!r} are on no nodes"
+                raise UsageError(message, hint="write 'nodes: [a, b]' in a process, or leave --on out")
+            if loaded and not loaded.target.simulated:
+                raise UsageError("some nodes have recorded machines, and others real ones", hint="record all, or none")
+            with self._connected(nodes, stopper.signal, real=real) as (ray, placed):
+                if loaded is None:
                     with activity("plan"):  # with the machines of the nodes, and the trials that are needed there
                         loaded = _loaded(placed, document, self.spec)
-                    report = self._drive(ray, placed, loaded, stopper.signal)
-            else:
-                report = self._simulate(load(self.spec, self.machines, self.settings), stopper.signal)
+                report = self._drive(ray, placed, loaded, stopper.signal)
             return self.output.show(report)
 
     def _require_several(self) -> None:
@@ -71,13 +76,6 @@ class OnNodes:
             flags["--ready-fd"] = held.ready_fd is not None
         if flag := next((flag for flag, given in flags.items() if given), None):
             raise UsageError(f"{flag} is for layouts of one host", hint="leave it out with --on")
-
-    def _simulate(self, loaded: Composition, stop: Callable[[], int]) -> Report:
-        nodes = _nodes(tuple(loaded.geometry.nodes), loaded.document)
-        if not loaded.target.simulated:
-            raise UsageError("some nodes have recorded machines, and others real ones", hint="record all, or none")
-        with self._connected(nodes, stop, real=False) as (ray, placed):
-            return self._drive(ray, placed, loaded, stop)
 
     @contextmanager
     def _connected(
@@ -114,19 +112,6 @@ class OnNodes:
         with progress(simulated=request.machine.simulated) as shown:
             run = NodesRun(ray, placed, request, tasks, stop=stop, serving=print_serving, progress=shown)
             return run.run(on)
-
-
-def _nodes(nodes: Sequence[str], document: Document) -> Sequence[str]:
-    if not nodes:
-        message = f"the processes of {document.name!r} are on no nodes"
-        raise UsageError(message, hint="write 'nodes: [a, b]' in a process, or leave --on out")
-    return nodes
-
-
-def _machine(text: str) -> str:
-    """Name of a machine, without that of its node."""
-    found = of_node(text)
-    return found[1] if found else text
 
 
 def _loaded(placed: PlacedAgents, document: Document, spec: str) -> Composition:

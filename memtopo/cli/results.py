@@ -189,16 +189,12 @@ class RunOutput:
         if self.file is None:
             return report.exit_code
         try:
-            write_report(self.file, report, lambda: self._page(report), marker="report")
+            traced = _traced(self.trace) if self.trace else ()
+            write_report(self.file, report, lambda: pages("report").full_page(report, traced), marker="report")
         except NotWritten as error:
             plain.print_error(error)
             return report.exit_code or error.exit_code
         return report.exit_code
-
-    def _page(self, report: Report) -> Page:
-        from memtopo.output.report import full_page
-
-        return full_page(report, _traced(self.trace) if self.trace else ())
 
 
 def run_output(file: str | None, trace: str | None, *, as_json: bool) -> RunOutput:

@@ -11,14 +11,12 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
 
 from memtopo.cli.options import AllowUid, Grace, Socket, duration, option
 from memtopo.cli.process import Stopper
@@ -49,7 +47,6 @@ _LOG = "With --hold: append the log and, once it serves, all output to a file, o
 _LEVEL = "With --hold: what is logged while it serves: quiet: warnings and errors; info: every event."
 _READY = "With --hold: write a line to this descriptor and close it once it serves."
 _RELOAD = "With --hold: SIGHUP reads the spec again and changes to it; --detach and systemd imply it."
-_NOT_PASSED = ("detach", "log", "ready_fd", "reload", "help")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +258,8 @@ def has_terminal() -> bool:
     return True
 
 
-def start_detached(context: typer.Context, spec: str, log: str | None) -> tuple[int, str | None]:
-    """Start `apply --hold` with the options of a command as a process of another session, and wait until it serves.
+def start_detached(words: Sequence[str], spec: str, log: str | None) -> tuple[int, str | None]:
+    """Start the `apply --hold` of a command line as a process of another session, and wait until it serves.
 
     Return its exit status, which is 0 if it serves, and the path of its socket if it does. Until then its output is
     that of this process, and signals to this process are passed on. Raises `MemtopoError`.
@@ -272,7 +269,8 @@ def start_detached(context: typer.Context, spec: str, log: str | None) -> tuple[
     stdin = memory_file(read_stdin().text.encode()) if spec == "-" else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     ours, theirs = os.pipe()
     with os.fdopen(ours, "rb") as reader, Stopper(ending=True) as stopper, signal_wakeup() as wakeup:
-        command = [*python_command(_DETACHED), *_arguments(context, _own_options(log, theirs))]
+        name, *more = (word for word in words if word != "--detach")
+        command = [*python_command(_DETACHED), name, *_own_options(log, theirs), *more]
         try:
             process = spawn(
                 command,
@@ -317,29 +315,11 @@ def _await_end(pipe: int, wakeup: socket.socket | None, send_signal: Callable[[i
 
 def _own_options(log: str | None, ready_fd: int) -> Iterator[str]:
     """Yield the options that a detached holder has besides those of its command."""
+    yield from (f"--ready-fd={ready_fd}", "--reload")
     if log is None:
         at = endpoint("log")
         os.close(at.open_folder(make=True))
-        log = f"{at.folder}/"
-    yield from (f"--log={log}", f"--ready-fd={ready_fd}", "--reload")
-
-
-def _arguments(context: typer.Context, more: Iterable[str]) -> Iterator[str]:
-    """Yield a command line with the name, the arguments and the options of a command, and `more` options."""
-    arguments = []
-    yield from (str(context.command.name), *more)
-    for parameter in context.command.params:
-        value = context.params.get(parameter.name or "")
-        if parameter.name in _NOT_PASSED or value is None or value is False:
-            continue
-        if parameter.param_type_name == "argument":
-            arguments.append(str(value))
-        elif value is True:
-            yield parameter.opts[0]
-        else:
-            values: Sequence[object] = value if isinstance(value, list | tuple) else [value]
-            yield from (f"{parameter.opts[0]}={each}" for each in values)
-    yield from ("--", *arguments)
+        yield f"--log={at.folder}/"
 
 
 def _open_log(file: str) -> int:

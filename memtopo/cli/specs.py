@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from memtopo.cli.options import Settings, Values, duration, one_target, option
+from memtopo.cli.options import Settings, duration, one_target, option
 from memtopo.cli.process import RefusedSpec
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.drivers.target import Target
@@ -81,16 +81,15 @@ def print_diagnostics(composition: Composition) -> None:
     plain.print_lines(lines, sys.stderr, styled=True)
 
 
-def _clusters() -> Values:
-    return [("ray", "that of RAY_ADDRESS, or of this host"), ("ray://", "another one: ray://HOST:PORT")]
-
-
+_CLUSTERS = [("ray", "that of RAY_ADDRESS, or of this host"), ("ray://", "another one: ray://HOST:PORT")]
 _WITH = "Bind a holder that the spec names to a socket, or to a program to start, which finds its socket's path in "
 With = Annotated[list[str] | None, option("--with", f"{_WITH}MEMTOPO_SOCKET.", "NAME=SOCKET|COMMAND")]
 _LIMIT = "Limit for a silent process (a starting one: ten times that, up to 60s), a semaphore, and a commit."
 _REHEARSE = "Also go through the states of the spec and back, and check each."
 _CLUSTER = "Apply a spec with nodes on a Ray cluster: ray, that of RAY_ADDRESS or of this host, or ray://HOST:PORT."
-On = Annotated[str | None, option("--on", _CLUSTER, "CLUSTER", autocompletion=_clusters, show_default="this host")]
+On = Annotated[
+    str | None, option("--on", _CLUSTER, "CLUSTER", autocompletion=lambda: _CLUSTERS, show_default="this host")
+]
 _GPUS = "With --on: GPUs of each node."
 Gpus = Annotated[int | None, option("--gpus", _GPUS, "N", min=0, show_default="as many as each has")]
 _TRACE = "Write a line of JSON for each driver call, for 'memtopo trace'; of several processes into a folder, "

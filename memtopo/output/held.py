@@ -18,7 +18,7 @@ from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Changed, HeapUse, Importer, Looked, NodeStatus, Released, Status, Switched
 
 if TYPE_CHECKING:
-    from memtopo.driver.types import GpuMemory
+    from memtopo.driver.types import GpuMemory, ProcessMemory
     from memtopo.usage.survey import LayoutUse, ProcessUsage, Usage
 
 T = TypeVar("T")
@@ -230,16 +230,14 @@ def _process(process: ProcessUsage, now: float) -> tuple[Cell, ...]:
         _known(process.uid),
         _known(process.command),
         _known(process.since, lambda since: humanize.age(now - since)),
-        Stacked([*_memory(process)]),
+        Stacked([f"{_instance(each)}: {_known(each.bytes, rounded)}" for each in process.memory]),
         Stacked([*_open(process)]),
         Stacked([*map(_layout, process.layouts)]),
     )
 
 
-def _memory(process: ProcessUsage) -> Iterator[str]:
-    for each in process.memory:
-        instance = "" if each.instance is None else f".{each.instance}"
-        yield f"GPU {each.gpu}{instance}: {_known(each.bytes, rounded)}"
+def _instance(memory: ProcessMemory) -> str:
+    return f"GPU {memory.gpu}" + ("" if memory.instance is None else f".{memory.instance}")
 
 
 def _open(process: ProcessUsage) -> Iterator[str]:

@@ -49,7 +49,7 @@ def verdict(result: Result | CheckedFile) -> str:
 
 def total(checked: Checked) -> str:
     """All files in one line: `12 files on h200x2: 10 ok, 2 with errors; 1 diagnostic ignored by comments`."""
-    worst = [_worst(file) for file in checked.files]
+    worst = [next((each for each in ("error", "warning") if file.count(each)), "ok") for file in checked.files]
     phrases = {"ok": "ok", "warning": "with warnings", "error": "with errors"}
     counts = ", ".join(
         f"{worst.count(severity):,} {phrase}" for severity, phrase in phrases.items() if severity in worst
@@ -122,7 +122,3 @@ def fingerprints(diagnostics: Iterable[Located]) -> Iterator[str]:
         numbered = f"{identity} {counts[identity]}"
         yield hashlib.sha256(numbered.encode(errors="surrogateescape")).hexdigest()[:32]
         counts[identity] += 1
-
-
-def _worst(file: CheckedFile) -> str:
-    return next((severity for severity in ("error", "warning") if file.count(severity)), "ok")

@@ -107,22 +107,18 @@ METHODS: dict[LocationKind, tuple[Method, ...]] = {
 
 def planned_trials(machine: Machine) -> list[PlannedTrial]:
     """All trials of a machine, those at a location together, then those of pairs of GPUs."""
-    return [*_at_locations(machine), *_of_pairs(machine)]
+    count = range(len(machine.devices))
+    pairs = (PlannedTrial(gpu(owner), STORE, device) for device in count for owner in count if device != owner)
+    return [*_at_locations(machine), *pairs]
 
 
 def _at_locations(machine: Machine) -> Iterator[PlannedTrial]:
     for location in machine.locations:
-        own = location.kind == LocationKind.GPU
-        gpus = [location.id] if own else list(range(len(machine.devices)))
+        gpus = [location.id] if location.kind == LocationKind.GPU else list(range(len(machine.devices)))
         for method in METHODS[location.kind]:
             # Use of the host's memory by GPUs is tried with each of them, everything else once.
             for device in gpus if method.how == "by_gpu" else gpus[:1]:
                 yield PlannedTrial(location, method.name, device)
-
-
-def _of_pairs(machine: Machine) -> Iterator[PlannedTrial]:
-    count = range(len(machine.devices))
-    yield from (PlannedTrial(gpu(owner), STORE, device) for device in count for owner in count if device != owner)
 
 
 def advertised(machine: Machine, planned: PlannedTrial) -> bool | None:

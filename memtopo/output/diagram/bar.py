@@ -8,20 +8,14 @@ from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 
 from memtopo.geometry.diagram import DeviceAccess
+from memtopo.output.diagram import markup
 from memtopo.output.diagram.markup import (
     BODY,
     NAME,
-    SMALL,
     Box,
-    beside,
-    curve,
-    dot,
-    element,
     fitting,
-    hovered,
     number,
     packed,
-    path,
     placed,
     rect,
     stacked,
@@ -112,11 +106,11 @@ def _stripes(block: BarBlock, x: float, top: float, wide: float, tall: float, co
         if stripes := [_stripe(x, top + height * index, wide, height) for index in range(first, count, len(devices))]:
             yield _filled(stripes, device, context)
     if count > 1:
-        yield path((f"M{number(x)} {number(top + height * n)}h{number(wide)}" for n in range(1, count)), "l z")
+        yield markup.path((f"M{number(x)} {number(top + height * n)}h{number(wide)}" for n in range(1, count)), "l z")
 
 
 def _filled(shapes: Sequence[str], device: str, context: DrawingContext) -> str:
-    return element("path", {"d": "".join(shapes), **context.fill(device)})
+    return markup.element("path", {"d": "".join(shapes), **context.fill(device)})
 
 
 def _stripe(x: float, top: float, wide: float, tall: float) -> str:
@@ -206,7 +200,7 @@ def grid(cards: Sequence[Card], columns: int, wide: float, gap: float, tall: flo
     least = tall if len(rows) == 1 else 0
     heights = [max([least, *(card.box(wide).height for card in row)]) for row in rows]
     boxes = [[card.box(wide, height) for card in row] for row, height in zip(rows, heights, strict=True)]
-    return stacked([beside(row, gap) for row in boxes], gap)
+    return stacked([markup.beside(row, gap) for row in boxes], gap)
 
 
 def labelled_bar(
@@ -225,7 +219,7 @@ def labelled_bar(
     granted = lane_devices(blocks)
     devices = granted if len(granted) <= MOST_LANES else []
     few = len(devices) <= (_MOST_WIDE_LANES if room >= _ROOM_FOR_WIDE_LANES else 1)
-    lane = _WIDE_LANE if few and all(width(each, SMALL) <= _WIDE_LANE for each in devices) else _NARROW_LANE
+    lane = _WIDE_LANE if few and all(width(each, markup.SMALL) <= _WIDE_LANE for each in devices) else _NARROW_LANE
     links = [(block.twin, index) for index, block in enumerate(blocks) if block.twin is not None]
     left = beside[0] + (lane * len(devices) + 6 if devices else 0) + (_LINKS if links else 0)
     wide = _MIDDLE_BAR if room >= _ROOM_FOR_MIDDLE_BAR else _NARROW_BAR
@@ -237,7 +231,7 @@ def labelled_bar(
     bounds = [*accumulate(lengths([block.size for block in blocks], height, SHORTEST_BLOCK), initial=start)]
     parts = [*beside[1](start, bounds[-1]), *_lanes(blocks, bounds, devices, lane), *_links(links, bounds, left)]
     for block, (top, bottom) in zip(blocks, pairwise(bounds), strict=True):
-        parts.append(hovered(block.tooltip, _block(block, left, top, wide, bottom - top, context)))
+        parts.append(markup.hovered(block.tooltip, _block(block, left, top, wide, bottom - top, context)))
     parts += _labels(labels, bounds, left + wide, context)
     return Box(room, bounds[-1] + 1, "".join(parts))
 
@@ -246,8 +240,8 @@ def _links(links: Sequence[tuple[int, int]], bounds: Sequence[float], x: float) 
     """Curves between blocks of one bar with the same memory."""
     for link in links[:MOST_LABELS]:
         above, below = ((bounds[index] + bounds[index + 1]) / 2 for index in link)
-        yield curve((x - 1, above), (x - 1, below), x - _LINKS + 2, "f")
-        yield from (dot(x - 2, y, "u", 2.5) for y in (above, below))
+        yield markup.curve((x - 1, above), (x - 1, below), x - _LINKS + 2, "f")
+        yield from (markup.dot(x - 2, y, "u", 2.5) for y in (above, below))
 
 
 MOST_LABELS = 12
@@ -294,8 +288,8 @@ def _labels(labels: Sequence[_Label], bounds: Sequence[float], x: float, context
     for label, middle, top in zip(labels, middles, tops, strict=True):
         level, right = bounds[0] + top + _LABEL_HEAD / 2, x + _LEADER
         if not label.between:
-            yield curve((x + 2, middle), (right - 3, level), x + _LEADER / 2, "l")
-            yield dot(x + 2, middle, "d", 2)
+            yield markup.curve((x + 2, middle), (right - 3, level), x + _LEADER / 2, "l")
+            yield markup.dot(x + 2, middle, "d", 2)
         if label.mark:
             yield from badge(context.letter(label.mark), right + 8, level)
         indent = right + (_LETTER if label.mark else 0)

@@ -13,17 +13,8 @@ from memtopo.common.text import output_line, printable
 from memtopo.common.units import rounded
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, MappingSpan, RangeDiagram, Resource
 from memtopo.output.blocks import Drawing
-from memtopo.output.diagram.notation import (
-    PLAIN,
-    TINTS,
-    chunk_names,
-    granted,
-    multiple,
-    name_range,
-    offset,
-    processes,
-    remark,
-)
+from memtopo.output.diagram import notation
+from memtopo.output.diagram.notation import PLAIN, TINTS
 
 MOST_NODES = 12
 MOST_MAPPINGS = 3
@@ -81,7 +72,7 @@ def graph(diagram: Diagram, most: int = MOST_NODES) -> Graph:
     """The graph of a diagram, with at most `most` processes, and as many nodes of one shape in each process."""
     made = _Nodes(diagram.flows, most)
     clusters = tuple(
-        GraphCluster(f"p{index}", processes(each), tuple(made.of_process(each.first, each.picture)))
+        GraphCluster(f"p{index}", notation.processes(each), tuple(made.of_process(each.first, each.picture)))
         for index, each in enumerate(diagram.processes[:most])
     )
     nodes = [*(() if clusters else made.of_process("", diagram)), *made.outside()]
@@ -136,7 +127,7 @@ def _memory_nodes(diagram: Diagram) -> Iterator[_Named]:
             counts.setdefault(share.chunk, Counter())[share.bytes_each] += share.count
             devices.setdefault(share.chunk, {})[memory.device] = None
     for mark, sizes in counts.items():
-        size = ", ".join(multiple(number, each) for each, number in sizes.items())
+        size = ", ".join(notation.multiple(number, each) for each, number in sizes.items())
         resource = resources.get(mark)
         kind = resource.kind if resource and resource.noun else ""
         yield mark, (mark.rpartition(": ")[2], kind, size, ", ".join(devices[mark])), tuple(devices[mark])
@@ -156,7 +147,7 @@ def _import_nodes(process: str, flows: Iterable[HandleFlow], diagram: Diagram) -
         if flow.target == process:
             counts[flow.name] += flow.count * flow.processes
     for name, flow in taken.items():
-        size = multiple(counts[name], flow.bytes_each) if flow.bytes_each else flow.kind
+        size = notation.multiple(counts[name], flow.bytes_each) if flow.bytes_each else flow.kind
         resource, devices, more = resources.get(name), locations.get(name, ()), []
         if resource:
             devices, parts = resource.locations, len(resource.parts)
@@ -166,9 +157,10 @@ def _import_nodes(process: str, flows: Iterable[HandleFlow], diagram: Diagram) -
 
 def _range_node(range_: RangeDiagram) -> _Named:
     access = {span.access for span in range_.pieces if span.chunk}
-    whole = granted(access.pop()) if len(access) == 1 else ""
+    whole = notation.granted(access.pop()) if len(access) == 1 else ""
     mapped = f"{rounded(range_.mapped)} mapped" if range_.mapped < range_.size else ""
-    lines = name_range(range_.first, range_.last), multiple(range_.count, range_.size), mapped, whole, remark(range_)
+    size = notation.multiple(range_.count, range_.size)
+    lines = notation.name_range(range_.first, range_.last), size, mapped, whole, notation.remark(range_)
     return range_.first, lines, ()
 
 
@@ -197,8 +189,8 @@ def _mappings(process: str, diagram: Diagram, ids: Mapping[_Key, str]) -> Iterat
         spans = [span for span in range_.pieces if span.chunk]
         same_access = len({span.access for span in spans}) < 2  # noqa: PLR2004
         for span in spans:
-            access = "" if same_access else f", {granted(span.access)}"
-            text = f"{chunk_names(span, range_.count)} at {offset(span.offset)}{access}"
+            access = "" if same_access else f", {notation.granted(span.access)}"
+            text = f"{notation.chunk_names(span, range_.count)} at {notation.offset(span.offset)}{access}"
             name = _entry(span)
             source = (process, "import", name) if span.origin else (process, "memory", span.chunk)
             yield source if source in ids else (process, "object", name), (process, "range", range_.first), text

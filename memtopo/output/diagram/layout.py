@@ -6,23 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from memtopo.geometry.diagram import Diagram, HandleFlow, MemoryDiagram, ProcessDiagram
-from memtopo.output.diagram import notation
+from memtopo.output.diagram import markup, notation
 from memtopo.output.diagram.bar import Card, grid, padding
 from memtopo.output.diagram.cards import earlier_spans, memory_card, range_card
-from memtopo.output.diagram.markup import (
-    NAME,
-    Box,
-    Point,
-    Port,
-    beside,
-    fitting,
-    number,
-    path,
-    placed,
-    rect,
-    stacked,
-    text_at,
-)
+from memtopo.output.diagram.markup import Box, Point, Port, number, path, placed, rect, stacked, text_at
 from memtopo.output.diagram.notation import DrawingContext
 from memtopo.output.diagram.rows import draw_rows
 
@@ -51,7 +38,7 @@ def single_process(diagram: Diagram, room: float, context: DrawingContext) -> Bo
     left = _ranges_and_rows(diagram, room - _NARROWEST_CARD - _CARD_GAP, tall, context)
     if left.height > right.height and len(cards) == 1:
         right = grid(cards, 1, _NARROWEST_CARD, _CARD_GAP, left.height)
-    return beside([left, right], _CARD_GAP)
+    return markup.beside([left, right], _CARD_GAP)
 
 
 def _ranges_and_rows(diagram: Diagram, room: float, tall: float, context: DrawingContext) -> Box:
@@ -131,7 +118,7 @@ def _frame(process: ProcessDiagram, flows: Sequence[HandleFlow], wide: float, co
     rows = draw_rows(process.picture, process.first, flows, room, context)
     content = stacked([*rows, *_ranges(process.picture, process.first, room, context)], _PART_GAP)
     kind = "PROCESS" if process.count == 1 else f"{process.count:,} PROCESSES"
-    name = fitting(notation.processes(process), room, NAME + 1.5)
+    name = markup.fitting(notation.processes(process), room, markup.NAME + 1.5)
     height = _FRAME_HEAD + content.height + 2 * edge
     head = rect(0, 0, wide, height, "b", 10) + text_at(edge, edge + 10, kind, "c w")
     head += text_at(edge, edge + 30, name, "n a")

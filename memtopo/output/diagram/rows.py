@@ -7,26 +7,9 @@ from dataclasses import dataclass
 
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, Resource
-from memtopo.output.diagram import notation
+from memtopo.output.diagram import markup, notation
 from memtopo.output.diagram.bar import badge
-from memtopo.output.diagram.markup import (
-    BODY,
-    CAPITALS,
-    NAME,
-    SMALL,
-    Box,
-    Port,
-    element,
-    fitting,
-    hovered,
-    number,
-    packed,
-    placed,
-    rect,
-    stacked,
-    text_at,
-    width,
-)
+from memtopo.output.diagram.markup import BODY, NAME, Box, Port, fitting, number, placed, rect, stacked, text_at, width
 from memtopo.output.diagram.notation import DrawingContext
 
 MOST_PARTS = 12
@@ -114,7 +97,7 @@ def draw_rows(
     """The rows of a process below one another, each with its port at both ends; empty if it has none."""
     rows, most = rows_of(diagram, process, flows), context.limits.rows
     shown = rows[:most]
-    tag = max([_TAG, *(width(row.tag, SMALL, CAPITALS) + _TAG_GAP for row in shown)])
+    tag = max([_TAG, *(width(row.tag, markup.SMALL, markup.CAPITALS) + _TAG_GAP for row in shown)])
     boxes = [_draw_row(row, wide, min(tag, _WIDEST_TAG), context) for row in shown]
     if (more := len(rows) - most) > 0:
         boxes.append(Box(wide, 18, text_at(_PADDING, 13, f"… and {more:,} more", "w")))
@@ -123,7 +106,7 @@ def draw_rows(
 
 def _draw_row(row: DrawnRow, wide: float, tag: float, context: DrawingContext) -> Box:
     left = _PADDING + tag
-    content = [text_at(_PADDING, 21.5, fitting(row.tag.upper(), tag, SMALL, CAPITALS), "c w")]
+    content = [text_at(_PADDING, 21.5, fitting(row.tag.upper(), tag, markup.SMALL, markup.CAPITALS), "c w")]
     if row.mark:
         content += badge(context.letter(row.mark), left + 8, 17)
         left += 24
@@ -136,17 +119,17 @@ def _draw_row(row: DrawnRow, wide: float, tag: float, context: DrawingContext) -
         height += parts.height + _PADDING
     tooltip = "\n".join([f"{row.tag} {row.name}", *row.words, *context.position(row.path)])
     frame = rect(0, 0, wide, height, "k", 6)
-    return Box(wide, height, hovered(tooltip, [frame, *content]), {row.port: 17.0} if row.port else {})
+    return Box(wide, height, markup.hovered(tooltip, [frame, *content]), {row.port: 17.0} if row.port else {})
 
 
 def _draw_text(row: DrawnRow, left: float, under: float, right: float) -> tuple[str, float]:
     """The name from `left` on, its words beside it or in lines from `under` on, and the height of both."""
     name = fitting(row.name, right - left, NAME)
     start, text = left + width(name, NAME) + 12, text_at(left, 21.5, name, "n")
-    beside = packed(list(row.words), right - start, BODY)
+    beside = markup.packed(row.words, right - start, BODY)
     if len(beside) <= 1 and all(width(line, BODY) <= right - start for line in beside):
         return text + "".join(text_at(start, 21.5, line, "w") for line in beside), _ROW_HEIGHT
-    lines = packed(list(row.words), right - under, BODY)
+    lines = markup.packed(row.words, right - under, BODY)
     below = (text_at(under, 38 + _LINE * index, line, "w") for index, line in enumerate(lines))
     return text + "".join(below), _ROW_HEIGHT + _LINE * len(lines) + 2
 
@@ -170,6 +153,6 @@ def _draw_part(part: Resource, row: DrawnRow, room: float, context: DrawingConte
     first, last = (room * min(1.0, each / row.size) if row.size else 0.0 for each in bounds)
     start, length = min(first, room - _SHORTEST_PART), max(_SHORTEST_PART, last - first)
     shape = f"M{number(start)} 0h{number(length)}v{number(_TRACK_HEIGHT)}h-{number(length)}z"
-    filled = element("path", {"d": shape, **context.fill(row.device)})
+    filled = markup.element("path", {"d": shape, **context.fill(row.device)})
     whole, edge = rect(0, 0, room, _TRACK_HEIGHT, "o"), rect(start, 0, length, _TRACK_HEIGHT, "e")
     return Box(room, top + _TRACK_HEIGHT, text + placed(Box(room, _TRACK_HEIGHT, whole + filled + edge), 0, top))
