@@ -52,7 +52,7 @@ REASONS = {
     "kinds/states/groups": "a state takes memory from chunks that are mapped into ranges",
     "language/fields": "an entry of a section may be the name of its chunk alone",
     "kinds/views": "the identity of an import is that of what its export is of",
-    "probe/trial_resources": "a trial imports what another process exports, in terms of the driver",
+    "probe/messages": "a trial imports what another process exports, in terms of the driver",
     "probe/run": "trials are named after what the driver can do",
     "probe/trial_table": "trials are named after what the driver can do",
     "probe/trials": "trials are named after what the driver can do",

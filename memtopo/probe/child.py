@@ -20,20 +20,8 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError, LocationKind
 from memtopo.drivers import target
-from memtopo.probe import trials
-from memtopo.probe.trial_resources import (
-    FATAL,
-    Broken,
-    Finished,
-    ImportAnswer,
-    ImportRequest,
-    Ready,
-    Start,
-    ToChild,
-    TrialBegun,
-    TrialEnded,
-    TrialResources,
-)
+from memtopo.probe import messages, trials
+from memtopo.probe.messages import FATAL, ImportAnswer, ImportRequest, Start, ToChild, TrialEnded
 from memtopo.probe.trial_table import RATES, PlannedTrial
 from memtopo.sharing.channel import Channel, Received
 
@@ -52,7 +40,7 @@ def main(descriptor: str, wrap: WrapDriver = lambda driver: driver) -> None:
     try:
         _Child(channel, wrap).work()
     except Exception as error:  # noqa: BLE001 reported by the probe; a traceback here would be lost
-        channel.send(Broken(printable(f"{type(error).__name__}: {error}")))
+        channel.send(messages.Broken(printable(f"{type(error).__name__}: {error}")))
     channel.drain(_FAREWELL)
 
 
@@ -68,8 +56,8 @@ class _Child:
         driver, extras = target.open_for_trials(start.record.encode() if start.record else None)
         self._ledger = Ledger(wrap(driver))
         external = target.external_api(simulated=start.record is not None)
-        self._resources = TrialResources(self._ledger, extras, self._import_elsewhere, external)
-        channel.send(Ready(time.monotonic() - began))
+        self._resources = trials.TrialResources(self._ledger, extras, self._import_elsewhere, external)
+        channel.send(messages.Ready(time.monotonic() - began))
 
     def work(self) -> None:
         """Make the trials in their order; without trials, answer requests to import until the channel is closed."""
@@ -78,7 +66,7 @@ class _Child:
             self._resources.close()
         elif self._make_trials(self._trials):
             self._resources.close()
-            self._channel.send(Finished({} if self._ledger.empty else self._ledger.counts()))
+            self._channel.send(messages.Finished({} if self._ledger.empty else self._ledger.counts()))
 
     def _answer_imports(self) -> None:
         while received := self._receive():
@@ -89,7 +77,7 @@ class _Child:
     def _make_trials(self, planned: Sequence[tuple[int, PlannedTrial]]) -> bool:
         """Return false after an error that makes the process unable to use its GPUs; the probe starts another one."""
         for number, trial in planned:
-            self._channel.send(TrialBegun(number))
+            self._channel.send(messages.TrialBegun(number))
             ended = _make(self._resources, number, trial)
             self._channel.send(ended)
             if ended.error in FATAL:
@@ -108,7 +96,7 @@ class _Child:
         return self._channel.receive()
 
 
-def _make(resources: TrialResources, number: int, trial: PlannedTrial) -> TrialEnded:
+def _make(resources: trials.TrialResources, number: int, trial: PlannedTrial) -> TrialEnded:
     began, opening = time.monotonic(), resources.opening
     works: bool | None = None
     error = call = reason = data = None

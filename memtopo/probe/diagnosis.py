@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from memtopo.driver.types import PROPERTY_FLAGS, Location, LocationKind, gpu
 from memtopo.machine import Device, Machine, Surroundings, Trial
-from memtopo.probe.trial_resources import VULKAN
+from memtopo.probe.messages import VULKAN
 
 _UNLIMITED = 1 << 60
 """Limit from which on a control group of version 1 has none."""

@@ -11,8 +11,8 @@ from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Copies, Machine, Peer, Rate, Surroundings, Trial, dump, queries
 from memtopo.plans.progress import Progress
 from memtopo.probe import diagnosis
+from memtopo.probe.messages import TrialEnded
 from memtopo.probe.supervisor import Limits, Supervisor
-from memtopo.probe.trial_resources import TrialEnded
 from memtopo.probe.trial_table import RATES, STORE, PlannedTrial, advertised, planned_trials, recorded
 
 _SHARING = ("share", "ipc", "ipc_event", "pool")

@@ -20,18 +20,8 @@ from memtopo.common.processes import python_command, spawn_connected
 from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.plans.progress import Progress
-from memtopo.probe.trial_resources import (
-    FATAL,
-    Broken,
-    Finished,
-    FromChild,
-    ImportAnswer,
-    ImportRequest,
-    Ready,
-    Start,
-    TrialBegun,
-    TrialEnded,
-)
+from memtopo.probe import messages
+from memtopo.probe.messages import FATAL, FromChild, ImportAnswer, ImportRequest, Start, TrialEnded
 from memtopo.probe.trial_table import PlannedTrial
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.errors import BadPacket
@@ -111,7 +101,7 @@ class _Importer:
                 match received and received.message:
                     case None:
                         return ImportAnswer(error=self.end(wait=True) or "SIGKILL")
-                    case Ready():
+                    case messages.Ready():
                         self._ready, deadline = True, time.monotonic() + self._limits.request
                     case ImportAnswer() as answer:
                         if answer.error in FATAL:
@@ -195,18 +185,18 @@ class Supervisor:
             self._died(lane, child)
             return
         match received.message:
-            case TrialBegun(number):
+            case messages.TrialBegun(number):
                 lane.current, lane.deadline = number, time.monotonic() + self._limits.trial
             case TrialEnded() as ended:
                 self._trial_ended(lane, ended)
             case ImportRequest() as request:
                 child.channel.send(self._importer.answer(request, received.handles))
                 lane.deadline = time.monotonic() + self._limits.trial
-            case Ready(seconds):
+            case messages.Ready(seconds):
                 self._findings.starting = max(self._findings.starting, seconds)
-            case Broken(error):
+            case messages.Broken(error):
                 lane.error = error
-            case Finished(leaked):
+            case messages.Finished(leaked):
                 counts = ", ".join(f"{count} {kind}" for kind, count in leaked.items() if count)
                 self._findings.notes += [f"trials left {counts}, which went with their process"] * bool(counts)
                 self._end(lane, wait=True)
@@ -261,7 +251,7 @@ def _receive(child: ChildProcess) -> Received[FromChild] | None:
     try:
         return child.channel.receive()
     except BadPacket as error:
-        return Received(Broken(error.message))
+        return Received(messages.Broken(error.message))
 
 
 _COMMAND = python_command("memtopo.probe.child:main")

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 from memtopo.common.mapped_files import map_shared, unmap
 from memtopo.driver import types
 from memtopo.driver.handles import Handle
-from memtopo.driver.kernels import WORD, ExternalApiSemaphore
-from memtopo.driver.types import Access, DriverError, Grant, HandleType, PoolProperties, Properties, gpu
-from memtopo.probe.trial_resources import ImportAnswer, ImportRequest, SharedObject, TrialResources, users, word
+from memtopo.driver.kernels import WORD, ExternalApi, ExternalApiSemaphore, TrialCalls
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, PoolProperties, Properties, gpu
+from memtopo.probe.messages import VULKAN, ImportAnswer, ImportRequest, SharedObject
 from memtopo.probe.trial_table import DMABUF_PCIE, STORE, PlannedTrial
 
 FIRST, SECOND, THIRD = 0x5A, 0xA5, 0x3C
@@ -26,6 +27,135 @@ PATIENCE = 5.0
 """Seconds to wait for the external API."""
 
 _SHARED_EVENT = types.EventFlags.DISABLE_TIMING | types.EventFlags.INTERPROCESS
+
+ImportElsewhere = Callable[[ImportRequest, Handle], ImportAnswer]
+"""Has the importing child answer a request; the descriptors are closed afterwards."""
+
+
+class TrialResources:
+    """A driver with its extras, and contexts that are created once; `opening` is the seconds that took.
+
+    `importer` sends a request to the importing child, `external` opens an external API on the GPU of a UUID.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        extras: TrialCalls,
+        importer: ImportElsewhere,
+        external: Callable[[bytes], ExternalApi] | None = None,
+    ) -> None:
+        self.driver, self.extras, self._importer, self._external = driver, extras, importer, external
+        self._contexts: dict[int, int] = {}
+        self.opening = 0.0
+
+    @contextmanager
+    def current(self, device: int) -> Iterator[None]:
+        """Make a GPU's context current, and create it first if there is none."""
+        if device not in self._contexts:
+            began = time.monotonic()
+            try:
+                self._contexts[device] = self.driver.device_primary_ctx_retain(device)
+            finally:
+                self.opening += time.monotonic() - began
+        self.driver.ctx_push_current(self._contexts[device])
+        try:
+            yield
+        finally:
+            self.driver.ctx_pop_current()
+
+    @contextmanager
+    def external(self, device: int) -> Iterator[ExternalApi]:
+        """Open an external API on the same GPU, by its UUID (fact 38). Raises `DriverError` for its errors too."""
+        assert self._external
+        try:
+            with self._external(self.driver.device_get_uuid(device)) as api:
+                yield api
+        except Exception as error:
+            if not _is_vulkan_error(error):
+                raise
+            raise DriverError(VULKAN, type(error).__name__, str(error)) from error
+
+    def close(self) -> None:
+        """Release the contexts."""
+        while self._contexts:
+            self.driver.device_primary_ctx_release(self._contexts.popitem()[0])
+
+    @contextmanager
+    def chunk(self, properties: Properties) -> Iterator[tuple[int, int]]:
+        """Create a chunk of one granule; yield its handle and size."""
+        size = self.driver.mem_get_allocation_granularity(properties)
+        handle = self.driver.mem_create(size, properties)
+        with ExitStack() as undo:
+            undo.callback(_quietly, self.driver.mem_release, handle)
+            yield handle, size
+
+    @contextmanager
+    def mapped_chunk(self, properties: Properties, users: Sequence[Location]) -> Iterator[tuple[int, int, int]]:
+        """Create a chunk of one granule, and map it; yield its address, its handle and its size."""
+        with self.chunk(properties) as (handle, size), self.mapped(handle, size, users) as address:
+            yield address, handle, size
+
+    @contextmanager
+    def made(self, device: int, make: Callable[[], int], undo: Callable[[int], None]) -> Iterator[int]:
+        """Make an object in the context of a GPU; yield it."""
+        with self.current(device), ExitStack() as stack:
+            made = make()
+            stack.callback(undo, made)
+            yield made
+
+    @contextmanager
+    def mapped(self, handle: int, size: int, users: Sequence[Location]) -> Iterator[int]:
+        """Map a chunk with access for some users; yield its address."""
+        with ExitStack() as undo:
+            address = self.driver.mem_address_reserve(size)
+            undo.callback(_quietly, self.driver.mem_address_free, address, size)
+            self.driver.mem_map(address, size, handle)
+            undo.callback(_quietly, self.driver.mem_unmap, address, size)
+            self.driver.mem_set_access(address, size, tuple(Grant(user, Access.RW) for user in users))
+            yield address
+
+    def fill(self, device: int, address: int, value: int) -> None:
+        """Have a GPU write a word of equal bytes, and wait for it."""
+        with self.current(device):
+            self.driver.memset_d8(address, value, WORD)
+            self.driver.ctx_synchronize()
+
+    def reads(self, device: int, address: int, value: int) -> bool:
+        """Return whether a GPU reads such a word."""
+        with self.current(device):
+            return self.driver.memcpy_dtoh(address, WORD) == word(value)
+
+    def import_elsewhere(self, request: ImportRequest, shared: int | bytes) -> bool:
+        """Return whether the importing child finds the bytes of the trial in what is shared; it writes others to it.
+
+        Raises `DriverError` with the call that failed there.
+        """
+        answer = self._importer(request, Handle.of(shared))
+        if answer.error:
+            raise DriverError(answer.call or "", answer.error)
+        return answer.as_expected
+
+
+def _is_vulkan_error(error: Exception) -> bool:
+    """Return whether the package raised it, could not be loaded, or found no such GPU."""
+    return isinstance(error, LookupError | OSError | ImportError) or type(error).__module__.startswith("vulkan")
+
+
+def word(value: int) -> bytes:
+    """Word of equal bytes."""
+    return bytes([value]) * WORD
+
+
+def users(location: Location, device: int) -> list[Location]:
+    """Users of a trial's memory: the GPU; of host memory also the host."""
+    return [gpu(device)] if location.kind == types.LocationKind.GPU else [gpu(device), location]
+
+
+def _quietly(undo: Callable[..., None], *arguments: int) -> None:
+    # What is not released is in the ledger, and is released with the process.
+    with suppress(DriverError):
+        undo(*arguments)
 
 
 def attempt(resources: TrialResources, trial: PlannedTrial) -> bool:
@@ -55,7 +185,7 @@ def _share(resources: TrialResources, trial: PlannedTrial) -> bool:
         for kind in (kind for kind in (HandleType.FD, HandleType.FABRIC) if kind in handles):
             resources.fill(device, address, FIRST)
             shared = resources.driver.mem_export_to_shareable_handle(handle, kind)
-            imported = resources.import_elsewhere("chunk", device, shared, handle_type=kind, size=size)
+            imported = resources.import_elsewhere(ImportRequest("chunk", device, kind, size), shared)
             if not (imported and resources.reads(device, address, SECOND)):
                 return False
     return True
@@ -154,7 +284,7 @@ def _ipc(resources: TrialResources, trial: PlannedTrial) -> bool:
     driver, device = resources.driver, trial.device
     with resources.made(device, partial(driver.mem_alloc, BUFFER), driver.mem_free) as address:
         resources.fill(device, address, FIRST)
-        imported = resources.import_elsewhere("ipc", device, driver.ipc_get_mem_handle(address))
+        imported = resources.import_elsewhere(ImportRequest("ipc", device), driver.ipc_get_mem_handle(address))
         return imported and resources.reads(device, address, SECOND)
 
 
@@ -163,7 +293,8 @@ def _ipc_event(resources: TrialResources, trial: PlannedTrial) -> bool:
     driver = resources.driver
     with resources.made(trial.device, partial(driver.event_create, _SHARED_EVENT), driver.event_destroy) as event:
         driver.event_record(event)
-        return resources.import_elsewhere("ipc_event", trial.device, driver.ipc_get_event_handle(event))
+        request = ImportRequest("ipc_event", trial.device)
+        return resources.import_elsewhere(request, driver.ipc_get_event_handle(event))
 
 
 def _pool(resources: TrialResources, trial: PlannedTrial) -> bool:
@@ -179,8 +310,8 @@ def _pool(resources: TrialResources, trial: PlannedTrial) -> bool:
         driver.ctx_synchronize()
         resources.fill(trial.device, address, FIRST)
         shared = driver.mem_pool_export_to_shareable_handle(pool, kind)
-        pointer = driver.mem_pool_export_pointer(address)
-        imported = resources.import_elsewhere("pool", trial.device, shared, handle_type=kind, pointer=pointer)
+        pointer = driver.mem_pool_export_pointer(address).hex()
+        imported = resources.import_elsewhere(ImportRequest("pool", trial.device, kind, pointer=pointer), shared)
         return imported and resources.reads(trial.device, address, SECOND)
 
 

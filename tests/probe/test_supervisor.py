@@ -13,7 +13,7 @@ from memtopo.driver.types import gpu
 from memtopo.machine import Machine, Trial
 from memtopo.plans.progress import CountedProgress, Progress
 from memtopo.probe import Limits, Probed, ProbeStopped, probe
-from memtopo.probe.trial_resources import Broken
+from memtopo.probe.messages import Broken
 from memtopo.sharing.channel import Channel
 from tests.helpers.machines import complete, invented
 

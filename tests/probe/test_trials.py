@@ -14,9 +14,9 @@ from memtopo.driver.types import DriverError, Grant, MemAttach, gpu
 from memtopo.drivers.sim import SimDriver, SimTrialCalls
 from memtopo.machine import Machine, Trial
 from memtopo.probe import probe
-from memtopo.probe.trial_resources import ImportAnswer, ImportRequest, TrialResources
+from memtopo.probe.messages import ImportAnswer, ImportRequest
 from memtopo.probe.trial_table import PlannedTrial, planned_trials
-from memtopo.probe.trials import attempt
+from memtopo.probe.trials import TrialResources, attempt
 from tests.helpers.machines import complete, invented
 
 
