@@ -36,7 +36,6 @@ LATE = {
 LATE_IN_APPLY = {
     "memtopo.output.json": "--json",
     "memtopo.output.diagnostics": "a spec with errors or warnings",
-    "memtopo.cli.nodes": "--on",
     "memtopo.sharing.claims": "--hold",
     "memtopo.sharing.client": "--hold, and imports from held layouts",
     "memtopo.sharing.messages": "--hold, and imports from held layouts",

@@ -230,13 +230,16 @@ class DrawingContext:
 
     def position(self, path: Path) -> list[str]:
         """Position of a path in the spec as a list of one, or of none if it is unknown."""
-        position = self.locate(path) if path else None
-        return [position] if position else []
+        return [*filter(None, [self.written_at(path)])]
 
     def device_name(self, device: str) -> str:
         """A device with the names that the spec has for it: `gpu0 (prefill)`."""
         names = self.names.get(device, ())
         return f"{device} ({', '.join(names)})" if names else device
+
+    def written_at(self, path: Path) -> str:
+        """Position of a path in the spec, empty if it is unknown."""
+        return (path and self.locate(path)) or ""
 
     def placement(self, span: MappingSpan) -> str:
         """The devices of a span with their names."""

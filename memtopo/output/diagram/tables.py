@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from memtopo.common.units import exact, rounded
-from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram, HandleFlow, MappingSpan, MemoryDiagram, RangeDiagram
 from memtopo.output.blocks import Cell, Column, Table, columns
 from memtopo.output.diagram import notation
@@ -77,9 +76,9 @@ def _process_tables(
 
 
 def _row_lines(row: DrawnRow, context: DrawingContext) -> Iterator[Cells]:
-    yield row.tag, row.name, ", ".join(row.words), _position(row.path, context)
+    yield row.tag, row.name, ", ".join(row.words), context.written_at(row.path)
     for part in row.parts:
-        yield part.kind, part.name, part_words(part), _position(part.path, context)
+        yield part.kind, part.name, part_words(part), context.written_at(part.path)
 
 
 def _range_table(range_: RangeDiagram, process: str, prefix: str, context: DrawingContext) -> Table:
@@ -101,19 +100,14 @@ def _span_line(span: MappingSpan, count: int, address: int | None, context: Draw
         ", ".join(span.handles),
         notation.granted(span.access) if span.chunk else "",
         "" if address is None else f"0x{address + span.offset:x}",
-        _position(span.path, context),
+        context.written_at(span.path),
     )
 
 
 def _memory_table(memory: MemoryDiagram, context: DrawingContext) -> Table:
     lines = [
-        (
-            share.chunk,
-            notation.multiple(share.count, share.bytes_each),
-            rounded(share.size),
-            _position(share.path, context),
-        )
-        for share in memory.shares[:MOST_TABLE_ROWS]
+        (each.chunk, notation.multiple(each.count, each.bytes_each), rounded(each.size), context.written_at(each.path))
+        for each in memory.shares[:MOST_TABLE_ROWS]
     ]
     note = ", ".join([notation.used_bytes(memory), *free_and_taken(memory)])
     return _table(f"memory of {context.device_name(memory.device)}", note, _MEMORY, lines, len(memory.shares))
@@ -122,7 +116,3 @@ def _memory_table(memory: MemoryDiagram, context: DrawingContext) -> Table:
 def _table(title: str, note: str, heads: Sequence[Column], lines: Sequence[Cells], total: int) -> Table:
     """A table without the columns that would be empty; `total` counts the rows with those left out."""
     return Table(heads, lines, title, note, max(0, total - MOST_TABLE_ROWS)).filled()
-
-
-def _position(path: Path, context: DrawingContext) -> str:
-    return "".join(context.position(path))
