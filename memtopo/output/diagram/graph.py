@@ -120,11 +120,12 @@ class _Nodes:
 def _memory_nodes(diagram: Diagram) -> Iterator[_Named]:
     """Memory that a process creates, by mark, on all devices together."""
     resources = {each.mark: each for each in diagram.things if not each.origin}
-    counts: dict[str, Counter[int]] = {}
+    counts: dict[str, dict[int, int]] = {}
     devices: dict[str, dict[str, None]] = {}
     for memory in diagram.memory:
         for share in memory.shares:
-            counts.setdefault(share.chunk, Counter())[share.bytes_each] += share.count
+            sizes = counts.setdefault(share.chunk, {})
+            sizes[share.bytes_each] = sizes.get(share.bytes_each, 0) + share.count
             devices.setdefault(share.chunk, {})[memory.device] = None
     for mark, sizes in counts.items():
         size = ", ".join(notation.multiple(number, each) for each, number in sizes.items())

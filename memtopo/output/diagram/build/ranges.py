@@ -252,6 +252,8 @@ class DrawnMappings(NamedTuple):
 
     def continued(self, more: DrawnMappings) -> DrawnMappings | None:
         """These mappings with the next ones, if those continue with the next chunks of the same group."""
+        if more.chunk is not self.chunk:
+            return None
         offset, first = self.offset + self.length * self.chunk.size, self.last + self.interval
         next_ = self._replace(offset=offset, first=first, length=more.length, path=more.path)
         return self._replace(length=self.length + more.length) if more == next_ else None
