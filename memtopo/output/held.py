@@ -19,7 +19,7 @@ from memtopo.sharing.status import Changed, HeapUse, Importer, Looked, NodeStatu
 
 if TYPE_CHECKING:
     from memtopo.driver.types import GpuMemory, ProcessMemory
-    from memtopo.usage.survey import LayoutUse, ProcessUsage, Usage
+    from memtopo.usage import LayoutUse, ProcessUsage, Usage
 
 T = TypeVar("T")
 

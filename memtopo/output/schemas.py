@@ -27,7 +27,7 @@ from memtopo.probe.report import ProbeReport
 from memtopo.session.saved import SavedChange, SavedPlan
 from memtopo.sharing.held import Survey
 from memtopo.sharing.status import Changed, Looked, Released, Status, Switched
-from memtopo.usage.survey import Usage
+from memtopo.usage import Usage
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -14,8 +14,7 @@ from memtopo.plans.report import Checks, Difference, Tally
 from memtopo.sharing.held import Entry, Survey
 from memtopo.sharing.offers import Lending, Offer
 from memtopo.sharing.status import Importer, Looked, NodeStatus, Released, Status, Taken
-from memtopo.usage.procfs import DmaBuffer, OpenDevice
-from memtopo.usage.survey import LayoutUse, ProcessUsage, Usage
+from memtopo.usage import DmaBuffer, LayoutUse, OpenDevice, ProcessUsage, Usage
 
 GIB = 1 << 30
 NOW = 1_767_225_600.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.usage.procfs import ProcessFiles
+from memtopo.usage import ProcessFiles
 from tests.helpers.child_process import ChildProcess
 from tests.sharing.conftest import start
 

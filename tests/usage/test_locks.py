@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.usage import locked_layouts, usage
-from memtopo.usage.procfs import ProcessFiles
-from memtopo.usage.survey import LayoutUse
+from memtopo.usage import LayoutUse, ProcessFiles, locked_layouts, usage
 from tests.usage.test_survey import NOTHING, uses
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.processes import process_stat
-from memtopo.usage.procfs import DmaBuffer, OpenDevice, ProcessFiles, ProcfsProcess
+from memtopo.usage import DmaBuffer, OpenDevice, ProcessFiles, ProcfsProcess
 from tests.helpers.child_process import ChildProcess
 
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -17,9 +17,7 @@ from memtopo.driver.types import GpuMemory, GpuUsage, ProcessMemory
 from memtopo.sharing.client import Client
 from memtopo.sharing.held import Entry, answers
 from memtopo.sharing.status import Importer, Status
-from memtopo.usage import usage
-from memtopo.usage.procfs import ProcessFiles
-from memtopo.usage.survey import LayoutUse, ProcessUsage, Usage
+from memtopo.usage import LayoutUse, ProcessFiles, ProcessUsage, Usage, usage
 from tests.helpers.child_process import ChildProcess
 from tests.helpers.command_line import MEMTOPO, ROOT, environment
 from tests.helpers.memfd_exports import MACHINE, OFFERS
@@ -142,7 +140,7 @@ def test_descriptors_of_another_user_are_said_to_need_root(start: Callable[..., 
 def test_a_container_is_said_to_hide_the_processes_outside(user: ChildProcess, dev: Path) -> None:
     program = (
         "import json, sys; from pathlib import Path; from memtopo.driver.types import GpuUsage;"
-        "from memtopo.usage import usage; from memtopo.usage.procfs import ProcessFiles;"
+        "from memtopo.usage import usage; from memtopo.usage import ProcessFiles;"
         "found = usage(GpuUsage(), [], ProcessFiles(dev=Path(sys.argv[1])));"
         "print(json.dumps([len(found.processes), found.unknown]))"
     )
