@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import Discriminator, Field, Tag
@@ -129,9 +130,10 @@ def split_mappings(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]
     """Yield MT308 for parts that split a mapping, which the driver refuses (fact 20)."""
     for part, instance, placements in _applied_parts(geometry):
         for bound in (part.offset, part.end):
-            split = _placement_across(placements, bound)
+            index = bisect_right(placements, bound, key=attrgetter("offset")) - 1
+            split = placements[index] if index >= 0 else None
             # Mappings past the end of a range are reported by another rule.
-            if split and split.end <= part.range.size and (bound - split.offset) % split.chunk.size:
+            if split and bound < split.end <= part.range.size and (bound - split.offset) % split.chunk.size:
                 yield _split(part, instance, bound, split)
                 break
 
@@ -203,13 +205,6 @@ def _applied_parts(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Pla
             if part.offset or part.end != part.range.size:
                 for instance in range(*part.instances):
                     yield part, instance, geometry.placements.get((name, instance), ())
-
-
-def _placement_across(placements: Sequence[Placement], bound: int) -> Placement | None:
-    """Placement that begins before `bound` and ends after it."""
-    index = bisect_right(placements, bound, key=lambda placement: placement.offset) - 1
-    found = placements[index] if index >= 0 else None
-    return found if found and found.offset < bound < found.end else None
 
 
 def _split(part: Part, instance: int, bound: int, split: Placement) -> Diagnostic:

@@ -55,6 +55,21 @@ def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT403 for GPUs without peer access, and MT406 for grants of GPU memory to the host (fact 20)."""
     reported: set[tuple[object, ...]] = set()
     unreachable = _Unreachable(geometry, machine)
+    for part, location, owner, chunk in chain(_placed(geometry, unreachable), _elastic(geometry, unreachable)):
+        key = part.key_of(location)
+        # One grant to memory of one location, or one set of devices.
+        subject = key if key[-1] in SETS else (key, location, owner)
+        if subject not in reported:
+            reported.add(subject)
+            yield _no_access(part, location, owner, chunk, access_trial(location, owner, machine))
+
+
+_Missing = tuple[Part, Location, Location, ChunkGroup]
+"""Grant to a device that has no access: its part, the device, the location of the memory, and the chunk there."""
+
+
+def _placed(geometry: Geometry, unreachable: _Unreachable) -> Iterator[_Missing]:
+    """Grants to devices that have no access to the chunks that are mapped."""
     names = {name for name, each in geometry.parts.items() if any(unreachable.of(part.grants) for part in each)}
     names -= {name for section, name in geometry.unresolved if section == "access"}
     parts = AccessParts({name: geometry.parts[name] for name in names})
@@ -63,32 +78,18 @@ def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             continue
         for segment in segments(parts.of(*where)):
             for owner, location, placement in _unreachable_grants(segment, placements, unreachable):
-                part = segment.given[location]
-                if (subject := _subject(part, location, owner)) not in reported:
-                    reported.add(subject)
-                    yield _no_access(part, location, owner, placement.chunk, access_trial(location, owner, machine))
-    yield from _elastic_access(geometry, machine, unreachable)
+                yield segment.given[location], location, owner, placement.chunk
 
 
-def _elastic_access(geometry: Geometry, machine: Machine, unreachable: _Unreachable) -> Iterator[Diagnostic]:
-    """Yield MT403 and MT406 for chunks that a program may map anywhere in an elastic range."""
+def _elastic(geometry: Geometry, unreachable: _Unreachable) -> Iterator[_Missing]:
+    """Grants to devices that have no access to chunks that a program may map anywhere in an elastic range."""
     for group in geometry.of(RangeGroup).values():
         if group.elastic is None or ("access", group.name) in geometry.unresolved:
             continue
-        reported: set[tuple[object, ...]] = set()
         for part in geometry.parts.get(group.name, ()):
             devices = unreachable.of(tuple(grant for grant in part.grants if grant.access))
             for chunk, owner in ((each, owner) for each in group.elastic.every for owner in each.distinct_locations):
-                for location in devices.get(owner, ()):
-                    if (subject := _subject(part, location, owner)) not in reported:
-                        reported.add(subject)
-                        yield _no_access(part, location, owner, chunk, access_trial(location, owner, machine))
-
-
-def _subject(part: Part, location: Location, owner: Location) -> tuple[object, ...]:
-    """Subject of a diagnostic: one grant to memory of one location, or one set of devices."""
-    key = part.key_of(location)
-    return key if key[-1] in SETS else (key, location, owner)
+                yield from ((part, location, owner, chunk) for location in devices.get(owner, ()))
 
 
 class _Unreachable:
@@ -104,13 +105,12 @@ class _Unreachable:
     def of(self, grants: tuple[Grant, ...]) -> dict[Location, list[Location]]:
         """Devices of the grants without access, by the location of the memory; locations without any are left out."""
         if grants not in self._known:
-            self._known[grants] = {
-                owner: devices for owner in self._owners if (devices := self._devices(grants, owner))
+            without = {
+                owner: [each.location for each in grants if not can_access(each.location, owner, self._machine)]
+                for owner in self._owners
             }
+            self._known[grants] = {owner: devices for owner, devices in without.items() if devices}
         return self._known[grants]
-
-    def _devices(self, grants: tuple[Grant, ...], owner: Location) -> list[Location]:
-        return [grant.location for grant in grants if not can_access(grant.location, owner, self._machine)]
 
 
 def _unreachable_grants(
@@ -180,7 +180,12 @@ def resolve_grants(scope: Scope, entry: dict[str, Access], path: Path, extent: E
         for location in _locations(scope, name, path, extent):
             other = found.setdefault(location, name)
             if other != name and (name not in SETS or other in SETS):
-                raise Refused(_twice(location, name, other, path))
+                what, same = f"it is one of {other!r} and of {name!r}", f"one of {other!r}"
+                if name not in SETS:
+                    what, same = f"{name!r} is the same device", f"{other!r} is {location}"
+                message, label = f"access for {location} is declared twice: {what}", Label(same, (*path, other), "key")
+                help = "keep one of them"
+                raise Refused(Diagnostic("MT204", message, (*path, name), "key", labels=(label,), help=help))
     by_location = sorted(found.items())
     grants = tuple(Grant(location, entry[name]) for location, name in by_location)
     return Granting(grants, tuple((*path, name) for _, name in by_location))
@@ -228,12 +233,3 @@ def _memory(scope: Scope, extent: Extent) -> Iterator[tuple[Location, ChunkGroup
                 yield from ((owner, chunk) for owner in found)
     if elastic := extent.range.elastic:
         yield from ((owner, chunk) for chunk in elastic.every for owner in chunk.distinct_locations)
-
-
-def _twice(location: Location, name: str, other: str, path: Path) -> Diagnostic:
-    message = f"access for {location} is declared twice: {name!r} is the same device"
-    label = Label(f"{other!r} is {location}", (*path, other), "key")
-    if name in SETS:
-        message = f"access for {location} is declared twice: it is one of {other!r} and of {name!r}"
-        label = Label(f"one of {other!r}", (*path, other), "key")
-    return Diagnostic("MT204", message, (*path, name), "key", labels=(label,), help="keep one of them")

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
-from memtopo.driver.types import Grant, Location, LocationKind, gpu
+from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.access import access_steps
@@ -196,20 +196,15 @@ def _target(scope: Scope, path: Path) -> MulticastGroup:
     raise scope.errors.undeclared("multicast object", name, path, known, "key", reported=reported)
 
 
-class _BoundMemory(NamedTuple):
-    """Chunk to bind, and its place in a range; no range if it is bound by its handle."""
-
-    chunk: ChunkGroup
-    nth: int
-    range: str = ""
-    at: int = 0
+_BoundMemory = tuple[ChunkGroup, int, str, int]
+"""Chunk to bind, as a group and an index, and its place in a range; no range if it is bound by its handle."""
 
 
 def _chunks(scope: Scope, reference: Reference, where: Path) -> list[_BoundMemory]:
     path = (*where, "chunk")
     group = scope.named(ChunkGroup, reference.name, path, "chunks", "imports")
     refuse_growing(group, "what is bound stays", path)
-    return [_BoundMemory(group, index) for index in range(*indices(reference, group, path))]
+    return [(group, index, "", 0) for index in range(*indices(reference, group, path))]
 
 
 def _mapped(scope: Scope, reference: Reference | None, where: Path) -> list[_BoundMemory]:
@@ -221,7 +216,7 @@ def _mapped(scope: Scope, reference: Reference | None, where: Path) -> list[_Bou
         raise Refused
     placed = (each for instance in range(*span) for each in scope.placements.get((group.name, instance), ()))
     found = [
-        _BoundMemory(each.chunk, each.index(nth), group.label(each.instance), each.offset + nth * each.chunk.size)
+        (each.chunk, each.index(nth), group.label(each.instance), each.offset + nth * each.chunk.size)
         for each in placed
         for nth in range(each.count)
     ]
@@ -249,10 +244,8 @@ _HOST = -1
 def bound_memory(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT720 for memory that the driver cannot bind, and MT719 for that of a GPU outside of the team."""
     for group in geometry.of(BindGroup).values():
-        for entry in dict.fromkeys(each.path for each in group.bindings):
-            of_entry = [each for each in group.bindings if each.path == entry]
-            if wrong := next(filter(None, (_unbindable(group, each) for each in of_entry)), None):
-                yield wrong
+        wrong = {each.path: diagnostic for each in reversed(group.bindings) if (diagnostic := _unbindable(group, each))}
+        yield from reversed(wrong.values())
 
 
 def _unbindable(group: BindGroup, bound: Binding) -> Diagnostic | None:
@@ -312,8 +305,12 @@ def accessing_gpus(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]
     for (name, instance), placements in geometry.placements.items():
         for target in (each.chunk for each in placements if isinstance(each.chunk, MulticastGroup)):
             for part in geometry.parts.get(name, ()):
-                if part.instances[0] <= instance < part.instances[1]:
-                    yield from _outside(target, part.grants, part.keys)
+                if not part.instances[0] <= instance < part.instances[1]:
+                    continue
+                for (location, access), key in zip(part.grants, part.keys, strict=True):
+                    if access and location.kind is LocationKind.GPU and location not in target.devices:
+                        message = f"{location} is not in the team of multicast {target.name!r}, which is mapped here"
+                        yield Diagnostic("MT719", message, key, "key")
 
 
 def mixed_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -326,13 +323,6 @@ def mixed_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             help = "map chunks and multicast objects into ranges of their own"
             note = "a multicast object is mapped after all chunks are, and memory of them is bound"
             yield Diagnostic("MT312", message, other.path, labels=(label,), notes=(note,), help=help)
-
-
-def _outside(target: MulticastGroup, grants: tuple[Grant, ...], keys: tuple[Path, ...]) -> Iterator[Diagnostic]:
-    for (location, access), key in zip(grants, keys, strict=True):
-        if access and location.kind is LocationKind.GPU and location not in target.devices:
-            message = f"{location} is not in the team of multicast {target.name!r}, which is mapped here"
-            yield Diagnostic("MT719", message, key, "key")
 
 
 def teams(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -370,13 +360,9 @@ def nodes(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     for member in geometry.members.values():
         for target in member.of(MulticastGroup).values():
             if target.origin and target.origin.holders[0] not in geometry.members:
-                yield _of_another_node(target)
-
-
-def _of_another_node(target: MulticastGroup) -> Diagnostic:
-    message = f"multicast {target.name!r} is of another node, whose GPUs its team is of"
-    help = "create an object on each node, of the GPUs there"
-    return Diagnostic("MT719", message, (*target.path, "from"), help=help)
+                message = f"multicast {target.name!r} is of another node, whose GPUs its team is of"
+                help = "create an object on each node, of the GPUs there"
+                yield Diagnostic("MT719", message, (*target.path, "from"), help=help)
 
 
 def _incomplete(target: MulticastGroup, missing: list[Location]) -> Diagnostic:

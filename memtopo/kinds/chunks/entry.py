@@ -112,9 +112,6 @@ class Chunk(Entry):
         return tuple([tuple(each) if isinstance(each, (list, dict)) else each for each in self.__dict__.values()])
 
 
-_KEY = "parts"
-
-
 def _checked(parts: dict[str, Size | str]) -> dict[str, Size | str]:
     if not parts:
         raise InvalidValue("MT103", "expected at least one part, found none", help="write 'signal: 4KiB, data: rest'")
@@ -135,18 +132,15 @@ def resolve_parts(path: Path, parts: Mapping[str, Size | str] | None, size: int,
     sizes = {name: each.bytes(unit) if isinstance(each, Size) else 0 for name, each in parts.items()}
     left = size - sum(sizes.values())
     rest = next((name for name, bytes_ in sizes.items() if not bytes_), None)
-    if left < 0 or (rest and not left):
-        raise Refused(_misfit(path, rest, size, size - left, unit))
+    what, where = f"{path[-1]!r} has {exact(size)}", (*path, "parts")
+    if left < 0:
+        message, total = f"{what}, and its parts have {exact(size - left)}", -(-(size - left) // unit) * unit
+        help = f"make the parts smaller, or write 'size: {exact(total)}' or more"
+        raise Refused(Diagnostic("MT313", message, where, help=help))
+    if rest and not left:
+        message = f"{what}, and its other parts leave nothing for {rest!r}"
+        help = f"leave {rest!r} out, or make others smaller"
+        raise Refused(Diagnostic("MT313", message, (*where, rest), help=help))
     if rest:
         sizes[rest] = left
     return tuple(map(NamedPart, sizes, accumulate(sizes.values(), initial=0), sizes.values()))
-
-
-def _misfit(path: Path, rest: str | None, size: int, total: int, unit: int) -> Diagnostic:
-    name = path[-1]
-    if rest and total == size:
-        message = f"{name!r} has {exact(size)}, and its other parts leave nothing for {rest!r}"
-        return Diagnostic("MT313", message, (*path, _KEY, rest), help=f"leave {rest!r} out, or make others smaller")
-    message = f"{name!r} has {exact(size)}, and its parts have {exact(total)}"
-    help = f"make the parts smaller, or write 'size: {exact(-(-total // unit) * unit)}' or more"
-    return Diagnostic("MT313", message, (*path, _KEY), help=help)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -79,14 +79,6 @@ class External(Entry):
     )
 
 
-class Requirement(NamedTuple):
-    """Requirement for an import: a trial that did not fail, which must have worked if `tried`, or be `advertised`."""
-
-    trial: str
-    tried: bool = False
-    advertised: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class ProducedGroup(Group):
     """Base of groups of external objects, which a producer outside of the spec creates on `location`."""
@@ -113,9 +105,8 @@ class ProducedGroup(Group):
         """Location of the object."""
         return self.location
 
-    @property
-    def requires(self) -> Requirement:
-        """Requirement of the machine for the import of such objects."""
+    def fault(self, machine: Machine) -> str | None:
+        """Reason why a machine cannot import such objects; None if it can."""
         raise NotImplementedError
 
     def properties(self) -> dict[str, str]:
@@ -137,11 +128,12 @@ class ExternalObject(ProducedGroup):
     dedicated: bool = False
     buffers: tuple[InnerPart, ...] = ()
 
-    @property
-    def requires(self) -> Requirement:
+    def fault(self, machine: Machine) -> str | None:
         """A trial by the handle type; of dma-bufs one that worked: no driver that was tried imports them (fact 84)."""
         dma_buf = self.origin.via == DMABUF
-        return Requirement("external-dmabuf", tried=True) if dma_buf else Requirement("external-memory")
+        trial = machine.trial(self.location, "external-dmabuf" if dma_buf else "external-memory")
+        untried = "it was not tried on this machine; on others the driver returned NOT_SUPPORTED (fact 84)"
+        return failed(trial) or (untried if dma_buf and not trial.works else None)
 
     @property
     def mapped(self) -> tuple[InnerPart, ...]:
@@ -193,8 +185,7 @@ class ExternalObjects(Kind):
         wrong = [
             *unsupported(what, path, entry.via, *_HANDLE_TYPES),
             *from_process(what, path, entry.source, scope.siblings.names),
-            *(_past(part, size, path) for part in parts if part.offset + part.size > size),
-            *(_inside(part, path) for part in parts if part.offset and entry.dedicated),
+            *_misplaced(parts, size, path, dedicated=entry.dedicated),
         ]
         location = producer_gpu(scope, what, entry.device, path, wrong)
         origin = producer_origin(name, entry.source, DMABUF if entry.via == DMABUF else "opaque_fd")
@@ -227,24 +218,29 @@ class ExternalObjects(Kind):
 def importable(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT702 for objects whose trial failed, or whose required support is not advertised."""
     for group in produced(geometry):
-        requires = group.requires
-        trial = machine.trial(group.location, requires.trial)
-        untried = requires.tried and not trial.works
-        if trial.works is False or untried or (requires.advertised and trial.refused):
-            message = (
-                f"{group.noun} {group.name!r}: {group.origin.via!r} does not work on {group.location} of this machine"
-            )
-            yield Diagnostic("MT702", message, (*group.path, "via"), notes=(_reason(group, trial),))
+        if reason := group.fault(machine):
+            what, where = f"{group.noun} {group.name!r}", f"{group.location} of this machine"
+            message = f"{what}: {group.origin.via!r} does not work on {where}"
+            yield Diagnostic("MT702", message, (*group.path, "via"), notes=(reason,))
+
+
+def failed(trial: Trial) -> str | None:
+    """Failure of a trial with an external object; None if it did not fail."""
+    return trial.failure("a trial", "read wrong bytes") if trial.works is False else None
 
 
 def equal_declarations(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT707 for entries of one object that differ; the driver checks neither size nor kind (facts 53, 55)."""
     known: dict[tuple[tuple[str, ...], str], ProducedGroup] = {}
-    for member in geometry.members.values():
-        for group in produced(member):
-            first = known.setdefault(group.origin.identity, group)
-            if diagnostic := _contradiction(first, group):
-                yield diagnostic
+    for group in (group for member in geometry.members.values() for group in produced(member)):
+        first = known.setdefault(group.origin.identity, group)
+        one, other = first.properties(), group.properties()
+        if key := next((key for key, value in one.items() if other.get(key) != value), None):
+            source = group.origin.text(group.origin.holders[0])
+            message = f"{group.name!r} is {source}, whose {key} is {other[key]} here and {one[key]} for {first.name!r}"
+            label = Label(f"{first.name!r} is declared here", first.path, "key")
+            help = "declare it equally, or name another export"
+            yield Diagnostic("MT707", message, group.path, "key", labels=(label,), help=help)
 
 
 def produced(geometry: Geometry) -> Iterator[ProducedGroup]:
@@ -285,40 +281,23 @@ def from_process(what: str, path: Path, source: ImportSource, processes: Collect
         yield Diagnostic("MT203", message, (*path, "from"), help=help)
 
 
-def _past(part: InnerPart, size: int, path: Path) -> Diagnostic:
-    message = f"{part.label!r} ends at {exact(part.offset + part.size)} of {path[-1]!r}, which has {exact(size)}"
-    label = Label(f"{exact(size)} declared here", (*path, "size"))
-    note = "the driver cannot map memory past the end of an object (fact 53)"
-    help = f"write 'size: {exact(size - part.offset)}' at most" if part.offset < size else None
-    return Diagnostic("MT703", message, (*part.path, "size"), labels=(label,), notes=(note,), help=help)
-
-
-def _inside(part: InnerPart, path: Path) -> Diagnostic:
-    message = f"{part.label!r} begins at {exact(part.offset)} of {path[-1]!r}, which is dedicated"
-    label = Label("dedicated here", (*path, "dedicated"))
-    note = "the driver maps a dedicated object from offset 0 only (fact 53)"
-    help = "write 'offset: 0', or allocate and export it without a dedicated allocation, and remove 'dedicated'"
-    return Diagnostic("MT703", message, (*part.path, "offset"), labels=(label,), notes=(note,), help=help)
-
-
-def _contradiction(first: ProducedGroup, group: ProducedGroup) -> Diagnostic | None:
-    one, other = first.properties(), group.properties()
-    key = next((key for key, value in one.items() if other.get(key) != value), None)
-    if key is None:
-        return None
-    source = group.origin.text(group.origin.holders[0])
-    message = f"{group.name!r} is {source}, whose {key} is {other[key]} here and {one[key]} for {first.name!r}"
-    label = Label(f"{first.name!r} is declared here", first.path, "key")
-    help = "declare it equally, or name another export"
-    return Diagnostic("MT707", message, group.path, "key", labels=(label,), help=help)
-
-
-def _reason(group: ProducedGroup, trial: Trial) -> str:
-    if trial.works is False:
-        return trial.failure("a trial", "read wrong bytes")
-    if group.requires.tried:
-        return "it was not tried on this machine; on others the driver returned NOT_SUPPORTED (fact 84)"
-    return "the device does not advertise timeline semaphores"
+def _misplaced(parts: Sequence[InnerPart], size: int, path: Path, *, dedicated: bool) -> Iterator[Diagnostic]:
+    """Yield MT703 for parts past the end of an object, and for those of a dedicated one that do not begin with it."""
+    for part in parts:
+        if part.offset + part.size > size:
+            message = (
+                f"{part.label!r} ends at {exact(part.offset + part.size)} of {path[-1]!r}, which has {exact(size)}"
+            )
+            label = Label(f"{exact(size)} declared here", (*path, "size"))
+            note = "the driver cannot map memory past the end of an object (fact 53)"
+            help = f"write 'size: {exact(size - part.offset)}' at most" if part.offset < size else None
+            yield Diagnostic("MT703", message, (*part.path, "size"), labels=(label,), notes=(note,), help=help)
+        if part.offset and dedicated:
+            message = f"{part.label!r} begins at {exact(part.offset)} of {path[-1]!r}, which is dedicated"
+            label = Label("dedicated here", (*path, "dedicated"))
+            note = "the driver maps a dedicated object from offset 0 only (fact 53)"
+            help = "write 'offset: 0', or allocate and export it without a dedicated allocation, and remove 'dedicated'"
+            yield Diagnostic("MT703", message, (*part.path, "offset"), labels=(label,), notes=(note,), help=help)
 
 
 EXTERNAL = ExternalObjects()

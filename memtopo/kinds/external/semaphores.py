@@ -16,7 +16,7 @@ from memtopo.kinds.external import (
     FROM,
     ExternalObject,
     ProducedGroup,
-    Requirement,
+    failed,
     from_process,
     producer_gpu,
     producer_origin,
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from memtopo.kinds.step import Step
 
 _Export = tuple[tuple[str, ...], str]
-
-_Waits = dict[_Export, list[tuple[int, "ImportedSemaphore"]]]
+"""Holders of an export, and its name."""
 
 
 def _schema(via: str, each: dict[str, Any]) -> dict[str, Any]:
@@ -101,10 +100,11 @@ class ImportedSemaphore(ProducedGroup):
     wait: int | None = None
     signal: int | None = None
 
-    @property
-    def requires(self) -> Requirement:
+    def fault(self, machine: Machine) -> str | None:
         """A trial of semaphores of both types; a timeline has to be advertised."""
-        return Requirement("external-semaphore", advertised=self.timeline)
+        trial = machine.trial(self.location, "external-semaphore")
+        unadvertised = "the device does not advertise timeline semaphores"
+        return failed(trial) or (unadvertised if self.timeline and trial.refused else None)
 
     @property
     def stream(self) -> int | None:
@@ -187,7 +187,11 @@ class Semaphores(Kind):
             same = made if made and (made.origin, made.location) == (group.origin, group.location) else None
             for key, value in group.points:
                 if not same or (key, value) not in same.points:
-                    yield _not_made(group, key)
+                    adds = f"the change would add a {key} of semaphore {name!r}"
+                    message = f"{adds}, and only 'memtopo apply' waits and signals"
+                    help = f"leave '{key}' out, and let the program {key} itself; "
+                    help += "or release the layout, and apply the spec"
+                    yield Diagnostic("MT808", message, (*group.path, key), "key", help=help)
 
     def joint_rules(self) -> tuple[Rule, ...]:
         return (unsignalled,)
@@ -201,19 +205,20 @@ def unsignalled(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     sections = ("external", "semaphores", "processes")
     if any(member.has_unresolved(each) for member in (geometry, *geometry.members.values()) for each in sections):
         return
-    for waits in _waits(geometry).values():
+    found: dict[_Export, list[tuple[int, ImportedSemaphore]]] = {}
+    for member in geometry.members.values():
+        # A producer of imported memory is expected to run, and to signal.
+        running = {group.origin.holders for group in member.of(ExternalObject).values()}
+        for group in member.of(ImportedSemaphore).values():
+            value = -1 if group.wait is None or group.origin.holders in running else group.wait
+            found.setdefault(group.origin.identity, []).append((value, group))
+    for waits in found.values():
         reached = -1
         for value, group in sorted(waits, key=itemgetter(0)):
             if value > reached:
                 yield _endless(group)
             elif group.signal is not None:
                 reached = max(reached, group.signal)
-
-
-def _not_made(group: ImportedSemaphore, key: str) -> Diagnostic:
-    message = f"the change would add a {key} of semaphore {group.name!r}, and only 'memtopo apply' waits and signals"
-    help = f"leave '{key}' out, and let the program {key} itself; or release the layout, and apply the spec"
-    return Diagnostic("MT808", message, (*group.path, key), "key", help=help)
 
 
 def _decreasing(what: str, path: Path, wait: int | None, signal: int | None) -> Iterator[Diagnostic]:
@@ -227,18 +232,6 @@ def _decreasing(what: str, path: Path, wait: int | None, signal: int | None) -> 
         label = (Label(f"waits for {wait}", (*path, "wait")),) if wait else ()
         help = f"signal {least + 1} or more"
         yield Diagnostic("MT704", message, (*path, "signal"), labels=label, notes=(note,), help=help)
-
-
-def _waits(geometry: Geometry) -> _Waits:
-    """Entries of each semaphore in all processes, with the value that each requires to be signalled; -1 for none."""
-    found: _Waits = {}
-    for member in geometry.members.values():
-        # A producer of imported memory is expected to run, and to signal.
-        running = {group.origin.holders for group in member.of(ExternalObject).values()}
-        for group in member.of(ImportedSemaphore).values():
-            value = -1 if group.wait is None or group.origin.holders in running else group.wait
-            found.setdefault(group.origin.identity, []).append((value, group))
-    return found
 
 
 def _endless(group: ImportedSemaphore) -> Diagnostic:
