@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -17,7 +17,7 @@ from memtopo.kinds.chunks import CHUNKS
 from memtopo.kinds.dmabuf import DMABUF, DmaBufExports, resolve_memory
 from memtopo.kinds.exportable import ExportGroup, ExportKind
 from memtopo.kinds.ipc import BUFFERS, EVENTS
-from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, Words
+from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, Steps, Words
 from memtopo.kinds.multicast import MULTICAST
 from memtopo.kinds.pools import POOLS
 from memtopo.kinds.pools.allocations import ALLOCATIONS, AllocationGroup
@@ -27,10 +27,6 @@ from memtopo.language.entries import Entry
 from memtopo.language.fields import Alternatives, ChunkReference, Commit, Count, DmaBufMapping, ExportTransport, OwnName
 from memtopo.language.names import Reference
 from memtopo.machine import Machine
-
-if TYPE_CHECKING:
-    from memtopo.kinds.step import Step
-
 
 EXPORTABLE: dict[str, ExportKind] = {
     kind.group.noun: kind for kind in (CHUNKS, BUFFERS, EVENTS, ALLOCATIONS, MULTICAST)
@@ -196,7 +192,7 @@ class Exports(Kind):
             quota=entry.quota,
         )
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+    def steps(self, geometry: Geometry, machine: Machine) -> Steps:
         """One test export per entry, since all objects of a group have the same properties."""
         for export in geometry.of(ExportGroup).values():
             if export.group.count:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from memtopo.kinds.step import Step
 
 G = TypeVar("G", bound=Group)
+
+Steps: TypeAlias = "Iterator[Step]"
+"""Steps of a plan, in order. Their modules are imported when a plan needs them."""
 
 Rule = Callable[[Geometry, Machine], Iterator[Diagnostic]]
 """A rule about the geometry of one process, or of all processes, on a machine."""
@@ -108,16 +111,16 @@ class Kind:
         """Diagnostics of entries of a process that a change from one geometry to another cannot make."""
         yield from ()
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+    def steps(self, geometry: Geometry, machine: Machine) -> Steps:
         """Steps that build the entries, in order within each phase."""
         if groups := tuple(geometry.of(self.group).values()):
             yield from self.group_steps(groups)
 
-    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
+    def group_steps(self, groups: Sequence[Any]) -> Steps:
         """Steps that build the groups of its entries. The module with steps is imported here, for there are some."""
         yield from ()
 
-    def changes(self, difference: StepDifference) -> Iterator[Step]:
+    def changes(self, difference: StepDifference) -> Steps:
         """Steps that change what no step creates, such as the access of mappings."""
         yield from ()
 

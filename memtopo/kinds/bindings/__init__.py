@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -14,7 +14,7 @@ from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.access import access_steps
-from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, StepDifference, Words
+from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, StepDifference, Steps, Words
 from memtopo.kinds.mappings import mapping_steps
 from memtopo.kinds.multicast import MulticastGroup
 from memtopo.kinds.resolution import Refused, attempt, indices, refuse_growing
@@ -22,9 +22,6 @@ from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, ChunkReference, chunk_alone, one_or_more_of
 from memtopo.language.names import Reference, parse_reference
 from memtopo.machine import Machine
-
-if TYPE_CHECKING:
-    from memtopo.kinds.step import Step
 
 
 class BindEntry(Entry):
@@ -148,7 +145,7 @@ class Bindings(Kind):
             found += _placed(memory, where, start, ends)
         return BindGroup(target.name, path, target, tuple(found), max(ends.values(), default=0))
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+    def steps(self, geometry: Geometry, machine: Machine) -> Steps:
         if not geometry.of(BindGroup) and not geometry.of(MulticastGroup):
             return
         from memtopo.kinds.multicast.steps import AddDevice, BindAddress, BindChunk, MapMulticast, SetMulticastAccess
@@ -166,7 +163,7 @@ class Bindings(Kind):
         yield from mapping_steps(geometry, machine, MapMulticast, memory=False)
         yield from access_steps(geometry, SetMulticastAccess, memory=False)
 
-    def changes(self, difference: StepDifference) -> Iterator[Step]:
+    def changes(self, difference: StepDifference) -> Steps:
         from memtopo.kinds.access.steps import access_changes
         from memtopo.kinds.multicast.steps import MapMulticast, SetMulticastAccess
 

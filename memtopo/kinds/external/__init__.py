@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -15,16 +15,13 @@ from memtopo.driver.types import Location, MemoryHandleType
 from memtopo.geometry.groups import Group, InnerPart, Origin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.dmabuf import DMABUF
-from memtopo.kinds.kind import Kind, Rule, Scope, Words
+from memtopo.kinds.kind import Kind, Rule, Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, require_on_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, OffsetBytes, OwnName, PositiveBytes, ProducerText
 from memtopo.language.names import ImportSource, NamedDevice
 from memtopo.language.scalars import FromWord
 from memtopo.machine import Machine, Trial
-
-if TYPE_CHECKING:
-    from memtopo.kinds.step import Step
 
 FROM = "camera for its export with the name of this entry, camera/frame for another, or /path/to/socket/frame."
 """Description of the field `from` of external memory and semaphores."""
@@ -191,7 +188,7 @@ class ExternalObjects(Kind):
         origin = producer_origin(name, entry.source, DMABUF if entry.via == DMABUF else "opaque_fd")
         return ExternalObject(name, path, location, origin, size, dedicated=entry.dedicated, buffers=parts)
 
-    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
+    def group_steps(self, groups: Sequence[Any]) -> Steps:
         """Steps of the section. The whole object is mapped first, which checks its declared size.
 
         Each descriptor is imported directly after it is duplicated, since the driver may close it even if the import

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,16 +13,13 @@ from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import Access, Advice, Attribute, Grant, Location, LocationKind, MemAttach, gpu
 from memtopo.geometry.groups import Group, Residence, gpus
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.kind import Kind, Rule, Scope, Words
+from memtopo.kinds.kind import Kind, Rule, Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, require_gpu, together, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, Devices, PositiveBytes
 from memtopo.language.names import NamedDevice
 from memtopo.language.scalars import FromWord
 from memtopo.machine import Machine
-
-if TYPE_CHECKING:
-    from memtopo.kinds.step import Step
 
 _FLAGS = {"global": MemAttach.GLOBAL, "host": MemAttach.HOST, "single": MemAttach.HOST}
 """Flags of the allocation. Memory of a single stream is attached to the host first, then to its stream (fact 60)."""
@@ -189,7 +186,7 @@ class ManagedMemory(Kind):
             oversubscribe=entry.oversubscribe,
         )
 
-    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
+    def group_steps(self, groups: Sequence[Any]) -> Steps:
         """Steps of all allocations, then of all advice, attachments and migrations."""
         from memtopo.kinds.managed.steps import AllocateManaged, AttachStream, Prefetch
 
@@ -222,7 +219,7 @@ def _concurrent(machine: Machine, ordinal: int) -> bool:
     return bool(machine.devices[ordinal].attributes.get(Attribute.CONCURRENT_MANAGED_ACCESS.name))
 
 
-def _advise(group: ManagedAllocation) -> Iterator[Step]:
+def _advise(group: ManagedAllocation) -> Steps:
     from memtopo.kinds.managed.steps import Advise
 
     path, name, home = group.path, group.name, group.home

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
@@ -18,14 +18,11 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.chunks import HandleKind
 from memtopo.kinds.chunks.support import FABRIC_HELP, taken_handles
 from memtopo.kinds.exportable import Imported, Refusals
-from memtopo.kinds.kind import Rule, Scope, Words
+from memtopo.kinds.kind import Rule, Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, require_on_gpu, together, whole_granules
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Devices, Handles, PositiveAmount, Rounding
 from memtopo.machine import Machine
-
-if TYPE_CHECKING:
-    from memtopo.kinds.step import Step
 
 FROM_DOCUMENTATION = "from documentation: memtopo makes no multicast call on GPUs, and none was measured (fact 87)"
 
@@ -100,7 +97,7 @@ class Multicast(HandleKind):
         single = False
         return MulticastGroup(name, path, 1, single, size, declared, unit, found, team, devices=team)
 
-    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
+    def group_steps(self, groups: Sequence[Any]) -> Steps:
         from memtopo.kinds.multicast.steps import CreateMulticast, ImportMulticast
         from memtopo.kinds.step import HandleReference
 

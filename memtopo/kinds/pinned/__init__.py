@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -16,15 +16,12 @@ from memtopo.geometry.groups import EqualGroup, Origin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.device_names import built_in
 from memtopo.kinds.external import FROM, from_process
-from memtopo.kinds.kind import Kind, Rule, Scope, Words
+from memtopo.kinds.kind import Kind, Rule, Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, require_gpu, together, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, Count, Devices, OffsetBytes, PositiveBytes, ProducerText
 from memtopo.language.scalars import FromText, text, text_like
 from memtopo.machine import Machine
-
-if TYPE_CHECKING:
-    from memtopo.kinds.step import Step
 
 PAGE = 4 << 10
 """Unit of the offset of a part of a file that is mapped."""
@@ -189,7 +186,7 @@ class PinnedMemory(Kind):
             origin=origin,
         )
 
-    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
+    def group_steps(self, groups: Sequence[Any]) -> Steps:
         from memtopo.kinds.pinned.steps import PINNED, AllocatePinned, MapFile, RegisterMemory
         from memtopo.kinds.step import HandleReference
 

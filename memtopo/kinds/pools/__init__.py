@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -27,15 +27,12 @@ from memtopo.geometry.groups import LocatedGroup, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.access.grants import access_trial, can_access
 from memtopo.kinds.device_names import has_set
-from memtopo.kinds.kind import Kind, Rule, Scope, Words
+from memtopo.kinds.kind import Kind, Rule, Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, attempt, require_gpu, together, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, Devices, one_or_more_of
 from memtopo.language.scalars import FromText, FromWord, bytes_or, text_like
 from memtopo.machine import Machine
-
-if TYPE_CHECKING:
-    from memtopo.kinds.step import Step
 
 RESERVED = 32 << 20
 """Unit of the memory that a pool reserves (fact 80)."""
@@ -206,7 +203,7 @@ class Pools(Kind):
             home=users[0],
         )
 
-    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
+    def group_steps(self, groups: Sequence[Any]) -> Steps:
         from memtopo.kinds.pools.steps import CreatePool, SetPoolAccess, SetPoolAttribute
 
         for group in groups:

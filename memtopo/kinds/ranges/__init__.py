@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
@@ -20,7 +20,7 @@ from memtopo.geometry.groups import Backing, ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Part, Placement
 from memtopo.geometry.sizing import rounded_up
 from memtopo.kinds.exportable import ExportGroup
-from memtopo.kinds.kind import Kind, ResolutionStage, Rule, Scope, Words
+from memtopo.kinds.kind import Kind, ResolutionStage, Rule, Scope, Steps, Words
 from memtopo.kinds.mappings import granules, resolve_slices
 from memtopo.kinds.mappings.fill import fitting_size, keys_by_range
 from memtopo.kinds.resolution import Refused, attempt, require_on_gpu, together, whole_granules
@@ -28,9 +28,6 @@ from memtopo.language.entries import Entry
 from memtopo.language.fields import Address, Boolean, Count, OwnName, PositiveAmount, Rounding, SizeOrFill
 from memtopo.language.scalars import one_or_more
 from memtopo.machine import Machine
-
-if TYPE_CHECKING:
-    from memtopo.kinds.step import Step
 
 
 class Elastic(Entry):
@@ -101,7 +98,7 @@ class Ranges(Kind):
             scope.leave_out(self)
             scope.slices.clear()
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+    def steps(self, geometry: Geometry, machine: Machine) -> Steps:
         from memtopo.kinds.ranges.steps import ReserveRange
 
         groups = geometry.of(RangeGroup).values()
