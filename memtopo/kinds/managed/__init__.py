@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -105,8 +106,10 @@ class ManagedAllocation(Group):
 
         Memory of the host or of one stream excludes GPUs that cannot use it while the CPU may.
         """
-        ordinals = [self.home, *sorted(self.contexts - {self.home})]
-        usable = (each for each in ordinals if self.attach == "global" or machine is None or _concurrent(machine, each))
+        usable: Iterable[int] = [self.home, *sorted(self.contexts - {self.home})]
+        if machine and self.attach != "global":
+            name, devices = Attribute.CONCURRENT_MANAGED_ACCESS.name, machine.devices
+            usable = (each for each in usable if devices[each].attributes.get(name))
         return tuple(Grant(location, Access.RW) for location in (*map(gpu, usable), Location(LocationKind.HOST)))
 
     def details(self) -> Iterator[str]:
@@ -188,13 +191,20 @@ class ManagedMemory(Kind):
 
     def group_steps(self, groups: Sequence[Any]) -> Steps:
         """Steps of all allocations, then of all advice, attachments and migrations."""
-        from memtopo.kinds.managed.steps import AllocateManaged, AttachStream, Prefetch
+        from memtopo.kinds.managed.steps import Advise, AllocateManaged, AttachStream, Prefetch
 
         for group in groups:
             attach, preferred = _FLAGS[group.attach], group.prefer or gpu(group.home)
             yield AllocateManaged(group.path, group.name, group.home, group.size, attach, preferred)
         for group in groups:
-            yield from _advise(group)
+            about = group.name, group.home
+            if group.read_mostly:
+                # With any GPU the advice is the same, with a NUMA node it has no effect (fact 71).
+                yield Advise((*group.path, "read_mostly"), *about, Advice.SET_READ_MOSTLY, gpu(group.home))
+            if group.prefer:
+                yield Advise((*group.path, "prefer"), *about, Advice.SET_PREFERRED_LOCATION, group.prefer)
+            for location in group.accessed_by:
+                yield Advise((*group.path, "accessed_by"), *about, Advice.SET_ACCESSED_BY, location)
         for group in groups:
             if group.stream is not None:
                 yield AttachStream(group.path, group.name, group.home)
@@ -210,26 +220,20 @@ class ManagedMemory(Kind):
 def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT701 for GPUs that do not support managed memory, or advice about it (fact 60)."""
     for group in geometry.of(ManagedAllocation).values():
-        if diagnostic := _memory(group, machine) or _advice(group, machine):
-            yield diagnostic
+        yield from islice(_faults(group, machine), 1)
 
 
-def _concurrent(machine: Machine, ordinal: int) -> bool:
-    """Return true if a GPU and the CPU may use managed memory concurrently."""
-    return bool(machine.devices[ordinal].attributes.get(Attribute.CONCURRENT_MANAGED_ACCESS.name))
-
-
-def _advise(group: ManagedAllocation) -> Steps:
-    from memtopo.kinds.managed.steps import Advise
-
-    path, name, home = group.path, group.name, group.home
-    if group.read_mostly:
-        # With any GPU the advice is the same, with a NUMA node it has no effect (fact 71).
-        yield Advise((*path, "read_mostly"), name, home, Advice.SET_READ_MOSTLY, gpu(home))
-    if group.prefer:
-        yield Advise((*path, "prefer"), name, home, Advice.SET_PREFERRED_LOCATION, group.prefer)
-    for location in group.accessed_by:
-        yield Advise((*path, "accessed_by"), name, home, Advice.SET_ACCESSED_BY, location)
+def _faults(group: ManagedAllocation, machine: Machine) -> Iterator[Diagnostic]:
+    what = f"managed memory {group.name!r}"
+    for ordinal in sorted(group.contexts):
+        if (trial := machine.trial(gpu(ordinal), "managed")).refused:
+            message = f"{what} does not work on gpu{ordinal} of this machine"
+            yield Diagnostic("MT701", message, group.path, "key", notes=(trial_reason(trial),), help="declare a chunk")
+    for path, location in _requests(group):
+        if (trial := machine.trial(location, "concurrent")).refused:
+            message = f"{what}: {location} of this machine does not support {str(path[-1])!r}"
+            notes = (_ADVICE, trial_reason(trial))
+            yield Diagnostic("MT701", message, path, notes=notes, help=f"leave {str(path[-1])!r} out")
 
 
 def _one(scope: Scope, name: NamedDevice | None, path: Path) -> Location | None:
@@ -245,23 +249,6 @@ def _refuse_nodes(path: Path, locations: Sequence[Location]) -> None:
             note = "the driver returns INVALID_VALUE for a NUMA node (fact 60)"
             where = (*path, "accessed_by", index) if len(locations) > 1 else (*path, "accessed_by")
             raise Refused(Diagnostic("MT701", message, where, notes=(note,), help="write host"))
-
-
-def _memory(group: ManagedAllocation, machine: Machine) -> Diagnostic | None:
-    for ordinal in sorted(group.contexts):
-        if (trial := machine.trial(gpu(ordinal), "managed")).refused:
-            message = f"managed memory {group.name!r} does not work on gpu{ordinal} of this machine"
-            return Diagnostic("MT701", message, group.path, "key", notes=(trial_reason(trial),), help="declare a chunk")
-    return None
-
-
-def _advice(group: ManagedAllocation, machine: Machine) -> Diagnostic | None:
-    for path, location in _requests(group):
-        if (trial := machine.trial(location, "concurrent")).refused:
-            message = f"managed memory {group.name!r}: {location} of this machine does not support {str(path[-1])!r}"
-            notes = (_ADVICE, trial_reason(trial))
-            return Diagnostic("MT701", message, path, notes=notes, help=f"leave {str(path[-1])!r} out")
-    return None
 
 
 def _requests(group: ManagedAllocation) -> Iterator[tuple[Path, Location]]:

@@ -119,10 +119,9 @@ def mapping_steps(geometry: Geometry, machine: Machine, step: Callable[..., Step
 
 def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT305 for mappings past the end of a range, which the driver maps into the next reservation (fact 15)."""
-    for placements in geometry.placements.values():
-        for placement in placements:
-            if placement.end > placement.range.size:
-                yield _past(placement)
+    for placement in chain.from_iterable(geometry.placements.values()):
+        if placement.end > placement.range.size:
+            yield _past(placement)
 
 
 def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -236,10 +235,8 @@ def _past(placement: Placement) -> Diagnostic:
     label = group.label(placement.instance)
     chunk = placement.chunk.label(placement.index(fits))
     start = placement.offset + fits * size
-    if start >= group.size:
-        message = f"{chunk!r} would start at {exact(start)} of {label!r}, which ends at {exact(group.size)}"
-    else:
-        message = f"{chunk!r} would end at {exact(start + size)} of {label!r}, which ends at {exact(group.size)}"
+    would = f"start at {exact(start)}" if start >= group.size else f"end at {exact(start + size)}"
+    message = f"{chunk!r} would {would} of {label!r}, which ends at {exact(group.size)}"
     notes = (f"the driver would map it into the addresses after {label!r}",)
     labels = (Label(f"{exact(group.size)} declared here", (*group.path, "size")),)
     help = f"increase the size of {group.name!r} to {exact(placement.end)}, or map less"

@@ -233,24 +233,27 @@ def _gpus(scope: Scope, entry: Pinned, path: Path) -> tuple[int, ...]:
 
 
 def _require_consistent(scope: Scope, entry: Pinned, path: Path) -> None:
-    """Raise `Refused` for a name, keys, an offset and a producer that the entry cannot have."""
-    name = str(path[-1])
-    wrong = [*_misnamed(name, path), *_contradicting(entry, path), *_unaligned(entry, path)]
+    """Raise `Refused` for a name, keys, an offset and a producer that the entry cannot have.
+
+    A name must not hide a device, or `pinned`, where a state says what keeps offloaded bytes.
+    """
+    name, offset = str(path[-1]), entry.offset.bytes(1) if entry.offset else 0
+    wrong: list[Diagnostic] = []
+    if (what := built_in(name)) or name == PinnedMemory.section:
+        own = "stands for pinned memory of the layout's own under 'offload'"
+        message = f"{name!r} {f'is the built-in name of {what}' if what else own}"
+        wrong.append(Diagnostic("MT203", message, path, "key", help="choose another name"))
+    wrong += _contradicting(entry, path)
+    if offset % PAGE:
+        below = offset - offset % PAGE
+        message = f"pinned memory {name!r} begins at {exact(offset)} of its file, which is no multiple of a page"
+        help = f"write {f'{below}B' if below else '0'} or {below + PAGE}B"
+        notes = (f"the system maps files in pages of {exact(PAGE)}",)
+        wrong.append(Diagnostic("MT716", message, (*path, "offset"), notes=notes, help=help))
     if entry.source:
         wrong += from_process(f"pinned memory {name!r}", path, entry.source, scope.siblings.names)
     if wrong:
         raise Refused(*wrong)
-
-
-def _misnamed(name: str, path: Path) -> Iterator[Diagnostic]:
-    """Yield MT203 for a name that would hide a device, or `pinned`, where a state says what keeps offloaded bytes."""
-    if what := built_in(name):
-        message = f"{name!r} is the built-in name of {what}"
-    elif name == PinnedMemory.section:
-        message = f"{name!r} stands for pinned memory of the layout's own under 'offload'"
-    else:
-        return
-    yield Diagnostic("MT203", message, path, "key", help="choose another name")
 
 
 def _contradicting(entry: Pinned, path: Path) -> Iterator[Diagnostic]:
@@ -274,17 +277,6 @@ def _contradicting(entry: Pinned, path: Path) -> Iterator[Diagnostic]:
     for key in (key for key, given in whole.items() if given and shared == "from"):
         message = f"pinned memory {name!r} has {key!r}, and what a producer sends is registered as a whole"
         yield Diagnostic("MT715", message, (*path, key), "key", help=f"leave {key!r} out, and view parts of it")
-
-
-def _unaligned(entry: Pinned, path: Path) -> Iterator[Diagnostic]:
-    """Yield MT716 for an offset between pages."""
-    offset = entry.offset.bytes(1) if entry.offset else 0
-    if offset % PAGE:
-        below = offset - offset % PAGE
-        message = f"pinned memory {path[-1]!r} begins at {exact(offset)} of its file, which is no multiple of a page"
-        help = f"write {f'{below}B' if below else '0'} or {below + PAGE}B"
-        notes = (f"the system maps files in pages of {exact(PAGE)}",)
-        yield Diagnostic("MT716", message, (*path, "offset"), notes=notes, help=help)
 
 
 PINNED_MEMORY = PinnedMemory()

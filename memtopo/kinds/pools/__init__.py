@@ -25,6 +25,7 @@ from memtopo.driver.types import (
 )
 from memtopo.geometry.groups import LocatedGroup, gpus
 from memtopo.geometry.model import Geometry
+from memtopo.geometry.sizing import rounded_up
 from memtopo.kinds.access.grants import access_trial, can_access
 from memtopo.kinds.device_names import has_set
 from memtopo.kinds.kind import Kind, Rule, Scope, Steps, Words
@@ -167,7 +168,9 @@ class Pools(Kind):
     }
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
-        allocations = _allocations(scope)
+        allocations: dict[str, list[tuple[int, int | None]]] = {}
+        for each in scope.spec.section("allocations").values():
+            allocations.setdefault(each.pool, []).append((rounded_up(each.size.bytes(1), ALIGNED), each.count))
         for name, entry in scope.spec.section(self.section).items():
             group = yield from attempt(self.resolve_entry, scope, entry, scope.spec.at(self.section, name))
             if group:
@@ -314,30 +317,12 @@ def _memory(machine: Machine, location: Location) -> int:
     return machine.node_bytes.get(location, 0)
 
 
-def _allocations(scope: Scope) -> Mapping[str, Sequence[tuple[int, int | None]]]:
-    """Size and count of the entries that allocate from each pool, by the name of the pool."""
-    found: dict[str, list[tuple[int, int | None]]] = {}
-    for entry in scope.spec.section("allocations").values():
-        found.setdefault(entry.pool, []).append((entry.size.bytes(1), entry.count))
-    return found
-
-
 def _reserved(allocations: Sequence[tuple[int, int | None]], pools: int) -> Iterator[int]:
-    """Bytes that each of some pools reserves for its allocations, which lie side by side (fact 80)."""
-    whole = sum(_aligned(size) * ((count or pools) // pools) for size, count in allocations)
-    # Pool i has one more of each entry whose count leaves a remainder above i.
-    more = [0] * (pools + 1)
-    for size, count in allocations:
-        more[0] += _aligned(size)
-        more[(count or pools) % pools] -= _aligned(size)
-    rest = 0
+    """Bytes that each of some pools reserves for its allocations, by aligned size and count (fact 80)."""
     for index in range(pools):
-        rest += more[index]
-        yield -(-(whole + rest) // RESERVED) * RESERVED
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNED) * ALIGNED
+        # A pool has one more of each entry whose count leaves a remainder above its index.
+        sizes = (size * ((count or pools) // pools + (index < (count or pools) % pools)) for size, count in allocations)
+        yield rounded_up(sum(sizes), RESERVED)
 
 
 POOLS = Pools()

@@ -219,8 +219,11 @@ def imported_once(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT712 for allocations that a process imports twice: the first free would unmap both (fact 82)."""
     found: dict[tuple[str, object], AllocationGroup] = {}
     for group in geometry.of(AllocationGroup).values():
-        for handle in _handles(group):
-            other = found.setdefault(handle, group)
+        for index in range(group.count if group.origin else 0):
+            assert group.origin
+            holder, number = group.origin.of(index)
+            named = group.origin.resource(number) or (group.origin.export, number)
+            other = found.setdefault((holder, named), group)
             if other is not group:
                 message = f"import {group.name!r} is of an allocation that {other.name!r} imports, too"
                 label = Label("imported here", other.path, "key")
@@ -235,15 +238,6 @@ def imported_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
     for group in geometry.of(AllocationGroup).values():
         if group.origin:
             yield from unreachable(f"import {group.name!r}", group.path, group.locations, group.accessed_by, machine)
-
-
-def _handles(group: AllocationGroup) -> Iterator[tuple[str, object]]:
-    """Holder of each imported allocation with what names it there; of own allocations there are none."""
-    if group.origin is None:
-        return
-    for index in range(group.count):
-        holder, number = group.origin.of(index)
-        yield holder, group.origin.resource(number) or (group.origin.export, number)
 
 
 def _imported(imported: Imported, size: int, pools: tuple[str, ...]) -> AllocationGroup:

@@ -294,29 +294,21 @@ def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
     furthest: RangeGroup | None = None
     found = 0
     for group in fixed:
-        wrong = None
+        what, message, where = f"range {group.name!r} is fixed", "", (*group.path, "address")
+        labels: tuple[Label, ...] = ()
+        notes: tuple[str, ...] = ()
         if in_use and group.address <= _CONTEXTS < _end(group):
-            wrong = _over_contexts(group)
+            message = f"{what} over {_CONTEXTS:#x}, where the driver keeps contexts"
+            notes = ("it would be reserved at another address (fact 11)",)
         elif furthest and group.address < _end(furthest):
-            wrong = _both_fixed(furthest, group)
-        if wrong:
-            yield wrong._replace(help=_nearest(group, fixed)) if found < SUGGESTED else wrong
+            message = f"{what} at {group.address:#x}, but {furthest.name!r} ends at {_end(furthest):#x}"
+            labels = (Label(f"{furthest.name!r} is fixed here", (*furthest.path, "address")),)
+        if message:
+            help = _nearest(group, fixed) if found < SUGGESTED else None
+            yield Diagnostic("MT307", message, where, labels=labels, notes=notes, help=help)
             found += 1
         if furthest is None or _end(group) > _end(furthest):
             furthest = group
-
-
-def _over_contexts(group: RangeGroup) -> Diagnostic:
-    message = f"range {group.name!r} is fixed over {_CONTEXTS:#x}, where the driver keeps contexts"
-    notes = ("it would be reserved at another address (fact 11)",)
-    return Diagnostic("MT307", message, (*group.path, "address"), notes=notes)
-
-
-def _both_fixed(first: RangeGroup, second: RangeGroup) -> Diagnostic:
-    ends = f"{first.name!r} ends at {_end(first):#x}"
-    message = f"range {second.name!r} is fixed at {second.address:#x}, but {ends}"
-    label = Label(f"{first.name!r} is fixed here", (*first.path, "address"))
-    return Diagnostic("MT307", message, (*second.path, "address"), labels=(label,))
 
 
 def _aligned(group: RangeGroup, unit: int) -> str | None:
