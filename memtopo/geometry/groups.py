@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import ClassVar, NamedTuple
 
@@ -102,6 +102,7 @@ class InnerPart(NamedTuple):
     path: Path
 
 
+@dataclass(frozen=True, slots=True)
 class Group:
     """Base of all groups: one object with a name, or `count` objects with a name and numbers.
 
@@ -109,7 +110,6 @@ class Group:
     0 if the objects are not memory. `counted` is true if the entry has a `count`, so that its objects have numbers.
     """
 
-    __slots__ = ()
     noun: ClassVar[str]
     """Noun for one object in messages."""
     addressed: ClassVar[bool] = False
@@ -122,10 +122,11 @@ class Group:
     """Word of the wire protocol for the objects; None if they cannot be offered."""
     name: str
     path: Path
-    count: int
-    counted: bool
-    size: int
-    origin: Origin | None
+    _: KW_ONLY
+    count: int = 1
+    counted: bool = False
+    size: int = 0
+    origin: Origin | None = None
 
     @property
     def produced(self) -> bool:
@@ -234,18 +235,7 @@ class TakenShare(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class EqualGroup(Group):
-    """Base of groups of `count` equal objects of `size` bytes."""
-
-    name: str
-    path: Path
-    count: int
-    counted: bool
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkGroup(EqualGroup):
+class ChunkGroup(Group):
     """Equal chunks that one entry declares: `count` of `size` bytes, distributed round-robin over `locations`.
 
     Locations without a chunk are left out. `declared` is the size before `round: up`, and `granule` the granularity of
@@ -264,7 +254,6 @@ class ChunkGroup(EqualGroup):
     properties: tuple[Properties, ...]
     distinct_locations: tuple[Location, ...]
     """Locations of the chunks, without repetition."""
-    origin: Origin | None = None
     limit: int | None = None
     parts: tuple[NamedPart, ...] = field(default=())
     gone: tuple[tuple[int, int], ...] = ()
@@ -336,7 +325,7 @@ class Backing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RangeGroup(EqualGroup):
+class RangeGroup(Group):
     """Equal ranges that one entry declares: `count` reservations of `size` bytes; elastic ones have an `elastic`."""
 
     noun = "range"
@@ -347,7 +336,6 @@ class RangeGroup(EqualGroup):
     align: int
     address: int
     fixed: bool
-    origin: None = None
     elastic: Backing | None = None
     fitted: bool = False
     """True if the size follows from what is mapped into the range."""
@@ -370,11 +358,10 @@ class RangeGroup(EqualGroup):
 
 
 @dataclass(frozen=True, slots=True)
-class LocatedGroup(EqualGroup):
+class LocatedGroup(Group):
     """Equal objects distributed round-robin over `locations`: `count` of them, created by this process or imported."""
 
     locations: tuple[Location, ...] = field()  # else the property of the base would be its default
-    origin: Origin | None = None
 
     def location_of(self, index: int) -> Location:
         """Location of one object."""

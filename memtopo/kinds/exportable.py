@@ -167,17 +167,11 @@ class ExportGroup(Group):
 
     noun = "export"
 
-    name: str
-    path: Path
     exporter: ExportKind
     """Kind of the exported objects, or their export as dma-bufs."""
     via: Via
     group: Group
     first: int
-    count: int
-    counted: bool
-    size: int
-    origin: None = None
     commit: bool = False
     """True if a writer commits the content before others may import it."""
     dma_buf: DmaBufMemory | None = None
@@ -267,7 +261,11 @@ class Imported:
         """Name of the entry."""
         return str(self.path[-1])
 
+    @property
+    def common(self) -> dict[str, Any]:
+        """Fields that all groups have in common."""
+        return {"count": self.count, "counted": self.counted, "origin": self.origin}
+
     def located(self, group: type[L], size: int, **properties: Any) -> L:
         """Group of a class with these objects, of `size` bytes each."""
-        located = self.name, self.path, self.count, self.counted, size, self.locations, self.origin
-        return group(*located, **properties)
+        return group(self.name, self.path, self.locations, size=size, **self.common, **properties)

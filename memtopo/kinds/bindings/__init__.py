@@ -74,20 +74,13 @@ class Binding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BindGroup(Group):
-    """Everything that a process binds to one object."""
+    """Everything that a process binds to one object; `size` are the bytes of the GPU with the most."""
 
     noun = "binding"
     bound_to_context = False
 
-    name: str
-    path: Path
     object: MulticastGroup
     bindings: tuple[Binding, ...]
-    size: int
-    """Bytes of the GPU with the most."""
-    count: int = 1
-    counted: bool = False
-    origin: None = None
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -143,7 +136,7 @@ class Bindings(Kind):
             memory = _chunks(scope, each.chunk, where) if each.chunk else _mapped(scope, each.range, where)
             start = each.offset.bytes(target.granule) if each.offset else None
             found += _placed(memory, where, start, ends)
-        return BindGroup(target.name, path, target, tuple(found), max(ends.values(), default=0))
+        return BindGroup(target.name, path, target, tuple(found), size=max(ends.values(), default=0))
 
     def steps(self, geometry: Geometry, machine: Machine) -> Steps:
         if not geometry.of(BindGroup) and not geometry.of(MulticastGroup):

@@ -136,9 +136,8 @@ class Chunks(HandleKind):
 
 def _imported(imported: Imported, size: int, unit: int, found: Mapping[Location, Properties]) -> ChunkGroup:
     properties, distinct = tuple(map(found.__getitem__, imported.locations)), tuple(dict.fromkeys(imported.locations))
-    name, path, count, counted = imported.name, imported.path, imported.count, imported.counted
-    own = name, path, count, counted, size, size, unit, properties, distinct
-    return ChunkGroup(*own, imported.origin, imported.limit)
+    own = imported.name, imported.path, size, unit, properties, distinct
+    return ChunkGroup(*own, size=size, limit=imported.limit, **imported.common)
 
 
 def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:

@@ -37,7 +37,7 @@ def resolve_chunks(scope: Scope, entry: Chunk, path: Path, mapped: Callable[[], 
     properties = tuple([taken._replace(location=location) for location in listed])
     unit, counted = _granule(scope.machine, properties), entry.count is not None or has_set(entry.location)
     limit = 0 if entry.elastic else None  # none is known yet
-    group = ChunkGroup(str(path[-1]), path, 0, counted, 0, 0, unit, properties, tuple(listed), limit=limit)
+    group = ChunkGroup(str(path[-1]), path, 0, unit, properties, tuple(listed), count=0, counted=counted, limit=limit)
     largest = _largest(scope, entry, group, number, mapped)
     created = _created(scope, entry, largest, mapped)
     used = scope.devices.distributed(listed, largest.count, path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -80,13 +80,8 @@ class External(Entry):
 class ProducedGroup(Group):
     """Base of groups of external objects, which a producer outside of the spec creates on `location`."""
 
-    name: str
-    path: Path
     location: Location
-    origin: Origin
-    size: int = 0
-    count: int = 1
-    counted: bool = False
+    origin: Origin = field(kw_only=True)
 
     @property
     def produced(self) -> bool:
@@ -186,7 +181,7 @@ class ExternalObjects(Kind):
         ]
         location = producer_gpu(scope, what, entry.device, path, wrong)
         origin = producer_origin(name, entry.source, DMABUF if entry.via == DMABUF else "opaque_fd")
-        return ExternalObject(name, path, location, origin, size, dedicated=entry.dedicated, buffers=parts)
+        return ExternalObject(name, path, location, origin=origin, size=size, dedicated=entry.dedicated, buffers=parts)
 
     def group_steps(self, groups: Sequence[Any]) -> Steps:
         """Steps of the section. The whole object is mapped first, which checks its declared size.

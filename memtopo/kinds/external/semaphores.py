@@ -159,7 +159,7 @@ class Semaphores(Kind):
         location = producer_gpu(scope, what, entry.device, path, wrong)
         origin = producer_origin(name, entry.source, "timeline_fd" if timeline else "opaque_fd")
         wait, signal = (0 if point is True else point for point in (entry.wait, entry.signal))
-        return ImportedSemaphore(name, path, location, origin, timeline=timeline, wait=wait, signal=signal)
+        return ImportedSemaphore(name, path, location, timeline, wait, signal, origin=origin)
 
     def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         from memtopo.kinds.external.steps import DuplicateDescriptor, ImportSemaphore

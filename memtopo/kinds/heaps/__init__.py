@@ -77,19 +77,15 @@ class HeapGroup(ChunkGroup):
 
 @dataclass(frozen=True, slots=True)
 class BackupGroup(Group):
-    """Page-locked memory that grows with a heap, and keeps its bytes in states that offload it to `pinned`."""
+    """Page-locked memory that grows with a heap, and keeps its bytes in states that offload it to `pinned`.
+
+    `size` is the limit of the heap, 0 if it has none.
+    """
 
     noun = "backup"
     memory = True
 
-    name: str
-    path: Path
-    size: int
-    """The limit of the heap in bytes; 0 if it has none."""
     gpu: int
-    count: int = 1
-    counted: bool = False
-    origin: None = None
 
     def location_of(self, index: int) -> Location:
         """The host."""
@@ -191,22 +187,10 @@ def _heap(scope: Scope, entry: Heap, path: Path) -> tuple[HeapGroup, RangeGroup]
     declared, note = entry.size.bytes(unit), granularity_note(unit, [location])
     rounding = entry.round is not None
     size = whole_granules("MT302", f"heap {name!r}", declared, unit, (*path, "size"), note, rounding=rounding)
-    heap = HeapGroup(name, path, 0, False, unit, unit, unit, (given,), (location,))  # noqa: FBT003 positional as in all groups
+    heap = HeapGroup(name, path, unit, unit, (given,), (location,), count=0, size=unit)
     limited = _limited(scope, heap, entry.limit, size)
-    addresses = RangeGroup(
-        name,
-        path,
-        count=1,
-        counted=False,
-        size=size,
-        declared=declared,
-        granule=unit,
-        align=0,
-        address=0,
-        fixed=False,
-        elastic=Backing((limited,), None, sized_by_program=True),
-    )
-    return limited, addresses
+    backing = Backing((limited,), None, sized_by_program=True)
+    return limited, RangeGroup(name, path, declared, unit, 0, 0, fixed=False, elastic=backing, size=size)
 
 
 _GPU = "the work of a GPU is awaited before its memory is freed"

@@ -106,7 +106,7 @@ class Buffers(IpcKind):
         each = entry.count is None and has_set(entry.location)  # one for each device of a set
         count, counted = entry.count or (len(listed) if each else 1), entry.count is not None or each
         locations = scope.devices.distributed(listed, count, path)
-        return BufferGroup(name, path, count, counted, size, locations, declared=declared)
+        return BufferGroup(name, path, locations, declared, count=count, counted=counted, size=size)
 
     def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         from memtopo.kinds.ipc.steps import AliasBuffer, AllocateBuffer, OpenBuffer
@@ -183,7 +183,7 @@ class Events(IpcKind):
         location = scope.devices.resolve(entry.device, (*path, "device"))
         require_on_gpu(f"event {name!r}", [location], (*path, "device"))
         shared = scope.exports(self.group.noun, name)
-        return EventGroup(name, path, 1, counted=False, size=0, locations=(location,), shared=shared)
+        return EventGroup(name, path, (location,), shared=shared)
 
     def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         from memtopo.kinds.ipc.steps import AliasEvent, CreateEvent, OpenEvent

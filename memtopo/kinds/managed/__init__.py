@@ -62,9 +62,6 @@ class ManagedAllocation(Group):
     noun = "managed memory"
     addressed = memory = True
 
-    name: str
-    path: Path
-    size: int
     attach: Literal["global", "host", "single"]
     home: int
     prefer: Location | None = None
@@ -72,9 +69,6 @@ class ManagedAllocation(Group):
     read_mostly: bool = False
     prefetch: Location | None = None
     oversubscribe: bool = False
-    count: int = 1
-    counted: bool = False
-    origin: None = None
 
     @property
     def contexts(self) -> frozenset[int]:

@@ -186,9 +186,8 @@ def fitting_size(scope: Scope, name: str, keys: Sequence[str], count: int | None
             message = f"the size of {name!r} follows from its mappings, and 'each: fill' from its size"
             label = Label("as many as fit", (*filled.path, "each"))
             raise Refused(Diagnostic("MT314", message, path, labels=(label,), help="write one of them as a number"))
-        group = RangeGroup(
-            name, path[:-1], count or 1, count is not None, _UNBOUNDED, _UNBOUNDED, unit, 0, 0, fixed=False
-        )
+        one = RangeGroup(name, path[:-1], _UNBOUNDED, unit, 0, 0, fixed=False, size=_UNBOUNDED)
+        group = replace(one, count=count or 1, counted=count is not None)
         content, diagnostics = collected(resolve_content(scope.spec.at("map", key), group, slices))
         if not content.complete:
             raise Refused(*diagnostics)

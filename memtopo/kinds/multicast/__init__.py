@@ -94,8 +94,7 @@ class Multicast(HandleKind):
             partial(whole_granules, "MT301", what, declared, unit, at, note, rounding=rounding),
         )
         found, team = tuple(Properties(each, handles) for each in listed), tuple(listed)
-        single = False
-        return MulticastGroup(name, path, 1, single, size, declared, unit, found, team, devices=team)
+        return MulticastGroup(name, path, declared, unit, found, team, size=size, devices=team)
 
     def group_steps(self, groups: Sequence[Any]) -> Steps:
         from memtopo.kinds.multicast.steps import CreateMulticast, ImportMulticast

@@ -12,7 +12,7 @@ from pydantic import Field
 from memtopo.common.units import exact, shorten
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.types import Access, Grant, HostFlags, Location, LocationKind, RegisterFlags, gpu
-from memtopo.geometry.groups import EqualGroup, Origin
+from memtopo.geometry.groups import Group, Origin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.device_names import built_in
 from memtopo.kinds.external import FROM, from_process
@@ -75,7 +75,7 @@ class Pinned(Entry):
 
 
 @dataclass(frozen=True, slots=True)
-class PinnedGroup(EqualGroup):
+class PinnedGroup(Group):
     """Equal objects of page-locked host memory that one entry declares: `count` of `size` bytes.
 
     They are allocated in the context of the first of `gpus` (ordinals). With a `file` or an `origin` they are parts of
@@ -91,7 +91,6 @@ class PinnedGroup(EqualGroup):
     file: str = ""
     offset: int = 0
     read_only: bool = False
-    origin: Origin | None = None
 
     @property
     def registered(self) -> bool:

@@ -116,7 +116,8 @@ class States(Kind):
                 if heap and not heap.inside and heap.heap not in scope.of(BackupGroup):
                     group = scope.of(HeapGroup)[heap.heap]
                     gpu = copying_gpu(scope.geometry(), group)
-                    yield from scope.add(self, group.name, BackupGroup(group.name, where, group.limit_bytes or 0, gpu))
+                    backup = BackupGroup(group.name, where, gpu, size=group.limit_bytes or 0)
+                    yield from scope.add(self, group.name, backup)
                 continue
             found = yield from attempt(_chunks, scope, reference, where, "key")
             keeper = yield from attempt(_keeper, scope, device, where)
@@ -139,7 +140,7 @@ class States(Kind):
             unit = 1 if pinned or entry else granule(scope.machine, Properties(location))
             size = rounded_up((stop - first) * group.size, unit)
             device = next(iter(scope.geometry().gpus), 0) if pinned else None
-            yield from scope.add(self, label, OffloadArea(label, path, size, location, device, entry))
+            yield from scope.add(self, label, OffloadArea(label, path, location, device, entry, size=size))
         return Absent(group, first, stop, label, path)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:

@@ -49,16 +49,10 @@ class StateGroup(Group):
 
     noun = "layout state"
 
-    name: str
-    path: Path
     absent: tuple[Absent, ...]
     emptied: tuple[str, ...] = ()
     """Labels of the elastic ranges and heaps in which nothing is mapped."""
     heaps: tuple[HeapOffload, ...] = ()
-    count: int = 1
-    counted: bool = False
-    size: int = 0
-    origin: None = None
 
     @property
     def locations(self) -> Sequence[Location]:
@@ -76,16 +70,10 @@ class OffloadArea(Group):
     noun = "offload area"
     memory = True
 
-    name: str
-    path: Path
-    size: int
     location: Location
     pinned: int | None
     """GPU in whose context page-locked memory is allocated; None for a chunk or a part."""
     inside: PinnedGroup | None = None
-    count: int = 1
-    counted: bool = False
-    origin: None = None
 
     def location_of(self, index: int) -> Location:
         """Location of the memory."""
