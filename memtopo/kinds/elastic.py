@@ -203,10 +203,10 @@ class ElasticContent:
             at = high
 
 
-ELASTIC_POOLS: LayoutTable[str, ElasticChunkPool] = LayoutTable("elastic chunks")
+ELASTIC_POOLS = LayoutTable[str, ElasticChunkPool]()
 """Elastic chunks by the name of their entry; their handles are in `Layout.chunks`."""
 
-ELASTIC_CONTENTS: LayoutTable[str, ElasticContent] = LayoutTable("elastic ranges")
+ELASTIC_CONTENTS = LayoutTable[str, ElasticContent]()
 """What is mapped in elastic ranges; `Layout.mappings` has the fixed mappings only."""
 
 
@@ -217,7 +217,7 @@ class HeapTable(Protocol):
         """Return the allocations that have memory now, as chunks in the range of the heap."""
 
 
-HEAPS: LayoutTable[str, HeapTable] = LayoutTable("heaps")
+HEAPS = LayoutTable[str, HeapTable]()
 """Heaps by the label of their range."""
 
 

@@ -86,14 +86,6 @@ class HandleSource:
 class LayoutTable(Generic[K, V]):
     """Kind of live objects, declared beside the steps that create them; `Layout.of` returns these by their label."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"LayoutTable({self.name!r})"
-
 
 @dataclass(slots=True, eq=False)
 class Layout:

@@ -87,10 +87,7 @@ class Alias(Step):
     """Step that would import the object in another process."""
     phase = Phase.IMPORT
     undo_verb = "forget alias"
-
-    @property
-    def calls(self) -> int:
-        return 0
+    calls = 0
 
     @property
     def provides(self) -> Hashable:

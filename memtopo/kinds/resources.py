@@ -21,16 +21,16 @@ class Wait(NamedTuple):
     holder: str
 
 
-WAITING: LayoutTable[int, Wait] = LayoutTable("waits")
+WAITING = LayoutTable[int, Wait]()
 """Pending wait of each GPU's stream; removed when a query reports the stream as done."""
 
-MODULES: LayoutTable[int, int] = LayoutTable("kernels")
+MODULES = LayoutTable[int, int]()
 """Loaded kernels by GPU."""
-STREAMS: LayoutTable[int, int] = LayoutTable("streams")
+STREAMS = LayoutTable[int, int]()
 """Stream of each GPU that waits for external semaphores, or that managed memory is attached to."""
-AWAITED: LayoutTable[int, int] = LayoutTable("awaited streams")
+AWAITED = LayoutTable[int, int]()
 """Stream of a GPU for whose work a change waits, in place of all work of the GPU."""
-ATTACHED: LayoutTable[str, int] = LayoutTable("holders")
+ATTACHED = LayoutTable[str, int]()
 """Process id of each holder that this layout has a connection to."""
 
 

@@ -39,8 +39,7 @@ class SetAccess(Step):
     call = "cuMemSetAccess"
     hints: ClassVar = {
         "NOT_SUPPORTED": ErrorHint(
-            "one of the devices cannot access the other's memory (fact 20)",
-            f"grant it to peers alone; {PROBE_ADVICE}",
+            "one of the devices cannot access the other's memory (fact 20)", f"grant it to peers alone; {PROBE_ADVICE}"
         ),
         "ALREADY_MAPPED": ErrorHint(
             "a mapping runs past its range, into what the context uses (fact 15)", DEFECT_ADVICE
@@ -48,10 +47,7 @@ class SetAccess(Step):
         "INVALID_VALUE": ErrorHint("access is set for whole mappings without a hole (fact 20)", DEFECT_ADVICE),
     }
     required: ClassVar = {"range": "range"}
-
-    @property
-    def effect(self) -> None:
-        """None: access belongs to mappings."""
+    effect = None  # access belongs to mappings
 
     @property
     def position(self) -> tuple[str, int]:

@@ -175,8 +175,7 @@ def _target(scope: Scope, path: Path) -> MulticastGroup:
     if found := scope.of(MulticastGroup).get(name):
         return found
     other = next(
-        (kind.words.article for kind in scope.kinds if kind.keys is Keys.UNIQUE and name in scope.of(kind.group)),
-        None,
+        (kind.words.article for kind in scope.kinds if kind.keys is Keys.UNIQUE and name in scope.of(kind.group)), None
     )
     if other:
         message = f"{name!r} is {other}, {BINDINGS.words.referred}"

@@ -172,15 +172,12 @@ class KeepPool(Step):
     undo_verb = "release"
     undo_call = "cuMemRelease"
     provided = "elastic chunks", "name"
+    calls = 0
 
     @property
     def chunk_source(self) -> ChunkSource:
         """Source of the chunks."""
         return Created()
-
-    @property
-    def calls(self) -> int:
-        return 0
 
     @property
     def effect(self) -> Hashable:
@@ -257,14 +254,8 @@ class LimitPool(Step):
     phase = Phase.CREATE
     verb = "limit"
     call = "cuMemCreate"
-
-    @property
-    def calls(self) -> int:
-        return 0
-
-    @property
-    def effect(self) -> None:
-        """None: the limit belongs to the pool."""
+    calls = 0
+    effect = None  # the limit belongs to the pool
 
     def refusal(self, layout: Layout, undone: Container[Hashable]) -> str | None:
         """Return why a layout does not admit the limit in a change that undoes some resources; None if it does."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -11,7 +11,7 @@ from memtopo.driver.batches import properties_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
 from memtopo.kinds.layout import Layout, LayoutTable
-from memtopo.kinds.objects import ImportStep, TryExport
+from memtopo.kinds.objects import ImportStep, ObjectStep, TryExport
 from memtopo.kinds.step import (
     DEFECT_ADVICE,
     PROBE_ADVICE,
@@ -20,7 +20,6 @@ from memtopo.kinds.step import (
     Finding,
     HandleReference,
     Phase,
-    Step,
     StepDescription,
     first_difference,
 )
@@ -29,32 +28,26 @@ _HOST = LocationKind.HOST
 """Looked up once: a member of an enumeration takes longer to find than the rest of what is done for a chunk."""
 
 
-RETAINED: LayoutTable[str, int] = LayoutTable("retained chunks")
+RETAINED = LayoutTable[str, int]()
 """References that a check has retained and not yet released, by the label of the expected chunk."""
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkStep(Step):
+class ChunkStep(ObjectStep):
     """Base of the steps that have a handle of an object of `size` bytes under its label."""
 
-    label: str
     size: int
 
-    noun: ClassVar[str] = "chunk"
-    leak: ClassVar[str] = "chunk"
-    """Noun of the object in messages about leaks."""
+    noun = leaks_as = "chunk"
     undo_verb = "release"
     undo_call = "cuMemRelease"
 
-    @property
-    def provides(self) -> Hashable:
-        return (self.noun, self.label)
+    @classmethod
+    def objects(cls, layout: Layout) -> dict[str, int]:
+        return layout.chunks
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         release_chunk(driver, layout, self.label)
-
-    def leak_name(self) -> str:
-        return f"{self.leak} {self.label}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +103,7 @@ class ImportChunk(ChunkStep, ImportStep):
     kind: HandleType
     source: HandleReference
 
-    leak = "imported chunk"
+    leaks_as = "imported chunk"
     verb = "import"
     call = "cuMemImportFromShareableHandle"
     hints: ClassVar = {

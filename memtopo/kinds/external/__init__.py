@@ -80,13 +80,10 @@ class External(Entry):
 class ProducedGroup(Group):
     """Base of groups of external objects, which a producer outside of the spec creates on `location`."""
 
+    produced = True
+
     location: Location
     origin: Origin = field(kw_only=True)
-
-    @property
-    def produced(self) -> bool:
-        """True: another API creates it."""
-        return True
 
     @property
     def contexts(self) -> frozenset[int]:
@@ -153,14 +150,8 @@ class ExternalObjects(Kind):
     group = ExternalObject
     drawn = "external"
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
-        "map": (
-            "the driver maps its buffers at their own addresses (fact 53)",
-            "declare parts under 'buffers'",
-        ),
-        "access": (
-            "access to a mapped buffer cannot be set: its GPU can read and write it (fact 53)",
-            "leave it out",
-        ),
+        "map": ("the driver maps its buffers at their own addresses (fact 53)", "declare parts under 'buffers'"),
+        "access": ("access to a mapped buffer cannot be set: its GPU can read and write it (fact 53)", "leave it out"),
         "exports": (
             "the driver exports no handle of it, and legacy IPC returns INVALID_VALUE (fact 53)",
             "import it from its producer in the other process as well",

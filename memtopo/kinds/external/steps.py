@@ -35,12 +35,12 @@ class Descriptor(NamedTuple):
     file: tuple[int, int, int]
 
 
-DESCRIPTORS: LayoutTable[str, Descriptor] = LayoutTable("descriptors")
+DESCRIPTORS = LayoutTable[str, Descriptor]()
 """Descriptors of external objects that the driver has not imported yet."""
 
-SEMAPHORE_HANDLES: LayoutTable[str, int] = LayoutTable("semaphores")
+SEMAPHORE_HANDLES = LayoutTable[str, int]()
 
-EXTERNAL_HANDLES: LayoutTable[str, int] = LayoutTable("external memory")
+EXTERNAL_HANDLES = LayoutTable[str, int]()
 """External memory. Its mapped buffers are in `Layout.memory`: `frame`, and `frame.y`."""
 
 

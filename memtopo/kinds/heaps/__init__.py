@@ -57,13 +57,9 @@ class HeapGroup(ChunkGroup):
     noun = "heap"
     addressed = True
     bound_to_context = True
+    growing = True
 
     budget: str = ""
-
-    @property
-    def growing(self) -> bool:
-        """True: a program allocates and frees memory."""
-        return True
 
     def largest_shares(self) -> Mapping[Location, int]:
         """Largest number of granules at the location; none without a limit of its own."""
@@ -84,6 +80,7 @@ class BackupGroup(Group):
 
     noun = "backup"
     memory = True
+    growing = True
 
     gpu: int
 
@@ -95,11 +92,6 @@ class BackupGroup(Group):
     def contexts(self) -> frozenset[int]:
         """The GPU in whose context it is page-locked."""
         return frozenset({self.gpu})
-
-    @property
-    def growing(self) -> bool:
-        """True: it grows with the heap."""
-        return True
 
     def demand(self) -> Mapping[Location, int]:
         """The limit of the heap, on the host."""
@@ -116,7 +108,7 @@ class Heaps(Kind):
     group = HeapGroup
     stage = ResolutionStage.GRANTED  # before access, for which its addresses are a range that nothing is mapped into
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
-        "map": ("a program allocates the memory of a heap", "declare a chunk"),
+        "map": ("a program allocates the memory of a heap", "declare a chunk")
     }
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
@@ -167,11 +159,7 @@ class Heaps(Kind):
                 yield f"heap {group.name}: up to {rounded(taken)}, which are {of}"
 
     def rules(self) -> tuple[Rule, ...]:
-        return (
-            partial(handle_types, kind=HeapGroup),
-            partial(properties, kind=HeapGroup),
-            partial_access,
-        )
+        return (partial(handle_types, kind=HeapGroup), partial(properties, kind=HeapGroup), partial_access)
 
 
 def _heap(scope: Scope, entry: Heap, path: Path) -> tuple[HeapGroup, RangeGroup]:

@@ -87,11 +87,8 @@ class KeepHeap(Step):
     verb = "keep heap"
     call = "cuMemCreate"
     provided = _NOUN, "label"
+    calls = 0
     required: ClassVar = {"range": "label", "context": "device"}
-
-    @property
-    def calls(self) -> int:
-        return 0
 
     @property
     def effect(self) -> Hashable:
@@ -139,14 +136,8 @@ class LimitHeap(Step):
     phase = Phase.CREATE
     verb = "limit"
     call = "cuMemCreate"
-
-    @property
-    def calls(self) -> int:
-        return 0
-
-    @property
-    def effect(self) -> None:
-        """None: the limit belongs to the heap."""
+    calls = 0
+    effect = None  # the limit belongs to the heap
 
     def do(self, driver: Driver, layout: Layout) -> None:
         heaps(layout)[self.label].budget.set_limit(self.limit)
@@ -168,16 +159,13 @@ class OpenHeap(Step):
     undo_verb = "empty"
     undo_call = "cuMemUnmap"
     provided = "elastic range", "label"
+    calls = 0
     required: ClassVar = {_NOUN: "label"}
     hints: ClassVar = {
         "OUT_OF_MEMORY": ErrorHint(
             "{where} has less free memory than the allocations of the heap had", "stop what has taken it, and try again"
         )
     }
-
-    @property
-    def calls(self) -> int:
-        return 0
 
     def do(self, driver: Driver, layout: Layout) -> None:
         content = heaps(layout)[self.label]
@@ -273,10 +261,7 @@ class _HeapCopy(Step):
     inside: str | None
 
     call = "cuMemcpyAsync"
-
-    @property
-    def effect(self) -> None:
-        """None: a copy leaves no resource."""
+    effect = None  # a copy leaves no resource
 
     def describe(self) -> StepDescription:
         where = self.inside or _GROWING

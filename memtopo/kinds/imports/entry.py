@@ -25,15 +25,7 @@ from memtopo.kinds.imports.crossing import Order
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Refused, require_on_gpu, together
 from memtopo.language.entries import Entry
-from memtopo.language.fields import (
-    Alternatives,
-    Count,
-    DeviceName,
-    Devices,
-    PositiveAmount,
-    SourceText,
-    Transport,
-)
+from memtopo.language.fields import Alternatives, Count, DeviceName, Devices, PositiveAmount, SourceText, Transport
 from memtopo.language.names import NamedDevice
 from memtopo.language.scalars import count
 
@@ -66,8 +58,7 @@ class Import(Entry):
     """Objects exported by another process. Properties of imports from outside of the spec are declared, and checked."""
 
     source: SourceText = Field(
-        alias="from",
-        description="server.weights of a process, weights-server/w of a held layout, /path/to/socket/w.",
+        alias="from", description="server.weights of a process, weights-server/w of a held layout, /path/to/socket/w."
     )
     via: Transport | None = Field(default=None, description="fd, fabric or ipc; by default that of the export, or fd.")
     location: Devices | None = Field(default=None, description="Location of the memory, as for a chunk.")

@@ -12,7 +12,7 @@ from memtopo.kinds.layout import Layout, LayoutTable, Reservation, current
 from memtopo.kinds.objects import OWN, Alias, ImportStep, ObjectStep, TryExport
 from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, HandleReference, Phase, Readable, StepDescription
 
-EVENT_HANDLES: LayoutTable[str, int] = LayoutTable("events")
+EVENT_HANDLES = LayoutTable[str, int]()
 
 
 @dataclass(frozen=True, slots=True)

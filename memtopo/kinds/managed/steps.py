@@ -8,14 +8,7 @@ from typing import ClassVar
 
 from memtopo.common.units import KiB
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import (
-    HOST,
-    Advice,
-    Location,
-    LocationKind,
-    MemAttach,
-    RangeAttribute,
-)
+from memtopo.driver.types import HOST, Advice, Location, LocationKind, MemAttach, RangeAttribute
 from memtopo.kinds.layout import Layout, Reservation, current
 from memtopo.kinds.objects import ObjectStep
 from memtopo.kinds.resources import STREAMS

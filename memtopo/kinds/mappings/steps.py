@@ -204,10 +204,7 @@ class UnmapChunks(Step):
     verb = "map"
     call = "cuMemMap"
     undo_call = "cuMemUnmap"
-
-    @property
-    def effect(self) -> None:
-        """None: it is only undone, in place of its mappings."""
+    effect = None  # it is only undone, in place of its mappings
 
     @property
     def needs(self) -> tuple[Hashable, ...]:

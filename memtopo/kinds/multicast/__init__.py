@@ -43,17 +43,13 @@ class MulticastGroup(ChunkGroup):
     noun = "multicast"
     offered_as = "multicast"
     memory = False
+    contexts = frozenset[int]()  # GPUs that are added and granted access have their contexts for that
 
     devices: tuple[Location, ...] = ()
 
     def shares(self) -> Mapping[Location, int]:
         """Nothing: the memory is that of the chunks that are bound."""
         return {}
-
-    @property
-    def contexts(self) -> frozenset[int]:
-        """No GPU: those that are added and granted access have their contexts for that."""
-        return frozenset()
 
     def details(self) -> Iterator[str]:
         """Number of GPUs and handle types."""

@@ -30,7 +30,7 @@ class MulticastStep(ChunkStep):
     """
 
     noun = "multicast"
-    leak = "multicast object"
+    leaks_as = "multicast object"
     in_change = InChange(undone_late=True)
 
 
@@ -103,7 +103,7 @@ class AddDevice(Step):
         return StepDescription(f"gpu{self.device}", self.object)
 
 
-BOUND_BYTES: LayoutTable[tuple[str, int, int], int] = LayoutTable("bound memory")
+BOUND_BYTES = LayoutTable[tuple[str, int, int], int]()
 """Bytes that are bound to a multicast object, by its label, GPU, and offset in it; its handle is in `Layout.chunks`."""
 
 
@@ -146,7 +146,7 @@ class BindStep(Step):
         return f"binding of {self.chunk} to {self.object} at {self.offset:#x}"
 
     def blocks(self) -> tuple[str, ...]:
-        return (f"multicast object {self.object}", f"chunk {self.chunk}")
+        return MulticastStep.leak(self.object), ChunkStep.leak(self.chunk)
 
     @property
     def _place(self) -> tuple[str, int, int]:
@@ -195,11 +195,7 @@ class MapMulticast(MapChunk):
 
     phase = Phase.BIND
     required: ClassVar = {"range": "range", "multicast": "chunk"}
-
-    @property
-    def position(self) -> tuple[str, int]:
-        """After all bindings, and before access to it."""
-        return "", 1
+    position = "", 1  # after all bindings, and before access to it
 
     @property
     def readable(self) -> None:  # type: ignore[override]
@@ -211,8 +207,4 @@ class SetMulticastAccess(SetAccess):
     """Grant access to an address where an object is mapped."""
 
     phase = Phase.BIND
-
-    @property
-    def position(self) -> tuple[str, int]:
-        """After the mappings of all objects."""
-        return "", 2
+    position = "", 2  # after the mappings of all objects

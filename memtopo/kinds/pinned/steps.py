@@ -37,7 +37,7 @@ class SharedFile(NamedTuple):
     size: int
 
 
-FILES: LayoutTable[str, SharedFile] = LayoutTable("files")
+FILES = LayoutTable[str, SharedFile]()
 """Mapped files of other programs, by the name of the entry that registers them."""
 
 

@@ -19,15 +19,15 @@ _DEFAULTS = {PoolAttribute.RELEASE_THRESHOLD: 0}
 """Values that a new pool has; every other attribute that can be set is 1 (fact 80)."""
 
 
-POOL_HANDLES: LayoutTable[str, int] = LayoutTable("pools")
+POOL_HANDLES = LayoutTable[str, int]()
 """Stream-ordered pools, created and imported. Their allocations are in `Layout.memory`."""
-POOL_IMPORTS: LayoutTable[int, int] = LayoutTable("imports of pools")
+POOL_IMPORTS = LayoutTable[int, int]()
 """Number of imports of each imported pool: the driver returns the same handle for a pool each time (fact 82)."""
-POOL_SETTINGS: LayoutTable[tuple[str, PoolAttribute], bool] = LayoutTable("settings of pools")
+POOL_SETTINGS = LayoutTable[tuple[str, PoolAttribute], bool]()
 """Labels of pools with the attributes that are set."""
-POOL_POINTERS: LayoutTable[str, tuple[int, bytes]] = LayoutTable("imported allocations")
+POOL_POINTERS = LayoutTable[str, tuple[int, bytes]]()
 """Imported pool of each imported allocation, and a digest of the bytes that name it there."""
-POOL_GRANTS: LayoutTable[str, tuple[Grant, ...]] = LayoutTable("access of pools")
+POOL_GRANTS = LayoutTable[str, tuple[Grant, ...]]()
 """Access that is set for pools besides that of their own locations."""
 
 
@@ -358,7 +358,4 @@ class TryExportAllocation(TryExport):
     hints: ClassVar = {
         "INVALID_VALUE": ErrorHint("the pool cannot be shared (fact 82)", "'memtopo probe' shows what can")
     }
-
-    @property
-    def calls(self) -> int:
-        return 2
+    calls = 2

@@ -20,7 +20,7 @@ and what sanitizers reserve is below."""
 _IN_USE = "the addresses are in use in this process: choose others, or leave 'fixed' out (fact 11)"
 
 
-AGREED: LayoutTable[str, int] = LayoutTable("agreed addresses")
+AGREED = LayoutTable[str, int]()
 """Addresses that all instances of a counted process have agreed on."""
 
 

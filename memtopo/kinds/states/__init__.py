@@ -44,8 +44,7 @@ class State(Entry):
     """State in which some physical memory is gone; its addresses stay reserved."""
 
     drop: Annotated[
-        list[ChunkReference],
-        BeforeValidator(one_or_more, json_schema_input_type=ChunkReference | list[ChunkReference]),
+        list[ChunkReference], BeforeValidator(one_or_more, json_schema_input_type=ChunkReference | list[ChunkReference])
     ] = Field(default=[], description="Ranges or chunks whose memory goes, and comes back with undefined bytes.")
     offload: dict[ChunkReference, DeviceName] = Field(
         default={},

@@ -48,16 +48,12 @@ class StateGroup(Group):
     """One state and the chunks that are absent in it."""
 
     noun = "layout state"
+    locations = ()  # a state has no memory of its own
 
     absent: tuple[Absent, ...]
     emptied: tuple[str, ...] = ()
     """Labels of the elastic ranges and heaps in which nothing is mapped."""
     heaps: tuple[HeapOffload, ...] = ()
-
-    @property
-    def locations(self) -> Sequence[Location]:
-        """None: a state has no memory of its own."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class Place(NamedTuple):
         return Place(self.range, self.offset + size)
 
 
-COPIES: LayoutTable[str, int] = LayoutTable("copies")
+COPIES = LayoutTable[str, int]()
 """Event of each copy to an offload area that is under way, by the label of its first chunk."""
 
 
@@ -124,10 +124,7 @@ class _Copy(Step):
     device: int
 
     call = "cuMemcpyAsync"
-
-    @property
-    def effect(self) -> None:
-        """None: a copy leaves no resource."""
+    effect = None  # a copy leaves no resource
 
     def describe(self) -> StepDescription:
         where = f"{self.source.range} to {self.target.range}"
@@ -174,10 +171,7 @@ class AwaitCopy(Step):
     phase = Phase.SETTLE
     verb = "await copy"
     call = "cuEventSynchronize"
-
-    @property
-    def effect(self) -> None:
-        """None: a wait leaves no resource."""
+    effect = None  # a wait leaves no resource
 
     def do(self, driver: Driver, layout: Layout) -> None:
         await_copy(driver, layout, self.chunk, self.device)
