@@ -7,20 +7,6 @@ unbounded memory use. Errors in the text are data (`Document.diagnostics`), neve
 from __future__ import annotations
 
 from memtopo.language.document import NO_SETTINGS, Document, Value
-from memtopo.language.limits import DEEPEST, LARGEST_FILE, LARGEST_SCALAR, MOST_DIAGNOSTICS, MOST_ENTRIES
 from memtopo.language.reader import SpecText, read_file, read_stdin, read_text
 
-__all__ = [
-    "DEEPEST",
-    "LARGEST_FILE",
-    "LARGEST_SCALAR",
-    "MOST_DIAGNOSTICS",
-    "MOST_ENTRIES",
-    "NO_SETTINGS",
-    "Document",
-    "SpecText",
-    "Value",
-    "read_file",
-    "read_stdin",
-    "read_text",
-]
+__all__ = ["NO_SETTINGS", "Document", "SpecText", "Value", "read_file", "read_stdin", "read_text"]

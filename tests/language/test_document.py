@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from memtopo.language import DEEPEST, Document
+from memtopo.language import Document
+from memtopo.language.limits import DEEPEST
 
 
 def test_a_python_mapping_gives_the_values_of_the_same_text() -> None:

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memtopo.diagnostics.model import Diagnostic
-from memtopo.language import LARGEST_FILE, LARGEST_SCALAR, MOST_ENTRIES, Document, read_file, read_text
+from memtopo.language import Document, read_file, read_text
+from memtopo.language.limits import LARGEST_FILE, LARGEST_SCALAR, MOST_ENTRIES
 from tests.helpers.examples import examples
 from tests.helpers.language import only_diagnostic_of
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memtopo.diagnostics.model import At, TextSpan
-from memtopo.language import MOST_DIAGNOSTICS, Document, Value, read_file, read_text
+from memtopo.language import Document, Value, read_file, read_text
+from memtopo.language.limits import MOST_DIAGNOSTICS
 from tests.helpers.language import only_diagnostic_of
 
 SPEC = """\

@@ -13,7 +13,7 @@ import pytest
 
 from memtopo import machine as machines
 from memtopo.driver.handles import Handle
-from memtopo.language import LARGEST_FILE
+from memtopo.language.limits import LARGEST_FILE
 from memtopo.sharing import wire
 from memtopo.sharing.channel import LARGEST, Channel, Received
 from memtopo.sharing.errors import BadPacket

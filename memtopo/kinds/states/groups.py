@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import NamedTuple
 
 from memtopo.common.units import exact, rounded
@@ -171,15 +172,9 @@ def _is_gone(group: ChunkGroup, index: int, gone: Mapping[str, _Gone]) -> bool:
 
 def _spans(indices: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Spans of ascending indices."""
-    first = stop = None
-    for index in indices:
-        if first is None or stop != index:
-            if first is not None and stop is not None:
-                yield first, stop
-            first = index
-        stop = index + 1
-    if first is not None and stop is not None:
-        yield first, stop
+    for _, run in groupby(enumerate(indices), key=lambda each: each[1] - each[0]):
+        adjacent = [index for _, index in run]
+        yield adjacent[0], adjacent[-1] + 1
 
 
 def _without(geometry: Geometry, gone: _Gone, state: str) -> Geometry:

@@ -14,6 +14,7 @@ from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import Layout, LayoutTable, current
+from memtopo.kinds.mappings import expected_access
 from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk, runs
 from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
 from memtopo.kinds.ranges.steps import ReserveRange
@@ -31,7 +32,7 @@ def area_steps(area: Group, pinned: int | None, geometry: Geometry, machine: Mac
         yield AllocatePinned(area.path, area.name, area.size, (pinned,), PINNED)
         return
     grants = tuple(Grant(gpu(ordinal), Access.RW) for ordinal in geometry.gpus)
-    expected = _expected(grants, geometry, machine)
+    expected = expected_access(grants, geometry, machine, with_host=False)
     yield ReserveRange(area.path, area.name, area.size, 0, 0, fixed=False)
     yield CreateChunk(area.path, area.name, area.size, Properties(area.location_of(0)))
     yield MapChunk(area.path, area.name, 0, area.name, area.size, expected)
@@ -42,18 +43,12 @@ def window_steps(window: Window, geometry: Geometry, machine: Machine) -> Iterat
     """Steps that map the chunks of a window, with access of its GPU."""
     path, name, each = window.path, window.name, window.size
     grants = (Grant(gpu(window.device), Access.RW),)
-    expected = _expected(grants, geometry, machine)
+    expected = expected_access(grants, geometry, machine, with_host=False)
     size = each * len(window.chunks)
     yield ReserveRange(path, name, size, 0, 0, fixed=False)
     for number, label in enumerate(window.chunks):
         yield MapChunk(path, name, number * each, label, each, expected)
     yield SetAccess(path, name, 0, size, grants)
-
-
-def _expected(grants: Sequence[Grant], geometry: Geometry, machine: Machine) -> tuple[Grant, ...]:
-    """Access of each GPU that the process sees."""
-    visible = geometry.visible or [gpu(ordinal) for ordinal in range(len(machine.devices))]
-    return tuple(Grant(each, dict(grants).get(each, Access.NONE)) for each in visible)
 
 
 class Place(NamedTuple):
