@@ -28,6 +28,9 @@ G = TypeVar("G", bound=Group)
 Steps: TypeAlias = "Iterator[Step]"
 """Steps of a plan, in order. Their modules are imported when a plan needs them."""
 
+MakeStep: TypeAlias = "Callable[..., Step]"
+"""Class of a step."""
+
 Rule = Callable[[Geometry, Machine], Iterator[Diagnostic]]
 """A rule about the geometry of one process, or of all processes, on a machine."""
 

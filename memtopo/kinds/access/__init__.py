@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Discriminator, Field, Tag
 
@@ -18,15 +18,11 @@ from memtopo.geometry.access import LONGEST_GRANT, Granted, from_offset, granted
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
 from memtopo.kinds.access.grants import Extent, peer_access, resolve_grants
-from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, StepDifference, Words
+from memtopo.kinds.kind import Keys, Kind, MakeStep, ResolutionStage, Rule, Scope, StepDifference, Steps, Words
 from memtopo.kinds.resolution import Resolution, attempt, instances, together, whole_granules
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, Grants, PositiveAmount
 from memtopo.machine import Machine
-
-if TYPE_CHECKING:
-    from memtopo.kinds.step import Step
-
 
 _Span = tuple[int, int, str]
 """First index and end of instances of a range, and the key of the section that names them."""
@@ -92,12 +88,12 @@ class AccessKind(Kind):
         else:
             scope.parts.update({name: tuple(parts) for name, parts in found.items()})
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+    def steps(self, geometry: Geometry, machine: Machine) -> Steps:
         from memtopo.kinds.access.steps import SetAccess
 
         return access_steps(geometry, SetAccess, memory=True)
 
-    def changes(self, difference: StepDifference) -> Iterator[Step]:
+    def changes(self, difference: StepDifference) -> Steps:
         from memtopo.kinds.access.steps import access_changes
 
         return access_changes(difference)
@@ -115,7 +111,7 @@ class AccessKind(Kind):
         return (split_mappings, past_the_end, peer_access)
 
 
-def access_steps(geometry: Geometry, step: Callable[..., Step], *, memory: bool) -> Iterator[Step]:
+def access_steps(geometry: Geometry, step: MakeStep, *, memory: bool) -> Steps:
     """Steps that grant access to ranges of chunks, which are `memory`, or of other objects; `step` makes each."""
     access_of = granted(geometry)
     for where, placements in geometry.placements.items():

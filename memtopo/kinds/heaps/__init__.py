@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -21,14 +21,11 @@ from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granularity_note, granule
 from memtopo.kinds.chunks.amounts import of_shared_size
 from memtopo.kinds.chunks.support import handle_types, properties, taken_handles
-from memtopo.kinds.kind import Kind, ResolutionStage, Rule, Scope, StepDifference, Words
+from memtopo.kinds.kind import Kind, ResolutionStage, Rule, Scope, StepDifference, Steps, Words
 from memtopo.kinds.resolution import Refused, attempt, require_gpu, together, whole_granules
 from memtopo.language.entries import Entry
 from memtopo.language.fields import DeviceName, Handles, HeapLimit, PositiveAmount, Rounding
 from memtopo.machine import Machine
-
-if TYPE_CHECKING:
-    from memtopo.kinds.step import Step
 
 
 class Heap(Entry):
@@ -123,7 +120,7 @@ class Heaps(Kind):
             if group and group.budget:
                 yield from attempt(_require_budget, scope, group, found)
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+    def steps(self, geometry: Geometry, machine: Machine) -> Steps:
         heaps, ranges = geometry.of(HeapGroup), geometry.of(RangeGroup)
         if not heaps:
             return
@@ -138,7 +135,7 @@ class Heaps(Kind):
         for name, group in heaps.items():
             yield OpenHeap(group.path, name, str(group.location_of(0)))
 
-    def changes(self, difference: StepDifference) -> Iterator[Step]:
+    def changes(self, difference: StepDifference) -> Steps:
         from memtopo.kinds.heaps.steps import heap_copies
 
         return heap_copies(difference)

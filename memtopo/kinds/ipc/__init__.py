@@ -16,7 +16,7 @@ from memtopo.geometry.groups import Group, LocatedGroup, round_robin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.device_names import has_set
 from memtopo.kinds.exportable import IPC_OWN, ExportGroup, ExportKind, Imported, Refusals
-from memtopo.kinds.kind import Scope, Words
+from memtopo.kinds.kind import Scope, Steps, Words
 from memtopo.kinds.resolution import require_on_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Count, DeviceName, Devices, PositiveBytes
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from memtopo.driver.protocol import Driver
     from memtopo.kinds.layout import Layout
     from memtopo.kinds.objects import TryExport
-    from memtopo.kinds.step import Step
 
 
 BLOCK = 2 << 20
@@ -108,7 +107,7 @@ class Buffers(IpcKind):
         locations = scope.devices.distributed(listed, count, path)
         return BufferGroup(name, path, locations, declared, count=count, counted=counted, size=size)
 
-    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
+    def group_steps(self, groups: Sequence[Any]) -> Steps:
         from memtopo.kinds.ipc.steps import AliasBuffer, AllocateBuffer, OpenBuffer
         from memtopo.kinds.objects import import_each
 
@@ -185,7 +184,7 @@ class Events(IpcKind):
         shared = scope.exports(self.group.noun, name)
         return EventGroup(name, path, (location,), shared=shared)
 
-    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
+    def group_steps(self, groups: Sequence[Any]) -> Steps:
         from memtopo.kinds.ipc.steps import AliasEvent, CreateEvent, OpenEvent
         from memtopo.kinds.objects import import_each
 

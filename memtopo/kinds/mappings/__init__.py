@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
@@ -16,7 +16,7 @@ from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement, Slice
-from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, Words
+from memtopo.kinds.kind import Keys, Kind, MakeStep, ResolutionStage, Rule, Scope, Steps, Words
 from memtopo.kinds.mappings.placements import Content, resolve_content
 from memtopo.kinds.resolution import Refused, Resolution, attempt, indices, refuse_growing
 from memtopo.language.entries import Entry
@@ -31,9 +31,6 @@ from memtopo.language.fields import (
 )
 from memtopo.language.names import Reference, parse_reference
 from memtopo.machine import Machine
-
-if TYPE_CHECKING:
-    from memtopo.kinds.step import Step
 
 
 class MapEntry(Entry):
@@ -92,7 +89,7 @@ class Mappings(Kind):
         offset = attrgetter("offset")
         scope.placements.update({where: tuple(sorted(placed, key=offset)) for where, placed in found.items()})
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+    def steps(self, geometry: Geometry, machine: Machine) -> Steps:
         from memtopo.kinds.mappings.steps import MapChunk
 
         return mapping_steps(geometry, machine, MapChunk, memory=True)
@@ -101,7 +98,7 @@ class Mappings(Kind):
         return (past_the_end, overlaps)
 
 
-def mapping_steps(geometry: Geometry, machine: Machine, step: Callable[..., Step], *, memory: bool) -> Iterator[Step]:
+def mapping_steps(geometry: Geometry, machine: Machine, step: MakeStep, *, memory: bool) -> Steps:
     """Steps that map chunks, which are `memory`, or other objects; `step` makes the one of a mapping."""
     expected: dict[tuple[tuple[Grant, ...], bool], tuple[Grant, ...]] = {}
     everywhere, access_of, of_gpu = host_has_access(geometry), granted(geometry), LocationKind.GPU

@@ -16,7 +16,7 @@ from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKi
 from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, Refusals
-from memtopo.kinds.kind import Rule, Scope, Words
+from memtopo.kinds.kind import Rule, Scope, Steps, Words
 from memtopo.kinds.pools import ALIGNED, RESERVED, PooledGroup, PoolGroup, other_grants, unreachable
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Count, Name, PositiveBytes
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from memtopo.driver.protocol import Driver
     from memtopo.kinds.layout import Layout
     from memtopo.kinds.objects import TryExport
-    from memtopo.kinds.step import Step
 
 _HOST = Location(LocationKind.HOST)
 
@@ -136,7 +135,7 @@ class Allocations(ExportKind):
         assert isinstance(group, AllocationGroup)
         return ("fd",) if group.shared else ()
 
-    def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
+    def group_steps(self, groups: Sequence[Any]) -> Steps:
         """Imports of all pools, and then all allocations, own and imported."""
         from memtopo.kinds.pools.steps import AliasAllocation, AllocateFromPool, ImportPointer
         from memtopo.kinds.step import HandleReference
@@ -254,9 +253,7 @@ def _users(groups: Iterable[AllocationGroup]) -> Mapping[str, Sequence[Location]
     return {pool: tuple(users) for pool, users in found.items()}
 
 
-def _import_pools(
-    group: AllocationGroup, imported: set[str], users: Mapping[str, Sequence[Location]]
-) -> Iterator[Step]:
+def _import_pools(group: AllocationGroup, imported: set[str], users: Mapping[str, Sequence[Location]]) -> Steps:
     """Import the pools of a group that are not `imported` yet, once each, and set the access of their `users`."""
     from memtopo.kinds.pools.steps import ImportPool, SetImportedAccess
     from memtopo.kinds.step import HandleReference
@@ -281,7 +278,7 @@ def _import_pools(
             yield SetImportedAccess(group.path, pool, device, grants)
 
 
-def _extend_own_pool(group: AllocationGroup, index: int, users: Sequence[Location]) -> Iterator[Step]:
+def _extend_own_pool(group: AllocationGroup, index: int, users: Sequence[Location]) -> Steps:
     """Set the access that imports of an own pool declare and the pool does not."""
     from memtopo.kinds.pools.steps import AliasPool, SetImportedAccess
 
