@@ -240,8 +240,7 @@ def _missing(scope: Scope, path: Path, kind: Kind, name: str, entry: Export) -> 
         source = spec.section("imports")[name].source
         message = f"export {path[-1]!r} exports {name!r}, which is imported from {source}"
         note = f"the chain is {source} → {name} → {path[-1]}; the driver does not export imported memory (fact 26)"
-        help = f"import it from {source} directly"
-        return Refused(Diagnostic("MT602", message, where, notes=(note,), help=help))
+        return Refused(Diagnostic("MT602", message, where, notes=(note,), help=f"import it from {source} directly"))
     if other and not reported:
         message = f"export {path[-1]!r}: {name!r} is {other.words.article}, not {kind.words.article}"
         via = entry.via if entry.via == DMABUF and other.group.noun in DMA_BUFS else usual_transport(other)

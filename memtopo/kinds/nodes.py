@@ -98,8 +98,7 @@ def _undivided(process: Spec) -> Iterator[Diagnostic]:
     near = [each for each in (count // number * number, -(-count // number) * number) if each]
     fewer = max((each for each in range(1, number) if count % each == 0), default=1)
     help = f"write 'count: {' or '.join(map(str, dict.fromkeys(near)))}', or {fewer} node{'s' * (fewer != 1)}"
-    label = Label(f"{count} instances", process.at("count"))
-    yield Diagnostic("MT612", message, where, labels=(label,), help=help)
+    yield Diagnostic("MT612", message, where, labels=(Label(f"{count} instances", process.at("count")),), help=help)
 
 
 def _without_machine(spec: Spec, machines: Cluster) -> Iterator[Diagnostic]:

@@ -99,8 +99,7 @@ class SavedChange:
         """
         if state not in (None, AWAKE):
             message = f"the saved plan {name!r} is for a layout that is awake, and {now.layout!r} is in state {state!r}"
-            hint = f"'memtopo switch {now.layout} awake', and {_PLAN_CHANGE}"
-            raise StalePlan(message, hint=hint)
+            raise StalePlan(message, hint=f"'memtopo switch {now.layout} awake', and {_PLAN_CHANGE}")
         for what, then, found in (
             ("layout", repr(self.layout), repr(now.layout)),
             ("generation", self.generation, now.generation),

@@ -243,8 +243,7 @@ def _unbindable(group: BindGroup, bound: Binding) -> Diagnostic | None:
     what, whole = f"{bound.label!r}", f"multicast {target.name!r}"
     if not chunk.memory or chunk.origin:
         message = f"{what} cannot be bound to {whole}: it is not memory that this process creates"
-        help = "bind it in the process that creates it"
-        return Diagnostic("MT720", message, bound.path, labels=(label,), help=help)
+        return Diagnostic("MT720", message, bound.path, labels=(label,), help="bind it in the process that creates it")
     if bound.device == _HOST:
         message = f"{what} is memory of the host, and multicast is between GPUs"
         return Diagnostic("MT720", message, bound.path, labels=(label,))
@@ -284,8 +283,7 @@ def _misplaced(group: BindGroup, each: Binding, before: Binding | None) -> Diagn
         return Diagnostic("MT720", f"{where}, which is unaligned", each.path, notes=(note,))
     if before and before.end > each.offset:
         label = Label(f"{before.label!r} is bound up to {exact(before.end)} here", before.path)
-        message = f"{where}, over other memory of gpu{each.device}"
-        return Diagnostic("MT720", message, each.path, labels=(label,))
+        return Diagnostic("MT720", f"{where}, over other memory of gpu{each.device}", each.path, labels=(label,))
     return None
 
 

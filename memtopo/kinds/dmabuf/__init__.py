@@ -142,8 +142,7 @@ def _require_filled(path: Path, memory: DmaBufMemory, group: RangeGroup, index: 
         names = " and ".join(map(str, sorted(locations)[:_LISTED]))
         message = f"export {path[-1]!r}: the chunks in range {label!r} are on {names}"
         note = "a dma-buf is of the memory of one device (fact 83)"
-        help = "export its chunks"
-        raise Refused(Diagnostic("MT713", message, where, labels=declared, notes=(note,), help=help))
+        raise Refused(Diagnostic("MT713", message, where, labels=declared, notes=(note,), help="export its chunks"))
 
 
 def _imported(path: Path, group: Group, origin: Origin) -> Diagnostic:

@@ -152,8 +152,7 @@ def from_outside(scope: Scope, path: Path, entry: Import) -> Group:
     refuse_granules(path, entry, kind)
     if entry.parts and "parts" not in kind.optional_keys:
         message = f"import {path[-1]!r} declares parts, and {kind.words.article} has none"
-        help = "leave 'parts' out: only chunks have parts"
-        raise Refused(Diagnostic("MT603", message, (*path, "parts"), help=help))
+        raise Refused(Diagnostic("MT603", message, (*path, "parts"), help="leave 'parts' out: only chunks have parts"))
     if entry.lent and not kind.lends:
         message = f"import {path[-1]!r} declares elastic chunks, and is {kind.words.article}"
         raise Refused(Diagnostic("MT603", message, (*path, "count"), help="write a number, or leave it out"))
@@ -217,5 +216,4 @@ def _missing(path: Path, form: tuple[str, ...], missing: Sequence[str]) -> Diagn
     note = "the plan is made from the declared properties, which are compared with the export when it is imported"
     others = [f"for {_objects(each)}, add its {' and '.join(each)}" for each in FORMS if each != form]
     keys = " and ".join(f"'{key}: …'" for key in missing)
-    help = "; ".join([f"add {keys}", *others])
-    return Diagnostic("MT603", message, path, "key", notes=(note,), help=help)
+    return Diagnostic("MT603", message, path, "key", notes=(note,), help="; ".join([f"add {keys}", *others]))

@@ -181,8 +181,7 @@ class Events(IpcKind):
         name = str(path[-1])
         location = scope.devices.resolve(entry.device, (*path, "device"))
         require_on_gpu(f"event {name!r}", [location], (*path, "device"))
-        shared = scope.exports(self.group.noun, name)
-        return EventGroup(name, path, (location,), shared=shared)
+        return EventGroup(name, path, (location,), shared=scope.exports(self.group.noun, name))
 
     def group_steps(self, groups: Sequence[Any]) -> Steps:
         from memtopo.kinds.ipc.steps import AliasEvent, CreateEvent, OpenEvent

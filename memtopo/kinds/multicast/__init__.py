@@ -79,8 +79,7 @@ class Multicast(HandleKind):
         listed = scope.devices.resolve_all(entry.devices, path, "devices")
         require_on_gpu(f"multicast {name!r}", listed, where)
         if twice := next((each for each in listed if listed.count(each) > 1), None):
-            message = f"{twice} is in the team of {name!r} twice"
-            raise Refused(Diagnostic("MT204", message, where, help="name it once"))
+            raise Refused(Diagnostic("MT204", f"{twice} is in the team of {name!r} twice", where, help="name it once"))
         unit = scope.machine.multicast_granule(listed)
         declared = entry.size.bytes(unit)
         what, at, rounding = f"multicast {name!r}", (*path, "size"), entry.round is not None

@@ -196,8 +196,7 @@ class PinnedMemory(Kind):
                     yield AllocatePinned(group.path, group.label(index), group.size, group.gpus, flags)
                 continue
             source = HandleReference.of(group, 0) if group.origin else group.file
-            writable = not group.read_only
-            yield MapFile(group.path, group.name, group.whole, source, group.offset, writable=writable)
+            yield MapFile(group.path, group.name, group.whole, source, group.offset, writable=not group.read_only)
             labels = tuple(group.label(index) for index in range(group.count))
             flags_of = RegisterFlags.PORTABLE | RegisterFlags.DEVICEMAP
             flags_of |= RegisterFlags.READ_ONLY if group.read_only else RegisterFlags.NONE

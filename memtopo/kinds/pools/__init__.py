@@ -183,8 +183,7 @@ class Pools(Kind):
             partial(scope.devices.resolve_all, entry.location, path),
             partial(scope.devices.resolve_all, entry.accessed_by, path, "accessed_by"),
         )
-        why = "its memory is allocated in a stream of a GPU"
-        require_gpu(f"pool {path[-1]!r}", scope.machine, path, why)
+        require_gpu(f"pool {path[-1]!r}", scope.machine, path, "its memory is allocated in a stream of a GPU")
         limit = entry.max_size.bytes(1) if entry.max_size else 0
         smaller = [each for each in locations if limit > _memory(scope.machine, each) > 0]
         if wrong := next(_faults(entry, path, locations, limit, smaller), None):

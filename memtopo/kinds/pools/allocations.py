@@ -240,8 +240,7 @@ def imported_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
 
 
 def _imported(imported: Imported, size: int, pools: tuple[str, ...]) -> AllocationGroup:
-    access = imported.accessed_by
-    return imported.located(AllocationGroup, size, pools=pools, accessed_by=access, home=imported.home)
+    return imported.located(AllocationGroup, size, pools=pools, accessed_by=imported.accessed_by, home=imported.home)
 
 
 def _users(groups: Iterable[AllocationGroup]) -> Mapping[str, Sequence[Location]]:
@@ -271,8 +270,7 @@ def _import_pools(group: AllocationGroup, imported: set[str], users: Mapping[str
         source = HandleReference.of(group, index)
         if origin.exported:
             assert isinstance(origin.exported, AllocationGroup)
-            exporters = origin.exported.pool_of(origin.first + source.number)
-            source = source._replace(resource=("pool", exporters))
+            source = source._replace(resource=("pool", origin.exported.pool_of(origin.first + source.number)))
         yield ImportPool(group.path, pool, device, source)
         if grants := other_grants(group.location_of(index), users.get(pool, ())):
             yield SetImportedAccess(group.path, pool, device, grants)
