@@ -230,9 +230,8 @@ class DeviceNames:
         self, name: str, location: Location, path: Path, at: At = "value", notes: Sequence[str] = ()
     ) -> Diagnostic:
         """Return MT606 for a GPU that is not visible to the process."""
-        message = f"process {self._spec.name!r} does not see {name!r}" + (
-            f", {location}" if name != str(location) else ""
-        )
+        which = f", {location}" if name != str(location) else ""
+        message = f"process {self._spec.name!r} does not see {name!r}{which}"
         label = Label("visible GPUs", self._spec.at("visible"))
         notes = (f"visible to it: {', '.join(map(str, self.visible))}", *notes)
         help = f"add {location} to 'visible', or use a visible GPU"

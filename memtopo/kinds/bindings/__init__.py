@@ -323,16 +323,24 @@ def teams(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             own = added.setdefault(_identity(label, group.object), {})
             for device in group.devices:
                 if other := own.get(device):
-                    yield _added_twice(group, other, device)
+                    message = f"two processes bind memory of gpu{device} to multicast {group.object.name!r}"
+                    labels = (Label("also bound here", other.path, "key"),) if other.path != group.path else ()
+                    notes = ("each GPU of a team is added by one process",)
+                    yield Diagnostic("MT719", message, group.path, "key", labels=labels, notes=notes)
                 own.setdefault(device, group)
     for label, member in members.items():
         for target in member.of(MulticastGroup).values():
-            if not target.origin:
-                missing = [each for each in target.devices if each.id not in added.get((label, target.name), {})]
-                if missing:
-                    yield _incomplete(target, missing)
+            bound = added.get((label, target.name), {})
+            if missing := [each for each in target.devices if each.id not in bound and not target.origin]:
+                names = ", ".join(map(str, missing))
+                message = f"no process binds memory of {names} to multicast {target.name!r}"
+                help = f"write 'bind: {{{target.name}: […]}}' with chunks on {names}, or leave them out of the team"
+                yield Diagnostic("MT719", message, (*target.path, "devices"), notes=(_WAITS,), help=help)
 
 
+_WAITS = (
+    "a bind waits until all GPUs of the team are added, and a process adds those of which it binds memory (fact 87)"
+)
 _TEAM_SECTIONS = ("multicast", "bind", "chunks", "imports", "exports", "map", "ranges")
 
 
@@ -350,21 +358,6 @@ def nodes(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 message = f"multicast {target.name!r} is of another node, whose GPUs its team is of"
                 help = "create an object on each node, of the GPUs there"
                 yield Diagnostic("MT719", message, (*target.path, "from"), help=help)
-
-
-def _incomplete(target: MulticastGroup, missing: list[Location]) -> Diagnostic:
-    names = ", ".join(map(str, missing))
-    message = f"no process binds memory of {names} to multicast {target.name!r}"
-    note = "a bind waits until all GPUs of the team are added, and a process adds those of which it binds memory"
-    help = f"write 'bind: {{{target.name}: […]}}' with chunks on {names}, or leave them out of the team"
-    return Diagnostic("MT719", message, (*target.path, "devices"), notes=(f"{note} (fact 87)",), help=help)
-
-
-def _added_twice(group: BindGroup, other: BindGroup, device: int) -> Diagnostic:
-    message = f"two processes bind memory of gpu{device} to multicast {group.object.name!r}"
-    labels = (Label("also bound here", other.path, "key"),) if other.path != group.path else ()
-    note = "each GPU of a team is added by one process"
-    return Diagnostic("MT719", message, group.path, "key", labels=labels, notes=(note,))
 
 
 BINDINGS = Bindings()

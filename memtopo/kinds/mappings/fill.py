@@ -104,7 +104,10 @@ def filled_count(scope: Scope, chunks: ChunkGroup, entries: MapEntries) -> Chunk
     named = entries.places.get(chunks.name, [])
     sized = [(key, nth) for key, nth in named if not _fitted(scope, key)]
     if named and not sized:
-        raise Refused(_circular(scope, chunks, named[0][0]))
+        range_ = parse_reference(named[0][0]).name
+        message = f"the count of {chunks.name!r} follows from {range_!r}, whose size follows from its chunks"
+        label = Label("and this from its chunks", (*scope.spec.at("ranges", range_), "size"))
+        raise Refused(_open(chunks, message, "write one of them as a number", label))
     found: dict[int, str] = {}
     for key, nth in sized:
         place = _place(scope, chunks, entries, (key, nth))
@@ -222,13 +225,6 @@ def _members(scope: Scope, key: str) -> int:
     if reference.first is None:
         return scope.spec.section("ranges")[reference.name].count or 1
     return (reference.stop or 0) - reference.first
-
-
-def _circular(scope: Scope, chunks: ChunkGroup, key: str) -> Diagnostic:
-    name = parse_reference(key).name
-    message = f"the count of {chunks.name!r} follows from {name!r}, whose size follows from its chunks"
-    label = Label("and this from its chunks", (*scope.spec.at("ranges", name), "size"))
-    return _open(chunks, message, "write one of them as a number", label)
 
 
 def _place(scope: Scope, chunks: ChunkGroup, written: MapEntries, at: tuple[str, int]) -> _Place:

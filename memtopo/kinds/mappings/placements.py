@@ -74,6 +74,9 @@ class Content(NamedTuple):
         return chain.from_iterable(run.placements(self.range, self.first, self.stop) for run in self.runs)
 
 
+_BEGINS = "an entry begins at the end of the previous one, and its offset must be a multiple of its granularity"
+
+
 def resolve_content(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> Resolution[Content]:
     """Mappings of the key of `map` at `path`. The entries after an unknown chunk are left out."""
     span = yield from attempt(instances, str(path[-1]), group, path)
@@ -90,7 +93,11 @@ def resolve_content(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> R
             unit, where = chunk.granule if chunk else group.granule, (*each.path, "offset")
             cursor = yield from attempt(_multiple, each.offset, unit, group, where)
         elif chunk is not None and cursor is not None and cursor % chunk.granule:
-            yield _unaligned(each, chunk, group, cursor)
+            unit = chunk.granule
+            begin = f"begin at {exact(cursor)}, which is no multiple of {exact(unit)}"
+            message = f"range {group.name!r}: {chunk.name!r} would {begin}"
+            help = f"write '{{chunk: {each.reference}, offset: {exact(cursor + unit - cursor % unit)}}}'"
+            yield Diagnostic("MT303", message, each.path, notes=(_BEGINS,), help=help)
             cursor = None
         if chunk is None or cursor is None:
             cursor = None
@@ -148,16 +155,6 @@ def _stride(run: Run, group: RangeGroup) -> int:
         less = f"a stride of {exact(stride)} is less than the {exact(size)} of {run.chunk.name!r}, which would overlap"
         raise Refused(Diagnostic("MT304", less, path, help=f"write 'stride: {exact(size)}' or more"))
     return stride
-
-
-def _unaligned(each: Slice, chunk: ChunkGroup, group: RangeGroup, offset: int) -> Diagnostic:
-    """Return MT303 for an entry after one whose end is not a multiple of the entry's granularity."""
-    unit = chunk.granule
-    where = f"{exact(offset)}, which is no multiple of {exact(unit)}"
-    message = f"range {group.name!r}: {chunk.name!r} would begin at {where}"
-    note = "an entry begins at the end of the previous one, and its offset must be a multiple of its granularity"
-    help = f"write '{{chunk: {each.reference}, offset: {exact(offset + unit - offset % unit)}}}'"
-    return Diagnostic("MT303", message, each.path, notes=(note,), help=help)
 
 
 def _beyond(run: Run, group: RangeGroup, fits: int) -> Diagnostic:
