@@ -19,8 +19,7 @@ from memtopo.driver.types import GpuUsage
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint, endpoint_names
 from memtopo.sharing.held import answers
-from memtopo.usage import usage
-from memtopo.usage.survey import Usage
+from memtopo.usage import Usage, usage
 from tests.api.joined import MACHINE, TIMEOUT, Start, ready, reports
 from tests.helpers.python_process import run_python
 from tests.helpers.samples import sampled
