@@ -46,7 +46,7 @@ class Other(AnyDriver):  # type: ignore[misc]
         with theirs:
             self._process = PythonProcess(
                 [sys.executable, str(Path(__file__)), str(theirs.fileno())],
-                env=os.environ | {"PYTHONPATH": str(ROOT)} | hidden,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])} | hidden,
                 pass_fds=[theirs.fileno()],
             )
         try:
