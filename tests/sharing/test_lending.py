@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from memtopo.driver.handles import Handle
 from memtopo.sharing import wire
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from tests.helpers.holders import Holder, asked, heard, raw, until
-from tests.helpers.memfd_exports import PAGE, POOL
+from tests.helpers.holders import Holder, asked, heard, holding, raw, until
+from tests.helpers.memfd_exports import PAGE, POOL, OneState
 
 QUOTA = POOL.lends.quota if POOL.lends else None
 Blocks = list[dict[str, int]]
@@ -177,3 +180,43 @@ def terms_of(client: Client) -> tuple[int, int]:
     assert lends
     client._offers = None  # they are requested once in a generation
     return lends.lent, lends.sealed
+
+
+@dataclass
+class Recorded(OneState):
+    """A pool that records the objects whose handles it exports."""
+
+    exported: list[int] = field(default_factory=list)
+
+    def handle(self, export: str, index: int) -> Handle:
+        self.exported.append(index)
+        return super().handle(export, index)
+
+    def descriptors(self) -> int:
+        """Number of open descriptors of its memory in this process."""
+        found = 0
+        for each in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                found += os.path.samestat(os.fstat(int(each)), os.fstat(self.memory))
+        return found
+
+
+@pytest.mark.usefixtures("runtime")
+def test_handles_of_objects_that_stay_allocated_are_exported_once_and_closed_before_their_memory_goes() -> None:
+    assert POOL.lends
+    pool = Recorded((replace(POOL, lends=replace(POOL.lends, kept=2)),))
+    with holding(pool), connect(endpoint("kv")) as client:
+        for _ in range(3):
+            blocks, _ = client.lend("pool", 3)
+            for each in blocks:
+                each.handle.close()
+            client.give_back("pool", {each.number: each.epoch for each in blocks})
+        assert (pool.exported, pool.descriptors()) == ([0, 1, 2, 2, 2], 3)
+        client.switch("asleep")
+        assert pool.descriptors() == 1
+        client.switch("awake")
+        blocks, _ = client.lend("pool", 2)
+        for each in blocks:
+            each.handle.close()
+        assert pool.descriptors() == 3
+    assert (pool.exported[5:], pool.descriptors()) == ([0, 1], 1)

@@ -201,6 +201,7 @@ class Changes:
         """Make a change, and return its checks. An error of memtopo itself leaves the layout held, as it is then."""
         try:
             with internal_errors():
+                self._responder.lending.close_handles(request.touched)
                 return request.planned.make(full=request.full, in_use=in_use)
         except InternalError as error:
             message = f"{error.message}; the layout is held on, of generation {self._responder.generation}"

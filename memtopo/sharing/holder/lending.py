@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import process_name
+from memtopo.driver.handles import Handle, close_handles
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.state import EventFields, HolderEvents
@@ -72,11 +74,16 @@ class _Leases:
 
 
 class Lending:
-    """Objects of all exports that lend. Epochs increase whenever an object is lent without the bytes of a client."""
+    """Objects of all exports that lend. Epochs increase whenever an object is lent without the bytes of a client.
 
-    def __init__(self, provider: ExportProvider, events: HolderEvents) -> None:
-        self._provider, self._events = provider, events
+    At most `keep` handles stay open, of objects that are not released when they are given back: to export an object
+    once more after a close takes longer than all else (fact 50).
+    """
+
+    def __init__(self, provider: ExportProvider, events: HolderEvents, keep: int) -> None:
+        self._provider, self._events, self._keep = provider, events, keep
         self._exports: dict[str, _Leases] = {}
+        self._handles: dict[tuple[str, int], Handle] = {}
         self._epoch = 0
 
     def allocated(self, offer: Offer) -> Mapping[str, int]:
@@ -120,6 +127,28 @@ class Lending:
         for lease in chosen:
             leases.give(lease, connection)
         return chosen, total
+
+    @contextmanager
+    def handles(self, offer: Offer, numbers: Iterable[int]) -> Iterator[Sequence[Handle]]:
+        """Handles of objects of an export, while they are sent. Raises `MemtopoError`."""
+        kept, found = offer.lends.kept if offer.lends else 0, list[Handle]()
+        closed: list[Handle] = []
+        try:
+            for number in numbers:
+                handle = self._handles.get((offer.name, number)) or self._provider.handle(offer.name, number)
+                if number < kept and len(self._handles) < self._keep:
+                    self._handles[offer.name, number] = handle
+                elif (offer.name, number) not in self._handles:
+                    closed.append(handle)
+                found.append(handle)
+            yield found
+        finally:
+            close_handles(closed)
+
+    def close_handles(self, exports: Collection[str]) -> None:
+        """Close the handles of exports whose objects are about to be released: an open one pins memory (fact 29)."""
+        names = [each for each in self._handles if each[0] in exports]
+        close_handles([self._handles.pop(each) for each in names])
 
     def seal(self, connection: ClientConnection, export: str, blocks: Iterable[Block], key: str | None) -> None:
         """Keep objects of a client under a key when its leases end, or no longer. Raises `ExchangeError`."""

@@ -191,6 +191,7 @@ class ServerLoop:
         for each in tuple(self._clients.all()):
             self._clients.remove(each)
             each.sock.close()
+        self._responder.lending.close_handles(self._responder.offers)
         for published in self._published:
             published.close()
 
@@ -199,6 +200,7 @@ class ServerLoop:
         self._selector.close()
         self._listener.abandon()
         self._clients.abandon()
+        self._responder.lending.close_handles(self._responder.offers)
 
     def _wait(self, now: float) -> float:
         """Return for how many seconds to wait for events."""

@@ -16,7 +16,6 @@ from memtopo.common.errors import MemtopoError, internal_errors
 from memtopo.common.text import process_name
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import unknown_state
-from memtopo.driver.handles import Handle, close_handles
 from memtopo.language.names import AWAKE
 from memtopo.sharing import messages
 from memtopo.sharing.errors import ExchangeError
@@ -62,6 +61,7 @@ class Responder:
         batch: int,
         deadline: float | None,
         changeable: ChangeableLayout | None = None,
+        keep: int = 0,
     ) -> None:
         self.supervision, self.events = supervision, HolderEvents(supervision.log)
         self.nodes, self._nodes_text = supervision.nodes, NodesText(supervision.nodes)
@@ -71,7 +71,7 @@ class Responder:
         self._since = time.time()
         self.offers: Mapping[str, Offer] = {}
         self._generations: dict[str, int] = {}
-        self.contents, self.lending = Contents(), Lending(provider, self.events)
+        self.contents, self.lending = Contents(), Lending(provider, self.events, keep)
         self._read_offers()
         self.counters = Counters()
         self.releasing = False
@@ -287,21 +287,17 @@ class Responder:
     def _send_handles(
         self, connection: ClientConnection, offer: Offer, numbers: Sequence[int], about: Mapping[str, Any]
     ) -> None:
-        handles: list[Handle] = []
         try:
-            for number in numbers:
-                handles.append(self._provider.handle(offer.name, number))  # noqa: PERF401 `finally` closes a part, too
-            encoded, fds = messages.encode_handles(handles)
-            answer = {**about, "handles": encoded, "generation": self.generation_of(offer.name)}
-            connection.send_descriptors({"ok": answer}, fds)
+            with self.lending.handles(offer, numbers) as handles:
+                encoded, fds = messages.encode_handles(handles)
+                answer = {**about, "handles": encoded, "generation": self.generation_of(offer.name)}
+                connection.send_descriptors({"ok": answer}, fds)
         except BlockingIOError as error:
             raise ExchangeError("unread", "too many earlier answers are unread") from error
         except OSError as error:
             if error.errno == errno.ETOOMANYREFS:
                 raise TooManyInFlight from error
             raise
-        finally:
-            close_handles(handles)
         count, is_first = len(numbers), not connection.taken((offer.name,))
         if not count:  # of an export that lends, whose client is an importer from now on
             self.record_early(connection, offer.name)

@@ -24,6 +24,7 @@ from memtopo.sharing.wire import MOST_FDS
 MOST_CLIENTS = 264
 _OWN = 16  # descriptors that the driver, the selector and others may need
 _LEAST = _OWN + 4 * SPARE
+_MOST_KEPT = 1024  # handles of objects that are lent again and again
 
 
 def hold(
@@ -52,9 +53,11 @@ def hold(
     """
     supervision = supervision or Supervision()
     metrics, others = supervision.metrics, {*allow_uids} - {os.geteuid()}
-    batch, max_clients = _limits(MOST_CONNECTIONS if metrics and metrics.claim else 0)
+    lent = sum(each.lends.kept for each in provider.offers() if each.lends)
+    batch, max_clients, keep = _limits(MOST_CONNECTIONS if metrics and metrics.claim else 0, min(lent, _MOST_KEPT))
     began, deadline = time.monotonic(), None if lasting is None else time.time() + lasting
-    responder = Responder(provider, info, supervision, batch=batch, deadline=deadline, changeable=changeable)
+    limits = {"batch": batch, "keep": keep}
+    responder = Responder(provider, info, supervision, **limits, deadline=deadline, changeable=changeable)
     terms = HoldTerms(max_clients, patience, others, stop, grace, interval)
     with _listening(claim, responder, Shutdown(None if lasting is None else began + lasting), terms, wake) as loop:
         loop.notify_ready()
@@ -93,12 +96,16 @@ def _listening(
             loop.close()
 
 
-def _limits(more: int) -> tuple[int, int]:
-    """Return the limits of descriptors in one answer and of clients; `more` descriptors are needed beside."""
+def _limits(more: int, wanted: int) -> tuple[int, int, int]:
+    """Return the limits of descriptors in one answer, of clients, and of handles that stay open, of those `wanted`.
+
+    There are `more` descriptors that are needed beside.
+    """
     own = _OWN + more
-    free = reserve_descriptors(own + MOST_CLIENTS + MOST_FDS, own + _LEAST - _OWN) - own
-    batch = min(MOST_FDS, max(free // 2, free - MOST_CLIENTS))
-    return batch, min(MOST_CLIENTS, free - batch)
+    free = reserve_descriptors(own + MOST_CLIENTS + MOST_FDS + wanted, own + _LEAST - _OWN) - own
+    keep = max(min(free - MOST_CLIENTS - MOST_FDS, wanted), 0)
+    batch = min(MOST_FDS, max((free - keep) // 2, free - keep - MOST_CLIENTS))
+    return batch, min(MOST_CLIENTS, free - keep - batch), keep
 
 
 def _mode(claim: Claim, others: Collection[int]) -> int:
