@@ -39,7 +39,7 @@ def main() -> None:
         target = resolve("local")
     except Unavailable:
         target = resolve("h200x2")
-    with held(HELD, "--machine", target.name) as path, _context(target.open()):
+    with held(HELD, "--machine", target.name) as path, context_of(target.open()):
         with memtopo.attach(path, role="writer", machine=target) as writer:
             writer.commit()
         pairs = [(_plain(path, target), _attach(path, target)) for _ in range(ROUNDS + 1)][1:]
@@ -63,7 +63,7 @@ def _attach(path: str, target: Target) -> float:
 
 def _plain(path: str, target: Target) -> float:
     driver = target.open()
-    with _context(driver):
+    with context_of(driver):
         start = time.perf_counter()
         address = driver.mem_address_reserve(CHUNKS * SIZE)
         handles = _mapped(path, driver, address)
@@ -92,7 +92,8 @@ def _mapped(path: str, driver: KernelDriver, address: int) -> list[int]:
 
 
 @contextmanager
-def _context(driver: KernelDriver) -> Iterator[None]:
+def context_of(driver: KernelDriver) -> Iterator[None]:
+    """Have the primary context of gpu0, as a program that uses it."""
     driver.ctx_push_current(driver.device_primary_ctx_retain(0))
     try:
         yield
