@@ -37,7 +37,7 @@ from memtopo.language.names import AWAKE
 from memtopo.run.imports import OutsideImports, imported_resources
 from memtopo.session.composition import Composition
 from memtopo.sharing.client import Client
-from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder
+from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder, usual_endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import held_machine
 from memtopo.sharing.offers import Offer
@@ -379,17 +379,12 @@ def _definite(shape: Shape) -> bool:
 
 
 def _endpoint(layout: str, folder: str | None) -> Endpoint:
-    """Endpoint of a layout, by its name or the path of its socket. Raises `UsageError`.
-
-    Without a folder, names are in the folder of MEMTOPO_SOCKET. If that is the path of a socket, it is ignored: a
-    producer that `--with` started listens there itself.
-    """
+    """Endpoint of a layout, by its name or the path of its socket. Raises `UsageError`."""
     if folder is not None and not is_folder(folder):
         raise UsageError(f"socket={folder!r} is no folder", hint="name the path of a socket in place of the layout")
     if "/" in layout:
         return endpoint(socket=layout)
-    variable = os.environ.get("MEMTOPO_SOCKET")
-    return endpoint(layout, folder or (variable if variable and is_folder(variable) else None))
+    return usual_endpoint(layout, folder)
 
 
 def _bytes(size: str | int) -> int:

@@ -26,7 +26,7 @@ from memtopo.machine import dump
 from memtopo.plans.report import Check
 from memtopo.run.processes.gathering import Join
 from memtopo.run.processes.member import JoinRefused, joined, joining_endpoint
-from memtopo.sharing.endpoints import Endpoint, endpoint
+from memtopo.sharing.endpoints import Endpoint, usual_endpoint
 
 
 class Rank(str):
@@ -83,7 +83,7 @@ class _Options:
         loaded = load(self.spec, params=self.params)
         if not loaded.spec.processes:
             raise Unsuitable(f"{loaded.name} has no processes", hint="memtopo.applied builds it in this process")
-        held = endpoint(loaded.name, self.socket)
+        held = usual_endpoint(loaded.name, self.socket)
         return self._beside(loaded, held, resources) if loaded.spec.held_processes else self._together(loaded, held)
 
     def _beside(self, loaded: Loaded, held: Endpoint, resources: ExitStack) -> JoinedLayout:
@@ -157,8 +157,8 @@ def join(
     `process` is the label of this process, such as `rank.0`, or `memtopo.rank()`. The processes of a layout meet by its
     name; the first one starts a small process that coordinates them, and holds the layout under its name for other
     programs. `timeout`, in seconds or as `60s`, is how long each waits for the others, and after which a process that
-    is silent counts as lost. `socket` is a folder that the processes share, in place of the user's own; `machine`,
-    `params` and `check` have to be the same in all processes.
+    is silent counts as lost. `socket` is a folder that the processes share, by default that of MEMTOPO_SOCKET or the
+    user's own; `machine`, `params` and `check` have to be the same in all processes.
 
     Entering raises `InvalidSpec`, `Unavailable`, `NotJoined` if the processes do not make the layout of the spec,
     `NoLayout` if no coordinator answers, and `NotApplied` with the report of all processes after everything was undone.

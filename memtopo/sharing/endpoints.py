@@ -74,6 +74,16 @@ def endpoint(name: str | None = None, socket: str | None = None) -> Endpoint:
     return Endpoint(_runtime_folder(), _checked_name(name or "") + _SOCKET, name)
 
 
+def usual_endpoint(name: str, socket: str | None = None) -> Endpoint:
+    """Return the endpoint of a layout for a program, which may have named a socket or a folder. Raises `UsageError`.
+
+    Otherwise the layout is in the folder of MEMTOPO_SOCKET. If that is the path of a socket, it is ignored: a producer
+    that `--with` started listens there itself.
+    """
+    variable = os.environ.get("MEMTOPO_SOCKET")
+    return endpoint(name, socket or (variable if variable and is_folder(variable) else None))
+
+
 def is_folder(socket: str) -> bool:
     """Return whether a path is that of a folder of sockets, `FOLDER/NAME.sock`, and not of a socket."""
     return "\0" not in socket and (socket.endswith("/") or os.path.isdir(socket))  # noqa: PTH112 it may be empty

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ from tests.helpers.child_process import ChildProcess
 
 
 class Process(ChildProcess):
-    """A script of tests/api in a process of its own."""
+    """A script of tests/api in a process of its own; `variables` are of its environment."""
 
-    def __init__(self, script: str, runtime: Path, **arguments: Any) -> None:
-        super().__init__(f"tests.api.{script}", arguments, runtime)
+    def __init__(
+        self, script: str, runtime: Path, *, variables: Mapping[str, str] | None = None, **arguments: Any
+    ) -> None:
+        super().__init__(f"tests.api.{script}", arguments, runtime, **variables or {})
 
     def end(self) -> list[Any]:
         """Send SIGTERM, after which it succeeds; return its remaining output."""

@@ -21,6 +21,7 @@ from memtopo.sharing.endpoints import endpoint, endpoint_names
 from memtopo.sharing.held import answers
 from memtopo.usage import Usage, usage
 from tests.api.joined import MACHINE, TIMEOUT, Start, ready, reports
+from tests.helpers.holders import until
 from tests.helpers.python_process import run_python
 from tests.helpers.samples import sampled
 from tests.helpers.specs import ENSEMBLES, ROOT
@@ -267,6 +268,25 @@ def test_another_process_of_a_complete_layout_is_refused(join: Start, pair: Path
     assert answer["error"] == "NoLayout"
     assert "has all its processes" in answer["message"]
     reports(members)
+
+
+def test_processes_meet_in_a_folder_that_an_argument_or_the_variable_names(
+    join: Start, pair: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir(mode=0o700)
+    named = {"MEMTOPO_SOCKET": f"{folder}/"}
+    members = [*join(pair, ["rank.0"], socket=str(folder)), *join(pair, ["rank.1"], variables=named)]
+    ready(members)
+    for each in members:
+        each.call("idle")
+    command = [sys.executable, "-m", "memtopo", "switch", "pair", "level-1"]
+    assert run_python(command, env=os.environ | named, capture_output=True).returncode == 0
+    for each in members:
+        each.request("done")
+        assert each.read()["state"] == "level-1"
+    reports(members)
+    until(lambda: not [*folder.iterdir()])
 
 
 def test_a_joined_layout_is_listed_and_checked_as_any_other(join: Start, pair: Path) -> None:
