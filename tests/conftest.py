@@ -32,6 +32,7 @@ settings.register_profile("thorough", settings.get_profile("full"), max_examples
 LONG_FILES = (
     "test_on_ray.py",
     "test_join.py",
+    "test_launchers.py",
     "test_pages.py",
     "test_site.py",
     "test_release.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,35 +31,52 @@ from memtopo.sharing.endpoints import Endpoint, usual_endpoint
 
 
 class Rank(str):
-    """Label of a counted process, `rank.3`, as a launcher numbered this one of `world` processes."""
+    """Label of a counted process, `rank.3`; `world` is the number of processes that its launcher started, if known."""
 
     __slots__ = ("world",)
-    world: int
+    world: int | None
 
-    def __new__(cls, name: str, index: int, world: int) -> Self:
+    def __new__(cls, name: str, index: int, world: int | None) -> Self:
         found = super().__new__(cls, f"{name}.{index}")
         found.world = world
         return found
 
 
 _LAUNCHERS = (
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
 )
-"""Variables for the number of a process and of all processes: torchrun, Open MPI, Slurm, MPICH."""
+"""Variables for the number of a process and of all processes: torchrun, Open MPI, MPICH, Slurm.
+
+Those of this host come first, since a layout is of one host.
+"""
 
 
 def rank(name: str = "rank") -> Rank:
     """Return the process of a counted entry `name` that this one is by its launcher's numbers.
 
-    They are those of torchrun, Open MPI, Slurm or MPICH. Raises `Unsuitable` if no launcher has set any.
+    They are those of torchrun, Open MPI, MPICH or Slurm, among the processes of this host. A Ray actor is the process
+    that it is named as, such as `rank.3`, since Ray numbers none. Raises `Unsuitable` if there is no such number.
     """
+    if (actor := _ray_actor()) is not None:
+        entry, _, number = actor.rpartition(".")
+        if entry == name and number.isdecimal():
+            return Rank(name, int(number), None)
     for index, world in _LAUNCHERS:
         if index in os.environ and world in os.environ:
             return Rank(name, int(os.environ[index]), int(os.environ[world]))
-    raise Unsuitable("no launcher has numbered this process", hint="name it: process='rank.0'")
+    raise Unsuitable("no launcher has numbered this process", hint=f"name it: process='{name}.0'")
+
+
+def _ray_actor() -> str | None:
+    """Name of the Ray actor that this process is; None if it has none."""
+    ray = sys.modules.get("ray")
+    return ray.get_runtime_context().get_actor_name() if ray and ray.is_initialized() else None
 
 
 class Joined(LiveContext[JoinedLayout]):
@@ -95,7 +113,7 @@ class _Options:
         if self.process not in beside:
             joining = [each for each in loaded.spec.labels if each.partition(".")[0] not in loaded.spec.held_processes]
             raise NotJoined(f"{self.process} is none of the layout", hint=f"its processes are {enumerated(joining)}")
-        if (world := getattr(self.process, "world", len(beside))) != len(beside):
+        if (world := getattr(self.process, "world", None)) not in (None, len(beside)):
             raise NotJoined(
                 f"{self.process} is one of {world} processes of its launcher, and the spec has {len(beside)}"
             )

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import memtopo
+from memtopo.api import joined
 from memtopo.api.errors import Unsuitable
 from memtopo.driver.types import GpuUsage
 from memtopo.sharing.client import Client, connect
@@ -373,26 +374,35 @@ def killed_at(join: Start, pair: Path, victim: str, call: int) -> None:
             left.unlink(missing_ok=True)  # the second process removes some
 
 
+@pytest.fixture
+def unnumbered(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment that no launcher has made."""
+    for name in (name for launcher in joined._LAUNCHERS for name in launcher):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
         ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, ("rank.1", 2)),
+        ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}, ("rank.1", 4)),
         ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, ("rank.3", 4)),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, ("rank.1", 2)),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, ("rank.0", 1)),
     ],
 )
-def test_a_rank_is_that_of_its_launcher(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: tuple[str, int]
+def test_a_rank_is_that_of_its_launcher_among_those_of_its_host(
+    unnumbered: pytest.MonkeyPatch, variables: dict[str, str], expected: tuple[str, int]
 ) -> None:
     for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+        unnumbered.setenv(name, value)
     found = memtopo.rank()
     assert (found, found.world) == expected
 
 
-def test_a_process_without_a_launcher_has_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.mark.usefixtures("unnumbered")
+def test_a_process_without_a_launcher_has_no_rank() -> None:
     with pytest.raises(Unsuitable, match="no launcher"):
         memtopo.rank()
 
