@@ -22,6 +22,7 @@ from memtopo.common.text import enumerated
 from memtopo.common.units import parse_duration
 from memtopo.common.version import __version__
 from memtopo.drivers.target import Target
+from memtopo.kinds.nodes import nodes_of
 from memtopo.language import Document, SpecText
 from memtopo.machine import dump
 from memtopo.plans.report import Check
@@ -101,6 +102,9 @@ class _Options:
         loaded = load(self.spec, params=self.params)
         if not loaded.spec.processes:
             raise Unsuitable(f"{loaded.name} has no processes", hint="memtopo.applied builds it in this process")
+        if nodes_of(loaded.spec):
+            message = f"{loaded.name} is a spec of several nodes, and processes that join are of one host"
+            raise Unsuitable(message, hint="'memtopo apply --on' starts it on a cluster")
         held = usual_endpoint(loaded.name, self.socket)
         return self._beside(loaded, held, resources) if loaded.spec.held_processes else self._together(loaded, held)
 

@@ -20,13 +20,16 @@ from tests.helpers.processes import print_json
 
 
 def main(arguments: dict[str, Any]) -> None:
-    """Join, answer each line of the standard input, and leave at its end."""
+    """Join, as the launcher's rank if no process is named; answer each line of the standard input; leave at its end."""
     lost: list[str] = []
     seen: list[list[Any]] = []
     if arguments.pop("callback", False):
         arguments["on_lost"] = lost.append
     if kill := arguments.pop("kill", None):
         Member.wrap = staticmethod(lambda _process, driver: Killing(driver, *kill))
+    arguments["process"] = arguments["process"] or memtopo.rank()
+    if uid := arguments.pop("uid", 0):
+        become(uid)
     try:
         with memtopo.join(**arguments) as layout:
             layout.on_change = lambda notice: seen.append([notice.kind, notice.state, layout.state])
@@ -61,6 +64,14 @@ class Killing(Forwarder):
             return call(*given, **named)
 
         return counted
+
+
+def become(uid: int) -> None:
+    """Become another user, which may not read the modules that joining loads."""
+    rank = {"count": "1", "ranges": {"r": {"size": "2MiB"}}}
+    with memtopo.join({"memtopo": 1, "name": "alone", "processes": {"rank": rank}}, "rank.0", "h200x2"):
+        pass
+    os.setresuid(uid, uid, uid)
 
 
 def report(found: Any) -> Any:

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,15 @@ def test_a_process_with_another_spec_is_refused_in_all(join: Start, pair: Path, 
         assert "has another spec, sha256:" in message
 
 
+def test_a_world_of_another_size_is_refused_in_all(join: Start, pair: Path) -> None:
+    members = [
+        *join(pair, ["rank.0"]),
+        *join(pair, [""], variables={"RANK": "1", "WORLD_SIZE": "3"}),
+    ]
+    for each in members:
+        assert "is one of 3 processes of its launcher, and the spec has 2" in each.read()["message"]
+
+
 def test_a_process_that_the_spec_does_not_have_is_refused_with_those_that_it_has(join: Start, pair: Path) -> None:
     (member,) = join(pair, ["rank.2"])
     message = member.read()["message"]
@@ -461,3 +471,24 @@ def test_what_programs_allocate_in_heaps_is_shown_to_others(join: Start, tmp_pat
     assert 'memtopo_heap_allocated_bytes{layout="heaps",process="rank.1",heap="cache"} 4194304' in metrics
     assert 'memtopo_heap_memory_bytes{layout="heaps",process="rank.1",heap="cache"} 0' in metrics
     reports(members)
+
+
+def test_a_spec_of_several_nodes_is_not_joined() -> None:
+    spec = ROOT / "specs" / "nodes" / "tensor-parallel.yaml"
+    with pytest.raises(Unsuitable, match="several nodes"):
+        memtopo.join(spec, "rank.0", MACHINE).__enter__()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_process_of_another_user_is_refused_at_once(join: Start) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as named:
+        folder = Path(named)
+        folder.chmod(0o1777)
+        spec = folder / "pair.yaml"
+        spec.write_text(PAIR)
+        (first,) = join(spec, ["rank.0"], socket=named, timeout=5)
+        until(lambda: bool([*folder.glob("*.join.sock")]))
+        (other,) = join(spec, ["rank.1"], socket=named, uid=65534)
+        assert "one of another user, uid 0" in other.read()["message"]
+        assert "rank.1 did not join" in first.read()["message"]
+        until(lambda: not [*folder.glob("*.sock*")])

@@ -61,6 +61,11 @@ class NotJoined:
     exit_code: int
 
 
+def of_another_user(uid: int) -> NotJoined:
+    """Return the answer to a process of another user than the layout's."""
+    return NotJoined(f"the layout is one of another user, uid {uid}, whose processes alone join it", None, Exit.FAILED)
+
+
 class NotComplete(MemtopoError):
     """Processes that do not make the layout of a spec."""
 
@@ -122,10 +127,12 @@ class Gathering:
         with suppress(BlockingIOError):
             sock, _ = listener.accept()
             sock.setblocking(False)  # noqa: FBT003 likewise
+            channel: Channel[Join] = Channel(sock, (Join,))
             if peer(sock).uid == os.geteuid():
-                self._connected[sock.fileno()] = Channel(sock, (Join,)), peer(sock).pid
+                self._connected[sock.fileno()] = channel, peer(sock).pid
             else:
-                sock.close()
+                channel.send(of_another_user(os.geteuid()))
+                channel.close()
 
     def _receive(self, fd: int) -> None:
         channel, pid = self._connected[fd]
@@ -200,7 +207,9 @@ class Gathering:
         found = {label: target.ordinals(own, every) for label, own in gpus.items()}
         for label, geometry in composition.geometry.processes.items():
             if lacking := [gpu for gpu in geometry.gpus if found[label] and gpu not in found[label]]:
-                raise NotComplete(f"{self.joined[label].name} uses gpu{lacking[0]}, which it does not see")
+                seeing = [self.joined[other].name for other, seen in found.items() if lacking[0] in seen]
+                others = f"; {enumerated(seeing)} has it" if seeing else ""
+                raise NotComplete(f"{self.joined[label].name} uses gpu{lacking[0]}, which it does not see{others}")
         return found
 
 

@@ -23,7 +23,7 @@ from memtopo.plans.report import Report
 from memtopo.run import messages
 from memtopo.run.messages import Attend, ChangeResult, Ended, Hold, Resume, StartWorker, TakeDown
 from memtopo.run.processes.gates import Gate, WorkerGates
-from memtopo.run.processes.gathering import Join, NotJoined
+from memtopo.run.processes.gathering import Join, NotJoined, of_another_user
 from memtopo.run.processes.worker import Commanded, ConductorLost, Worker, WrapDriver, answer
 from memtopo.session.request import HoldResult
 from memtopo.sharing.channel import Channel
@@ -235,6 +235,8 @@ def _connected(where: Endpoint) -> socket.socket | None:
         return None
     try:
         sock = connect_at(folder, where.file, 1.0)
+    except PermissionError:
+        raise JoinRefused(of_another_user(os.stat(where.file, dir_fd=folder).st_uid).error) from None
     except OSError:
         return None
     finally:

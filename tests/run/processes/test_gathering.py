@@ -1,0 +1,83 @@
+"""Processes that come to be those of one layout, and are refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from memtopo.common.version import __version__
+from memtopo.drivers import target
+from memtopo.language import SpecText, read_file
+from memtopo.run.processes.gathering import Gathering, Join, Joining, NotComplete
+from memtopo.session.composition import Composition
+from memtopo.sharing.channel import Channel
+from tests.helpers.specs import ROOT
+
+SPEC = ROOT / "specs" / "tensor-parallel-server.yaml"
+NOBODY = 65534
+STRANGER = f"""
+import os, socket, sys
+os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+    sock.connect("\\0" + sys.argv[1])
+    print(sock.recv(1 << 16).decode())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_process_of_another_user_is_told_and_not_waited_for() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(f"\0memtopo-gathering-{os.getpid()}")
+        listener.listen()
+        command = [sys.executable, "-c", STRANGER, listener.getsockname()[1:]]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stranger:
+            with pytest.raises(NotComplete, match=r"any process did not join within 3 s$"):
+                Gathering(3.0, lambda: 0).wait(listener)
+            out, _ = stranger.communicate()
+    assert "the layout is one of another user, uid 0" in out
+
+
+@contextmanager
+def gathered(*seen: Sequence[str]) -> Iterator[Gathering]:
+    """Two processes of the layout, which see GPUs by their UUIDs."""
+    document = read_file(str(SPEC))
+    found = Gathering(1.0, lambda: 0)
+    with socket.socket() as sock:
+        channel: Channel[Join] = Channel(sock, (Join,))
+        for rank, gpus in enumerate(seen):
+            label = f"rank.{rank}"
+            request = Join(__version__, label, SpecText.of(document), "local", None, tuple(gpus), "fast", 1.0)
+            found.joined[label] = Joining(100 + rank, channel, request, document)
+        yield found
+
+
+TWO = target.resolve("h200x2")
+FIRST, SECOND = target.uuids(TWO.machine)
+LACKING = "rank.0 (process 100) uses gpu0, which it does not see"
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (([FIRST], [SECOND]), {"rank.0": (0,), "rank.1": (1,)}),
+        (([FIRST, SECOND], [SECOND, FIRST]), {"rank.0": (), "rank.1": (1, 0)}),
+        (([SECOND], [SECOND]), LACKING),
+        (([SECOND], [FIRST]), f"{LACKING}; rank.1 (process 101) has it"),
+    ],
+)
+def test_each_process_has_the_gpus_of_its_part_or_all_are_told_which_other_one_does(
+    seen: Sequence[Sequence[str]], expected: Mapping[str, Sequence[int]] | str
+) -> None:
+    composition = Composition.of(read_file(str(SPEC)), TWO)
+    with gathered(*seen) as found:
+        try:
+            answer: object = found.visible(composition)
+        except NotComplete as error:
+            answer = error.message
+    assert answer == expected
