@@ -6,14 +6,15 @@ import json
 import os
 import re
 import sys
-from dataclasses import asdict
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import memtopo
 from memtopo.common.errors import MemtopoError
-from memtopo.driver.protocol import Driver
 from memtopo.driver.wrappers import Forwarder
+from memtopo.drivers.target import resolve
 from memtopo.output import json as output
 from memtopo.run.processes.member import Member
 from tests.helpers.processes import print_json
@@ -27,6 +28,10 @@ def main(arguments: dict[str, Any]) -> None:
         arguments["on_lost"] = lost.append
     if kill := arguments.pop("kill", None):
         Member.wrap = staticmethod(lambda _process, driver: Killing(driver, *kill))
+    if beside_held := arguments.pop("kill_beside_held", None):
+        machine = resolve(arguments["machine"])
+        arguments["machine"] = replace(machine, _opener=lambda: Killing(machine.open(), *beside_held))
+    began = time.monotonic()
     arguments["process"] = arguments["process"] or memtopo.rank()
     if uid := arguments.pop("uid", 0):
         become(uid)
@@ -45,14 +50,16 @@ def main(arguments: dict[str, Any]) -> None:
         say(report=report(layout.report))
     except MemtopoError as error:
         found = getattr(error, "report", None)
-        say(error=type(error).__name__, message=str(error), report=found and report(found))
+        took = time.monotonic() - began
+        say(error=type(error).__name__, message=str(error), report=found and report(found), took=took)
 
 
 class Killing(Forwarder):
-    """A driver whose `at`-th call kills a process: this one, or the coordinator of its layout."""
+    """A driver whose `at`-th call kills a process: this one, or the coordinator or holder of its layout."""
 
-    def __init__(self, driver: Driver, lock: str, at: int) -> None:
+    def __init__(self, driver: Any, lock: str, at: int) -> None:
         self._lock, self._at, self._calls = lock, at, 0
+        self.close, self.lend = getattr(driver, "close", None), getattr(driver, "lend", None)
         super().__init__(driver)
 
     def _wrap(self, _method: str, call: Any) -> Any:

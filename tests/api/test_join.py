@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -314,14 +315,12 @@ def test_a_joined_layout_is_listed_and_checked_as_any_other(join: Start, pair: P
     reports(members)
 
 
-def test_a_change_to_another_spec_is_made_with_all(join: Start, pair: Path, tmp_path: Path) -> None:
+def test_a_change_to_another_spec_is_made_with_all(join: Start, pair: Path) -> None:
     first, second = join(pair, labels(pair))
     ready([first, second])
     first.call("write", "own", 3)
-    other = tmp_path / "more.yaml"
-    other.write_text(PAIR.replace("ranges: {", "ranges: {more: {size: 2MiB}, "))
     second.request("poll", TIMEOUT)
-    assert first.call("change", str(other))["answer"] == 0
+    assert first.call("change", str(changed(pair)))["answer"] == 0
     assert second.read()["generation"] == 2
     assert second.call("address", "more")["answer"] is None
     assert 3 in second.call("read", "all")["answer"]
@@ -335,13 +334,15 @@ HEAP = (
 )
 """The pair with a heap, in which the first process allocates before all switch."""
 
-CALLS = 80
-"""Driver calls that a process of the pair makes at least while it is built, switched twice and taken down."""
+CALLS = 265
+"""Driver calls of a process of the pair: 98 until it is built, 3 to allocate, 71 of two switches, 75 of a change."""
 
-VICTIMS = [(victim, call) for victim in ("process", "coordinator") for call in range(1, CALLS + 1, 2)]
+VICTIMS = [(victim, call) for victim in ("process", "coordinator") for call in range(1, CALLS + 1, 4)]
+SHORT = 5
+"""Seconds after which a process of these layouts is lost; all others have ended as long after that at the latest."""
 
 
-@pytest.mark.parametrize(("victim", "call"), VICTIMS[4::12])
+@pytest.mark.parametrize(("victim", "call"), VICTIMS[9::17])
 def test_a_kill_leaves_nothing_and_ends_no_other_process(join: Start, pair: Path, victim: str, call: int) -> None:
     killed_at(join, pair, victim, call)
 
@@ -352,31 +353,44 @@ def test_every_kill_leaves_nothing_and_ends_no_other_process(join: Start, pair: 
     killed_at(join, pair, victim, call)
 
 
+def changed(spec: Path) -> Path:
+    """Write a spec of the same processes with one range more."""
+    other = spec.with_name("other.yaml")
+    other.write_text(spec.read_text().replace("ranges: {", "ranges: {more: {size: 2MiB}, "))
+    return other
+
+
 def killed_at(join: Start, pair: Path, victim: str, call: int) -> None:
     """Kill a process at one of the driver calls of the first one; the second one raises or ends in order."""
     pair.write_text(HEAP)
     lock = pair.parent / "run" / "memtopo" / "pair.join.sock.lock"
-    (first,) = join(pair, ["rank.0"], timeout=5, kill=["" if victim == "process" else str(lock), call])
-    (second,) = join(pair, ["rank.1"], timeout=5)
-    for request in (None, ["switch", "level-1"], ["switch", "awake"]):
+    other = changed(pair)
+    (first,) = join(pair, ["rank.0"], timeout=SHORT, kill=["" if victim == "process" else str(lock), call])
+    (second,) = join(pair, ["rank.1"], timeout=SHORT)
+    for request in (None, ["switch", "level-1"], ["switch", "awake"], ["change", str(other)]):
+        began = time.monotonic()
         if request:
-            second.request("poll", TIMEOUT)
+            second.request("poll", SHORT)
             with suppress(BrokenPipeError):
                 first.request(*request)
         answer = second.read()
         if request is None and "ranges" not in answer:
             assert answer["error"] in ("NotApplied", "ProcessLost", "NotJoined"), answer
+            assert answer["took"] < 2 * SHORT
             break
+        assert request is None or time.monotonic() - began < 2 * SHORT, request
         if request is None:
             with suppress(BrokenPipeError):
                 first.request("allocate", "h", 4 << 20)
         if request and answer.get("error"):
             assert answer["error"] == "ProcessLost", answer
             break
+    began = time.monotonic()
     with suppress(BrokenPipeError):
         first.leave()
     second.leave()
     last = second.read() or answer
+    assert time.monotonic() - began < 2 * SHORT
     assert last["report"] is None or last["report"]["leaks"] == [], last
     assert (first.ended() == -signal.SIGKILL) == (victim == "process"), "the call was not made"
     if victim == "coordinator":
