@@ -22,6 +22,7 @@ from memtopo.sharing.errors import ExchangeError, reason
 NAME = re.compile("[A-Za-z][A-Za-z0-9_-]{0,127}")
 """Copy of `language.fields.NAME`, whose import takes longer than most commands; a test compares the two."""
 
+_BESIDE = re.compile(rf"{NAME.pattern}(\.[A-Za-z0-9_-]+)+")
 _SOCKET = ".sock"
 _LOCK = ".lock"
 _LONGEST_FILE = 255 - len(_LOCK)
@@ -105,6 +106,22 @@ def endpoints(socket: str | None = None, allow_uids: Collection[int] = ()) -> li
     return [endpoint(name, socket) for name in _names(folder)]
 
 
+def endpoints_beside(socket: str | None = None, allow_uids: Collection[int] = ()) -> list[Endpoint]:
+    """Return the endpoints of processes beside those of layouts, `kv.join.sock` and `kv.engine.0.sock`.
+
+    They are in the runtime folder or in a named one. Raises `ExchangeError` if the folder cannot be trusted.
+    """
+    if socket is not None and not is_folder(socket):
+        return []
+    where = _runtime_folder() if socket is None else os.path.abspath(socket)  # noqa: PTH100 links are not resolved
+    try:
+        folder = _open_runtime_folder(where) if socket is None else _open_folder(where, allow_uids)
+    except FileNotFoundError:
+        return []
+    owner = {name: name.partition(".")[0] if socket is None else None for name in _names(folder, _BESIDE)}
+    return [Endpoint(where, name + _SOCKET, layout) for name, layout in owner.items()]
+
+
 def endpoint_names() -> list[str]:
     """Return the names of all sockets and locks in the runtime folder, also of those that dead processes left.
 
@@ -116,13 +133,13 @@ def endpoint_names() -> list[str]:
         return []
 
 
-def _names(folder: int) -> list[str]:
+def _names(folder: int, pattern: re.Pattern[str] = NAME) -> list[str]:
     """Names of the sockets and locks in a folder, which is closed."""
     try:
         names = {file.removesuffix(_LOCK).removesuffix(_SOCKET) for file in os.listdir(folder) if _SOCKET in file}
     finally:
         os.close(folder)
-    return sorted(name for name in names if NAME.fullmatch(name))
+    return sorted(name for name in names if pattern.fullmatch(name))
 
 
 def _checked_name(name: str) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from memtopo.common.errors import MemtopoError
 from memtopo.machine import Machine, MachineLine, parse
+from memtopo.sharing.claims import remove_stale
 from memtopo.sharing.client import Client, connect
-from memtopo.sharing.endpoints import endpoints
+from memtopo.sharing.endpoints import endpoints, endpoints_beside
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.offers import exported_bytes
 from memtopo.sharing.status import Status
@@ -57,10 +58,12 @@ class Survey:
 
 
 def survey(socket: str | None = None, *, allow_uids: Collection[int] = ()) -> Survey:
-    """Query every holder, or those at `socket`, a path or a folder, and remove what dead holders left.
+    """Query every holder, or those at `socket`, a path or a folder, and remove what dead processes left.
 
     Raises `ExchangeError` if the runtime folder cannot be trusted.
     """
+    for each in endpoints_beside(socket, allow_uids):
+        remove_stale(each)
     found = answers(Client.status, socket, allow_uids=allow_uids)
     return Survey(tuple(each if isinstance(each, Entry) else _entry(each) for each in found))
 

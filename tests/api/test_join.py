@@ -54,6 +54,11 @@ def coordinators(runtime: Path) -> list[int]:
     return [int(re.findall("process ([0-9]+)", text)[0]) for text in locks]
 
 
+def cleaned() -> None:
+    """Remove what a coordinator left that was killed, as what any holder did."""
+    assert run_python([sys.executable, "-m", "memtopo", "ls"], capture_output=True).returncode == 0
+
+
 @pytest.fixture
 def pair(tmp_path: Path) -> Path:
     """A spec of two ranks that import from each other."""
@@ -217,8 +222,7 @@ def test_the_death_of_the_coordinator_is_raised_and_the_memory_stays(join: Start
         assert each.call("poll", TIMEOUT)["error"] == "ProcessLost"
         assert each.call("read", "all")["answer"] is not None
     assert [each["report"]["leaks"] for each in reports(members)] == [[], []]
-    for left in (runtime / "memtopo").iterdir():  # as those of any holder that was killed
-        left.unlink()
+    cleaned()
 
 
 def test_a_process_that_never_comes_is_named_to_those_that_wait(join: Start, pair: Path) -> None:
@@ -394,8 +398,7 @@ def killed_at(join: Start, pair: Path, victim: str, call: int) -> None:
     assert last["report"] is None or last["report"]["leaks"] == [], last
     assert (first.ended() == -signal.SIGKILL) == (victim == "process"), "the call was not made"
     if victim == "coordinator":
-        for left in lock.parent.iterdir():  # as those of any holder that was killed
-            left.unlink(missing_ok=True)  # the second process removes some
+        cleaned()
 
 
 @pytest.fixture

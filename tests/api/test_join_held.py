@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -319,3 +321,107 @@ def test_many_engines_leave_nothing_in_the_holder(join: Start, spec: Path) -> No
     for _ in range(40):
         joins_and_leaves()
     until(lambda: importers() == [] and open_descriptors() <= before)
+
+
+@pytest.mark.exhaustive(seconds=60)
+def test_two_hundred_engines_of_which_twenty_are_there_at_once_leave_nothing(join: Start, spec: Path) -> None:
+    """Each has lent chunks; a half of them is killed."""
+    spec.write_text(POOL.replace("max: 8", "max: 60").replace("count: 2\n", "count: 20\n"))
+
+    def left() -> Any:
+        with connect(endpoint("server")) as client:
+            found = client.statistics()
+            lends = client.offers()["pool.pages"].lends
+            assert found
+            return found.memory, lends, open_descriptors()
+
+    def twenty_come_and_go() -> None:
+        engines = join(spec, [f"engine.{index}" for index in range(20)])
+        ready(engines)
+        mapped = [each.call("elastic", "cache", "map", 0, "pages", 3)["answer"] for each in engines]
+        assert len({chunk for chunks in mapped for chunk in chunks}) == len(importers()) * 3 == 60
+        for each in engines[1::2]:
+            each.kill()
+        assert {report["report"]["outcome"] for report in reports(engines[::2])} == {"ok"}
+        for each in engines:
+            each.kill()  # closes its pipes
+        until(lambda: importers() == [])
+
+    with memtopo.hold(spec, machine=MACHINE):
+        twenty_come_and_go()
+        before = left()
+        for _ in range(9):
+            twenty_come_and_go()
+        until(lambda: left() == before)
+    assert memtopo_command("ls") == 0, "it removes what the killed ones left"
+
+
+SHORT = 5
+"""Seconds after which a holder or a process is lost; all others have ended as long after that at the latest."""
+
+CALLS = 236
+"""Driver calls that an engine makes at least: 87 until it is built, 90 of two switches, 42 of a check, and others."""
+
+VICTIMS = [(victim, call) for victim in ("engine", "holder") for call in (*range(1, CALLS, 6), CALLS)]
+
+
+@pytest.mark.parametrize(("victim", "call"), VICTIMS[10::21])
+def test_a_kill_leaves_nothing_and_ends_no_other_engine(
+    join: Start, spec: Path, runtime: Path, victim: str, call: int
+) -> None:
+    killed_beside(join, spec, runtime, victim, call)
+
+
+@pytest.mark.exhaustive(seconds=3)
+@pytest.mark.parametrize(("victim", "call"), VICTIMS)
+def test_every_kill_leaves_nothing_and_ends_no_other_engine(
+    join: Start, spec: Path, runtime: Path, victim: str, call: int
+) -> None:
+    killed_beside(join, spec, runtime, victim, call)
+
+
+def killed_beside(join: Start, spec: Path, runtime: Path, victim: str, call: int) -> None:
+    """Kill an engine, or the holder, at one of the engine's driver calls; another engine goes on, or is told."""
+    command = ["apply", str(spec), "--machine", MACHINE, "--hold", "--detach", "--log", str(runtime / "log")]
+    assert memtopo_command(*command) == 0
+    (other,) = join(spec, ["engine.1"], timeout=SHORT)
+    ready([other])
+    other.call("write", "weights", 6)
+    lock = "" if victim == "engine" else str(runtime / "memtopo" / "server.sock.lock")
+    (engine,) = join(spec, ["engine.0"], timeout=SHORT, kill_beside_held=[lock, call])
+    last = worked(engine)
+    if victim == "engine":
+        assert last is None
+        until(lambda: importers() == [other.pid])
+        assert (other.call("poll")["over"], other.call("read", "weights")["answer"]) == (None, [6])
+        assert memtopo_command("check", "server") == 0
+        (report,) = reports([other])
+        assert memtopo_command("release", "server") == 0
+        assert memtopo_command("ls") == 0, "it removes what the engine left"
+    else:
+        assert last
+        assert last["report"] is None or last["report"]["leaks"] == [], last
+        assert other.call("poll", SHORT)["error"] == "ProcessLost"
+        (report,) = reports([other])
+        (folder,) = runtime.glob("memtopo")
+        until(lambda: memtopo_command("ls") == 0 and not [*folder.iterdir()])  # once the workers have taken down
+    assert report["report"]["leaks"] == []
+
+
+def worked(engine: Joined) -> Any:
+    """Last line of an engine that joins, switches its own part and leaves, each in time; None if it died."""
+    answer = engine.read()
+    if answer and "ranges" not in answer:
+        assert answer["error"] in ("ExchangeError", "NoLayout", "NotApplied", "NotJoined"), answer
+        assert answer["took"] < 2 * SHORT
+        return answer
+    for request in (["switch", "lean"], ["poll"], ["switch", "awake"], ["check"]):
+        began = time.monotonic()
+        with suppress(BrokenPipeError):
+            engine.request(*request)
+        if (answer := engine.read()) is None:
+            return None
+        assert answer.get("error") in (None, "ProcessLost"), answer
+        assert time.monotonic() - began < 2 * SHORT, request
+    engine.leave()
+    return engine.read()
