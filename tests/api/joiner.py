@@ -15,6 +15,7 @@ import memtopo
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.target import resolve
+from memtopo.kinds.layout import current
 from memtopo.output import json as output
 from memtopo.run.processes.member import Member
 from tests.helpers.processes import print_json
@@ -99,12 +100,26 @@ def idle(layout: Any, _method: str, _given: list[Any]) -> None:
 
 def write(layout: Any, _method: str, given: list[Any]) -> None:
     name, value = given
-    view = layout.range(name)
-    view.memory[:] = bytes([value]) * view.size
+    set_bytes(layout, layout.range(name), layout.address(name), value)
 
 
 def read(layout: Any, _method: str, given: list[Any]) -> list[int]:
-    return sorted({*bytes(layout.range(given[0]).memory[:: 1 << 16])})
+    (name,) = given
+    return bytes_of(layout, layout.range(name), layout.address(name))
+
+
+def set_bytes(layout: Any, view: Any, address: int, value: int) -> None:
+    """Write a byte to the memory of a view, by the driver, which can on a GPU, too."""
+    session = layout._session
+    with current(session.driver, session.layout.contexts[int(view.device.removeprefix("gpu"))]):
+        session.driver.memset_d8(address, value, view.size)
+
+
+def bytes_of(layout: Any, view: Any, address: int) -> list[int]:
+    """Return the bytes that are in the memory of a view."""
+    session = layout._session
+    with current(session.driver, session.layout.contexts[int(view.device.removeprefix("gpu"))]):
+        return sorted({*session.driver.memcpy_dtoh(address, view.size)[:: 1 << 12]})
 
 
 def elastic(layout: Any, _method: str, given: list[Any]) -> Any:
@@ -119,14 +134,15 @@ def elastic(layout: Any, _method: str, given: list[Any]) -> Any:
 def fill(layout: Any, _method: str, given: list[Any]) -> None:
     """Write a byte to a part of an elastic range."""
     name, offset, size, value = given
-    view = layout.range(name).view(offset, size)
-    view.memory[:] = bytes([value]) * size
+    found = layout.range(name)
+    set_bytes(layout, found.view(offset, size), found.address + offset, value)
 
 
 def part(layout: Any, _method: str, given: list[Any]) -> list[int]:
     """Return the bytes that are in a part of an elastic range."""
     name, offset, size = given
-    return sorted({*bytes(layout.range(name).view(offset, size).memory[:: 1 << 12])})
+    found = layout.range(name)
+    return bytes_of(layout, found.view(offset, size), found.address + offset)
 
 
 def allocate(layout: Any, _method: str, given: list[Any]) -> int:

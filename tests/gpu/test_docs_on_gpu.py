@@ -18,7 +18,15 @@ PAGES = [
     DOCS / "tutorial.md",
     *(
         DOCS / "how-to" / f"{name}.md"
-        for name in ("paged-kv-cache", "weights-server", "sleep", "symmetric-heap", "host-offload", "containers")
+        for name in (
+            "paged-kv-cache",
+            "weights-server",
+            "sleep",
+            "symmetric-heap",
+            "host-offload",
+            "containers",
+            "tensor-parallel-server",
+        )
     ),
 ]
 
