@@ -14,6 +14,7 @@ from memtopo.api.live import Live
 from memtopo.api.session import Session
 from memtopo.api.specs import Params, SpecLike, load
 from memtopo.common.errors import MemtopoError
+from memtopo.common.processes import RunningClock
 from memtopo.common.signals import deferred
 from memtopo.drivers.target import Target
 from memtopo.language import SpecText
@@ -25,6 +26,8 @@ from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.status import Notice
 
 _INTERVAL = 0.05
+_ANSWER = 5.0
+"""Seconds that the coordinator has for its answer, once all processes take part or are late."""
 
 OnLost = Literal["raise"] | Callable[[str], object]
 """What follows from the end of another process: `ProcessLost`, or a call with the reason."""
@@ -99,9 +102,14 @@ class JoinedSession(Session):
 
         asking = threading.Thread(target=ask, name="memtopo-request", daemon=True)
         asking.start()
+        silent = RunningClock()
         while asking.is_alive():
             self._member.poll()
-            self._member.wait(_INTERVAL)
+            if self._member.wait(_INTERVAL):
+                silent = RunningClock()
+            if silent.time() > self._member.timeout + _ANSWER:
+                message = f"the coordinator of the layout gave no answer within {self._member.timeout + _ANSWER:g} s"
+                raise refused(message, hint="if it does later, this process is asked to take part")
         self._member.poll()
         if isinstance(found[0], MemtopoError):
             raise refused(found[0].message, hint=found[0].hint) from found[0]

@@ -401,6 +401,41 @@ def killed_at(join: Start, pair: Path, victim: str, call: int) -> None:
         cleaned()
 
 
+def test_a_process_that_is_stopped_holds_up_no_other_one(join: Start, pair: Path) -> None:
+    """It finds out when it goes on."""
+    first, second = join(pair, labels(pair), timeout=2)
+    ready([first, second])
+    first.send(signal.SIGSTOP)
+    assert "rank.0 did not take part within 2 s" in second.call("switch", "level-1")["message"]
+    began = time.monotonic()
+    (report,) = reports([second])
+    assert time.monotonic() - began < 2 + 5
+    assert report["report"]["leaks"] == []
+    first.send(signal.SIGCONT)
+    assert first.call("poll")["over"] == "rank.1 has left"
+    reports([first])
+
+
+@pytest.mark.parametrize("first", ["stop", "request"])
+def test_a_coordinator_that_is_stopped_holds_up_no_process(join: Start, pair: Path, runtime: Path, first: str) -> None:
+    members = join(pair, labels(pair), timeout=2)
+    ready(members)
+    (coordinator,) = coordinators(runtime)
+    if first == "stop":
+        os.kill(coordinator, signal.SIGSTOP)
+    began = time.monotonic()
+    members[0].request("switch", "level-1")
+    if first == "request":
+        os.kill(coordinator, signal.SIGSTOP)
+    assert members[0].read()["error"] in ("NotSwitched", "ProcessLost")
+    assert time.monotonic() - began < 2 + 5 + 1
+    began = time.monotonic()
+    assert [each["report"]["leaks"] for each in reports(members)] == [[], []]
+    assert time.monotonic() - began < 2 + 5 + 1
+    os.kill(coordinator, signal.SIGKILL)
+    cleaned()
+
+
 @pytest.fixture
 def unnumbered(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """An environment that no launcher has made."""

@@ -98,12 +98,12 @@ class SplitGate:
 class WorkerGates(TeardownGates):
     """Gates of the teardown with the other workers, each of which has `timeout` seconds to reach a gate.
 
-    `imports_gate` is before the first memory is released that another process may use.
-    `alive` is called while this process waits.
+    After one of them was late at the first gate, the second one is not waited for. `imports_gate` is before the first
+    memory is released that another process may use. `alive` is called while this process waits.
     """
 
     def __init__(self, imports_gate: Gate, all_gate: Gate, timeout: float, alive: Callable[[int], None]) -> None:
-        self._imports_gate, self._all_gate, self._timeout, self._alive = imports_gate, all_gate, timeout, alive
+        self._imports_gate, self._all_gate, self._left, self._alive = imports_gate, all_gate, timeout, alive
 
     def imports_released(self) -> bool:
         return self._wait(self._imports_gate)
@@ -115,6 +115,7 @@ class WorkerGates(TeardownGates):
         clock = RunningClock()
         while not gate.wait(_INTERVAL):
             self._alive(0)
-            if clock.time() > self._timeout:
+            if clock.time() > self._left:
+                self._left = 0.0
                 return False
         return True

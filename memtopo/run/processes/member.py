@@ -116,10 +116,9 @@ class Member(Worker):
                 self.over, self.lost = str(error) or "the coordinator has ended", True
         self.require_complete()
 
-    def wait(self, seconds: float) -> None:
-        """Wait until a message has come, for at most so many seconds."""
-        if self.over is None:
-            self._channel.wait(seconds)
+    def wait(self, seconds: float) -> bool:
+        """Wait until a message has come, for at most so many seconds; false if none has."""
+        return self.over is None and self._channel.wait(seconds)
 
     def leave(self, held: HoldResult) -> Report:
         """Take this part down, and return its report, or that of all processes if they have left by then."""

@@ -82,6 +82,15 @@ def test_a_gate_that_the_other_process_does_not_leave_is_given_up(ends: list[Gat
     assert not gates.all_released()
 
 
+def test_a_process_that_is_late_at_the_first_gate_is_not_waited_for_at_the_second_one(ends: list[Gate]) -> None:
+    waits: list[int] = []
+    gates = WorkerGates(ends[0], ends[1], 0.5, waits.append)
+    assert not gates.imports_released()
+    at_first = len(waits)
+    assert not gates.all_released()
+    assert (at_first > 1, len(waits) - at_first) == (True, 1)
+
+
 def test_the_conductor_keeps_no_end_of_a_gate() -> None:
     before = open_descriptors()
     with gate_descriptors() as found:
