@@ -20,6 +20,7 @@ from tests.api.joined import MACHINE, TIMEOUT, Joined, Start, ready, reports
 from tests.helpers.holders import until
 from tests.helpers.processes import open_descriptors
 from tests.helpers.python_process import run_python
+from tests.helpers.specs import ENSEMBLES
 
 SPEC = """
 memtopo: 1
@@ -44,6 +45,8 @@ processes:
     access: {weights: {gpu0: rw}, kv: {gpu0: rw}}
     states: {lean: {drop: [kv]}}
 """
+
+BESIDE_HELD = [path for path in ENSEMBLES if memtopo.load(path).spec.held_processes]
 
 
 @pytest.fixture
@@ -74,6 +77,17 @@ def importers() -> list[int | None]:
 
 def memtopo_command(*arguments: str) -> int:
     return run_python([sys.executable, "-m", "memtopo", *arguments], capture_output=True).returncode
+
+
+@pytest.mark.parametrize("spec", BESIDE_HELD, ids=lambda path: path.stem)
+def test_every_spec_with_processes_that_are_held_is_joined_by_all_others(join: Start, spec: Path) -> None:
+    declared = memtopo.load(spec).spec
+    others = [each for each in declared.labels if each.partition(".")[0] not in declared.held_processes]
+    engines = join(spec, others)
+    with memtopo.hold(spec, machine=MACHINE):
+        assert all("ranges" in each for each in ready(engines))
+        for report in reports(engines):
+            assert (report["report"]["outcome"], report["report"]["leaks"]) == ("ok", [])
 
 
 @pytest.mark.usefixtures("held")

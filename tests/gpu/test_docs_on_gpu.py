@@ -26,6 +26,7 @@ PAGES = [
             "host-offload",
             "containers",
             "tensor-parallel-server",
+            "cache-server",
         )
     ),
 ]
