@@ -179,6 +179,16 @@ def test_the_memory_of_a_writer_that_is_gone_is_created_anew(dial: Connect, layo
     assert asked(second, "check")["ok"]["different"] == 0
 
 
+def test_memory_that_was_created_anew_stays_while_its_next_writer_has_it(dial: Connect, layout: Held) -> None:
+    first, second, third = dial(), dial(), dial()
+    ask(first, "write")
+    begin(second, "write")
+    first.close()
+    generation = next_message(second)["ok"]["generation"]
+    assert code(ask(third, "write")) == "writing"
+    assert "ok" in commit(second, generation)
+
+
 def test_the_memory_of_other_exports_stays_when_a_writer_is_gone(dial: Connect, layout: Held) -> None:
     layout.write("cache", b"cached")
     chunks = dict(layout.run.execution.layout.chunks)

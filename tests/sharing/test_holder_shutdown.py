@@ -132,6 +132,15 @@ def test_release_is_refused_while_ipc_is_in_use_but_not_for_descriptors(
             assert holder.end(None)["held"]["kept"][0]["pid"] == importer.pid
 
 
+def test_an_importer_that_has_let_go_keeps_nothing(holder: Holder, client: Client) -> None:
+    for each in client.handles("page", 0, 1):
+        each.close()
+    client.let_go(["page"])
+    with connect(endpoint("kv")) as other:
+        assert other.release().kept == ()
+    assert holder.end(None)["held"]["kept"] == []
+
+
 def test_forced_release_notifies_users_of_ipc_and_reports_those_that_lost(start: Callable[..., Any]) -> None:
     holder, importer = start(), start("importer", export="block", notices=1)
     importer.read_line()

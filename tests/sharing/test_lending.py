@@ -175,6 +175,22 @@ def test_a_client_returns_blocks_with_handles_and_the_total_of_a_key(runtime: Pa
         assert borrow(second, 1) == {2: 2}
 
 
+def test_what_cannot_be_sent_is_not_lent(runtime: Path, layout: OneState) -> None:
+    layout.kept = (replace(POOL, name="broken"),)
+    with holding(layout), raw(runtime / "memtopo" / "kv.sock") as sock:
+        assert "cannot be had" in asked(sock, "lend", export="broken", count=1)["error"]["message"]
+        (offer,) = asked(sock, "offers", first=0)["ok"]["offers"]
+        assert (offer["lends"]["lent"], layout.lent) == (0, set())
+
+
+def test_a_client_that_has_given_all_back_lets_the_memory_go(runtime: Path, layout: OneState) -> None:
+    layout.kept, path = (POOL,), runtime / "memtopo" / "kv.sock"
+    with holding(layout), raw(path) as borrower, raw(path) as other:
+        blocks = lend(borrower, 1)["blocks"]
+        asked(borrower, "let_go", exports=["pool"], blocks=blocks)
+        assert "ok" in asked(other, "switch", state="asleep", force=False)
+
+
 def terms_of(client: Client) -> tuple[int, int]:
     lends = client.status().offers[-1].lends
     assert lends

@@ -17,6 +17,7 @@ from memtopo.common.processes import python_command
 from memtopo.drivers import target
 from memtopo.drivers.sim import external_api
 from memtopo.drivers.target import Target
+from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.imports import HolderHandles
@@ -147,6 +148,13 @@ def test_a_running_holder_is_not_simulated(tmp_path: Path, monkeypatch: pytest.M
     ):
         assert played.simulated == ["camera"]
     os.close(fd)
+
+
+def test_a_holder_that_does_not_serve_yet_is_not_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with claim(endpoint("camera")), start_producers(geometry_of(SPEC, MACHINE), {}, MACHINE) as played:
+        assert played.simulated == ["lidar"]
 
 
 def test_no_holder_is_simulated_on_a_real_machine() -> None:
