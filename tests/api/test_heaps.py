@@ -276,6 +276,19 @@ def fail_calls(name: str, step: int) -> None:
     assert len(calls) > 10
 
 
+def test_a_heap_whose_bytes_do_not_come_back_takes_no_memory() -> None:
+    act, before, error = REQUESTS["wake"]
+    calls = calls_of(act, before)
+    with memtopo.applied(SPEC, failing(0)) as layout:
+        driver: Any = layout._session._opened
+        prepare(layout)
+        before(layout)
+        driver.at = calls[-2]
+        with pytest.raises(error):
+            act(layout)
+        assert (driver.failed, layout.heap("weights")._content.native.mapped) == ("cuCtxSynchronize", 0)
+
+
 def test_any_call_of_an_allocation_or_a_free_that_fails_changes_nothing() -> None:
     def act(layout: Live) -> None:
         heap = layout.heap("plain")

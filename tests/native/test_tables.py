@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 import memtopo
 from memtopo.api import Live
+from memtopo.native.heaps import Refusal
 from memtopo.native.tables import AllocationTable
 
 M = 1 << 20
@@ -100,6 +102,8 @@ def test_a_forked_process_changes_nothing(layout: Live) -> None:
             )
             free_function(address, 2 * M, 0, None)
             native = heap._content.native
+            with suppress(Refusal):
+                native.free(address)
             code = 0 if allocate_function(2 * M, 0, None) is None else 1
             native.close()
             native.unmap()

@@ -1,0 +1,68 @@
+"""Heaps of the C library over a driver that fails: what is freed later, what is broken, and the context of a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+
+from memtopo.driver.types import Access, DriverError, Grant, gpu
+from memtopo.drivers.sim import SimDriver
+from memtopo.native.heaps import Budget, NativeHeap, Refusal, Unmapped
+from memtopo.native.tables import AllocationTable
+from tests.contract.memory import PLAIN, reserved
+from tests.helpers.failing_driver import Failing
+from tests.helpers.machines import invented
+
+GRANULE, SIZE = 2 << 20, 16 << 20
+
+
+@contextmanager
+def opened(**failures: Any) -> Iterator[tuple[Failing, NativeHeap]]:
+    """A heap, and its driver, whose mappings may fail; no context is current."""
+    with closing(SimDriver(invented(1))) as simulator:
+        simulator.init()
+        driver = Failing(simulator, only={"mem_map", "mem_unmap"}, **failures)
+        context = driver.device_primary_ctx_retain(0)
+        with reserved(driver, SIZE) as base:
+            table, grants = AllocationTable.create("layout", "h", SIZE // GRANULE), (Grant(gpu(0), Access.RW),)
+            heap = NativeHeap(driver, table, (base, SIZE), GRANULE, PLAIN, grants, context, Budget("h", None))
+            yield driver, heap
+            driver.at = 0
+            assert heap.end() is None
+
+
+def test_what_cannot_be_freed_is_tried_again_until_it_can() -> None:
+    with opened() as (driver, heap):
+        address = heap.allocate(GRANULE)
+        driver.at = driver.calls + 1
+        with pytest.raises(DriverError):
+            heap.free(address)
+        driver.at = driver.calls + 1
+        assert heap.allocate(GRANULE) == address + GRANULE, "it is still there"
+        assert heap.allocate(GRANULE) == address
+
+
+def test_allocations_that_cannot_be_mapped_again_are_counted() -> None:
+    with opened(every=True) as (driver, heap):
+        heap.allocate(GRANULE)
+        heap.allocate(GRANULE)
+        heap.close()
+        driver.at = driver.calls + 2
+        with pytest.raises(Unmapped) as broken:
+            heap.unmap()
+        assert broken.value.number == 1
+
+
+def test_a_heap_keeps_the_margin_of_its_gpu_free_and_no_context_current() -> None:
+    with opened() as (driver, heap):
+        heap.keep_free(80 << 30)
+        with pytest.raises(Refusal) as refused:
+            heap.allocate(GRANULE)
+        assert refused.value.no_margin
+        heap.keep_free(GRANULE)
+        heap.allocate(GRANULE)
+        with pytest.raises(DriverError):
+            driver.ctx_pop_current()
