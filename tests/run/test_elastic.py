@@ -15,6 +15,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed
+from memtopo.kinds.chunks.pools import lend
 from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS
 from memtopo.run import elastic
 from memtopo.run.elastic import ElasticRefused, MapRequest, UnmapRequest
@@ -192,7 +193,8 @@ def test_a_range_that_cannot_be_emptied_for_a_change_has_again_all_that_a_progra
         assert not execution.take_down().leaks
 
 
-def test_a_chunk_that_stays_mapped_in_a_broken_range_is_mapped_nowhere_else() -> None:
+@pytest.mark.parametrize("lent", [0, 1])
+def test_a_chunk_that_stays_mapped_in_a_broken_range_or_is_lent_is_mapped_nowhere_else(lent: int) -> None:
     """The other ranges of its pool go on."""
     spec = """
 ranges: {kv: {size: 4MiB, elastic: true}, other: {size: 4MiB, elastic: true}}
@@ -205,13 +207,14 @@ access: {kv: {gpu0: rw}, other: {gpu0: rw}}
         execution = Execution(planner.plan(geometry_of(spec), invented(1)), Ledger(driver))
         execution.build()
         layout, one = execution.layout, [MapRequest(0, "page")]
+        lend(execution.driver, layout, "page", lent)
         driver.at = driver.calls + 1
         with pytest.raises(elastic.ElasticFailed, match="range 'kv' can only be taken down"):
             elastic.change_range(execution.driver, layout, "kv", one, [])
         driver.at = 0
-        assert [chunk.label for chunk in layout.of(ELASTIC_CONTENTS)["kv"].at.values()] == ["page.0"]
+        assert [chunk.label for chunk in layout.of(ELASTIC_CONTENTS)["kv"].at.values()] == [f"page.{lent}"]
         assert layout.of(ELASTIC_POOLS)["page"].free == []
-        assert elastic.change_range(execution.driver, layout, "other", one, []) == ["page.1"]
+        assert elastic.change_range(execution.driver, layout, "other", one, []) == [f"page.{lent + 1}"]
         assert not execution.take_down().leaks
 
 

@@ -8,10 +8,12 @@ import pytest
 
 from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.driver.ledger import Ledger
+from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply
 from memtopo.run.holder import HeldLayout
+from memtopo.run.transition import DoesNotFit
 from memtopo.session.request import HoldResult
 from tests.helpers.conducted import Conducted
 from tests.helpers.failing_driver import Failing
@@ -118,6 +120,17 @@ def test_a_change_that_is_rolled_back_or_not_checked_releases_the_contexts_that_
         made.stop = lambda: 0
         made.set_absent(frozenset())
         assert made.contexts == []
+
+    assert held(CHUNKS, act).outcome == "ok"
+
+
+def test_a_change_that_does_not_fit_releases_the_contexts_that_it_retained() -> None:
+    def act(made: Conducted, _: Failing) -> None:
+        taken = made.run.ledger.mem_create(60 << 30, Properties(gpu(0)))
+        with pytest.raises(DoesNotFit):
+            made.change(run_request(CHUNKS.replace("2MiB", "15GiB").replace("8MiB", "60GiB"), TWO))
+        assert made.contexts == []
+        made.run.ledger.mem_release(taken)
 
     assert held(CHUNKS, act).outcome == "ok"
 

@@ -22,6 +22,7 @@ from memtopo.run.apply import apply
 from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, MakeStage
 from memtopo.run.transition import DoesNotFit, RollbackFailed
 from memtopo.session.request import HoldResult, RunRequest
+from memtopo.sharing.offers import ChangeFailed
 from tests.helpers import strategies
 from tests.helpers.conducted import Conducted
 from tests.helpers.examples import check_block
@@ -302,6 +303,35 @@ def test_a_signal_after_any_part_of_a_change_brings_the_layout_back(last: Change
         assert not made.recheck().different
 
     assert held(BEFORE, use).exit_code == 0
+
+
+def test_a_change_that_the_end_of_another_process_cuts_off_leaves_nothing() -> None:
+    def use(made: Conducted, _: Failing) -> None:
+        change_each = made.change_each
+
+        def cut_off(command: ChangeCommand) -> Mapping[str, ChangeResult]:
+            if command == MakeStage(Stage.MAP):
+                raise ChangeFailed("process b has ended", broken=True)
+            return change_each(command)
+
+        made.change_each = cut_off  # type: ignore[method-assign]
+        with pytest.raises(ChangeFailed):
+            made.change(request_of(OTHER_GPU))
+
+    assert held(ONE_GPU, use).leaks == ()
+
+
+def test_a_change_that_fails_leaves_the_exports() -> None:
+    exporting = ONE_GPU.replace("4MiB}", "4MiB, handles: fd}") + "exports: {one: {chunk: a, via: fd}}\n"
+
+    def use(made: Conducted, failing: Failing) -> None:
+        before = [*made.run.exports.offers()]
+        failing.at = failing.calls + 1
+        with pytest.raises(StepFailed):
+            made.change(request_of(exporting.replace("one:", "other:").replace("gpu0", "gpu2")))
+        assert [*made.run.exports.offers()] == before
+
+    assert held(exporting, use, only={"mem_create"}).exit_code == 0
 
 
 def test_a_change_that_cannot_be_rolled_back_leaves_a_run_that_is_taken_down() -> None:
