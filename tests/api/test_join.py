@@ -147,6 +147,8 @@ def test_a_switch_that_another_process_has_made_needs_nobody_to_take_part(join: 
     answer = second.call("switch", "level-1")
     assert (answer["state"], answer["generation"], answer["answer"]) == ("level-1", 2, 0)
     assert "did not take part" in second.call("switch", "awake")["message"]
+    with connect(endpoint("pair")) as client, pytest.raises(memtopo.ExchangeError, match="did not take part"):
+        client.switch("level-1", full=True)
     reports(members)
 
 
@@ -184,7 +186,8 @@ def test_a_process_that_leaves_ends_the_layout_of_the_others_in_order(join: Star
     ready([first, second])
     first.leave()
     assert first.read()["report"]["outcome"] == "ok"
-    assert second.call("poll", TIMEOUT)["over"] == "rank.0 has left"
+    polled = second.call("poll", TIMEOUT)
+    assert (polled.get("error"), polled["over"]) == (None, "rank.0 has left")
     assert second.call("read", "all")["answer"] is not None, "its memory is gone before it leaves"
     assert "rank.0 has left" in second.call("switch", "level-1")["message"]
     assert reports([second])[0]["report"]["exit_code"] == 0

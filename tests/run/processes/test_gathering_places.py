@@ -1,0 +1,84 @@
+"""The processes of a layout while they come: who has a place, and who is of the same program."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.common.version import __version__
+from memtopo.language import SpecText, read_text
+from memtopo.run.processes.gathering import Gathering, Join, NotComplete, NotJoined
+from memtopo.session.composition import Composition
+from memtopo.sharing.channel import Channel
+from tests.helpers.child_process import PATIENCE
+from tests.helpers.holders import until
+
+SPEC = b"""
+memtopo: 1
+name: team
+processes:
+  rank: {count: 2, chunks: {c: {location: gpu0, size: 2MiB}}}
+  server: {chunks: {c: {location: gpu0, size: 2MiB}}}
+"""
+
+
+class Team:
+    """A gathering that waits in a thread, and processes that come to it."""
+
+    def __init__(self, path: Path, listener: socket.socket, pool: ThreadPoolExecutor, stack: ExitStack) -> None:
+        self.stopped = threading.Event()
+        self.gathering = Gathering(PATIENCE, self.stopped.is_set)
+        self.waiting: Future[Composition] = pool.submit(self.gathering.wait, listener)
+        self._path, self._stack = path, stack
+
+    def come(self, process: str, world: int | None = None) -> Channel[Any]:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.connect(str(self._path))
+        channel: Channel[Any] = Channel(sock, (NotJoined,))
+        self._stack.callback(channel.close)
+        spec = SpecText.of(read_text(SPEC, "team.yaml"))
+        channel.send(Join(__version__, process, spec, "h200x4", None, (), "fast", PATIENCE, world))
+        return channel
+
+    @property
+    def joined(self) -> list[str]:
+        return [*self.gathering.joined]
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> Iterator[Team]:
+    path = tmp_path / "team.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, ThreadPoolExecutor() as pool:
+        listener.bind(str(path))
+        listener.listen()
+        with ExitStack() as stack:
+            found = Team(path, listener, pool, stack)
+            stack.callback(found.stopped.set)
+            yield found
+        found.waiting.exception(PATIENCE)
+        found.gathering.refuse(NotComplete("the test is over"))
+
+
+def test_another_process_takes_the_place_of_one_that_ended_before_all_came(team: Team) -> None:
+    first = team.come("rank.0")
+    until(lambda: team.joined == ["rank.0"])
+    first.close()
+    until(lambda: team.joined == [])
+    team.come("rank.0")
+    until(lambda: team.joined == ["rank.0"])
+
+
+def test_the_processes_of_a_launcher_are_those_of_one_entry(team: Team) -> None:
+    team.come("rank.0", world=2)
+    until(lambda: team.joined or team.waiting.done())
+    assert team.joined == ["rank.0"]
+    team.come("rank.1", world=3)
+    with pytest.raises(NotComplete, match="one of 3 processes of its launcher, and the spec has 2"):
+        team.waiting.result(PATIENCE)
