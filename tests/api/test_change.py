@@ -60,6 +60,17 @@ def test_views_of_what_stays_remain_and_those_of_what_goes_are_refused(machine: 
     assert (layout.report.outcome, layout.report.plan.memory) == ("ok", {"gpu0": 12 << 20})
 
 
+def test_a_view_for_writing_is_gone_once_its_range_is_read_only(machine: Target) -> None:
+    reading = deepcopy(SPEC)
+    reading["access"]["kv"]["gpu0"] = "r"
+    with memtopo.applied(SPEC, machine) as layout:
+        view = layout.range("kv")
+        layout.change(reading)
+        with pytest.raises(BufferError, match="the memory of range 'kv' is gone: its layout was changed"):
+            np.from_dlpack(view)
+        del view
+
+
 def test_views_that_a_change_has_replaced_leave_no_addresses(machine: Target) -> None:
     """A simulator's memory is mapped into this process for them."""
     before, after = deepcopy(SPEC), larger()

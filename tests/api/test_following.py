@@ -471,6 +471,19 @@ def failure_at(shared: Attached, notice: Notice, at: int) -> str:
     return ""
 
 
+def test_a_view_shows_no_memory_that_a_failed_rollback_has_left_unmapped(layout: Held) -> None:
+    with memtopo.attach("sleeper", machine=failing(0)) as shared:
+        pages = np.asarray(shared.export("page"))
+        pages[:3] = list(b"abc")
+        driver: Any = shared._session._opened
+        driver._every, driver.at = True, driver.calls + 5
+        with pytest.raises(memtopo.NotSwitched, match=r"to roll back a change \(undo import page.1: cuMemRelease"):
+            shared._session.follow(shared._imports, HOLDER, Notice("changing", exports=("page",)))  # type: ignore[arg-type]
+        driver.at = 0
+        assert bytes(pages[:3]) == b"\0\0\0"
+        del pages
+
+
 def test_memory_that_was_replaced_without_a_notice_before_is_imported_anew(
     layout: Held, shared: Attached, switch: Switch
 ) -> None:
