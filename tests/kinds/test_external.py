@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from memtopo.common.units import MiB
 from memtopo.driver.types import gpu
+from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.external import MEMORY_KINDS, ExternalObject, produced
 from memtopo.kinds.external.semaphores import ImportedSemaphore
+from memtopo.kinds.external.steps import DESCRIPTORS, Descriptor, DuplicateDescriptor
+from memtopo.kinds.layout import Layout
+from memtopo.kinds.step import HandleReference
 from memtopo.machine import Trial
 from tests.helpers.external_specs import FAILED, FRAME, NEVER, TIMELINE, semaphores
 from tests.helpers.machines import invented
@@ -176,3 +182,14 @@ def test_the_device_is_an_existing_gpu(entry: str) -> None:
 
 def test_unused_objects_and_semaphores_give_no_warning() -> None:
     assert codes("devices: {d: 0}\n" + (FRAME + semaphores("")).replace("gpu0", "d")) == []
+
+
+def test_a_descriptor_whose_number_another_file_has_is_not_closed() -> None:
+    """The driver may have closed the duplicate in an import that failed (fact 54)."""
+    step = DuplicateDescriptor((), "frame", HandleReference("camera", "frame", 0, "camera/frame"))
+    layout, fd = Layout("frames"), os.memfd_create("another")
+    layout.of(DESCRIPTORS)["frame"] = Descriptor(fd, (0, 0, 0))
+    with SimDriver(invented(1)) as driver:
+        step.undo(driver, layout)
+    os.close(fd)
+    assert layout.of(DESCRIPTORS) == {}

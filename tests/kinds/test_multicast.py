@@ -280,6 +280,12 @@ def test_a_refused_call_undoes_everything() -> None:
     assert done.ledger.empty
 
 
+def test_memory_that_stays_bound_keeps_its_object() -> None:
+    (leak,) = run(run_request(ALONE, WORKS), WORKS, at=1, only={"multicast_unbind"}).report.leaks
+    assert leak.what == "binding of part to team at 0x0"
+    assert leak.stays == ("multicast object team", "chunk part")
+
+
 # What a program sees.
 
 
