@@ -20,6 +20,7 @@ def several(**counts: int | None) -> str:
 NAMED = "memtopo: 1\nname: other\n"
 OURS, KEPT = "the layout: server, reader.0, reader.1", "and a change keeps its processes"
 TWO = several(server=None, reader=2)
+NODES = TWO.replace("server: {", "server: {node: a, ").replace("count: 2,", "count: 2, nodes: [a, b],")
 READY = "semaphores: {ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1}}, "
 WAITS = ONE + READY.removesuffix(", ") + "\n"
 SAME = "processes:\n  pe: {count: 2, ranges: {heap: {size: 4MiBMORE, same_address: true}, r: {size: 2MiB}}}\n"
@@ -29,6 +30,7 @@ HEAP = """heaps: {h: {location: gpu0, size: 1GiB}, other: {location: gpu0, size:
 access: {h: {gpu0: rw}}
 """
 WITHOUT = "the change would build heap 'h' anew, without what a program has allocated in it"
+MOVED = "of the layout is on node a, and on {} here: a change keeps it where it is"
 ONLY = " of semaphore 'ready', and only 'memtopo apply' waits and signals"
 
 
@@ -57,6 +59,8 @@ ONLY = " of semaphore 'ready', and only 'memtopo apply' waits and signals"
         (TWO, several(server=None, reader=3), "MT807", 5, "process 'reader.2' is not one of " + OURS),
         (TWO, several(server=None, reader=1), "MT807", 3, "the layout also has reader.1, " + KEPT),
         (TWO, several(server=None, writer=2), "MT807", 5, "process 'writer.0' is not one of " + OURS),
+        (NODES, NODES.replace("a, b", "b, a"), "MT807", 5, "process 'reader.0' " + MOVED.format("node b")),
+        (NODES, TWO, "MT807", 4, "process 'server' " + MOVED.format("no node")),
     ],
 )  # fmt: skip
 def test_a_change_keeps_name_and_processes(before: str, after: str, code: str, line: int, message: str) -> None:

@@ -137,6 +137,9 @@ def test_only_what_is_wrong_on_all_machines_is_corrected() -> None:
     wrong = read_text(SPEC.replace("64MiB}", "64MB}").encode(), "spec.yaml")
     assert correct(wrong, load("h200x2"), load("h100x1")).after == SPEC
     assert correct(wrong, load("h200x2"), load("h100x1")).errors == 1
+    second = EXPORT.replace("location: gpu0", "location: gpu1")
+    assert correct(read_text(second.encode(), "spec.yaml"), load("h200x2")).errors == 1
+    assert correct(read_text(second.encode(), "spec.yaml"), load("h200x2"), load("h100x1")).after == second
 
 
 def test_line_ends_of_windows_and_a_last_line_without_one_stay() -> None:
