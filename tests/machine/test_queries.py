@@ -131,3 +131,14 @@ def test_a_changed_machine_recomputes_derived_values() -> None:
     machine = invented(2)
     assert len(machine.locations) == 4
     assert len(queries.changed(machine, host={}).locations) == 2
+
+
+def test_some_gpus_of_a_machine_have_the_peers_that_they_had() -> None:
+    machine = invented(3)
+    rows = [
+        [each and each.model_copy(update={"access": a + b == 2}) for b, each in enumerate(row)]
+        for a, row in enumerate(machine.peers)
+    ]
+    found = queries.with_gpus(queries.changed(machine, peers=rows), [2, 0], ["c", "a"])
+    assert [device.uuid for device in found.devices] == ["c", "a"]
+    assert [[each and each.access for each in row] for row in found.peers] == [[None, True], [True, None]]

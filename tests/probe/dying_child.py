@@ -9,23 +9,28 @@ from typing import Any
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import DriverError
 from memtopo.probe.child import main
+from memtopo.probe.trial_resources import FATAL
 from tests.helpers.forwarding import ForwardingDriver
 
 
 class Dying(ForwardingDriver):
-    """Forwards every call, except that the one of a name hangs, raises or kills the process."""
+    """Forwards every call, except that the one of a name hangs, raises or kills the process.
+
+    No call works after a fatal error.
+    """
 
     def __init__(self, driver: Any, method: str, how: str) -> None:
         super().__init__(driver)
-        self._method, self._how = method, how
+        self._method, self._how, self._over = method, how, False
 
     def __getattr__(self, method: str) -> Any:
-        return self._end if method == self._method else super().__getattr__(method)
+        return self._end if self._over or method == self._method else super().__getattr__(method)
 
     def _end(self, *_: object, **__: object) -> Any:
         if self._how == "hang":
             signal.pause()
         if self._how.startswith("CUDA"):
+            self._over = self._how in FATAL
             raise DriverError(call_name(self._method), self._how)
         if self._how == "raise":
             raise RuntimeError("a bug\x1b[2J")

@@ -70,6 +70,12 @@ def test_the_importing_child_is_replaced_when_it_hangs_or_dies(how: str, error: 
     assert trials(found)["ipc-event"].works
 
 
+def test_the_importing_child_is_replaced_after_a_fatal_error() -> None:
+    found = probed("ipc_open_mem_handle", "CUDA_ERROR_ILLEGAL_ADDRESS")
+    assert trials(found)["ipc"].error == "CUDA_ERROR_ILLEGAL_ADDRESS"
+    assert trials(found)["ipc-event"].works
+
+
 def test_a_child_is_replaced_after_a_fatal_error() -> None:
     found = probed("event_create", "CUDA_ERROR_ILLEGAL_ADDRESS")
     no = Trial(advertised=True, works=False, error="CUDA_ERROR_ILLEGAL_ADDRESS", call="cuEventCreate")
