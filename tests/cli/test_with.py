@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,6 +86,13 @@ def test_an_existing_socket_is_used_and_its_holder_goes_on(spec: Path, tmp_path:
         finally:
             producer.terminate()
         assert (outcomes, producer.wait(PATIENCE)) == (["ok", "ok"], 0)
+
+
+def test_what_is_bound_goes_before_a_socket_in_the_folder(spec: Path, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as nobody:
+        nobody.bind(str(tmp_path / "camera.sock"))
+    result = apply_with(spec, "--socket", str(tmp_path), "--with", f"camera={SERVE}")
+    assert result.document["outcome"] == "ok"
 
 
 def test_a_producer_command_can_be_memtopo(tmp_path: Path) -> None:
