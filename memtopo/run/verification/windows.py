@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import accumulate
 from typing import NamedTuple
 
 from memtopo.common.signals import deferred
@@ -96,22 +95,36 @@ class Staging:
         Raises `DriverError`; copies before the refused one may be complete.
         """
         self.driver.host_write(self.address, b"".join([each.expected for each in windows]))
-        self._copy([(each.address, at, len(each.expected)) for each, at in self._placed(windows)])
+        self._copy([*self._copies(windows)])
 
     def read(self, windows: Sequence[SampleWindow]) -> bytes:
         """Copy the bytes of windows from them, and wait; return them one after another. Raises `DriverError`."""
-        self._copy([(at, each.address, len(each.expected)) for each, at in self._placed(windows)])
+        self._copy([(at, address, count) for address, at, count in self._copies(windows)])
         return self.driver.host_read(self.address, sum(len(each.expected) for each in windows))
 
-    def _placed(self, windows: Sequence[SampleWindow]) -> Iterator[tuple[SampleWindow, int]]:
-        """Windows, each with the address of its bytes in the page-locked memory."""
-        return zip(windows, accumulate([len(each.expected) for each in windows], initial=self.address), strict=False)
+    def _copies(self, windows: Sequence[SampleWindow]) -> Iterator[tuple[int, int, int]]:
+        """Address, place in the page-locked memory and bytes of copies: one of windows that are adjacent in a range.
+
+        So the end of a chunk and the start of the next one are copied together, which takes half of the time.
+        """
+        first, size, at, latest = windows[0].address, 0, self.address, windows[0].view
+        for address, expected, view, _ in windows:
+            if address != first + size or (view is not latest and not _adjoin(view, latest)):
+                yield first, at, size
+                first, at, size = address, at + size, 0
+            size, latest = size + len(expected), view
+        yield first, at, size
 
     def _copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
         error = copy_each(self.driver, copies, self.stream)
         self.driver.ctx_synchronize()
         if error:
             raise error
+
+
+def _adjoin(one: SampledView, other: SampledView) -> bool:
+    """Return whether one copy may go from one view to the other, if they are adjacent."""
+    return one.label == other.label and one.memory.location == other.memory.location
 
 
 @contextmanager

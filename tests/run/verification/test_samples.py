@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from memtopo.driver.kernels import pattern, word
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access, Grant, Location, Properties, gpu
 from memtopo.drivers.sim import SimDriver
+from memtopo.executor import STRIDE
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import Member, mapped_memory
@@ -95,7 +97,17 @@ access: {kv: {gpu0: rw, gpu1: r}}
 
 
 def test_the_ends_of_many_chunks_are_verified_in_batches() -> None:
-    done, checks = lied(Faulty, MANY)
+    """The end of a chunk with the start of the next, but at ends of batches: written by one GPU, and read by both."""
+    copies = []
+
+    class Counting(Faulty):
+        def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
+            copies.append(count)
+            self._driver.memcpy_async(destination, source, count, stream)
+
+    done, checks = lied(Counting, MANY)
+    splits = 600 // STRIDE
+    assert Counter(copies) == {2 * WINDOW: 3 * (299 - splits), WINDOW: 3 * (2 + 2 * splits)}
     tally = tallies(checks)["bytes"]
     assert (tally.looked_at, tally.as_declared, checks.different) == (1200, 1200, 0)
     assert done.report.outcome == "ok"
@@ -106,8 +118,9 @@ def test_one_of_many_chunks_that_differs_is_found() -> None:
         """Drops what is copied to the start of one chunk."""
 
         def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
-            if destination != [*self.mapped, *[0] * 300][200]:
-                self._driver.memcpy_async(destination, source, count, stream)
+            start = [*self.mapped, *[0] * 300][200]
+            own = destination <= start < destination + count
+            self._driver.memcpy_async(destination, source, start - destination if own else count, stream)
 
     _, checks = lied(Stale, MANY)
     subjects = {(each.aspect, each.subject) for each in checks.differences}
