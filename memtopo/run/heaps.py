@@ -9,7 +9,7 @@ from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.units import rounded
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType
-from memtopo.kinds.heaps.steps import HeapContent, OpenHeap, grow_backups, heaps, release_backups
+from memtopo.kinds.heaps.steps import HeapContent, grow_backups, heaps, release_backups
 from memtopo.kinds.layout import Layout, current
 from memtopo.native.heaps import Refusal
 
@@ -106,7 +106,7 @@ def sleep(driver: Driver, layout: Layout, label: str, keep: Keep | None) -> None
         with current(driver, layout.contexts[step.device]):
             driver.ctx_synchronize()
             content.kept = _copied(driver, content, keep) if keep else {}
-        OpenHeap(step.path, label, "").undo(driver, layout)
+        content.empty()
     except (DriverError, OSError) as error:
         native.open()
         after = f"it can only be taken down: {content.broken}" if content.broken else "it is as before"
@@ -141,6 +141,8 @@ def wake(driver: Driver, layout: Layout, label: str) -> None:
     content = heaps(layout)[label]
     if not content.asleep:
         raise HeapRefused(f"heap {label!r} is not asleep", hint="'sleep' puts it to sleep")
+    if not content.present:
+        raise _absent(label)
     try:
         content.native.map()
         try:
@@ -171,7 +173,7 @@ def _copy_back(driver: Driver, content: HeapContent) -> None:
 
 
 def drop_backups(driver: Driver, layout: Layout, label: str) -> None:
-    """Free the page-locked memory that kept the bytes of a heap, unless it sleeps. Raises `HeapFailed`."""
+    """Free the host memory that kept the bytes of a heap, unless it sleeps. Raises `HeapRefused` and `HeapFailed`."""
     content = _awake(layout, label)
     try:
         with current(driver, layout.contexts[content.step.device]):
@@ -194,4 +196,9 @@ def _require_awake(content: HeapContent) -> None:
     if content.asleep:
         raise HeapRefused(f"heap {label!r} is asleep", hint="wake it up first")
     if not content.native.is_open:
-        raise HeapRefused(f"heap {label!r} has no memory in the state of the layout", hint="switch('awake') first")
+        raise _absent(label)
+
+
+def _absent(label: str) -> HeapRefused:
+    message = f"heap {label!r} has no memory in the state of the layout"
+    return HeapRefused(message, hint="switch('awake') first")

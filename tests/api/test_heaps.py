@@ -199,6 +199,9 @@ def test_a_heap_that_sleeps_at_the_programs_request_sleeps_through_states(layout
     for state in ("level-1", "awake", "level-2", "awake"):
         assert not layout.switch(state).different
         assert heap.asleep
+        if state != "awake":
+            with pytest.raises(Unsuitable, match="heap 'weights' has no memory in the state of the layout"):
+                heap.wake()
     heap.wake()
     assert bytes_of(layout, "weights", address) == {5}
 

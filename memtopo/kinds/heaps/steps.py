@@ -39,7 +39,8 @@ class HeapContent:
 
     `backups` has host memory by the number of the allocation whose bytes it keeps, or kept last, and `kept` the
     addresses of the bytes that come back with the memory. A heap is `asleep` from the program's own request for that to
-    its end, whatever the state of the layout. `broken` is the reason why the heap can only be taken down.
+    its end, whatever the state of the layout, and `present` in states that give it memory. `broken` is the reason why
+    the heap can only be taken down.
     """
 
     step: KeepHeap
@@ -49,6 +50,7 @@ class HeapContent:
     backups: dict[int, Backup] = field(default_factory=dict)
     kept: dict[int, int] = field(default_factory=dict)
     asleep: bool = False
+    present: bool = False
     broken: str | None = None
 
     def content(self) -> ElasticContent:
@@ -62,6 +64,18 @@ class HeapContent:
                 found.at[each.address - self.base] = chunk
         found.rebuild()
         return found
+
+    def empty(self) -> None:
+        """Release all memory, and keep the addresses of the allocations. Raises `DriverError` with the heap open."""
+        self.native.close()
+        try:
+            self.native.unmap()
+        except DriverError as error:
+            if isinstance(error, Unmapped):
+                self.broken = f"{error}, after which {error.number:,} allocations have no memory"
+            if not self.asleep:
+                self.native.open()
+            raise
 
 
 def heaps(layout: Layout) -> dict[str, HeapContent]:
@@ -172,22 +186,17 @@ class OpenHeap(Step):
         if not content.asleep:
             content.native.map()
             content.native.open()
+        content.present = True
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         content = heaps(layout).get(self.label)
         if content is None:
             return
-        content.native.close()
         if layout.ending:
-            return  # the memory ends with the table
-        try:
-            content.native.unmap()
-        except DriverError as error:
-            if isinstance(error, Unmapped):
-                content.broken = f"{error}, after which {error.number:,} allocations have no memory"
-            if not content.asleep:
-                content.native.open()
-            raise
+            content.native.close()  # the memory ends with the table
+            return
+        content.empty()
+        content.present = False
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         content = heaps(layout)[self.label]
