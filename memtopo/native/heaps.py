@@ -212,13 +212,14 @@ class NativeHeap:
         Raises `Refusal` and `DriverError`, and `NoLibrary`.
         """
         address = _U64()
-        if code := self._load().memtopo_heap_allocate(self._at, _U64(size), ctypes.byref(address)):
+        number = _unsigned(size, _NO_ADDRESSES)
+        if code := self._load().memtopo_heap_allocate(self._at, number, ctypes.byref(address)):
             raise self._error(code, self._record.failed_call)
         return int(address.value)
 
     def free(self, address: int) -> None:
         """Free an allocation, after the work of its GPU. Raises `Refusal`, and `DriverError` if it is freed later."""
-        if code := self._load().memtopo_heap_free(self._at, _U64(address)):
+        if code := self._load().memtopo_heap_free(self._at, _unsigned(address, _NOT_ALLOCATED)):
             raise self._error(code, list(CALLS).index("unmap"))
 
     def open(self) -> None:
@@ -283,6 +284,13 @@ class NativeHeap:
 
     def _error(self, code: int, call: int) -> Exception:
         return Refusal(code) if code < 0 else self._calls.error(code, _name(call))
+
+
+def _unsigned(number: int, otherwise: int) -> ctypes.c_uint64:
+    """Return a number as one of C, which takes 64 bits of it. Raises `Refusal` if there are more, or a sign."""
+    if number >> 64:
+        raise Refusal(otherwise)
+    return _U64(number)
 
 
 def _name(call: int) -> str:

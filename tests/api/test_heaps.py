@@ -102,12 +102,20 @@ def test_a_request_beyond_the_addresses_names_the_largest_hole(layout: Live) -> 
     assert isinstance(heap.allocate(62 * M), int)
 
 
+@pytest.mark.parametrize("size", [-1, (1 << 64) + 1])
+def test_a_size_of_more_than_64_bits_has_no_room(layout: Live, size: int) -> None:
+    with pytest.raises(OutOfMemory, match="cannot be allocated: the largest hole among its 64 MiB"):
+        layout.heap("plain").allocate(size)
+
+
 @pytest.mark.parametrize("wrong", [0, 1, -2, 2 * M])
 def test_what_is_not_allocated_cannot_be_freed(layout: Live, wrong: int) -> None:
     heap = layout.heap("weights")
     address = heap.allocate(4 * M)
     with pytest.raises(Unsuitable, match="nothing is allocated at"):
         heap.free((address + wrong) % (1 << 64) if wrong else 7)
+    with pytest.raises(Unsuitable, match="nothing is allocated at"):
+        heap.free(address + (1 << 64))
     heap.free(address)
     with pytest.raises(Unsuitable, match="nothing is allocated at"):
         heap.free(address)
