@@ -124,8 +124,8 @@ def _memory(machine: str, environment: dict[str, str]) -> float:
 
 def _start(label: str, machine: str, environment: dict[str, str], *context: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PROGRAM, str(SPEC), label, machine, *context]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdin=pipe, stdout=pipe)
 
 
 def _line(process: subprocess.Popen[str]) -> float:
