@@ -80,7 +80,7 @@ def failure(content: HeapContent, error: Exception, size: int) -> HeapFull | Hea
         return HeapRefused(f"{asked}: it has no memory at present", hint="wake it up first, or switch('awake')")
     if isinstance(error, Refusal) and error.over_limit and budget.limit is not None:
         others = "" if budget.name == label else f", which it shares with heap {budget.name!r}"
-        left = f"{rounded(budget.limit - budget.used)} of its limit of {rounded(budget.limit)}{others}"
+        left = f"{rounded(max(budget.limit - budget.used, 0))} of its limit of {rounded(budget.limit)}{others}"
         return HeapFull(f"{asked}: {left} are left; {taken}", hint="free some, or increase 'limit'")
     if isinstance(error, Refusal) and error.no_margin:
         return HeapFull(f"{asked}: the GPU would have less than its margin free; {taken}", hint="free some memory")

@@ -344,6 +344,10 @@ def test_a_change_keeps_allocations_and_follows_limits(layout: Live) -> None:
     layout.heap("cache").allocate(2 * M)
     with pytest.raises(OutOfMemory):
         layout.heap("cache").allocate(2 * M)
+    heaps["weights"] = {"location": "gpu0", "size": "64MiB", "limit": "4MiB"}
+    layout.change({**SPEC, "heaps": heaps, "access": access})
+    with pytest.raises(OutOfMemory, match=r": 0 B of its limit of 4 MiB are left; 32 MiB are allocated in it"):
+        layout.heap("weights").allocate(2 * M)
     layout.heap("more").allocate(8 * M)
     with pytest.raises(Unsuitable, match="no heap 'plain'"):
         layout.heap("plain")
