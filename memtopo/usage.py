@@ -232,16 +232,19 @@ _File = tuple[int, int, int]
 def locked_layouts(root: Path = Path("/"), proc: Path = PROC) -> Iterator[tuple[int, LayoutUse]]:
     """Yield layouts in the runtime folders of all users that may be read, each with the process that has its lock.
 
-    A lock counts only if it belongs to the user of that process, since any user may make such a folder in /tmp.
+    A lock counts only if it belongs to the user of that process, since any user may make such a folder in /tmp. Locks
+    beside that of a layout, `kv.join.sock.lock`, are no layouts.
     """
     owners = dict(_flocks(proc / "locks"))
     for file in sorted(file for pattern in _FOLDERS for file in root.glob(f"{pattern}/*{_LOCK}")):
+        if "." in (layout := file.name.removesuffix(_LOCK)):
+            continue
         with suppress(OSError):
             found = file.lstat()
             pid = owners.get((os.major(found.st_dev), os.minor(found.st_dev), found.st_ino))
             if pid and (proc / str(pid)).stat().st_uid == found.st_uid:
                 socket = str(file.with_suffix(""))
-                yield pid, LayoutUse(file.name.removesuffix(_LOCK), "holder", pid, None, None, None, socket)
+                yield pid, LayoutUse(layout, "holder", pid, None, None, None, socket)
 
 
 def _flocks(file: Path) -> Iterator[tuple[_File, int]]:

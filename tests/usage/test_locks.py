@@ -30,6 +30,15 @@ def test_a_locked_layout_belongs_to_the_process_that_has_the_lock(
     assert list(locked_layouts(tmp_path)) == []
 
 
+@pytest.mark.parametrize("name", ["kv.join", "kv.engine.0"])
+def test_a_lock_beside_that_of_a_layout_is_no_layout(tmp_path: Path, name: str) -> None:
+    place = tmp_path / "tmp" / "memtopo-1000"
+    place.mkdir(parents=True)
+    with (place / f"{name}.sock.lock").open("w") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        assert list(locked_layouts(tmp_path)) == []
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_a_lock_of_another_user_than_the_process_does_not_count(tmp_path: Path) -> None:
     """Any user may make a folder in /tmp with the name of another."""
