@@ -125,11 +125,7 @@ def claim(endpoint: Endpoint, allow_uids: Collection[int] = ()) -> Claim:
 
     Raises `ExchangeError` if another process has it, or if its folder cannot be trusted.
     """
-    try:
-        folder = endpoint.open_folder(make=True, allow_uids=allow_uids)
-    except FileNotFoundError as error:
-        hint = "make it first, writable for its owner alone"
-        raise ExchangeError("folder", f"folder {endpoint.folder!r} for a socket does not exist", hint=hint) from error
+    folder = claimed_folder(endpoint, allow_uids)
     try:
         return Claim(endpoint, folder, _acquire(folder, endpoint))
     except OSError as error:
@@ -138,6 +134,15 @@ def claim(endpoint: Endpoint, allow_uids: Collection[int] = ()) -> Claim:
     except BaseException:
         os.close(folder)
         raise
+
+
+def claimed_folder(endpoint: Endpoint, allow_uids: Collection[int] = ()) -> int:
+    """Open the folder in which an endpoint is claimed; the runtime folder is made. Raises `ExchangeError`."""
+    try:
+        return endpoint.open_folder(make=True, allow_uids=allow_uids)
+    except FileNotFoundError as error:
+        hint = "make it first, writable for its owner alone"
+        raise ExchangeError("folder", f"folder {endpoint.folder!r} for a socket does not exist", hint=hint) from error
 
 
 def lock_owner(folder: int, file: str) -> int | None:

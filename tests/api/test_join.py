@@ -292,6 +292,14 @@ def test_another_process_of_a_complete_layout_is_refused(join: Start, pair: Path
     reports(members)
 
 
+def test_a_folder_that_does_not_exist_is_refused_at_once(pair: Path, tmp_path: Path) -> None:
+    with (
+        pytest.raises(memtopo.ExchangeError, match=r"folder '.*none' for a socket does not exist"),
+        memtopo.join(pair, "rank.0", MACHINE, socket=f"{tmp_path}/none/"),
+    ):
+        pass
+
+
 def test_processes_meet_in_a_folder_that_an_argument_or_the_variable_names(
     join: Start, pair: Path, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ from memtopo.run.processes.gathering import Join, NotJoined, of_another_user
 from memtopo.run.processes.worker import Commanded, ConductorLost, Worker, WrapDriver, answer
 from memtopo.session.request import HoldResult
 from memtopo.sharing.channel import Channel
-from memtopo.sharing.claims import lock_owner
+from memtopo.sharing.claims import claimed_folder, lock_owner
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import NoLayout, reason
 from memtopo.sharing.sockets import connect_at
@@ -178,7 +178,7 @@ def joining_endpoint(held: Endpoint) -> Endpoint:
 def joined(where: Endpoint, request: Callable[[], Join], timeout: float, check_signals: Callable[[], int]) -> Member:
     """Be a process of the layout that is coordinated at an endpoint; start its coordinator if there is none.
 
-    Waits until all others have come. Raises `JoinRefused` and `NoLayout`.
+    Waits until all others have come. Raises `JoinRefused`, `NoLayout` and `ExchangeError`.
     """
     channel: Channel[StartWorker | NotJoined] = Channel(
         _coordinated(where, timeout, check_signals), (StartWorker, NotJoined)
@@ -214,7 +214,10 @@ def _admitted(
 
 
 def _coordinated(where: Endpoint, timeout: float, check_signals: Callable[[], int]) -> socket.socket:
-    """Connect to the coordinator of a layout, and start one if there is none. Raises `JoinRefused` and `NoLayout`."""
+    """Connect to the coordinator of a layout, and start one if there is none.
+
+    Raises `JoinRefused`, `NoLayout`, and `ExchangeError` for a folder that cannot be used.
+    """
     clock, started = RunningClock(), False
     while (sock := _connected(where)) is None:
         if not started:
@@ -228,10 +231,7 @@ def _coordinated(where: Endpoint, timeout: float, check_signals: Callable[[], in
 
 
 def _connected(where: Endpoint) -> socket.socket | None:
-    try:
-        folder = where.open_folder(make=True)
-    except OSError:
-        return None
+    folder = claimed_folder(where)
     try:
         sock = connect_at(folder, where.file, 1.0)
     except PermissionError:
