@@ -141,17 +141,18 @@ static int create_and_map(heap_t *heap, allocation_t *each, int *call) {
     return result;
 }
 
-/* Move the entries from one index on to another one. */
-static void move(table_t *table, uint64_t from, uint64_t to) {
+/* Move the entries from one index on to another one, and put a new one in their place if there is one. */
+static void move(table_t *table, uint64_t from, uint64_t to, const allocation_t *new) {
     __atomic_fetch_add(&table->version, 1, __ATOMIC_SEQ_CST);
     memmove(table->entries + to, table->entries + from, (table->count - from) * sizeof(allocation_t));
     table->count += to - from;
+    if (new) table->entries[from] = *new;
     __atomic_fetch_add(&table->version, 1, __ATOMIC_SEQ_CST);
 }
 
 static void forget(heap_t *heap, uint64_t index) {
     heap->budget->used -= heap->table->entries[index].size;
-    move(heap->table, index + 1, index);
+    move(heap->table, index + 1, index, NULL);
 }
 
 static int find(const heap_t *heap, uint64_t address, uint64_t *found) {
@@ -232,8 +233,7 @@ static int allocate(heap_t *heap, uint64_t bytes, uint64_t *address) {
     if (!leaves_margin(heap, new.size)) return fail(heap, NO_MARGIN, 0, bytes);
     new.number = heap->next_number;
     int call = 0, result;
-    move(heap->table, index, index + 1);
-    heap->table->entries[index] = new;
+    move(heap->table, index, index + 1, &new);
     heap->budget->used += new.size;
     if ((result = create_and_map(heap, heap->table->entries + index, &call))) {
         if (!heap->table->entries[index].handle) forget(heap, index);
