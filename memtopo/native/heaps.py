@@ -265,11 +265,11 @@ class NativeHeap:
             return None
         code = _INT()
         left = int(self._loaded.memtopo_heap_end(self._at, ctypes.byref(code)))
+        self._loaded.memtopo_heap_forget(self._at)
         error = self._calls.error(code.value, "cuMemUnmap") if code.value else None
         if left:
             assert error
             raise Unmapped(error, left)
-        self._loaded.memtopo_heap_forget(self._at)
         return error
 
     def functions(self) -> tuple[int, int]:

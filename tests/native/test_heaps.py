@@ -66,3 +66,15 @@ def test_a_heap_keeps_the_margin_of_its_gpu_free_and_no_context_current() -> Non
         heap.allocate(GRANULE)
         with pytest.raises(DriverError):
             driver.ctx_pop_current()
+
+
+def test_a_heap_whose_memory_cannot_be_freed_gives_its_functions_to_the_next_one() -> None:
+    with opened(every=True) as (driver, heap):
+        functions = heap.functions()
+        heap.allocate(GRANULE)
+        driver.at = driver.calls + 1
+        with pytest.raises(Unmapped):
+            heap.end()
+        driver.at = 0
+        with opened() as (_, other):
+            assert other.functions() == functions
