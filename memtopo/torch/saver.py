@@ -86,9 +86,11 @@ class TorchMemorySaver:
         assert dispose_mem_pool_after_use, "only dispose_mem_pool_after_use=True is supported"
         assert self._regions, "disable() is for the inside of a region"
         plain = [torch.cuda.MemPool()]
-        with REGIONS.using(plain[0]):
-            yield
-        REGIONS.retire(plain.pop())
+        try:
+            with REGIONS.using(plain[0]):
+                yield
+        finally:
+            REGIONS.retire(plain.pop())
 
     def pause(self, tag: str | None = None) -> None:
         """Give the memory of a tag, or of all tags, back to the GPU."""
