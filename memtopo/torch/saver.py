@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 from memtopo.run.heaps import Keep
-from memtopo.torch import REGIONS
+from memtopo.torch import REGIONS, HeapPool
 from memtopo.torch.engine import ENGINE, Tagged
 
 __all__ = ["TorchMemorySaver", "configure_subprocess", "torch_memory_saver"]
@@ -52,8 +52,7 @@ class TorchMemorySaver:
     ) -> Iterator[None]:
         """Allocate the tensors of this thread so that they can be paused; of nested regions, the inner one counts."""
         backend = _backend(cpu_backup_backend, backup=enable_cpu_backup, on_disk=enable_disk_backup)
-        pool = ENGINE.pool(tag, torch.cuda.current_device(), backend)
-        pool.heap.keep_free(self._margin)
+        pool = self._pool(tag, backend)
         with pool.allocating():
             self._regions.append(pool)
             try:
@@ -74,7 +73,7 @@ class TorchMemorySaver:
     ) -> Iterator[None]:
         """Capture a graph whose intermediate tensors can be paused; with a `pool`, they are allocated there."""
         backend = _backend(cpu_backup_backend, backup=enable_cpu_backup)
-        own = ENGINE.pool(tag, torch.cuda.current_device(), backend).mem_pool.id
+        own = self._pool(tag, backend).mem_pool.id
         with torch.cuda.graph(
             cuda_graph, pool=own if pool is None else pool, stream=stream, capture_error_mode=capture_error_mode
         ):
@@ -133,6 +132,12 @@ class TorchMemorySaver:
         self._margin = int(value)
         for each in _tagged(None):
             ENGINE.heap(each).keep_free(self._margin)
+
+    def _pool(self, tag: str, backend: str) -> HeapPool:
+        """Pool of a tag on the current GPU, which keeps the margin."""
+        found = ENGINE.pool(tag, torch.cuda.current_device(), backend)
+        found.heap.keep_free(self._margin)
+        return found
 
 
 def _backend(backend: str | None, *, backup: bool, on_disk: bool = False) -> str:
