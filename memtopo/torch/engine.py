@@ -23,10 +23,11 @@ _NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 class Tagged(NamedTuple):
-    """Heap of an engine: the tag of its memory, the GPU, and the name in the layout."""
+    """Heap of an engine: the tag of its memory, the GPU, its variant, and the name in the layout."""
 
     tag: str
     device: int
+    variant: str
     name: str
 
 
@@ -78,7 +79,7 @@ class Engine:
         name = "-".join(parts) if parts[0][0].isalpha() else f"m-{'-'.join(parts)}"
         while any(each.name == name for each in self.heaps.values()):
             name += "-"
-        heaps = {**self.heaps, key: Tagged(tag, device, name)}
+        heaps = {**self.heaps, key: Tagged(tag, device, variant, name)}
         spec = self._spec(heaps)
         if self._layout is None:
             self._layout = self._resources.enter_context(join(spec, "engine", timeout=60.0))
@@ -90,7 +91,7 @@ class Engine:
     def _spec(self, heaps: dict[tuple[str, int, str], Tagged]) -> dict[str, Any]:
         """Spec of the layout with some heaps."""
         entries, access = {}, {}
-        for _, device, name in heaps.values():
+        for _, device, _, name in heaps.values():
             size = torch.cuda.get_device_properties(device).total_memory * _ADDRESSES // _GRANULE
             entries[name] = {"location": f"gpu{device}", "size": f"{size} granules"}
             access[name] = {f"gpu{device}": "rw"}

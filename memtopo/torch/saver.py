@@ -96,7 +96,7 @@ class TorchMemorySaver:
         for each in _tagged(tag):
             heap = ENGINE.heap(each)
             if not heap.asleep:
-                heap.sleep(_KEPT.get(_variant(each)))
+                heap.sleep(_KEPT.get(each.variant))
 
     def resume(self, tag: str | None = None) -> None:
         """Give the tensors of a tag, or of all tags, memory again, with their bytes if these were backed up."""
@@ -154,10 +154,6 @@ def _backend(backend: str | None, *, backup: bool, on_disk: bool = False) -> str
 
 def _tagged(tag: str | None) -> list[Tagged]:
     return ENGINE.with_tag(*([tag] if tag else []))
-
-
-def _variant(tagged: Tagged) -> str:
-    return next(variant for (_, _, variant), each in ENGINE.heaps.items() if each is tagged)
 
 
 @contextmanager
