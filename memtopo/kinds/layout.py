@@ -95,7 +95,7 @@ class Layout:
     """
 
     name: str = ""
-    """Name of the layout, or of the entry of the process in one of several."""
+    """Name of the layout, with the process in one of several: `kv/rank.3`."""
     contexts: dict[int, int] = field(default_factory=dict)
     ranges: dict[str, Reservation] = field(default_factory=dict)
     buffers: dict[str, Reservation] = field(default_factory=dict)

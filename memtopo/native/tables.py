@@ -8,6 +8,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -96,15 +97,15 @@ class AllocationTable:
 
 
 def _name(layout: str) -> str:
-    """Beginning of the name of a file with a table of a layout, or of an entry of its processes."""
-    return f"memtopo heap {layout}/"
+    """Beginning of the name of a file with a table of a layout, whose own name may be longer than a file's."""
+    return f"memtopo heap {sha256(layout.encode()).hexdigest()[:16]}/"
 
 
 def tables_of(pid: int, layout: str) -> Iterator[tuple[str, AllocationTable]]:
     """Yield the label and the table of each heap that a process has of a layout; the caller closes the table.
 
-    `layout` is its name, or the entry of the process in one of several. There are none of a process that has ended, or
-    that this one may not inspect.
+    `layout` is its name, with the process in one of several, as in `Layout.name`. There are none of a process that has
+    ended, or that this one may not inspect.
     """
     beginning, found = f"/memfd:{_name(layout)}", dict[str, Path]()
     with suppress(OSError):

@@ -21,7 +21,7 @@ from memtopo.plans.report import Check, Checks
 from memtopo.plans.transition import Transition
 from memtopo.run.conductor import Conductor
 from memtopo.run.imports import Follower
-from memtopo.run.layout_plans import WHOLE, Goal, kept, provided, transitions_between
+from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans, kept, provided, transitions_between
 from memtopo.run.transition import RollbackFailed
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding, HoldResult, Revise, RunRequest
@@ -87,7 +87,7 @@ class Holder:
                     memory=lambda: _location_memory(layout.plans, self.gpus),
                     contexts=lambda: layout.contexts,
                     processes=lambda: conductor.pids,
-                    heaps=lambda: tuple(_heaps(self.about.name, conductor.pids)),
+                    heaps=lambda: tuple(_heaps(conductor.plans, conductor.pids)),
                     progress=self.progress,
                     reports_end=True,
                 ),
@@ -118,10 +118,10 @@ def _location_memory(plans: Iterable[Plan], gpus: Sequence[str | None]) -> tuple
     )
 
 
-def _heaps(layout: str, pids: Mapping[str, int]) -> Iterator[HeapUse]:
+def _heaps(plans: LayoutPlans, pids: Mapping[str, int]) -> Iterator[HeapUse]:
     """What is allocated in the heaps of the processes of a layout, whose tables are read here."""
     for process, pid in pids.items():
-        for label, table in tables_of(pid, process.partition(".")[0] or layout):
+        for label, table in tables_of(pid, plans.name_of(process)):
             sizes = [each.size for each in table.allocations()]
             yield HeapUse(process, label, len(sizes), sum(sizes), table.mapped)
             table.close()

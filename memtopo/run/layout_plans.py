@@ -63,6 +63,10 @@ class LayoutPlans:
         """Return the plans with another one of a process, which differs in what no other process sees."""
         return LayoutPlans(self._geometry, replace(self._plan, processes={**self._plan.processes, label: plan}))
 
+    def name_of(self, process: str) -> str:
+        """Return the name of the layout, with the process in one of several: `kv/rank.3`."""
+        return f"{self._plan.name}/{process}" if process else self._plan.name
+
     @cached_property
     def states(self) -> Mapping[str, Plans]:
         """Plans of all processes by state; the layout as it is written is the first."""

@@ -66,6 +66,7 @@ class ProcessRun:
         self.variant: Variant = AWAKE, absent
         plan = self.plans.to_build(request.process, absent)
         self.execution = Execution(plan, ledger, progress=progress, stop=stop, origin=origin, context=context)
+        self.execution.layout.name = self.plans.name_of(request.process)
         self.execution.layout.handle_source = handle_source or HandleSource()
         self.execution.layout.timeout = request.timeout
         self.failure: StepFailed | None = None

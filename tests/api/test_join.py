@@ -292,6 +292,19 @@ def test_another_process_of_a_complete_layout_is_refused(join: Start, pair: Path
     reports(members)
 
 
+def test_a_process_of_two_layouts_has_the_heaps_of_each(runtime: Path) -> None:
+    """Also if it has the same label in both."""
+
+    def spec(name: str) -> dict[str, Any]:
+        heap = {"heaps": {name: {"location": "gpu0", "size": "8MiB"}}, "access": {name: {"gpu0": "rw"}}}
+        return {"memtopo": 1, "name": name, "processes": {"engine": heap}}
+
+    with memtopo.join(spec("one"), "engine", MACHINE), memtopo.join(spec("two"), "engine", MACHINE):
+        for name in ("one", "two"):
+            with connect(endpoint(name)) as client:
+                assert [each.heap for each in client.status().heaps] == [name]
+
+
 def test_a_folder_that_does_not_exist_is_refused_at_once(pair: Path, tmp_path: Path) -> None:
     with (
         pytest.raises(memtopo.ExchangeError, match=r"folder '.*none' for a socket does not exist"),

@@ -15,7 +15,7 @@ import pytest
 import memtopo
 from memtopo.api import Live
 from memtopo.native.heaps import Refusal
-from memtopo.native.tables import AllocationTable
+from memtopo.native.tables import AllocationTable, tables_of
 
 M = 1 << 20
 SPEC = {
@@ -62,6 +62,16 @@ def test_a_table_has_room_for_an_allocation_of_each_granule_and_cannot_be_cut(la
     assert [each.address for each in table.allocations()] == addresses
     with pytest.raises(PermissionError):
         os.ftruncate(table.fd, 0)
+
+
+def test_a_heap_and_its_layout_may_have_the_longest_names() -> None:
+    name, label = "n" * 128, "h" * 128
+    heap = {"heaps": {label: {"location": "gpu0", "size": "4MiB"}}, "access": {label: {"gpu0": "rw"}}}
+    with memtopo.applied({"memtopo": 1, "name": name, **heap}, "h200x2") as layout:
+        (found,) = tables_of(os.getpid(), name)
+        found[1].close()
+        assert found[0] == label
+        assert layout.heap(label).size == 4 * M
 
 
 def test_a_reader_never_sees_an_allocation_twice_while_others_come_and_go(layout: Live) -> None:
