@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shlex
 import subprocess
 import tempfile
 from functools import cache
@@ -47,8 +48,12 @@ def file_name(processor: str) -> str:
 def _compiled() -> Path:
     """Compile the library into the user's cache, unless it has been compiled from the same source before."""
     digest = sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:16]
-    cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memtopo"
-    file = cache_folder / f"{digest}-{file_name(platform.machine())}"
+    try:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:  # the user has neither HOME nor an entry in the passwords
+        message = "there is no folder for the compiled library of heaps"
+        raise NoLibrary(message, hint="XDG_CACHE_HOME names one") from error
+    file = Path(caches, "memtopo") / f"{digest}-{file_name(platform.machine())}"
     if not file.exists():
         compile_library(os.environ.get("CC", "cc"), file)
     return file
@@ -60,7 +65,7 @@ def compile_library(compiler: str, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.parent) as folder:
             made = Path(folder, file.name)
-            command = [compiler, *FLAGS, "-o", os.fspath(made), os.fspath(SOURCE)]
+            command = [*shlex.split(compiler), *FLAGS, "-o", os.fspath(made), os.fspath(SOURCE)]
             subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 the system's own compiler
             made.replace(file)
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -56,7 +57,11 @@ class AllocationTable:
         """Map a table that another process has made, or this one; it takes the descriptor over. Raises `OSError`."""
         self.fd = fd
         size = os.fstat(fd).st_size
-        self._memory = mmap.mmap(fd, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+        try:
+            self._memory = mmap.mmap(fd, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+        except (OSError, ValueError) as error:  # the file is still empty
+            os.close(fd)
+            raise OSError(errno.EINVAL, f"the table cannot be read: {error}") from error
         self._room = (size - ctypes.sizeof(TableHead)) // ctypes.sizeof(_Entry)
         self.head = TableHead.from_buffer(self._memory) if writable else None
 

@@ -125,3 +125,11 @@ def test_a_forked_process_changes_nothing(layout: Live) -> None:
     assert table_of(layout).allocations() == before
     assert heap.allocate(2 * M) == address + 2 * M
     heap.free(address)
+
+
+def test_a_table_that_is_still_empty_is_closed() -> None:
+    fd = os.memfd_create("table", os.MFD_CLOEXEC)
+    with pytest.raises(OSError, match="cannot be read"):
+        AllocationTable(fd, writable=False)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
