@@ -87,7 +87,9 @@ class Heap:
 
     def keep_free(self, margin: int) -> None:
         """Refuse allocations that would leave less than `margin` bytes of the GPU free; 0 is the default."""
-        self._content.native.keep_free(whole_number("margin", margin))
+        if (bytes := whole_number("margin", margin)) < 0:
+            raise Unsuitable(f"margin is {bytes:,} bytes", hint="0 is the least")
+        self._content.native.keep_free(bytes)
 
     def view(
         self,

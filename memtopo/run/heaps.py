@@ -149,9 +149,11 @@ def wake(driver: Driver, layout: Layout, label: str) -> None:
             with current(driver, layout.contexts[content.step.device]):
                 _copy_back(driver, content)
         except DriverError:
-            content.native.unmap()
+            content.empty()
             raise
     except DriverError as error:
+        if content.broken:
+            raise HeapFailed(f"heap {label!r} can only be taken down: {content.broken}") from error
         hint = "free memory of the GPU, and try again"
         raise HeapFailed(f"heap {label!r} stays asleep: {error}", hint=hint) from error
     content.asleep = False

@@ -300,6 +300,23 @@ def test_a_heap_whose_bytes_do_not_come_back_takes_no_memory() -> None:
         assert (driver.failed, layout.heap("weights")._content.native.mapped) == ("cuCtxSynchronize", 0)
 
 
+def test_a_heap_wakes_later_with_its_bytes_if_a_wake_and_its_undo_have_failed() -> None:
+    act, before, error = REQUESTS["wake"]
+    calls = calls_of(act, before)
+    with memtopo.applied(SPEC, failing(0)) as layout:
+        driver: Any = layout._session._opened
+        addresses = prepare(layout)
+        before(layout)
+        driver.at, driver._every = calls[-2], True
+        with pytest.raises(error):
+            act(layout)
+        driver.at = 0
+        act(layout)
+        assert [bytes_of(layout, "weights", address) for address in addresses] == [{1}, {2}, {3}, {4}, {5}]
+    assert layout.report
+    assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
+
+
 def test_any_call_of_an_allocation_or_a_free_that_fails_changes_nothing() -> None:
     def act(layout: Live) -> None:
         heap = layout.heap("plain")
@@ -363,6 +380,8 @@ def test_views_are_of_one_allocation(layout: Live) -> None:
         heap.view(address + 8 * M)
     with pytest.raises(Unsuitable, match="bytes"):
         heap.view(address, size=80 * M)
+    with pytest.raises(Unsuitable, match="margin is -1 bytes"):
+        heap.keep_free(-1)
 
 
 def test_threads_allocate_in_heaps_of_their_own_while_another_one_switches_states(machine: Any) -> None:

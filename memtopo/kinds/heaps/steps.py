@@ -374,13 +374,13 @@ def grow_backups(
 
 def release_backups(driver: Driver, content: HeapContent, numbers: list[int]) -> None:
     """Free the backups of some allocations; raises the first error after all were tried. Needs a current context."""
-    errors: list[DriverError] = []
+    errors: list[DriverError | OSError] = []
     for number in numbers:
         address, size, pageable = content.backups[number]
         try:
             unmap(address, size) if pageable else driver.mem_free_host(address)
             del content.backups[number]
-        except DriverError as error:
+        except (DriverError, OSError) as error:
             errors.append(error)
     if errors:
         raise errors[0]
