@@ -16,7 +16,7 @@ from pydantic import Field
 from memtopo.common.units import Share, Size, exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Location, LocationKind, Properties
-from memtopo.geometry.groups import Backing, ChunkGroup, Group, RangeGroup
+from memtopo.geometry.groups import Backing, ChunkGroup, Group, RangeGroup, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granularity_note, granule
 from memtopo.kinds.chunks.amounts import of_shared_size
@@ -57,6 +57,11 @@ class HeapGroup(ChunkGroup):
     growing = True
 
     budget: str = ""
+
+    @property
+    def contexts(self) -> frozenset[int]:
+        """The GPU of the memory, or the first GPU for memory of the host: the calls are made in its context."""
+        return gpus(self.distinct_locations) or frozenset({0})
 
     def largest_shares(self) -> Mapping[Location, int]:
         """Largest number of granules at the location; none without a limit of its own."""
