@@ -130,6 +130,8 @@ class Heap:
         stays; with None they are undefined afterwards. Work of the GPU is awaited; an access of the program until
         `wake` is to an illegal address. Nothing can be allocated or freed meanwhile.
         """
+        if keep not in {None, "page-locked", "pageable"}:
+            raise Unsuitable(f"bytes cannot be kept in {keep!r}", hint="'page-locked' or 'pageable' memory, or None")
         with self._changing():
             heaps.sleep(self._memory.driver, self._memory.layout, self.name, keep)
 

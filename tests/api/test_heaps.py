@@ -493,3 +493,31 @@ def test_an_allocation_is_not_exported_without_handles_nor_what_is_none(layout: 
     assert error.value.hint == "add 'handles: fd' to it"
     with pytest.raises(Unsuitable, match="cannot be exported via 'ipc'"):
         heap.export(heap.address, "ipc")  # type: ignore[arg-type]
+
+
+def test_bytes_are_kept_in_memory_of_two_kinds_alone(layout: Live) -> None:
+    heap = layout.heap("weights")
+    address = heap.allocate(2 * M)
+    fill(layout, "weights", address, 5)
+    with pytest.raises(Unsuitable, match="cannot be kept in 'disk'"):
+        heap.sleep("disk")  # type: ignore[arg-type]
+    assert (heap.asleep, bytes_of(layout, "weights", address)) == (False, {5})
+
+
+@pytest.mark.parametrize("node", ["host", "host:0"])
+def test_a_heap_of_the_host_needs_no_access_of_a_gpu(node: str, machine: Any) -> None:
+    spec = {
+        "memtopo": 1,
+        "name": "host",
+        "heaps": {"h": {"location": node, "size": "8MiB"}},
+        "access": {"h": {"host": "rw"}},
+    }
+    with memtopo.applied(spec, machine) as layout:
+        heap = layout.heap("h")
+        address = heap.allocate(4 * M)
+        fill(layout, "h", address, 3)
+        heap.sleep()
+        heap.wake()
+        assert bytes_of(layout, "h", address) == {3}
+    assert layout.report
+    assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
