@@ -287,7 +287,7 @@ def test_another_process_of_a_complete_layout_is_refused(join: Start, pair: Path
     ready(members)
     (late,) = join(pair, ["rank.0"], timeout=1)
     answer = late.read()
-    assert answer["error"] == "NoLayout"
+    assert answer["error"] == "NotJoined"
     assert "has all its processes" in answer["message"]
     reports(members)
 

@@ -225,7 +225,7 @@ def _coordinated(where: Endpoint, timeout: float, check_signals: Callable[[], in
             started = True
         check_signals()
         if clock.time() > timeout:
-            raise NoLayout(_nobody(where, timeout))
+            raise _nobody(where, timeout)
         time.sleep(_RETRY)
     return sock
 
@@ -253,12 +253,14 @@ def _start_coordinator(where: Endpoint, timeout: float) -> None:
         raise JoinRefused(f"the coordinator of the layout cannot be started: {reason(error)}") from error
 
 
-def _nobody(where: Endpoint, timeout: float) -> str:
+def _nobody(where: Endpoint, timeout: float) -> JoinRefused | NoLayout:
+    """Error for a layout that is complete, or whose coordinator cannot be reached."""
     folder = where.open_folder()
     try:
         owner = lock_owner(folder, where.lock)
     finally:
         os.close(folder)
     if owner:
-        return f"the layout at {where.path!r} has all its processes, which {process_name(owner)} coordinates"
-    return f"no process coordinates the layout at {where.path!r} within {timeout:g} s"
+        message = f"the layout at {where.path!r} has all its processes, which {process_name(owner)} coordinates"
+        return JoinRefused(message, hint=f"it did not end within {timeout:g} s, after which a new one may begin")
+    return NoLayout(f"no process coordinates the layout at {where.path!r} within {timeout:g} s")
