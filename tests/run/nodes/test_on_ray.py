@@ -283,8 +283,9 @@ def survived(cluster: RayCluster, spec: Path, victim: str, phase: str) -> None:
     for node in ("a", "c"):
         if nodes[node].outcome == "ended":  # its agent was silent for the timeout: the machine is busy
             assert "no sign of life" in str(nodes[node].lost), report
-        else:
-            assert nodes[node].outcome in {"taken down", "ok"}, report
+        else:  # an import from a dead process may fail before its death is known
+            imports_first = phase == "import" and victim in {"agent", "worker"}
+            assert nodes[node].outcome in {"taken down", "ok", *["failed"] * imports_first}, report
         rest = nodes[node].left
         assert rest is None or not any(rest.ledger_after.values())
 
