@@ -51,6 +51,10 @@ def errors(spec: str, machine: Machine | None = None) -> list[Diagnostic]:
         ("managed: {m: {size: 90%}}", "a share of memory can be the 'size' or the 'count' of chunks"),
         ("buffers: {b: {location: gpu0, size: 2MiB, count: fill}}", "'fill' can be the 'size' of ranges and the"),
         ("chunks: {c: {location: gpu0, size: 2MiB, count: '1,000'}}", "write 1000"),
+        (
+            "heaps: {weights: {location: gpu0, size: 4MiB}}\nstates: {s: {drop: [weight]}}",
+            "did you mean 'weights'?",
+        ),
         ("exports: {w: {chunk: w.0.data, via: fd}}", "name a chunk as a whole: w.0; programs, drawings and importers"),
         ("params: {a: 4}\nranges: {r: {size: $a MiB}}", "write a product: $a * 1MiB"),
         ("params: {g: gpu0}\naccess: {r: {$g: rw}}", "name the device: 'devices: {mine: $g}', and write 'mine' here"),

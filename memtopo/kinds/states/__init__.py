@@ -202,7 +202,8 @@ def _chunks(scope: Scope, reference: Reference, path: Path, at: At) -> list[tupl
     declared = any(scope.spec.may_have(section, reference.name) for section in ("chunks", "ranges", "imports"))
     reported = declared or scope.may_be_unusable(reference.name, STATES, path, at)
     only_chunks = (each for each in scope.spec.names("chunks") if not scope.spec.may_have("ranges", each))
-    known = chain(scope.spec.names("ranges"), only_chunks)  # some are read, for some of the errors
+    # Some of them are read, for some of the errors.
+    known = chain(scope.spec.names("ranges"), scope.spec.names("heaps"), only_chunks)
     raise scope.errors.undeclared("range or chunk", reference.name, path, known, at, reported=reported)
 
 
