@@ -119,7 +119,7 @@ def _location_memory(plans: Iterable[Plan], gpus: Sequence[str | None]) -> tuple
 
 
 def _heaps(plans: LayoutPlans, pids: Mapping[str, int]) -> Iterator[HeapUse]:
-    """What is allocated in the heaps of the processes of a layout, whose tables are read here."""
+    """Read the tables of the heaps of a layout's processes, and yield the use of each heap."""
     for process, pid in pids.items():
         for label, table in tables_of(pid, plans.name_of(process)):
             sizes = [each.size for each in table.allocations()]

@@ -58,7 +58,7 @@ class Importer:
 
 @dataclass(frozen=True, slots=True)
 class HeapUse:
-    """What a process has allocated in a heap: the number of allocations, and their bytes.
+    """Allocations of a process in a heap: their number, and their bytes.
 
     `mapped` bytes of these have memory now; a heap whose memory a state drops or offloads keeps the allocations.
     `process` is empty in a layout of one process.
