@@ -18,7 +18,6 @@ from memtopo.api.live import LiveContext
 from memtopo.api.session import uuids
 from memtopo.api.specs import Loaded, MachineLike, Params, SpecLike, load, resolved
 from memtopo.common.signals import deferred
-from memtopo.common.text import enumerated
 from memtopo.common.units import parse_duration
 from memtopo.common.version import __version__
 from memtopo.drivers.target import Target
@@ -26,7 +25,7 @@ from memtopo.kinds.nodes import nodes_of
 from memtopo.language import Document, SpecText
 from memtopo.machine import dump
 from memtopo.plans.report import Check
-from memtopo.run.processes.gathering import Join
+from memtopo.run.processes.gathering import Join, NotComplete, require_place
 from memtopo.run.processes.member import JoinRefused, joined, joining_endpoint
 from memtopo.sharing.endpoints import Endpoint, usual_endpoint
 
@@ -111,16 +110,13 @@ class _Options:
     def _beside(self, loaded: Loaded, held: Endpoint, resources: ExitStack) -> JoinedLayout:
         """Build it beside the processes that are held. Raises `NoLayout` if none are."""
         name = self.process.partition(".")[0]
-        beside = [label for label in loaded.spec.labels if label.partition(".")[0] == name]
         if name in loaded.spec.held_processes:
             raise NotJoined(f"process {name!r} is held", hint=f"'memtopo apply {loaded.document.name} --hold' has it")
-        if self.process not in beside:
-            joining = [each for each in loaded.spec.labels if each.partition(".")[0] not in loaded.spec.held_processes]
-            raise NotJoined(f"{self.process} is none of the layout", hint=f"its processes are {enumerated(joining)}")
-        if (world := getattr(self.process, "world", None)) not in (None, len(beside)):
-            raise NotJoined(
-                f"{self.process} is one of {world} processes of its launcher, and the spec has {len(beside)}"
-            )
+        joining = [each for each in loaded.spec.labels if each.partition(".")[0] not in loaded.spec.held_processes]
+        try:
+            require_place(self.process, self.process, getattr(self.process, "world", None), joining)
+        except NotComplete as error:
+            raise NotJoined(error.message, hint=error.hint) from None
         part = HeldPart(loaded, str(self.process), resolved(self.machine), held, self.on_lost)
         terms = AttachTerms(None, "reader", time.monotonic() + self.timeout, None)
         with ExitStack() as stack:

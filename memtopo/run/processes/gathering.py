@@ -72,6 +72,15 @@ class NotComplete(MemtopoError):
     exit_code = Exit.FAILED
 
 
+def require_place(process: str, name: str, world: int | None, labels: Sequence[str]) -> None:
+    """Raise `NotComplete` for a process that has none of some labels, or one of another `world` than theirs."""
+    if process not in labels:
+        raise NotComplete(f"{name} is none of the layout", hint=f"its processes are {enumerated(labels)}")
+    beside = [each for each in labels if each.partition(".")[0] == process.partition(".")[0]]
+    if world not in {None, len(beside)}:
+        raise NotComplete(f"{name} is one of {world} processes of its launcher, and the spec has {len(beside)}")
+
+
 @dataclass(frozen=True, slots=True)
 class Joining:
     """A process that has come."""
@@ -159,21 +168,13 @@ class Gathering:
         if request.version != __version__:
             raise NotComplete(f"{new.name} has memtopo {request.version}, and the coordinator {__version__}")
         self._labels = self._labels or specs.read(new.document.root, new.document.left_out)[0].labels
-        if request.process not in self._labels:
-            raise NotComplete(
-                f"{new.name} is none of the layout", hint=f"its processes are {enumerated([*self._labels])}"
-            )
+        require_place(request.process, new.name, request.world, self._labels)
         if found := self.joined.get(request.process):
             raise NotComplete(f"{request.process} has joined twice, by processes {found.pid} and {new.pid}")
         if new.digest != first.digest:
             raise NotComplete(f"{new.name} has another spec, {new.digest}, than {first.name}, {first.digest}")
         if (request.machine, request.record) != (first.request.machine, first.request.record):
             raise NotComplete(f"{new.name} is for another machine, {request.machine}, than {first.name}")
-        beside = [label for label in self._labels if label.rpartition(".")[0] == request.process.rpartition(".")[0]]
-        if request.world is not None and request.world != len(beside):
-            raise NotComplete(
-                f"{new.name} is one of {request.world} processes of its launcher, and the spec has {len(beside)}"
-            )
         self.joined[request.process] = new
 
     def _missing(self) -> str:
