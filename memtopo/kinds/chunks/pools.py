@@ -18,7 +18,7 @@ from memtopo.kinds.chunks.steps import RETAINED, CreateChunk, ImportChunk
 from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ChunkSource, ElasticChunk, ElasticChunkPool
 from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import Layout, LentBlock
-from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription
+from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription, Undoing
 
 
 class Created:
@@ -169,8 +169,7 @@ class KeepPool(Step):
     phase = Phase.CREATE
     verb = "keep"
     call = "cuMemCreate"
-    undo_verb = "release"
-    undo_call = "cuMemRelease"
+    undoing = Undoing("cuMemRelease", "release")
     provided = "elastic chunks", "name"
     calls = 0
 

@@ -28,7 +28,7 @@ from memtopo.kinds.elastic import (
 from memtopo.kinds.layout import LateError, Layout, current
 from memtopo.kinds.mappings import expected_access, host_has_access
 from memtopo.kinds.mappings.steps import MapChunk
-from memtopo.kinds.step import Finding, Phase, Step, StepDescription, range_name
+from memtopo.kinds.step import Finding, Phase, Step, StepDescription, Undoing, range_name
 from memtopo.machine import Machine
 
 
@@ -59,8 +59,7 @@ class OpenRange(Step):
     phase = Phase.MAP
     verb = "open"
     call = "cuMemMap"
-    undo_verb = "empty"
-    undo_call = "cuMemUnmap"
+    undoing = Undoing("cuMemUnmap", "empty")
     provided = "elastic range", "label"
 
     @property
