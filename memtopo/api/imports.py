@@ -115,8 +115,8 @@ def _import(offer: Offer, locations: Sequence[str], *, counted: bool) -> dict[st
     placed = {"location": list(locations), "pool": list(locations), "device": locations[0]}
     declared: dict[str, Any] = {**placed, "size": exact(offer.size)}
     count: dict[str, Any] = {"count": {"max": offer.count} if offer.lends else offer.count} if counted else {}
-    kind = EXPORTABLE[offer.kind]
-    keys = [*kind.import_keys, *(["parts"] if "parts" in kind.optional_keys and offer.parts else [])]
+    required, optional = EXPORTABLE[offer.kind].import_keys
+    keys = [*required, *(["parts"] if "parts" in optional and offer.parts else [])]
     declared["parts"] = {part.name: exact(part.size) for part in offer.parts}
     return {"from": f"{HOLDER}/{offer.name}", "via": offer.via, **{key: declared[key] for key in keys}, **count}
 

@@ -15,7 +15,7 @@ from memtopo.driver.handles import Handle, Secret
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind
 from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, Refusals
+from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, ImportKeys, Refusals
 from memtopo.kinds.kind import Rule, Scope, Steps, Words
 from memtopo.kinds.pools import ALIGNED, RESERVED, PooledGroup, PoolGroup, other_grants, unreachable
 from memtopo.language.entries import Entry
@@ -92,12 +92,11 @@ class Allocations(ExportKind):
     section = "allocations"
     description = "Allocations of memory pools, by name, which can be exported with their pools."
     words = Words("allocation", "allocations", "a: {pool: p, size: 8MiB}")
+    drawn = "allocation"
     entry = Allocation
     group = AllocationGroup
-    drawn = "allocation"
     transports = ("fd",)
-    import_keys = ("pool", "size")
-    optional_keys = ("accessed_by",)
+    import_keys = ImportKeys(("pool", "size"), optional=("accessed_by",))
     refusals = Refusals(
         transport="a pool is shared via fd (fact 82), together with 64 bytes for each of its allocations",
         commit="importers free an allocation before its exporter does (fact 82), so it is not replaced",
