@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 from memtopo.common.text import enumerated
 from memtopo.diagnostics.model import Diagnostic, Edit, InvalidValue, Label, Path
 from memtopo.driver.handles import Via
-from memtopo.geometry.groups import Group
+from memtopo.geometry.groups import Group, largest_count
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.alternatives import ACROSS, Support, chosen, elsewhere
 from memtopo.kinds.chunks import CHUNKS
@@ -175,7 +175,7 @@ class Exports(Kind):
             raise _missing(scope, path, kind, reference.name, entry)
         via = _via(scope, path, entry, group)
         _require_lent(path, entry, group)
-        first, stop = (0, largest) if (largest := group.largest) else indices(reference, group, where)
+        first, stop = (0, largest_count(group)) if group.growing else indices(reference, group, where)
         dma_buf = resolve_memory(scope, path, entry, group, (first, stop)) if via == DMABUF else None
         return ExportGroup(
             str(path[-1]),

@@ -10,7 +10,7 @@ from memtopo.common.text import enumerated
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location
-from memtopo.geometry.groups import Group, Origin, has_size
+from memtopo.geometry.groups import Group, Origin, has_size, largest_count
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE, EXPORTS
@@ -268,7 +268,7 @@ def _differences(
     keys, article = export.exporter.import_keys.required, export.exporter.words.article
     if entry.via and export.via not in entry.transports:
         yield differs("via", entry.via, f"is exported via {export.via}")
-    number = group.count if group.largest is None else group.largest
+    number = largest_count(group)
     if entry.count and (entry.number, entry.lent) != (number, group.growing):
         lent = f"lends up to {number:,} chunks"
         yield differs(
