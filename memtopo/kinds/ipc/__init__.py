@@ -85,8 +85,7 @@ class Buffers(IpcKind):
 
     section = "buffers"
     description = "Memory of cuMemAlloc, by name, which legacy IPC can share."
-    words = Words("buffer", "buffers", "b: {location: gpu0, size: 2MiB}")
-    drawn = "buffer"
+    words = Words("buffer", "buffers", "b: {location: gpu0, size: 2MiB}", drawn="buffer")
     entry = Buffer
     group = BufferGroup
     refusals = Refusals(
@@ -169,8 +168,7 @@ class Events(IpcKind):
 
     section = "events"
     description = "Events of GPUs, by name."
-    words = Words("event", "events", "done: {device: gpu0}")
-    drawn = "event"
+    words = Words("event", "events", "done: {device: gpu0}", drawn="event")
     entry = Event
     group = EventGroup
     refusals = Refusals(commit="an event has no memory", own=IPC_OWN, unseen="legacy IPC opens an event on its own GPU")

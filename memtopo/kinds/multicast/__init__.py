@@ -62,8 +62,7 @@ class Multicast(HandleKind):
 
     section = "multicast"
     description = "Multicast objects of teams of GPUs, by name: team: {devices: gpus, size: 32MiB}."
-    words = Words("multicast object", "multicast objects", "team: {devices: gpus, size: 32MiB}")
-    drawn = "multicast"
+    words = Words("multicast object", "multicast objects", "team: {devices: gpus, size: 32MiB}", drawn="multicast")
     entry = MulticastObject
     group = MulticastGroup
     import_keys = ImportKeys(("size",))

@@ -91,8 +91,7 @@ class Allocations(ExportKind):
 
     section = "allocations"
     description = "Allocations of memory pools, by name, which can be exported with their pools."
-    words = Words("allocation", "allocations", "a: {pool: p, size: 8MiB}")
-    drawn = "allocation"
+    words = Words("allocation", "allocations", "a: {pool: p, size: 8MiB}", drawn="allocation")
     entry = Allocation
     group = AllocationGroup
     transports = ("fd",)
