@@ -157,7 +157,7 @@ class Driver(Protocol):
         """Bind `size` bytes of a chunk to a multicast object; waits until all GPUs of its team are added (fact 87)."""
 
     def multicast_bind_addr(self, handle: int, offset: int, address: int, size: int, flags: int = 0) -> None:
-        """Bind `size` bytes of the chunk that is mapped at an address, likewise (fact 87)."""
+        """Bind `size` bytes of the chunk that is mapped at an address, as `multicast_bind_mem` does (fact 87)."""
 
     def multicast_unbind(self, handle: int, device: int, offset: int, size: int) -> None:
         """Unbind what a GPU has bound; offset and size are those of the bind (fact 87)."""

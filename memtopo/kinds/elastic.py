@@ -69,7 +69,7 @@ class ChunkSource(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ElasticChunkPool:
-    """Chunks of one elastic entry: those that exist, by number, and those of them that are not mapped (`free`).
+    """Existing chunks of one elastic entry by number, and the chunks that are not mapped (`free`).
 
     The first `kept` were created with the layout, and stay. At most `limit` exist at once.
     """

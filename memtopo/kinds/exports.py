@@ -382,7 +382,7 @@ def committed_processes(geometry: Geometry, machine: Machine) -> Iterator[Diagno
             if group := imports.get((label, export.name)):
                 message = f"export {export.name!r} is committed, and import {group.name!r} of the same spec is of it"
                 note = "processes of a spec import from one another while they are built, before anything is committed"
-                help = "import it in a process that joins those that are held, or attach to the held layout"
+                help = "import it in a process that joins the held processes, or attach to the held layout"
                 labels = (Label("imported here", group.path, "key"),)
                 yield Diagnostic("MT607", message, (*export.path, "commit"), labels=labels, notes=(note,), help=help)
             elif geometry.nodes:

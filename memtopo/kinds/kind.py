@@ -295,7 +295,7 @@ class Scope:
         yield from self.add_all(kind, {name: group})
 
     def add_all(self, kind: Kind, groups: Mapping[str, Group | None]) -> Iterator[Diagnostic]:
-        """Add the groups of several entries by name, likewise."""
+        """Add the groups of several entries by name, as `add` does for one."""
         if self._repeated is None:
             self._repeated = self._names_of_several()
         repeated = self._repeated if kind.keys is Keys.UNIQUE else ()

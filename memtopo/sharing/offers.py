@@ -309,7 +309,7 @@ class LayoutExports:
             raise _absent(export) from error
 
     def take_back(self, export: str, numbers: Sequence[int]) -> None:
-        from memtopo.kinds.chunks.pools import take_back  # noqa: PLC0415 likewise
+        from memtopo.kinds.chunks.pools import take_back  # noqa: PLC0415 as above
 
         with suppress(KeyError):  # the pool has gone meanwhile, and they with it
             take_back(self._driver, self._layout, self._exports[export].group.name, numbers)

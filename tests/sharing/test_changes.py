@@ -1,4 +1,4 @@
-"""Changes of a held layout: importers let go of what goes before it is made, or are named at the deadline."""
+"""Changes of a held layout: importers let go of released memory before it is made, or are named at the deadline."""
 
 from __future__ import annotations
 

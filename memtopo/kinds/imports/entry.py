@@ -171,7 +171,7 @@ def from_outside(scope: Scope, path: Path, entry: Import) -> Group:
 
 
 def _via(scope: Scope, path: Path, entry: Import, kind: ExportKind, key: str) -> Via:
-    """Transport of an import from outside of the spec, whose holder chooses among alternatives alike."""
+    """Transport of an import from outside of the spec, whose holder chooses the same one among alternatives."""
 
     def support(via: Via) -> Support:
         return supported_at(scope, entry.locations(key), via)

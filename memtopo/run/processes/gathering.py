@@ -135,7 +135,7 @@ class Gathering:
     def _accept(self, listener: socket.socket) -> None:
         with suppress(BlockingIOError):
             sock, _ = listener.accept()
-            sock.setblocking(False)  # noqa: FBT003 likewise
+            sock.setblocking(False)  # noqa: FBT003 as above
             channel: Channel[Join] = Channel(sock, (Join,))
             if peer(sock).uid == os.geteuid():
                 self._connected[sock.fileno()] = channel, peer(sock).pid
