@@ -318,13 +318,8 @@ def attach(
     """
     if role not in get_args(Role):
         raise UsageError(f"role {shorten(str(role))!r} is not a role", hint="write 'reader' or 'writer'")
-    requested, seconds = [exports] if isinstance(exports, str) else exports, _seconds(wait)
-    where = _endpoint(os.fspath(layout), None if socket is None else os.fspath(socket))
-    sizes = {name: _bytes(size) for name, size in (reserve or {}).items()}
-
-    def terms() -> AttachTerms:
-        return AttachTerms(requested, role, time.monotonic() + seconds, expect)
-
+    terms = partial(AttachTerms.within, _seconds(wait), _named(exports), role, expect)
+    where, sizes = _endpoint(layout, socket), {name: _bytes(size) for name, size in (reserve or {}).items()}
     build = partial(_build, where, terms, device, access, machine, allow_uids, on_change, sizes, reattach=reattach)
     return Attachment(build)
 
@@ -343,9 +338,12 @@ def dma_bufs(
     `allow_uids` are as for `attach`. Entering raises `NoLayout`, `ExchangeError`, and `Unsuitable` for an export that
     does not exist or is not via dmabuf.
     """
-    requested = [exports] if isinstance(exports, str) else exports
-    where = _endpoint(os.fspath(layout), None if socket is None else os.fspath(socket))
-    return DmaBufs(where, requested, _seconds(wait), allow_uids)
+    return DmaBufs(_endpoint(layout, socket), _named(exports), _seconds(wait), allow_uids)
+
+
+def _named(exports: Collection[str] | None) -> Collection[str] | None:
+    """Names of exports, of which a caller may give one as a text."""
+    return [exports] if isinstance(exports, str) else exports
 
 
 def _prefixes(name: str) -> list[str]:
@@ -378,13 +376,12 @@ def _definite(shape: Shape) -> bool:
     return shape is not None and -1 not in (extents(shape) or ())
 
 
-def _endpoint(layout: str, folder: str | None) -> Endpoint:
+def _endpoint(layout: str | os.PathLike[str], socket: str | os.PathLike[str] | None) -> Endpoint:
     """Endpoint of a layout, by its name or the path of its socket. Raises `UsageError`."""
+    name, folder = os.fspath(layout), None if socket is None else os.fspath(socket)
     if folder is not None and not is_folder(folder):
         raise UsageError(f"socket={folder!r} is no folder", hint="name the path of a socket in place of the layout")
-    if "/" in layout:
-        return endpoint(socket=layout)
-    return usual_endpoint(layout, folder)
+    return endpoint(socket=name) if "/" in name else usual_endpoint(name, folder)
 
 
 def _bytes(size: str | int) -> int:

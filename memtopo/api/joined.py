@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -118,7 +117,7 @@ class _Options:
         except NotComplete as error:
             raise NotJoined(error.message, hint=error.hint) from None
         part = HeldPart(loaded, str(self.process), resolved(self.machine), held, self.on_lost)
-        terms = AttachTerms(None, "reader", time.monotonic() + self.timeout, None)
+        terms = AttachTerms.within(self.timeout)
         with ExitStack() as stack:
             client = terms.connect(held, ())
             stack.callback(client.close)
