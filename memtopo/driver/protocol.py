@@ -162,11 +162,6 @@ class Driver(Protocol):
     def multicast_unbind(self, handle: int, device: int, offset: int, size: int) -> None:
         """Unbind what a GPU has bound; offset and size are those of the bind (fact 87)."""
 
-    def multicast_get_granularity(
-        self, devices: int, size: int, handles: HandleType, *, recommended: bool = False
-    ) -> int:
-        """Minimum or recommended granularity, in bytes, of such a multicast object and its offsets (fact 87)."""
-
     def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
         """Export mapped or allocated memory as a new dma-buf, in whole pages of the host; returns its descriptor.
 

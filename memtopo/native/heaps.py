@@ -92,8 +92,8 @@ class Refusal(Exception):
 
     def __init__(self, code: int) -> None:
         super().__init__(_REFUSALS.get(code, f"result {code}"))
-        self.closed, self.unknown = code == _CLOSED, code == _NOT_ALLOCATED
-        self.full, self.over_limit, self.no_margin = code == _NO_ADDRESSES, code == _OVER_LIMIT, code == _NO_MARGIN
+        self.closed, self.full = code == _CLOSED, code == _NO_ADDRESSES
+        self.over_limit, self.no_margin = code == _OVER_LIMIT, code == _NO_MARGIN
 
 
 _REFUSALS = {

@@ -112,10 +112,6 @@ class SimAllocations:
         if address:
             self._end(self._starting(address, "pinned"))
 
-    def any_in(self, start: int, end: int, *kinds: Kind) -> bool:
-        """Return whether an allocation, of some kinds, has an address from `start` to `end`."""
-        return any(not kinds or each.kind in kinds for each in self.within(start, end))
-
     def within(self, start: int, end: int) -> Iterator[SimAllocation]:
         """Allocations that have an address from `start` to `end`, in order."""
         for first in self._starts[max(0, bisect_right(self._starts, start) - 1) :]:
