@@ -24,7 +24,7 @@ from memtopo.api.imports import (
     lent_ranges,
 )
 from memtopo.api.live import Live, LiveContext
-from memtopo.api.memory import Shape, ViewPart, extents, unknown
+from memtopo.api.memory import ViewPart, determines_size, unknown
 from memtopo.api.session import OwnSession, Session, uuids
 from memtopo.api.specs import MachineLike, plan_spec, resolved
 from memtopo.api.views import View
@@ -128,7 +128,7 @@ class Attached(Live):
         if offer.lends:
             where = ", ".join(lent_ranges(self.exports)) or "a range: attach(reserve=…)"
             raise Unsuitable(f"export {name!r} lends chunks", hint=f"map them in {where}, and view them there")
-        if found in self._importer.reserve and part.get("size") is None and not _definite(part.get("shape")):
+        if found in self._importer.reserve and part.get("size") is None and not determines_size(part.get("shape")):
             part["size"] = offer.size * offer.count - part.get("offset", 0)
         chunks = self.range if found == name else self.chunk
         others = {"buffer": self.buffer, "allocation": self.allocation, "memory": self.external, "shm": self.pinned}
@@ -369,11 +369,6 @@ def _require_element(offer: Offer, export: str, name: str) -> None:
     message = f"export {export!r} has no allocation {shorten(name)!r}"
     hint = f"there are {export}.0 … {export}.{offer.count - 1}" if offer.count > 1 else f"write {export!r}"
     raise Unsuitable(message, hint=hint)
-
-
-def _definite(shape: Shape) -> bool:
-    """Return whether a shape determines the size of a view."""
-    return shape is not None and -1 not in (extents(shape) or ())
 
 
 def _endpoint(layout: str | os.PathLike[str], socket: str | os.PathLike[str] | None) -> Endpoint:
