@@ -152,15 +152,8 @@ class Exports(Kind):
     group = ExportGroup
     stage = ResolutionStage.EXPORTED
 
-    def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
-        """Resolve the exports that other processes import; dma-bufs follow after the mappings."""
-        return self._resolve(scope, dma_bufs=False)
-
-    def resolve_dma_bufs(self, scope: Scope) -> Iterator[Diagnostic]:
-        """Resolve exports via dmabuf, which need the mappings of all chunks."""
-        return self._resolve(scope, dma_bufs=True)
-
-    def _resolve(self, scope: Scope, *, dma_bufs: bool) -> Iterator[Diagnostic]:
+    def resolve(self, scope: Scope, *, dma_bufs: bool = False) -> Iterator[Diagnostic]:
+        """Resolve the exports to other processes, or those via dmabuf, which need the mappings of all chunks."""
         for name, entry in scope.spec.section(self.section).items():
             if (entry.via == DMABUF) is dma_bufs:
                 group = yield from attempt(self.resolve_entry, scope, entry, scope.spec.at(self.section, name))

@@ -399,15 +399,10 @@ def matching(pattern: str) -> Iterator[str]:
                 yield path
 
 
-def is_pattern(text: str) -> bool:
-    """Return true if a path, or one name of it, has a wildcard."""
-    return bool(_MAGIC.search(text))
-
-
 def _next(folder: str, steps: tuple[str, ...]) -> Iterator[_State]:
     """Match the first step in a folder: yield folders with the remaining steps, and files with none."""
     step, rest = steps[0], steps[1:]
-    if not is_pattern(step):
+    if not _MAGIC.search(step):
         yield from _entries(folder, [step] if os.path.lexists(os.path.join(folder, step)) else [], rest)
         return
     try:

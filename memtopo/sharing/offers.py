@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -340,20 +340,20 @@ class LayoutExports:
             declared=objects.declared_size if whole else group.size,
             parts=tuple(objects.parts) if whole else (),
             commit="empty" if group.commit else None,
-            entry=group.group.name,
+            entry=objects.name,
             first=group.first,
-            lends=self._lending(group) if group.lends else None,
+            lends=Lending(group.quota, objects.count, self._lent_ranges(group)) if group.lends else None,
         )
 
-    def _lending(self, export: ExportGroup) -> Lending:
-        ranges = tuple(islice(self._lent_ranges(export), MOST_RANGES))
-        return Lending(export.quota, export.group.count, ranges)
-
-    def _lent_ranges(self, export: ExportGroup) -> Iterator[LentRange]:
-        """Yield the elastic ranges that the chunks of an export may be mapped in."""
-        for group in self._ranges.values():
-            if group.elastic and any(chunk.name == export.group.name for chunk in group.elastic.chunks):
-                yield from (LentRange(group.label(index), group.size) for index in range(group.count))
+    def _lent_ranges(self, export: ExportGroup) -> tuple[LentRange, ...]:
+        """Elastic ranges that the chunks of an export may be mapped in, at most as many as an offer may have."""
+        found = (
+            LentRange(group.label(index), group.size)
+            for group in self._ranges.values()
+            if group.elastic and any(chunk.name == export.group.name for chunk in group.elastic.chunks)
+            for index in range(group.count)
+        )
+        return tuple(islice(found, MOST_RANGES))
 
 
 def _absent(export: str) -> ExchangeError:

@@ -18,7 +18,6 @@ from memtopo.kinds.elastic import (
     ELASTIC_POOLS,
     AccessPiece,
     ElasticChunk,
-    ElasticChunkPool,
     ElasticContent,
     Mapped,
     MappedRun,
@@ -109,7 +108,9 @@ class OpenRange(Step):
             if chunk is not content.zero:
                 layout.of(ELASTIC_POOLS)[chunk.pool].free.append(chunk)
         for name in self.pools:
-            _release_free(driver, layout, layout.of(ELASTIC_POOLS)[name])
+            pool = layout.of(ELASTIC_POOLS)[name]
+            release_all(driver, layout, pool, pool.releasable)  # the undo of the pool tries again
+            pool.drop_removed()
         del layout.of(ELASTIC_CONTENTS)[self.label]
         if error:
             raise LateError(error)
@@ -236,12 +237,3 @@ def restore(
         content.rebuild()
         return error
     return None
-
-
-def _release_free(driver: Driver, layout: Layout, pool: ElasticChunkPool) -> None:
-    """Release the chunks of a pool that are not mapped, but those that were created with the layout.
-
-    If one cannot be released, it stays in the pool, whose own undo tries again.
-    """
-    release_all(driver, layout, pool, pool.releasable)
-    pool.drop_removed()
