@@ -101,7 +101,7 @@ class DmaBufs:
         return self._open.get(name, ())
 
     def take(self, name: str) -> tuple[DmaBuf, ...]:
-        """Open the dma-bufs of an export anew, after `let_go`; those that are open are closed.
+        """Open the dma-bufs of an export anew, after `let_go`; open ones are closed.
 
         Raises `ExchangeError`, with the code `absent` if it has no memory in the present state of the layout.
         """

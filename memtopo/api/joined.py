@@ -96,7 +96,7 @@ class _Options:
     on_lost: OnLost
 
     def build(self, resources: ExitStack) -> JoinedLayout:
-        """Build the part of this process, together with all others, or beside those that are held."""
+        """Build the part of this process, together with all others, or beside the held ones."""
         loaded = load(self.spec, params=self.params)
         if not loaded.spec.processes:
             raise Unsuitable(f"{loaded.name} has no processes", hint="memtopo.applied builds it in this process")

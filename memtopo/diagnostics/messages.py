@@ -73,7 +73,7 @@ def choose(word: str, known: Sequence[str]) -> str:
 
 
 def unknown_state(layout: str, state: str, states: Sequence[str]) -> tuple[str, str | None]:
-    """Message and hint for a state that a layout does not have; `states` are those that it has, `awake` among them."""
+    """Message and hint for a state that a layout does not have; `states` are its states, `awake` among them."""
     if len(states) == 1:
         return f"layout {layout!r} has no states", None
     return f"there is no state {shorten(state)!r}", choose(state, states[:LISTED])

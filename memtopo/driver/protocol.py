@@ -235,7 +235,7 @@ class Driver(Protocol):
         """
 
     def mem_pool_export_pointer(self, address: int) -> bytes:
-        """64 bytes that name an allocation of a pool to those that have imported the pool (fact 82)."""
+        """64 bytes that name an allocation of a pool to processes that have imported the pool (fact 82)."""
 
     def mem_pool_import_pointer(self, pool: int, data: bytes) -> int:
         """Import one allocation of an imported pool; returns its address here (fact 82).

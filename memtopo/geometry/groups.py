@@ -275,7 +275,7 @@ class ChunkGroup(Group):
         return {} if self.origin else self._share(self.count)
 
     def _share(self, count: int) -> Mapping[Location, int]:
-        """Number of the first chunks at each location, but those that are gone."""
+        """Number of the first chunks at each location, without chunks that are gone."""
         if not (self.gone and count):
             return round_robin(count, self.locations)
         found = Counter(round_robin(count, self.locations))

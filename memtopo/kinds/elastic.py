@@ -54,7 +54,7 @@ class ChunkSource(Protocol):
     def create(
         self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int
     ) -> tuple[Sequence[ElasticChunk], MemtopoError | None]:
-        """Have more chunks, which are not mapped, until a call fails; return those that exist, and the error."""
+        """Have more chunks, which are not mapped, until a call fails; return the new ones, and the error."""
         ...
 
     def release(
@@ -105,7 +105,7 @@ class ElasticChunkPool:
     def remove(self, chunk: ElasticChunk) -> None:
         """Remove a chunk that was released; its number is used again. `drop_removed` brings `free` up to date."""
         del self.created[chunk.number]
-        if not chunk.epoch:  # the holder numbers those that it lends
+        if not chunk.epoch:  # the holder numbers the chunks that it lends
             self._returned.append(chunk)
 
     def drop_removed(self) -> None:

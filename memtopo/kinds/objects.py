@@ -137,7 +137,7 @@ class TryExport(Step):
 
 
 def import_each(groups: Iterable[Group], opening: type[Any], alias: type[Alias]) -> Iterator[Step]:
-    """Yield the import of each object of some groups; those that this process has itself are used in its place."""
+    """Yield the import of each object of some groups; an object that this process has itself is used in its place."""
     for group in groups:
         for index in range(group.count if group.origin else 0):
             assert group.origin

@@ -238,7 +238,7 @@ class Step:
 
     @property
     def counted(self) -> tuple[Location, int] | None:
-        """Location and bytes that plans count while the step is done: those that it allocates, and managed memory."""
+        """Location and bytes that plans count while the step is done: its allocated and its managed memory."""
         return self.allocates
 
     @property

@@ -139,7 +139,7 @@ def validate_without_machine(document: Document) -> Validated:
 
 
 def _on_small_machine(document: Document) -> Validated:
-    """Validate a document on a machine with the fewest GPUs of those that have all devices that it names."""
+    """Validate a document on the machine with the fewest GPUs among the ones with all devices that it names."""
     tried = (validate(document, small_machine(gpus), complete=False) for gpus in _GPUS)
     return next((each for each in tried if _NO_DEVICE not in {found.code for found in each.diagnostics}), None) or (
         validate(document, small_machine(_MANY), complete=False)

@@ -336,7 +336,7 @@ class AdoptRequest:
 
 @dataclass(frozen=True, slots=True)
 class MapRequest:
-    """`count` chunks of a pool, to be mapped one after another from `offset` on: those that it `adopts`, or others."""
+    """`count` chunks of a pool, to be mapped one after another from `offset` on: ones that it `adopts`, or others."""
 
     offset: int
     pool: str

@@ -123,7 +123,7 @@ def endpoints_beside(socket: str | None = None, allow_uids: Collection[int] = ()
 
 
 def endpoint_names() -> list[str]:
-    """Return the names of all sockets and locks in the runtime folder, also of those that dead processes left.
+    """Return the names of all sockets and locks in the runtime folder, also of the ones that dead processes left.
 
     Raises `ExchangeError` if the folder cannot be trusted.
     """

@@ -50,7 +50,7 @@ class LentRange:
 class Lending:
     """Terms on which objects are lent: the largest number for one client, and the ranges in which they are mapped.
 
-    The first `kept` exist also if they are not lent. `lent` are those that clients have now, `sealed` those that are
+    The first `kept` exist also if they are not lent. `lent` are chunks that clients have now, `sealed` chunks that are
     kept for a successor, which nobody has.
     """
 

@@ -150,7 +150,7 @@ def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:
 
 
 def _pool(group: ChunkGroup, geometry: Geometry) -> Step:
-    """Step that keeps elastic chunks: those that this process creates, or that a holder lends."""
+    """Step that keeps elastic chunks, which this process creates, or a holder lends."""
     from memtopo.kinds.chunks.pools import BorrowPool, KeepPool
     from memtopo.kinds.step import HandleReference
 

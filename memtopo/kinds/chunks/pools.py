@@ -245,7 +245,7 @@ class BorrowPool(KeepPool):
 
 @dataclass(frozen=True, slots=True)
 class LimitPool(Step):
-    """Change the largest number of elastic chunks. If more exist, those that are not mapped are released."""
+    """Change the largest number of elastic chunks. If more exist, chunks that are not mapped are released."""
 
     name: str
     limit: int
@@ -294,7 +294,7 @@ class NoneLeft(MemtopoError):
 
 
 def lend(driver: Driver, layout: Layout, name: str, count: int) -> Sequence[int]:
-    """Take chunks of a pool for another process, and return their numbers; those that do not exist are created.
+    """Take chunks of a pool for another process, and return their numbers; missing ones are created.
 
     Raises `NoneLeft` and `DriverError` with the pool as it was, `KeyError` if there is no such pool now.
     """
@@ -314,7 +314,7 @@ def lend(driver: Driver, layout: Layout, name: str, count: int) -> Sequence[int]
 
 
 def take_back(driver: Driver, layout: Layout, name: str, numbers: Sequence[int]) -> None:
-    """Have chunks that were lent in a pool again, which releases those that were not created with the layout.
+    """Have chunks that were lent in a pool again, which releases chunks that were not created with the layout.
 
     Raises `DriverError` after the first one that cannot be released; the others stay in the pool.
     """

@@ -142,7 +142,7 @@ class KeepHeap(Step):
 
 @dataclass(frozen=True, slots=True)
 class LimitHeap(Step):
-    """Change the limit of a heap, and of those that share it. More may be allocated already: that stays."""
+    """Change the limit of a heap, and of the heaps that share it. More may be allocated already: that stays."""
 
     label: str
     limit: int | None

@@ -49,7 +49,7 @@ class MapEntries:
         self._uniform: dict[str, bool] = {}
 
     def elastic_ranges(self, chunk: str) -> Iterator[str]:
-        """Names of the elastic ranges that can have a chunk, in order: those that name it, and those that name none."""
+        """Names of the elastic ranges that can have a chunk, in order: ranges that name it, ones that name none."""
         return (name for _, name in sorted(self._elastic.get(chunk, []) + self._elastic.get("", [])))
 
     def uniform(self, key: str) -> bool:
@@ -68,7 +68,7 @@ class MapEntries:
 
 
 def _elastic_ranges(scope: Scope) -> Mapping[str, list[tuple[int, str]]]:
-    """Positions and names of elastic ranges by the chunks that they name, of those that name none by an empty name."""
+    """Positions and names of elastic ranges by the chunks that they name, or by an empty name if they name none."""
     found: dict[str, list[tuple[int, str]]] = {}
     for position, (name, range_) in enumerate(scope.spec.section("ranges").items()):
         if range_.elastic:
@@ -245,7 +245,7 @@ def _place(scope: Scope, chunks: ChunkGroup, written: MapEntries, at: tuple[str,
 
 
 def _number(scope: Scope, chunks: ChunkGroup, place: _Place, entries: MapEntries) -> int:
-    """Number of chunks that fill a place: those that `each` names, or all that fit between the entries around it."""
+    """Number of chunks that fill a place: as many as `each` gives, or all that fit between the entries around it."""
     entry = place.entries[place.nth]
     if isinstance(entry.each, int):
         return int(entry.each * place.members)

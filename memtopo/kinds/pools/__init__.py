@@ -105,7 +105,7 @@ class PoolGroup(PooledGroup):
     """Pools that one entry declares, one at each of its `locations`.
 
     `reserves` are the bytes that each of them reserves for its allocations, and `size` the least of these but 0.
-    `attributes` are those that differ from the driver's defaults.
+    `attributes` differ from the driver's defaults.
     """
 
     noun = "pool"

@@ -45,7 +45,7 @@ class AllocationGroup(PooledGroup):
     """Equal allocations that one entry declares: `count` of `size` bytes, distributed round-robin over `pools`.
 
     Their memory is that of the pools. `pools` are the labels of these, each at the location of the same index; of
-    imported allocations, those that the exporter's pools have here, for each holder in turn.
+    imported allocations, the labels that the exporter's pools have here, for each holder in turn.
     """
 
     noun = "allocation"
@@ -70,7 +70,7 @@ class AllocationGroup(PooledGroup):
         return holder * each + (self.origin.first + number) % each
 
     def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
-        """Read and write access of the GPU or the host of the pool, and of those that have access to the pool."""
+        """Read and write access of the GPU or the host of the pool, and of devices with access to the pool."""
         own = self.location_of(index)
         of_owner = Grant(own if own.kind is LocationKind.GPU else _HOST, Access.RW)
         return (of_owner, *other_grants(own, self.accessed_by))

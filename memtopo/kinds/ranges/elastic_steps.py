@@ -175,7 +175,7 @@ def access_pieces(group: RangeGroup, instance: int, geometry: Geometry, machine:
 
 
 def map_chunks(driver: Driver, layout: Layout, content: ElasticContent, mapped: Sequence[Mapped]) -> None:
-    """Map chunks at offsets of a range; `content.at` has those that are mapped if a call fails."""
+    """Map chunks at offsets of a range; `content.at` has the mapped ones if a call fails."""
     base, handles = content.base, layout.chunks
     made, error = map_each(driver, [(base + offset, chunk.size, handles[chunk.label]) for offset, chunk in mapped])
     content.at.update(mapped[:made])

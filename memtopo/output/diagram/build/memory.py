@@ -117,7 +117,7 @@ class Marks:
         return self._shared.get(own, own)
 
     def join(self, process: str, groups: Iterable[Group]) -> str:
-        """One mark for several entries, except those that have another one already."""
+        """One mark for several entries, except entries that have another one already."""
         first, *more = groups
         own = self._own(process, first)
         mark = self._shared.setdefault(own, own)
