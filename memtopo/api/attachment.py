@@ -316,8 +316,7 @@ def attach(
     `writing`, `committed` or `uncommitted` if the wait was in vain), `Unavailable`, `Unsuitable`, also for another
     digest, `InvalidSpec` if this machine cannot import an export, and `NotApplied` after everything was undone.
     """
-    if role not in get_args(Role):
-        raise UsageError(f"role {shorten(str(role))!r} is not a role", hint="write 'reader' or 'writer'")
+    _require_role(role)
     terms = partial(AttachTerms.within, _seconds(wait), _named(exports), role, expect)
     where, sizes = _endpoint(layout, socket), {name: _bytes(size) for name, size in (reserve or {}).items()}
     build = partial(_build, where, terms, device, access, machine, allow_uids, on_change, sizes, reattach=reattach)
@@ -339,6 +338,11 @@ def dma_bufs(
     does not exist or is not via dmabuf.
     """
     return DmaBufs(_endpoint(layout, socket), _named(exports), _seconds(wait), allow_uids)
+
+
+def _require_role(role: str) -> None:
+    if role not in get_args(Role):
+        raise UsageError(f"role {shorten(str(role))!r} is not a role", hint="write 'reader' or 'writer'")
 
 
 def _named(exports: Collection[str] | None) -> Collection[str] | None:
