@@ -204,7 +204,8 @@ class _Layout:
         return f"{name}: {{pool: {pool}, size: {self._bytes()}B{count}}}"
 
     def _heap(self, name: str) -> str:
-        limit = self._chooser.choice(("", "", ", limit: h0", ", limit: 10%", ", limit: 10%"))
+        of_another = "" if name == "h0" else ", limit: h0"  # which has one more often than not
+        limit = self._chooser.choice(("", of_another, ", limit: 10%", ", limit: 10%"))
         return f"{name}: {{location: {self._gpu()}, size: {self._bytes()}B, round: up{limit}}}"
 
     def _managed(self, name: str) -> str:
@@ -229,6 +230,6 @@ class _Layout:
 
     def _export(self, name: str) -> str:
         what, via = self._chooser.choice(_EXPORTS)
-        if self._chooser.random() < 0.7:
+        if self._chooser.random() < 0.8:
             return f"{name}: {{event: e, via: ipc}}"
         return f"{name}: {{{what}, via: {via}}}"
