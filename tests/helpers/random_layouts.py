@@ -57,13 +57,14 @@ class _Layout:
         self._gpus = [f"gpu{ordinal}" for ordinal in range(len(machine.devices))]
         self._host = list(machine.host)
         self._granule = machine.devices[0].memory.granularity[0].minimum
+        self._names: set[str] = set()
         self._chunks = {f"c{index}": self._chunk_size() for index in range(chooser.randint(0, 3))}
         self._counts = {name: chooser.choice((0, 0, 1, 2, 3, 7)) for name in self._chunks}
 
     def lines(self) -> Iterator[str]:
         yield from self._section("chunks", [self._chunk(name) for name in self._chunks])
         yield from self._ranges()
-        heaps = self._few() if self._chooser.random() < 0.4 else 0
+        heaps = self._few() if self._chooser.random() < 0.35 else 0
         yield from self._section("heaps", [self._heap(f"h{index}") for index in range(heaps)])
         yield from self._section("buffers", [self._buffer(f"b{index}") for index in range(self._few())])
         yield from self._section("managed", [self._managed(f"m{index}") for index in range(self._few())])
@@ -80,6 +81,7 @@ class _Layout:
 
     def _section(self, name: str, entries: list[str]) -> Iterator[str]:
         if entries:
+            self._names.update(entry.partition(":")[0] for entry in entries)
             yield f"{name}:"
             yield from (f"  {entry}" for entry in entries)
 
@@ -229,7 +231,8 @@ class _Layout:
         return f"{name}: {{{', '.join(fields)}}}"
 
     def _export(self, name: str) -> str:
-        what, via = self._chooser.choice(_EXPORTS)
-        if self._chooser.random() < 0.8:
+        declared = [each for each in _EXPORTS if each[0].rpartition(" ")[2] in self._names]
+        what, via = self._chooser.choice(declared or _EXPORTS)
+        if self._chooser.random() < 0.7:
             return f"{name}: {{event: e, via: ipc}}"
         return f"{name}: {{{what}, via: {via}}}"
