@@ -64,7 +64,7 @@ class _Layout:
     def lines(self) -> Iterator[str]:
         yield from self._section("chunks", [self._chunk(name) for name in self._chunks])
         yield from self._ranges()
-        heaps = self._few() if self._chooser.random() < 0.35 else 0
+        heaps = self._few() if self._chooser.random() < 0.25 else 0
         yield from self._section("heaps", [self._heap(f"h{index}") for index in range(heaps)])
         yield from self._section("buffers", [self._buffer(f"b{index}") for index in range(self._few())])
         yield from self._section("managed", [self._managed(f"m{index}") for index in range(self._few())])
