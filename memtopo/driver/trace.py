@@ -26,7 +26,8 @@ from memtopo.driver.types import DriverError
 
 VERSION = 1
 SUFFIX = ".jsonl"
-_HEAD = b'{"memtopo_trace_file"'
+HEAD = '{"memtopo_trace_file"'
+"""Beginning of the first line of a process."""
 
 
 class Trace:
@@ -108,7 +109,7 @@ def is_trace(path: str | Path) -> bool:
     """Return true for a regular file that begins as a trace, and for a link to one. Raises `OSError`."""
     # A pipe is opened too, for which nobody writes.
     with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-        return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(len(_HEAD)) == _HEAD
+        return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(len(HEAD)) == HEAD.encode()
 
 
 def require_replaceable(path: str | Path, *, link: bool = True) -> None:
