@@ -13,6 +13,7 @@ from memtopo.driver.types import Access, Location, LocationKind
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry, Instance, Placement
+from memtopo.kinds.heaps import HeapGroup
 from memtopo.kinds.pinned import PinnedGroup
 from memtopo.language.names import AWAKE
 from memtopo.machine import Machine
@@ -193,7 +194,15 @@ def _without(geometry: Geometry, gone: _Gone, state: str) -> Geometry:
         where: tuple(part for each in placed for part in _present(each, gone.get(each.chunk.name, ()), chunks))
         for where, placed in geometry.placements.items()
     }
-    return replace(geometry, groups={**geometry.groups, ChunkGroup: chunks, RangeGroup: ranges}, placements=placements)
+    heaps = {name: _present_heap(each, emptied, geometry) for name, each in geometry.of(HeapGroup).items()}
+    groups = {**geometry.groups, ChunkGroup: chunks, RangeGroup: ranges, HeapGroup: heaps}
+    return replace(geometry, groups=groups, placements=placements)
+
+
+def _present_heap(heap: HeapGroup, emptied: Container[str], geometry: Geometry) -> Group:
+    """Return the heap without memory if nothing is allocated in it, nor in those that share its limit."""
+    sharing = [each.name for each in geometry.of(HeapGroup).values() if heap.name in (each.name, each.budget)]
+    return replace(heap, gone=((0, 0),)) if all(name in emptied for name in sharing) else heap
 
 
 def _present(placement: Placement, gone: _Spans, chunks: Mapping[str, Group]) -> Iterator[Placement]:
