@@ -13,7 +13,7 @@ from memtopo.cli.specs import load, print_diagnostics
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import unknown_state
 from memtopo.geometry import Geometry
-from memtopo.kinds.states.groups import in_state, state_names
+from memtopo.kinds.states.geometry import in_state, state_names
 from memtopo.output import humanize, json, plain
 from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
