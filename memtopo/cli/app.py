@@ -20,14 +20,17 @@ from memtopo.output import plain
 # typer does not export click's exceptions; this is the common base of those for a wrong command line.
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
 _UNWRITTEN = 4
-_FORMAT_VARIABLES = {"validate": "MEMTOPO_FORMAT", "draw": "MEMTOPO_DRAW_FORMAT", "probe": "MEMTOPO_PROBE_FORMAT"}
+_FORMAT_VARIABLES = {
+    "validate": "MEMTOPO_FORMAT", "draw": "MEMTOPO_DRAW_FORMAT", "probe": "MEMTOPO_PROBE_FORMAT",
+    "budget": "MEMTOPO_BUDGET_FORMAT",
+}  # fmt: skip
 _TRUE = ("1", "true", "t", "yes", "y", "on")
 
 COMMANDS = {
     "validate": "validate", "plan": "plan", "draw": "draw", "diff": "plan", "apply": "apply", "ls": "held",
     "show": "held", "check": "held", "switch": "held", "change": "plan", "release": "held", "probe": "probe",
     "machines": "probe", "explain": "reference", "schema": "reference", "who": "held", "metrics": "held",
-    "trace": "reference", "completion": "reference",
+    "trace": "reference", "budget": "budget", "completion": "reference",
 }  # fmt: skip
 """Modules of the commands; the function of `ls` is `ls_command`."""
 
