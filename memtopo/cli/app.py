@@ -27,7 +27,7 @@ COMMANDS = {
     "validate": "validate", "plan": "plan", "draw": "draw", "diff": "plan", "apply": "apply", "ls": "held",
     "show": "held", "check": "held", "switch": "held", "change": "plan", "release": "held", "probe": "probe",
     "machines": "probe", "explain": "reference", "schema": "reference", "who": "held", "metrics": "held",
-    "trace": "reference", "completion": "reference",
+    "trace": "reference", "spec": "records", "completion": "reference",
 }  # fmt: skip
 """Modules of the commands; the function of `ls` is `ls_command`."""
 

@@ -11,19 +11,24 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from memtopo.common.units import exact, rounded
+from memtopo.language import Document, read_text
 from memtopo.records.live import ProcessMemory
 from memtopo.records.objects import Exported, Mapped, Memory, Reservation
-from memtopo.records.record import Moment
+from memtopo.records.record import PEAK, Moment, moment, read_record
 from memtopo.records.sources import source_of
 
 OUTSIDE = "outside"
 """Holder of imports whose exporter the record does not have."""
 
+OWN = re.compile(rb"# Memory of a program, ")
+"""How such specs begin."""
+
 _NOUNS = {
-    "chunks": "chunk", "buffers": "buffer", "managed": "managed", "pinned": "pinned", "pools": "pool",
+    "chunks": "chunk", "buffers": "buffer", "managed": "managed", "pinned": "staging", "pools": "pool",
     "allocations": "allocation", "events": "event",
 }  # fmt: skip
 _FLAGS = ("rdma", "compressible")
@@ -125,9 +130,15 @@ class _ProcessSpec:
             self.declare(kind, [each for each in members if each.location == location], fields)
 
 
-def spec_of(moment: Moment, name: str) -> str:
+def document(path: str, at: str | None = None) -> Document:
+    """Return the spec of the memory in a record, by default at its peak. Raises `UsageError`."""
+    text = spec_of(moment(read_record([path]), at or PEAK), Path(path).name.partition(".")[0])
+    return read_text(text.encode(), path)
+
+
+def spec_of(found: Moment, name: str) -> str:
     """Return the text of a spec of the memory at a moment."""
-    every = [each for each in moment.processes if each.weight[0] or each.weight[3]]
+    every = [each for each in found.processes if each.weight[0] or each.weight[3]]
     exported = {id(each.memory) for process in every for each in process.exports}
     labels = _labels(every)
     specs = [_ProcessSpec(each, label, exported) for each, label in zip(every, labels, strict=True)]
@@ -140,11 +151,11 @@ def spec_of(moment: Moment, name: str) -> str:
         _declare_imports(each, owners, pairs)
     for each in specs:
         _declare_exports(each)
-    slept = {process.name: process.slept for process in moment.end}
+    slept = {process.name: process.slept for process in found.end}
     for each in specs:
         _declare_mappings(each)
         _declare_states(each, slept.get(each.memory.name, set()))
-    return "\n".join(_text(moment, name, specs)) + "\n"
+    return "\n".join(_text(found, name, specs)) + "\n"
 
 
 def _alternating(locations: Sequence[str]) -> list[str]:
@@ -504,8 +515,8 @@ def _declare_states(spec: _ProcessSpec, slept: set[int]) -> None:
 # Text
 
 
-def _text(moment: Moment, name: str, specs: Sequence[_ProcessSpec]) -> Iterator[str]:
-    yield f"# Memory of a program, {moment.name}: after {moment.calls:,} of {len(moment.record.calls):,} recorded calls."
+def _text(found: Moment, name: str, specs: Sequence[_ProcessSpec]) -> Iterator[str]:
+    yield f"# Memory of a program, {found.name}: after {found.calls:,} of {len(found.record.calls):,} recorded calls."
     for each in specs:
         for note in each.notes:
             yield f"# {f'{each.name}: ' if len(specs) > 1 else ''}{note}"
