@@ -26,6 +26,7 @@ FLOORS: list[set[str]] = [
     {"probe", "usage"},
     {"session"},
     {"run"},
+    {"records"},
     {"output"},
     {"api", "cli"},
     {"", "__main__", "allocators", "torch"},

@@ -112,6 +112,13 @@ def is_trace(path: str | Path) -> bool:
         return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(len(HEAD)) == HEAD.encode()
 
 
+def is_record(path: str | Path) -> bool:
+    """Return true for a trace, and for a folder that has some; false for all else, and what cannot be read."""
+    with suppress(OSError, ValueError):
+        return any(map(is_trace, Path(path).glob(f"*{SUFFIX}"))) if Path(path).is_dir() else is_trace(path)
+    return False
+
+
 def require_replaceable(path: str | Path, *, link: bool = True) -> None:
     """Raise `UsageError` unless a file is new, empty or a trace, or a `link` to such a file."""
     try:

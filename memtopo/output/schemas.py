@@ -24,6 +24,8 @@ from memtopo.plans.calls import CallsDocument
 from memtopo.plans.report import PlanDifference, Report
 from memtopo.plans.trace import TraceSummary
 from memtopo.probe.report import ProbeReport
+from memtopo.records.comparison import Comparison
+from memtopo.records.summary import RecordSummary
 from memtopo.session.budget import Budget
 from memtopo.session.saved import SavedChange, SavedPlan
 from memtopo.sharing.held import Survey
@@ -254,6 +256,8 @@ _DOCUMENTS: dict[str, tuple[Any, str]] = {
     "trace": (TraceSummary, "what trace --json prints"),
     "usage": (Usage, "what who --json prints"),
     "budget": (Budget, "what budget --json prints"),
+    "record": (RecordSummary, "what show RECORD --json prints"),
+    "comparison": (Comparison, "what diff SPEC RECORD --json prints"),
     "difference": (PlanDifference, "what diff --json prints"),
     "error": (ErrorDocument, "what --json prints where there is no result"),
 }
