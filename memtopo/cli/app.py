@@ -30,7 +30,9 @@ COMMANDS = {
     "validate": "validate", "plan": "plan", "draw": "draw", "diff": "plan", "apply": "apply", "ls": "held",
     "show": "held", "check": "held", "switch": "held", "change": "plan", "release": "held", "probe": "probe",
     "machines": "probe", "explain": "reference", "schema": "reference", "who": "held", "metrics": "held",
-    "trace": "reference", "spec": "records", "budget": "budget", "completion": "reference",
+    "trace": "reference", "spec": "records", "replay": "replay",
+    "import": "replay",
+    "budget": "budget", "completion": "reference",
 }  # fmt: skip
 """Modules of the commands; the function of `ls` is `ls_command`."""
 

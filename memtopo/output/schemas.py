@@ -25,6 +25,7 @@ from memtopo.plans.report import PlanDifference, Report
 from memtopo.plans.trace import TraceSummary
 from memtopo.probe.report import ProbeReport
 from memtopo.records.comparison import Comparison
+from memtopo.records.replay import Replay
 from memtopo.records.summary import RecordSummary
 from memtopo.session.budget import Budget
 from memtopo.session.saved import SavedChange, SavedPlan
@@ -255,6 +256,7 @@ _DOCUMENTS: dict[str, tuple[Any, str]] = {
     "release": (Released, "what release --json prints"),
     "trace": (TraceSummary, "what trace --json prints"),
     "usage": (Usage, "what who --json prints"),
+    "replay": (Replay, "what replay --json prints"),
     "budget": (Budget, "what budget --json prints"),
     "record": (RecordSummary, "what show RECORD --json prints"),
     "comparison": (Comparison, "what diff SPEC RECORD --json prints"),

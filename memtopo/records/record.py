@@ -38,10 +38,15 @@ class Record:
         """Labels of the moments that the program marked, in order."""
         return tuple(str(each.call.arguments.get("label")) for each in self.calls if each.call.method == MARK)
 
+    @property
+    def gpus(self) -> list[tuple[int, ...]]:
+        """Ordinals among all GPUs of the record, by those of each process; empty where all see the same."""
+        uuids = list(dict.fromkeys(uuid for head in self.heads for uuid in head.gpus))
+        return [tuple(uuids.index(each) for each in head.gpus) for head in self.heads]
+
     def processes(self) -> list[ProcessMemory]:
         """Return the processes before their first calls, with GPUs by their UUIDs, where the record has them."""
-        uuids = list(dict.fromkeys(uuid for head in self.heads for uuid in head.gpus))
-        return [ProcessMemory(head, [uuids.index(each) for each in head.gpus]) for head in self.heads]
+        return [ProcessMemory(head, gpus) for head, gpus in zip(self.heads, self.gpus, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

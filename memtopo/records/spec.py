@@ -312,14 +312,14 @@ def exporters(processes: Sequence[ProcessMemory]) -> dict[int, Exported]:
         taken: set[int] = set()
         imports = [*process.chunks(), *(each for kind in _NOUNS for each in process.objects(kind) if kind != "chunks")]
         for each in sorted((each for each in imports if each.imported), key=lambda each: each.call.number):
-            exported = by_token.get(each.token) if each.token else _likely(each, every, taken)
+            exported = by_token.get(each.token) if each.token else likely_export(each, every, taken)
             if exported:
                 found[id(each)] = exported
                 taken.add(id(exported.memory))
     return found
 
 
-def _likely(memory: Memory, exports: Sequence[Exported], taken: set[int]) -> Exported | None:
+def likely_export(memory: Memory, exports: Sequence[Exported], taken: set[int]) -> Exported | None:
     """Return the most likely export of an object that was imported by a descriptor."""
     first: dict[str, Exported] = {}
     latest: dict[int, float] = {}

@@ -42,6 +42,8 @@ class Program:
     """True if it makes or imports shareable handles."""
     common: tuple[str, ...]
     """Ranges that have one address in all processes of the layout."""
+    recorded: bool = False
+    """True for calls of a record, which need not be those of a layout."""
 
     @property
     def file(self) -> str:
@@ -56,11 +58,19 @@ class Program:
     @property
     def title(self) -> str:
         """Title in the first line."""
+        if self.recorded:
+            return f"Program of memtopo replay: calls of {_safe(self.process or self.name)}."
         return f"Program of memtopo plan: layout {self.name}{f', process {self.process}' if self.process else ''}."
 
     @property
     def about(self) -> tuple[str, ...]:
         """Lines of the comment at the begin."""
+        if self.recorded:
+            return (
+                "The driver calls of a record that change something, in their order, without those that failed there.",
+                f"The last one ends otherwise on {_safe(humanize.machine(self.machine))}, or all calls are here.",
+                "It ends at the first call that fails; the end of the process gives back what it has.",
+            )
         lines = [
             "The driver calls by which memtopo builds this layout and takes it down, in their order.",
             f"Planned for {_safe(humanize.machine(self.machine))}. GPUs are numbered as in the plan.",
@@ -110,6 +120,17 @@ def programs_of(
     for label, entries in calls.items():
         _require_expressible(label, entries, calls)
     return [_program(name, machine, label, calls, common.get(label, ())) for label in calls]
+
+
+def recorded_program(name: str, process: str, machine: MachineLine, calls: Sequence[DriverCall]) -> Program:
+    """Program of the calls of one process of a record. Raises `NotExpressible`."""
+    _require_expressible(process, calls, {})
+    found = list(named(calls))
+    makes = {each.made.kind for each in found if isinstance(each, NamedCall) and each.made}
+    shares = bool(makes & {"shared", "secret"})
+    return Program(
+        name, process, machine, tuple(sections(found)), tuple(variables(found)), (), (), shares, (), recorded=True
+    )
 
 
 def _require_expressible(label: str, entries: Sequence[Entry], calls: Mapping[str, Sequence[Entry]]) -> None:

@@ -328,6 +328,11 @@ def texts(
 
     `common` are the ranges of each process that have one address in all processes.
     """
-    suffix, writer = _WRITERS[language]
-    found = programs_of(name, machine, calls, common)
-    return {f"{each.file}{suffix}": "".join(f"{line}\n" for line in writer(each).lines()) for each in found}
+    suffix, _ = _WRITERS[language]
+    return {f"{each.file}{suffix}": text(each, language) for each in programs_of(name, machine, calls, common)}
+
+
+def text(program: Program, language: Language) -> str:
+    """Text of a program."""
+    _, writer = _WRITERS[language]
+    return "".join(f"{line}\n" for line in writer(program).lines())
