@@ -326,7 +326,7 @@ def _likely(memory: Memory, exports: Sequence[Exported], taken: set[int]) -> Exp
     for each in exports:
         same = each.memory.kind == memory.kind and memory.size in (0, each.memory.size)
         known = not memory.location or memory.location == each.memory.location
-        if not same or not known or each.memory.process == memory.process or each.time > memory.time:
+        if not same or not known or each.time > memory.time:
             continue
         latest[id(each.memory)] = each.time
         if id(each.memory) not in taken:
