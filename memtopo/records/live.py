@@ -54,8 +54,8 @@ class ProcessMemory:
 
     def objects(self, kind: str) -> list[Memory]:
         """Return the other objects of a kind, in the order of their calls."""
-        every = (*self.addressed, *self.handles.values())
-        return sorted((each for each in every if each.kind == kind), key=lambda each: each.call.number)
+        every = {id(each): each for each in (*self.addressed, *self.handles.values()) if each.kind == kind}
+        return sorted(every.values(), key=lambda each: each.call.number)
 
     def apply(self, call: TracedCall, time: float) -> None:
         """Follow one call, made at a time in seconds since the record began. Raises `UsageError` for a damaged one."""
