@@ -364,6 +364,9 @@ def _declare_imports(
             fields = {"from": f"{owner.name}.{_export(owner, first, len(run), run[0][2])}"}
         else:
             fields = _outside(spec, members)
+        pool = members[0].pool
+        if pool and pool.details.get("accessed_by"):
+            fields["accessed_by"] = list(dict.fromkeys(pool.details["accessed_by"]))
         name = spec.name_for(first.entry.name if first else _NOUNS[members[0].kind])
         spec.add("imports", name, fields)
         entry = _Entry(name, members, fields)

@@ -24,6 +24,9 @@ def shape(moment: Moment) -> list[Any]:
     return sorted((_process(each, pairs) for each in moment.processes), key=repr)
 
 
+_OF_IMPORTS = ("shared", "kind", "flags")
+
+
 def _process(process: ProcessMemory, pairs: dict[int, Any]) -> Any:
     def kind_of(memory: Memory) -> Any:
         if memory.imported:
@@ -44,7 +47,11 @@ def _process(process: ProcessMemory, pairs: dict[int, Any]) -> Any:
     ]
     chunks = [(kind_of(each), each.mappings) for each in process.chunks()]
     kinds = ("buffers", "pools", "allocations", "managed", "pinned")
-    others = [(kind_of(each), repr(sorted(each.details.items()))) for kind in kinds for each in process.objects(kind)]
+    others = [
+        (kind_of(each), repr(sorted((key, value) for key, value in each.details.items() if key not in _OF_IMPORTS)))
+        for kind in kinds
+        for each in process.objects(kind)
+    ]
     shared = {id(each.memory): (kind_of(each.memory), each.via) for each in process.exports}
     return sorted(ranges, key=repr), sorted(chunks, key=repr), sorted(others, key=repr), sorted(shared.values(), key=repr)
 
