@@ -90,7 +90,9 @@ def compare(
     missing.subtract({each: len(objects) for each, objects in found.items()})
     tolerated = _tolerated(missing, wanted, within)
     rows = [
-        MemoryDifference(*each, len(wanted.get(each, ())), len(found.get(each, ())), _position(document, wanted.get(each)))
+        MemoryDifference(
+            *each, len(wanted.get(each, ())), len(found.get(each, ())), _position(document, wanted.get(each))
+        )
         for each, count in missing.items()
         if count and (each.section, each.location) not in tolerated
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,9 @@ def test_a_record_is_drawn_with_its_memory_over_time(run_inline: InlineRunner, r
     assert "<polyline" not in page.read_text()
 
 
-def test_a_spec_is_saved_over_one_that_memtopo_wrote_only(run_inline: InlineRunner, record: Path, tmp_path: Path) -> None:
+def test_a_spec_is_saved_over_one_that_memtopo_wrote_only(
+    run_inline: InlineRunner, record: Path, tmp_path: Path
+) -> None:
     saved, mine = tmp_path / "saved.yaml", tmp_path / "mine.yaml"
     mine.write_text("memtopo: 1\n")
     assert run_inline("spec", record, "-o", saved).status == 0
@@ -134,3 +137,21 @@ def test_texts_of_a_record_are_escaped(run_inline: InlineRunner, tmp_path: Path)
         assert "\x1b" not in found.out + found.err
         assert "\n::" not in found.out + found.err
     assert json.dumps(run_inline("show", record, "--json").document)
+
+
+WRONG = [5, "1", [1], None, True, {}, -1, 1 << 70, {"a": [{}]}]
+
+
+def test_random_damage_is_refused_or_shown(run_inline: InlineRunner, record: Path) -> None:
+    """Of values, and of whole lines."""
+    head, *lines = record.read_text().splitlines()
+    for seed in range(40):
+        chosen = random.Random(seed)
+        damaged = [json.loads(line) for line in chosen.sample(lines, len(lines) - seed)]
+        for call in chosen.sample(damaged, 20):
+            place = chosen.choice([call, call["arguments"] or call])
+            place[chosen.choice(list(place))] = chosen.choice(WRONG)
+        record.write_text("".join(f"{line}\n" for line in (head, *map(json.dumps, damaged))))
+        for command in (("show", record), ("spec", record), ("diff", QUICKSTART, record, *M)):
+            found = run_inline(*command)
+            assert found.status in (0, 1, 2), found.err

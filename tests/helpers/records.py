@@ -14,8 +14,8 @@ from memtopo.driver.wrappers import METHODS
 from memtopo.plans.trace import TracedCall, TraceFile, TraceHead
 from memtopo.records.live import ProcessMemory
 from memtopo.records.objects import Memory
+from memtopo.records.pairing import exporters
 from memtopo.records.record import PEAK, Moment, merged, moment
-from memtopo.records.spec import exporters
 
 
 def shape(moment: Moment) -> list[Any]:
@@ -32,14 +32,20 @@ def _process(process: ProcessMemory, pairs: dict[int, Any]) -> Any:
         if memory.imported:
             exported = pairs.get(id(memory))
             return ("import", kind_of(exported.memory), exported.via) if exported else ("import", memory.size)
-        handles, flags = memory.details.get("handles", ()), [memory.details.get(flag) for flag in ("rdma", "compressible")]
+        handles, flags = (
+            memory.details.get("handles", ()),
+            [memory.details.get(flag) for flag in ("rdma", "compressible")],
+        )
         return memory.kind, memory.location, memory.size, list(handles), flags
 
     ranges = [
         (
             held.size,
             held.alignment,
-            [(each.address - held.address, each.size, kind_of(each.chunk), sorted(each.grants.items())) for each in mapped],
+            [
+                (each.address - held.address, each.size, kind_of(each.chunk), sorted(each.grants.items()))
+                for each in mapped
+            ],
             [[one.chunk for one in mapped].index(each.chunk) for each in mapped],
         )
         for held in process.ranges
@@ -53,7 +59,12 @@ def _process(process: ProcessMemory, pairs: dict[int, Any]) -> Any:
         for each in process.objects(kind)
     ]
     shared = {id(each.memory): (kind_of(each.memory), each.via) for each in process.exports}
-    return sorted(ranges, key=repr), sorted(chunks, key=repr), sorted(others, key=repr), sorted(shared.values(), key=repr)
+    return (
+        sorted(ranges, key=repr),
+        sorted(chunks, key=repr),
+        sorted(others, key=repr),
+        sorted(shared.values(), key=repr),
+    )
 
 
 MIB = 1 << 20
