@@ -135,6 +135,7 @@ def range_groups(spec: ProcessSpec) -> Iterator[RangeGroup]:
 
 
 def access_words(mapped: Mapped) -> tuple[tuple[str, str], ...]:
+    """Access of a mapping: locations with words."""
     return tuple(sorted(mapped.grants.items()))
 
 

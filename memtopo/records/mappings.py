@@ -28,6 +28,7 @@ class _Slice:
 
 
 def declare_mappings(spec: ProcessSpec) -> None:
+    """Declare what is mapped in ranges, and the access to them."""
     for group in spec.groups:
         slices = [_slices(spec, held, mapped) for held, mapped in zip(group.ranges, group.mapped, strict=True)]
         if not any(slices):
