@@ -7,7 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Annotated
 
-from memtopo.cli.options import AsJson, At, MachineNames, Set, SpecFile, described, grouped, option, settings, stdout_format
+from memtopo.cli.options import (
+    AsJson,
+    At,
+    MachineNames,
+    Set,
+    SpecFile,
+    described,
+    grouped,
+    option,
+    settings,
+    stdout_format,
+)
 from memtopo.cli.results import write
 from memtopo.cli.specs import load, print_diagnostics
 from memtopo.common.errors import UsageError

@@ -1,7 +1,7 @@
 """Traces: files with a line of JSON for each driver call, written while the calls are made.
 
 The first part of a line is written before its call, the rest when the call has returned. The last line of a process
-that died or hangs in a call ends with its arguments. Bytes of handles are not in the file.
+that died or hangs in a call ends with its arguments. Bytes of handles are not in the file, but digests of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from memtopo.common.errors import NotWritten, UsageError
 from memtopo.common.files import open_output
 from memtopo.common.version import __version__
-from memtopo.driver.functions import function, jsonable
+from memtopo.driver.functions import function, jsonable, shared_handle
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.recorder import CallContext, Recorder, error_name
 from memtopo.driver.types import DriverError
@@ -39,7 +39,7 @@ class Trace:
     def __init__(self, path: str | Path, context: CallContext, about: Mapping[str, Any]) -> None:
         """Create or empty the file, and write its first line with `about`. Raises `NotWritten`."""
         self.context, self._process = context, about.get("process") or ""
-        self._number, self._start = 0, time.perf_counter()
+        self._number, self._makes, self._start = 0, "", time.perf_counter()
         started = datetime.now(UTC).isoformat(timespec="microseconds")
         head = {"memtopo_trace_file": VERSION, "memtopo": __version__, **about, "pid": os.getpid(), "started": started}
         try:
@@ -50,19 +50,23 @@ class Trace:
 
     def begin(self, method: str, arguments: Mapping[str, Any]) -> None:
         at = self.context
-        self._number += 1
+        self._number, self._makes = self._number + 1, function(method).makes
         line: dict[str, Any] = {"n": self._number, "time": round(time.perf_counter() - self._start, 7)}
         if self._process:
             line["process"] = self._process
         line["phase"] = at.phase
         if at.verb:
             line |= {"step": f"{at.verb} {at.subject}", "undo": at.undo}
-        values = {name: jsonable(value, method, name) for name, value in arguments.items()}
+        values = {
+            name: shared_handle(value) if name == "shared" else jsonable(value, method, name)
+            for name, value in arguments.items()
+        }
         line |= {"call": function(method).name, "method": method, "arguments": values}
         self._write(json.dumps(line)[:-1])
 
     def end(self, result: Any, error: BaseException | None, seconds: float) -> None:
-        line: dict[str, Any] = {"result": jsonable(result)} if error is None else {"error": error_name(error)}
+        encode = shared_handle if self._makes == "shared" else jsonable
+        line: dict[str, Any] = {"result": encode(result)} if error is None else {"error": error_name(error)}
         if isinstance(error, DriverError) and error.reason:
             line["reason"] = error.reason
         line["seconds"] = round(seconds, 9)

@@ -116,7 +116,8 @@ def _timeline(timeline: blocks.Timeline) -> str:
         levels = timeline.levels(points, width)
         path = " ".join(f"{x},{height - level * height / (timeline.most or 1):.1f}" for x, level in enumerate(levels))
         lines.append(f'<polyline points="{path}" fill="none" stroke="var(--edge{hue % HUES})" stroke-width="1.5"/>')
-    keys = blocks.Legend({f"{each.name}, at most {rounded(each.most)}": n % HUES for n, each in enumerate(timeline.series)})
+    names = [f"{each.name}, at most {rounded(each.most)}" for each in timeline.series]
+    keys = blocks.Legend({name: hue % HUES for hue, name in enumerate(names)})
     words = f"memory over {duration(timeline.seconds)}"
     box = f'viewBox="0 -2 {width} {height + 4}" role="img" aria-label="{text(words)}" width="100%"'
     return f"<figure><svg {box}>{''.join(lines)}</svg>{_keys(keys)}</figure>"

@@ -54,12 +54,12 @@ def _notes(summary: RecordSummary) -> Iterator[str]:
 def comparison_page(found: Comparison) -> Page:
     """The output of `memtopo diff SPEC RECORD`."""
     rows = [
-        (each.section, each.location, rounded(each.size), each.words, f"{each.in_spec:,}", f"{each.in_record:,}",
-         each.position or "")
+        (each.section, each.location, rounded(each.size), each.words, f"{each.in_spec:,}", f"{each.in_record:,}")
         for each in found.differences
-    ]  # fmt: skip
-    headings = columns("memory", "where", ">size of each", "with", ">in the spec", ">in the record", "declared at")
-    table = Table(headings, rows[:_MOST_ROWS], more=max(0, len(rows) - _MOST_ROWS)).filled()
+    ]
+    headings = columns("memory", "where", ">size of each", "with", ">in the spec", ">in the record")
+    below = [each.position or "" for each in found.differences[:_MOST_ROWS]]
+    table = Table(headings, rows[:_MOST_ROWS], more=max(0, len(rows) - _MOST_ROWS), below=below).filled()
     within = f", within {found.within:.0%} of the bytes" if found.within else ""
     if rows:
         places = Counter(each.section for each in found.differences)

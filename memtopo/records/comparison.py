@@ -18,7 +18,7 @@ from memtopo.planner import Plan
 from memtopo.plans.trace import TracedCall, TraceHead
 from memtopo.records.live import ProcessMemory
 from memtopo.records.objects import Memory
-from memtopo.records.record import Moment, Record, RecordedCall, moment
+from memtopo.records.record import END, Moment, Record, RecordedCall, moment
 from memtopo.run.planned_calls import planned_calls
 
 _KINDS = ("buffers", "allocations", "managed", "pinned", "registered", "external")
@@ -64,11 +64,11 @@ class Comparison:
 
 
 def planned(plan: Plan, geometry: Geometry) -> Record:
-    """Return the calls that a plan lists as a record."""
+    """Return the calls by which a plan builds a layout as a record."""
     heads, calls = [], []
     for index, (label, entries) in enumerate(planned_calls(plan, geometry).items()):
         heads.append(TraceHead(plan.name, label, "", simulated=True, driver="", pid=0, started=""))
-        made = (each for each in entries if isinstance(each, DriverCall))
+        made = (each for each in entries if isinstance(each, DriverCall) and each.of_step and not each.undo)
         calls += [RecordedCall(number, index, _traced(label, number, each)) for number, each in enumerate(made)]
     return Record(tuple(heads), tuple(calls))
 
@@ -84,13 +84,15 @@ def compare(
     document: Document, plan: Plan, geometry: Geometry, recorded: Moment, name: str, within: float = 0.0
 ) -> Comparison:
     """Compare the layout of a spec with the memory of a record."""
-    declared = moment(planned(plan, geometry))
+    declared = moment(planned(plan, geometry), END)
     wanted, found = _things(declared.processes), _things(recorded.processes)
     missing = Counter({each: len(objects) for each, objects in wanted.items()})
     missing.subtract({each: len(objects) for each, objects in found.items()})
     tolerated = _tolerated(missing, wanted, within)
     rows = [
-        MemoryDifference(*each, len(wanted.get(each, ())), len(found.get(each, ())), _position(document, wanted.get(each)))
+        MemoryDifference(
+            *each, len(wanted.get(each, ())), len(found.get(each, ())), _position(document, wanted.get(each))
+        )
         for each, count in missing.items()
         if count and (each.section, each.location) not in tolerated
     ]

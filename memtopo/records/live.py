@@ -5,7 +5,7 @@ A call that failed changes nothing. A call for an object that no call has made i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from memtopo.common.errors import UsageError
@@ -13,6 +13,19 @@ from memtopo.driver.functions import CONSTANTS
 from memtopo.driver.types import Advice, HandleType, HostFlags, MemAttach, PoolAttribute
 from memtopo.plans.trace import TracedCall, TraceHead
 from memtopo.records.objects import AddressTable, Exported, Mapped, Memory, Reservation
+
+_Effect = Callable[["ProcessMemory", TracedCall], None]
+_EFFECTS: dict[str, _Effect] = {}
+
+
+def _effect(*methods: str) -> Callable[[_Effect], _Effect]:
+    """Make a function the effect of calls."""
+
+    def register(effect: _Effect) -> _Effect:
+        _EFFECTS.update(dict.fromkeys(methods, effect))
+        return effect
+
+    return register
 
 
 class ProcessMemory:
@@ -34,11 +47,12 @@ class ProcessMemory:
         self.slept: set[int] = set()
         """Numbers of the calls that reserved ranges which were without memory and got some again."""
         self._emptied: set[int] = set()
-        self.contexts: dict[int, int] = {}
+        self._contexts: dict[int, int] = {}
         self._current: list[int] = []
         self.memory: dict[str, int] = {}
         """Bytes of memory by location."""
         self._bytes_mapped = self._grants = 0
+        self._time = 0.0
 
     @property
     def weight(self) -> tuple[int, int, int, int]:
@@ -54,16 +68,18 @@ class ProcessMemory:
 
     def objects(self, kind: str) -> list[Memory]:
         """Return the other objects of a kind, in the order of their calls."""
-        every = (*self.addressed, *self.handles.values())
-        return sorted((each for each in every if each.kind == kind), key=lambda each: each.call.number)
+        every = {id(each): each for each in (*self.addressed, *self.handles.values()) if each.kind == kind}
+        return sorted(every.values(), key=lambda each: each.call.number)
 
     def apply(self, call: TracedCall, time: float) -> None:
         """Follow one call, made at a time in seconds since the record began. Raises `UsageError` for a damaged one."""
         effect = _EFFECTS.get(call.method)
         if not effect or call.error is not None or call.seconds is None:
             return
+        self._time = time
         try:
-            effect(self, call, call.arguments, time)
+            _require_numbers(call)
+            effect(self, call)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             where = f"call {call.number} of the record{f', of process {self.name}' if self.name else ''},"
             raise UsageError(f"{where} does not have the arguments of {call.call}: {call.arguments}") from error
@@ -82,295 +98,297 @@ class ProcessMemory:
             return self.gpu(call.device)
         return self.gpu(self._current[-1] if self._current else 0)
 
-    def _add(self, memory: Memory) -> Memory:
-        self.memory[memory.location] = self.memory.get(memory.location, 0) + memory.physical
+    def _new(self, call: TracedCall, kind: str, location: str, size: int = 0, **more: Any) -> Memory:
+        """An object that a call made; its memory is counted."""
+        memory = Memory(kind, self.name, location, size, call, self._time, **more)
+        if memory.physical:
+            self.memory[location] = self.memory.get(location, 0) + memory.physical
         return memory
 
-    def _remove(self, memory: Memory) -> None:
-        if memory.physical:
+    def _remove(self, memory: Memory | None) -> None:
+        if memory and memory.physical:
             self.memory[memory.location] -= memory.physical
 
     # Contexts
 
-    def _retain_context(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
+    @_effect("device_primary_ctx_retain")
+    def _retain_context(self, call: TracedCall) -> None:
         if isinstance(call.result, int):
-            self.contexts[call.result] = given["device"]
+            self._contexts[call.result] = call.arguments["device"]
 
-    def _push(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
-        self._current.append(self.contexts.get(given["context"], 0))
+    @_effect("ctx_push_current")
+    def _push(self, call: TracedCall) -> None:
+        self._current.append(self._contexts.get(call.arguments["context"], 0))
 
-    def _pop(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
+    @_effect("ctx_pop_current")
+    def _pop(self, _: TracedCall) -> None:
         if self._current:
             self._current.pop()
 
     # Virtual memory management
 
-    def _reserve(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
-        self.ranges.add(call.result, Reservation(call.result, given["size"], given.get("alignment", 0), call))
+    @_effect("mem_address_reserve")
+    def _reserve(self, call: TracedCall) -> None:
+        self.ranges.add(
+            call.result, Reservation(call.result, call.arguments["size"], call.arguments.get("alignment", 0), call)
+        )
 
-    def _free_addresses(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
-        self.ranges.pop(given["address"])
+    @_effect("mem_address_free")
+    def _free_addresses(self, call: TracedCall) -> None:
+        self.ranges.pop(call.arguments["address"])
 
-    def _create(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        properties = given["properties"]
+    @_effect("mem_create")
+    def _create(self, call: TracedCall) -> None:
+        properties = call.arguments["properties"]
         location = self.place(properties["location"])
-        chunk = Memory("chunks", self.name, location, given["size"], call, time, dict(properties))
-        self.handles["chunks", call.result] = self._add(chunk)
-
-    def _multicast(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        chunk = Memory("multicast", self.name, "", given["size"], call, time, dict(given))
+        chunk = self._new(call, "chunks", location, call.arguments["size"], details=dict(properties))
         self.handles["chunks", call.result] = chunk
 
-    def _import_chunk(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
+    @_effect("multicast_create")
+    def _multicast(self, call: TracedCall) -> None:
+        self.handles["chunks", call.result] = self._new(call, "multicast", "", call.arguments["size"])
+
+    @_effect("mem_import_from_shareable_handle")
+    def _import_chunk(self, call: TracedCall) -> None:
         found = self.handles.get(("chunks", call.result))
         if found:  # the driver gives a chunk that the process has its handle once more
             found.references += 1
             return
-        chunk = Memory("chunks", self.name, "", 0, call, time, dict(given), imported=True, token=_token(given["shared"]))
+        chunk = self._new(call, "chunks", "", imported=True, token=_token(call.arguments["shared"]))
+        chunk.location = self.place(call.arguments.get("location", ""))
         self.handles["chunks", call.result] = chunk
 
-    def _retain(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
-        if mapped := self.mapped.around(given["address"]):
+    @_effect("mem_retain_allocation_handle")
+    def _retain(self, call: TracedCall) -> None:
+        if mapped := self.mapped.around(call.arguments["address"]):
             mapped.chunk.references += 1
             self.handles.setdefault(("chunks", call.result), mapped.chunk)
 
-    def _release(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
-        if chunk := self.handles.get(("chunks", given["handle"])):
+    @_effect("mem_release")
+    def _release(self, call: TracedCall) -> None:
+        if chunk := self.handles.get(("chunks", call.arguments["handle"])):
             chunk.references -= 1
             if not chunk.references:
-                del self.handles["chunks", given["handle"]]
+                del self.handles["chunks", call.arguments["handle"]]
                 self._remove_unused(chunk)
 
     def _remove_unused(self, chunk: Memory) -> None:
         if not chunk.references and not chunk.mappings:
             self._remove(chunk)
 
-    def _map(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
-        chunk = self.handles.get(("chunks", given["handle"]))
+    @_effect("mem_map")
+    def _map(self, call: TracedCall) -> None:
+        chunk = self.handles.get(("chunks", call.arguments["handle"]))
         if not chunk:
             return
-        chunk.size, chunk.mappings = chunk.size or given["size"], chunk.mappings + 1
-        self.mapped.add(given["address"], Mapped(given["address"], given["size"], chunk, {}))
-        self._bytes_mapped += given["size"]
-        held = self.ranges.around(given["address"])
+        chunk.size, chunk.mappings = chunk.size or call.arguments["size"], chunk.mappings + 1
+        self.mapped.add(call.arguments["address"], Mapped(call.arguments["address"], call.arguments["size"], chunk, {}))
+        self._bytes_mapped += call.arguments["size"]
+        held = self.ranges.around(call.arguments["address"])
         if held and held.call.number in self._emptied:
             self.slept.add(held.call.number)
 
-    def _unmap(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
-        for each in self.mapped.within(given["address"], given["size"]):
+    @_effect("mem_unmap")
+    def _unmap(self, call: TracedCall) -> None:
+        for each in self.mapped.within(call.arguments["address"], call.arguments["size"]):
             self.mapped.pop(each.address)
             self._bytes_mapped -= each.size
             self._grants -= len(each.grants)
             each.chunk.mappings -= 1
             self._remove_unused(each.chunk)
-        held = self.ranges.around(given["address"])
+        held = self.ranges.around(call.arguments["address"])
         if held and not self.mapped.within(held.address, held.size):
             self._emptied.add(held.call.number)
 
-    def _grant(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
-        grants = {self.place(each["location"]): each["access"] for each in given["grants"] if isinstance(each, dict)}
-        for each in self.mapped.within(given["address"], given["size"]):
+    @_effect("mem_set_access")
+    def _grant(self, call: TracedCall) -> None:
+        grants = {
+            self.place(each["location"]): each["access"] for each in call.arguments["grants"] if isinstance(each, dict)
+        }
+        for each in self.mapped.within(call.arguments["address"], call.arguments["size"]):
             before = len(each.grants)
             each.grants = {at: word for at, word in {**each.grants, **grants}.items() if word != "none"}
             self._grants += len(each.grants) - before
 
-    def _describe(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
-        chunk = self.handles.get(("chunks", given["handle"]))
+    @_effect("mem_get_allocation_properties_from_handle")
+    def _describe(self, call: TracedCall) -> None:
+        chunk = self.handles.get(("chunks", call.arguments["handle"]))
         if chunk and chunk.imported and isinstance(call.result, dict):
             chunk.location = self.place(call.result["location"])
 
-    def _export_chunk(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        if chunk := self.handles.get(("chunks", given["handle"])):
-            via = "fabric" if _has(given.get("kind"), HandleType.FABRIC) else "fd"
-            self.exports.append(Exported(chunk, via, _token(call.result), time))
+    @_effect("mem_export_to_shareable_handle")
+    def _export_chunk(self, call: TracedCall) -> None:
+        if chunk := self.handles.get(("chunks", call.arguments["handle"])):
+            via = "fabric" if _has(call.arguments.get("kind"), HandleType.FABRIC) else "fd"
+            self.exports.append(Exported(chunk, via, _token(call.result), self._time))
 
-    def _export_addresses(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        if mapped := self.mapped.around(given["address"]):
-            self.exports.append(Exported(mapped.chunk, "dmabuf", None, time))
+    @_effect("mem_get_handle_for_address_range")
+    def _export_addresses(self, call: TracedCall) -> None:
+        if mapped := self.mapped.around(call.arguments["address"]):
+            self.exports.append(Exported(mapped.chunk, "dmabuf", None, self._time))
 
     # Memory with an address
 
-    def _allocate(
-        self, kind: str, location: str, call: TracedCall, size: int, time: float, **details: Any
-    ) -> Memory:
-        self._free(call, {"address": call.result}, time)  # by a call that the record does not have
-        memory = Memory(kind, self.name, location, size, call, time, details, address=call.result)
-        self.addressed.add(call.result, self._add(memory))
-        return memory
-
-    def _alloc(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        size = given["size"] if "size" in given else given.get("pitch", 0) * given.get("height", 0)
-        self._allocate("buffers", self.current(call), call, size, time)
-
-    def _alloc_managed(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        attach = next((each for each in MemAttach if _has(given.get("flags"), each)), MemAttach.GLOBAL)
-        self._allocate("managed", self.current(call), call, given["size"], time, attach=str(attach.name).lower())
-
-    def _alloc_host(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        combined = _has(given.get("flags", 0), HostFlags.WRITECOMBINED)
-        self._allocate("pinned", "host", call, given["size"], time, write_combined=combined, gpu=self.current(call))
-
-    def _register(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        memory = Memory("registered", self.name, "host", given["size"], call, time, address=given["address"])
-        self.addressed.add(given["address"], memory)
-
-    def _alloc_async(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        pool = self.handles.get(("pools", given.get("pool", 0)))
-        if not pool:
-            location = self.current(call)
-            default = next((each for each in self.objects("pools") if each.details.get("default") == location), None)
-            pool = default or Memory("pools", self.name, location, 0, call, time, {"default": location})
-            self.handles["pools", given.get("pool", -1 - int(location[3:]))] = pool
-        self._allocate("allocations", pool.location, call, given["size"], time).pool = pool
-
-    def _free(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
-        if memory := self.addressed.pop(given["address"]):
-            self._remove(memory)
-
-    def _advise(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
-        memory = self.addressed.around(given["address"])
-        if not memory or memory.kind != "managed":
-            return
-        location = self.place(str(given.get("location", "")))
-        if _is(given["advice"], Advice.SET_READ_MOSTLY):
-            memory.details["read_mostly"] = True
-        elif _is(given["advice"], Advice.SET_PREFERRED_LOCATION):
-            memory.details["prefer"] = location
-        elif _is(given["advice"], Advice.SET_ACCESSED_BY):
-            memory.details.setdefault("accessed_by", []).append(location)
-
-    def _prefetch(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
-        memory = self.addressed.around(given["address"])
-        if memory and memory.kind == "managed":
-            memory.details["prefetch"] = self.place(str(given.get("location", "")))
-
-    # Pools
-
-    def _create_pool(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        details = dict(given["properties"])
-        pool = Memory("pools", self.name, self.place(details["location"]), 0, call, time, details)
-        self.handles["pools", call.result] = pool
-
-    def _default_pool(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        location = self.gpu(given["device"])
-        pool = Memory("pools", self.name, location, 0, call, time, {"default": location})
-        self.handles.setdefault(("pools", call.result), pool)
-
-    def _pool_attribute(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
-        pool = self.handles.get(("pools", given["pool"]))
-        for each in PoolAttribute:
-            if pool and _is(given["attribute"], each):
-                pool.details[str(each.name).lower()] = given["value"]
-
-    def _pool_access(self, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
-        if pool := self.handles.get(("pools", given["pool"])):
-            grants = [self.place(each["location"]) for each in given["grants"] if isinstance(each, dict)]
-            pool.details.setdefault("accessed_by", []).extend(at for at in grants if at != pool.location)
-
-    def _import_pool(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        token = _token(given["shared"])
-        pool = Memory("pools", self.name, "", 0, call, time, dict(given), imported=True, token=token)
-        self.handles["pools", call.result] = pool
-
-    def _import_pointer(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        pool = self.handles.get(("pools", given["pool"]))
-        self._imported("allocations", call, _token(given["data"]), time).pool = pool
-
-    def _export_pointer(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        if memory := self.addressed.around(given["address"]):
-            self.exports.append(Exported(memory, "fd", _token(call.result), time))
-
-    # Legacy IPC, events and external memory
-
-    def _imported(self, kind: str, call: TracedCall, token: str | None, time: float) -> Memory:
-        memory = Memory(kind, self.name, "", 0, call, time, address=call.result, imported=True, token=token)
+    def _allocate(self, call: TracedCall, kind: str, location: str, size: int, **details: Any) -> Memory:
+        self._remove(self.addressed.pop(call.result))  # which was freed by a call that the record does not have
+        memory = self._new(call, kind, location, size, details=details, address=call.result)
         self.addressed.add(call.result, memory)
         return memory
 
-    def _export_buffer(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        if memory := self.addressed.around(given["address"]):
-            self.exports.append(Exported(memory, "ipc", _token(call.result), time))
+    @_effect("mem_alloc", "mem_alloc_pitch")
+    def _alloc(self, call: TracedCall) -> None:
+        size = (
+            call.arguments["size"]
+            if "size" in call.arguments
+            else call.arguments.get("pitch", 0) * call.arguments.get("height", 0)
+        )
+        self._allocate(call, "buffers", self.current(call), size)
 
-    def _open_buffer(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        self._imported("buffers", call, _token(given["handle"]), time)
+    @_effect("mem_alloc_managed")
+    def _alloc_managed(self, call: TracedCall) -> None:
+        attach = next((each for each in MemAttach if _has(call.arguments.get("flags"), each)), MemAttach.GLOBAL)
+        self._allocate(call, "managed", self.current(call), call.arguments["size"], attach=str(attach.name).lower())
 
-    def _create_event(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        self.handles["events", call.result] = Memory("events", self.name, self.current(call), 0, call, time)
+    @_effect("mem_alloc_host", "mem_host_alloc")
+    def _alloc_host(self, call: TracedCall) -> None:
+        combined = _has(call.arguments.get("flags", 0), HostFlags.WRITECOMBINED)
+        details = {"write_combined": combined, "gpu": self.current(call)}
+        self._allocate(call, "pinned", "host", call.arguments["size"], **details)
 
-    def _open_event(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        token = _token(given["handle"])
-        event = Memory("events", self.name, self.current(call), 0, call, time, imported=True, token=token)
+    @_effect("mem_host_register")
+    def _register(self, call: TracedCall) -> None:
+        address = call.arguments["address"]
+        self.addressed.add(address, self._new(call, "registered", "host", call.arguments["size"], address=address))
+
+    @_effect("mem_alloc_async", "mem_alloc_from_pool_async")
+    def _alloc_async(self, call: TracedCall) -> None:
+        pool = self.handles.get(("pools", call.arguments.get("pool", 0)))
+        if not pool:
+            location = self.current(call)
+            default = next((each for each in self.objects("pools") if each.details.get("default") == location), None)
+            pool = default or self._new(call, "pools", location, details={"default": location})
+            self.handles["pools", call.arguments.get("pool", -1 - int(location[3:]))] = pool
+        self._allocate(call, "allocations", pool.location, call.arguments["size"]).pool = pool
+
+    @_effect("mem_free", "mem_free_async", "mem_free_host", "mem_host_unregister", "ipc_close_mem_handle")
+    def _free(self, call: TracedCall) -> None:
+        self._remove(self.addressed.pop(call.arguments["address"]))
+
+    @_effect("mem_advise")
+    def _advise(self, call: TracedCall) -> None:
+        memory = self.addressed.around(call.arguments["address"])
+        if not memory or memory.kind != "managed":
+            return
+        location = self.place(str(call.arguments.get("location", "")))
+        if _is(call.arguments["advice"], Advice.SET_READ_MOSTLY):
+            memory.details["read_mostly"] = True
+        elif _is(call.arguments["advice"], Advice.SET_PREFERRED_LOCATION):
+            memory.details["prefer"] = location
+        elif _is(call.arguments["advice"], Advice.SET_ACCESSED_BY):
+            memory.details.setdefault("accessed_by", []).append(location)
+
+    @_effect("mem_prefetch_async")
+    def _prefetch(self, call: TracedCall) -> None:
+        memory = self.addressed.around(call.arguments["address"])
+        if memory and memory.kind == "managed":
+            memory.details["prefetch"] = self.place(str(call.arguments.get("location", "")))
+
+    # Pools
+
+    @_effect("mem_pool_create")
+    def _create_pool(self, call: TracedCall) -> None:
+        details = dict(call.arguments["properties"])
+        pool = self._new(call, "pools", self.place(details["location"]), details=details)
+        self.handles["pools", call.result] = pool
+
+    @_effect("device_get_default_mem_pool", "device_get_mem_pool")
+    def _default_pool(self, call: TracedCall) -> None:
+        location = self.gpu(call.arguments["device"])
+        pool = self._new(call, "pools", location, details={"default": location})
+        self.handles.setdefault(("pools", call.result), pool)
+
+    @_effect("mem_pool_set_attribute")
+    def _pool_attribute(self, call: TracedCall) -> None:
+        pool = self.handles.get(("pools", call.arguments["pool"]))
+        for each in PoolAttribute:
+            if pool and _is(call.arguments["attribute"], each):
+                pool.details[str(each.name).lower()] = call.arguments["value"]
+
+    @_effect("mem_pool_set_access")
+    def _pool_access(self, call: TracedCall) -> None:
+        if pool := self.handles.get(("pools", call.arguments["pool"])):
+            grants = [self.place(each["location"]) for each in call.arguments["grants"] if isinstance(each, dict)]
+            pool.details.setdefault("accessed_by", []).extend(at for at in grants if at != pool.location)
+
+    @_effect("mem_pool_import_from_shareable_handle")
+    def _import_pool(self, call: TracedCall) -> None:
+        token = _token(call.arguments["shared"])
+        self.handles["pools", call.result] = self._new(call, "pools", "", imported=True, token=token)
+
+    @_effect("mem_pool_import_pointer")
+    def _import_pointer(self, call: TracedCall) -> None:
+        pool = self.handles.get(("pools", call.arguments["pool"]))
+        self._open(call, "allocations", call.arguments["data"]).pool = pool
+
+    @_effect("mem_pool_export_pointer")
+    def _export_pointer(self, call: TracedCall) -> None:
+        if memory := self.addressed.around(call.arguments["address"]):
+            self.exports.append(Exported(memory, "fd", _token(call.result), self._time))
+
+    # Legacy IPC, events and external memory
+
+    def _open(self, call: TracedCall, kind: str, handle: Any) -> Memory:
+        memory = self._new(call, kind, "", address=call.result, imported=True, token=_token(handle))
+        self.addressed.add(call.result, memory)
+        return memory
+
+    @_effect("ipc_get_mem_handle")
+    def _export_buffer(self, call: TracedCall) -> None:
+        if memory := self.addressed.around(call.arguments["address"]):
+            self.exports.append(Exported(memory, "ipc", _token(call.result), self._time))
+
+    @_effect("ipc_open_mem_handle")
+    def _open_buffer(self, call: TracedCall) -> None:
+        self._open(call, "buffers", call.arguments["handle"])
+
+    @_effect("event_create")
+    def _create_event(self, call: TracedCall) -> None:
+        self.handles["events", call.result] = self._new(call, "events", self.current(call))
+
+    @_effect("ipc_open_event_handle")
+    def _open_event(self, call: TracedCall) -> None:
+        token = _token(call.arguments["handle"])
+        event = self._new(call, "events", self.current(call), imported=True, token=token)
         self.handles["events", call.result] = event
 
-    def _export_event(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        if event := self.handles.get(("events", given["event"])):
-            self.exports.append(Exported(event, "ipc", _token(call.result), time))
+    @_effect("ipc_get_event_handle")
+    def _export_event(self, call: TracedCall) -> None:
+        if event := self.handles.get(("events", call.arguments["event"])):
+            self.exports.append(Exported(event, "ipc", _token(call.result), self._time))
 
-    def _external(self, call: TracedCall, given: Mapping[str, Any], time: float) -> None:
-        memory = Memory("external", self.name, self.current(call), given["size"], call, time, dict(given))
+    @_effect("import_external_memory")
+    def _external(self, call: TracedCall) -> None:
+        memory = self._new(call, "external", self.current(call), call.arguments["size"])
         self.handles["external", call.result] = memory
 
-
-def _destroy(kind: str, parameter: str) -> Callable[[ProcessMemory, TracedCall, Mapping[str, Any], float], None]:
-    """Return the effect of a call that destroys an object by its handle."""
-
-    def destroyed(process: ProcessMemory, call: TracedCall, given: Mapping[str, Any], _: float) -> None:
-        process.handles.pop((kind, given[parameter]), None)
-
-    return destroyed
+    @_effect("mem_pool_destroy", "event_destroy", "destroy_external_memory")
+    def _destroy(self, call: TracedCall) -> None:
+        ((parameter, handle),) = call.arguments.items()
+        self.handles.pop((_DESTROYED[parameter], handle), None)
 
 
-_P = ProcessMemory
-_EFFECTS: Mapping[str, Callable[[ProcessMemory, TracedCall, Mapping[str, Any], float], None]] = {
-    "device_primary_ctx_retain": _P._retain_context,
-    "ctx_push_current": _P._push,
-    "ctx_pop_current": _P._pop,
-    "mem_address_reserve": _P._reserve,
-    "mem_address_free": _P._free_addresses,
-    "mem_create": _P._create,
-    "multicast_create": _P._multicast,
-    "mem_import_from_shareable_handle": _P._import_chunk,
-    "mem_retain_allocation_handle": _P._retain,
-    "mem_release": _P._release,
-    "mem_map": _P._map,
-    "mem_unmap": _P._unmap,
-    "mem_set_access": _P._grant,
-    "mem_get_allocation_properties_from_handle": _P._describe,
-    "mem_export_to_shareable_handle": _P._export_chunk,
-    "mem_get_handle_for_address_range": _P._export_addresses,
-    "mem_alloc": _P._alloc,
-    "mem_alloc_pitch": _P._alloc,
-    "mem_free": _P._free,
-    "mem_free_async": _P._free,
-    "mem_alloc_managed": _P._alloc_managed,
-    "mem_alloc_host": _P._alloc_host,
-    "mem_host_alloc": _P._alloc_host,
-    "mem_free_host": _P._free,
-    "mem_host_register": _P._register,
-    "mem_host_unregister": _P._free,
-    "mem_alloc_async": _P._alloc_async,
-    "mem_alloc_from_pool_async": _P._alloc_async,
-    "mem_advise": _P._advise,
-    "mem_prefetch_async": _P._prefetch,
-    "mem_pool_create": _P._create_pool,
-    "device_get_default_mem_pool": _P._default_pool,
-    "device_get_mem_pool": _P._default_pool,
-    "mem_pool_destroy": _destroy("pools", "pool"),
-    "mem_pool_set_attribute": _P._pool_attribute,
-    "mem_pool_set_access": _P._pool_access,
-    "mem_pool_import_from_shareable_handle": _P._import_pool,
-    "mem_pool_import_pointer": _P._import_pointer,
-    "mem_pool_export_pointer": _P._export_pointer,
-    "ipc_get_mem_handle": _P._export_buffer,
-    "ipc_open_mem_handle": _P._open_buffer,
-    "ipc_close_mem_handle": _P._free,
-    "event_create": _P._create_event,
-    "event_destroy": _destroy("events", "event"),
-    "ipc_get_event_handle": _P._export_event,
-    "ipc_open_event_handle": _P._open_event,
-    "import_external_memory": _P._external,
-    "destroy_external_memory": _destroy("external", "memory"),
-}
+_DESTROYED = {"pool": "pools", "event": "events", "memory": "external"}
+
+
+_NUMBERS = ("size", "address", "offset", "alignment", "pitch", "height", "device")
+
+
+def _require_numbers(call: TracedCall) -> None:
+    """Raise `ValueError` for an argument that is no number where the function takes one."""
+    for name in _NUMBERS:
+        given = call.arguments.get(name, 0)
+        if type(given) is not int or not 0 <= given < 1 << 64:
+            raise ValueError(name)
 
 
 def _token(value: Any) -> str | None:

@@ -91,7 +91,9 @@ class AddressTable(Generic[_T]):
         return (self._at[start] for start in self._starts)
 
     def add(self, address: int, found: _T) -> None:
-        """Add an object, in place of one that has the address."""
+        """Add an object, in place of one that has the address. Raises `TypeError` for what is no address."""
+        if type(address) is not int:
+            raise TypeError(address)
         if address not in self._at:
             insort(self._starts, address)
         self._at[address] = found

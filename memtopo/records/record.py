@@ -101,14 +101,16 @@ def moment(record: Record, at: str = PEAK) -> Moment:
     Raises `UsageError` for an unknown label and a damaged call.
     """
     end, samples, peak = record.processes(), [Sample(0.0, {})], 0
+    weights = [each.weight for each in end]
     total = highest = (0, 0, 0, 0)
     for index, each in enumerate(record.calls, 1):
-        process = end[each.process]
-        before = process.weight
-        process.apply(each.call, each.time)
-        total = _plus(total, before, process.weight)
-        if before[0] != process.weight[0]:
-            samples.append(Sample(each.time, memory(end)))
+        end[each.process].apply(each.call, each.time)
+        before, after = weights[each.process], end[each.process].weight
+        if before != after:
+            weights[each.process] = after
+            total = _plus(total, before, after)
+            if before[0] != after[0]:
+                samples.append(Sample(each.time, memory(end)))
         if total >= highest:
             peak, highest = index, total
     calls = peak if at == PEAK else _calls_until(record, at)
@@ -133,8 +135,12 @@ _Weight = tuple[int, int, int, int]
 
 
 def _plus(total: _Weight, before: _Weight, after: _Weight) -> _Weight:
-    first, second, third, fourth = (whole - old + new for whole, old, new in zip(total, before, after, strict=True))
-    return first, second, third, fourth
+    return (
+        total[0] - before[0] + after[0],
+        total[1] - before[1] + after[1],
+        total[2] - before[2] + after[2],
+        total[3] - before[3] + after[3],
+    )
 
 
 def _calls_until(record: Record, at: str) -> int:

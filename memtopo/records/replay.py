@@ -17,10 +17,10 @@ from memtopo.machine import MachineLine
 from memtopo.plans.trace import CONTEXT, TracedCall
 from memtopo.records.live import ProcessMemory
 from memtopo.records.objects import Exported, Memory
+from memtopo.records.pairing import likely_export
 from memtopo.records.player import IMPORTS, Played, Player
 from memtopo.records.record import MARK, Record, RecordedCall
 from memtopo.records.replay_process import PlayerProcess
-from memtopo.records.spec import likely_export
 
 MOST_PROCESSES = 256
 
