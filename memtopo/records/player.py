@@ -51,7 +51,7 @@ _BUILDING = {
 }  # fmt: skip
 """Calls that a process can make only with what its own calls have made."""
 
-_DEFAULT_POOL = ("device_get_default_mem_pool", "device_get_mem_pool", "device_set_mem_pool")
+DEFAULT_POOL = ("device_get_default_mem_pool", "device_get_mem_pool", "device_set_mem_pool")
 _PAGE = 4096
 _UNKNOWN = "of what no call of the record has made"
 
@@ -117,7 +117,7 @@ class Player:
     def play(self, call: TracedCall, shared: Handle | None = None) -> Played:
         """Make a recorded call, with the handle that it imports, and remember what it makes."""
         try:
-            if call.method in _DEFAULT_POOL:
+            if call.method in DEFAULT_POOL:
                 return self._play_default_pool(call)
             method, given = self._as_protocol(call)
             with self._in_context(call):

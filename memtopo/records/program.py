@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from memtopo.common.errors import Exit, MemtopoError
@@ -11,12 +12,15 @@ from memtopo.driver.functions import FUNCTIONS, OBJECTS, function
 from memtopo.driver.recorder import DriverCall
 from memtopo.plans.trace import TracedCall
 from memtopo.records.arguments import argument
-from memtopo.records.player import IMPORTS, LEFT_OUT, as_protocol
+from memtopo.records.player import DEFAULT_POOL, IMPORTS, LEFT_OUT, as_protocol
 from memtopo.records.record import Record
 
 PHASE = "calls"
-_FIRST_CONTEXT = 1 << 60
-"""Numbers of contexts that no call of the record has made; more than those of a driver."""
+_FIRST_CONTEXT, _FIRST_POOL = 1 << 60, 1 << 61
+"""Numbers of contexts and pools that no call of the record has made; more than those of a driver."""
+
+_NUMBERED = ("handle", "chunk", "event", "pool", "memory", "semaphore")
+"""Parameters that are objects which a call of the record must have made."""
 
 
 class NoProgram(MemtopoError):
@@ -50,11 +54,20 @@ class _Calls:
         self._contexts: dict[int, int] = {}
         self._current: int | None = None
         self._retained: Counter[int] = Counter()
+        self._objects: set[tuple[str, int]] = set()
+        self._pools: dict[int, int] = {}
+        """Pool in place of the default one, by GPU."""
 
     def of(self, calls: Iterator[TracedCall], last: TracedCall | None) -> Iterator[DriverCall]:
         """Yield the calls of a program for those of a record."""
         for call in calls:
-            if (call.error is None or call is last) and self._is_kept(call):
+            if call.error is not None and call is not last:
+                continue
+            if call.method in DEFAULT_POOL:
+                yield from self._default_pool(call)
+            elif call.method == "mem_alloc_async":
+                yield from self._from_default_pool(call)
+            elif self._is_kept(call):
                 yield from self._with_context(call)
 
     def _is_kept(self, call: TracedCall) -> bool:
@@ -68,7 +81,30 @@ class _Calls:
         if call.method == "mem_release" and self._retained[call.arguments["handle"]]:
             self._retained[call.arguments["handle"]] -= 1
             return False
-        return as_protocol(call)[0] in FUNCTIONS and call.method not in LEFT_OUT and call.method != "init"
+        if call.method in LEFT_OUT or call.method == "init" or as_protocol(call)[0] not in FUNCTIONS:
+            return False
+        used = ((OBJECTS[name], value) for name, value in call.arguments.items() if name in _NUMBERED)
+        return all(each in self._objects for each in used if isinstance(each[1], int))
+
+    def _default_pool(self, call: TracedCall) -> Iterator[DriverCall]:
+        """Yield the call that makes a pool in place of a default one, as a replay does."""
+        device = self._place(call.arguments["device"])
+        if call.method == "device_set_mem_pool":
+            self._pools[device] = call.arguments["pool"]
+        elif device not in self._pools:
+            self._pools[device] = call.result
+            given = {"properties": {"location": f"gpu{call.arguments['device']}"}}
+            yield from self._with_context(replace(call, method="mem_pool_create", arguments=given))
+
+    def _from_default_pool(self, call: TracedCall) -> Iterator[DriverCall]:
+        device = call.device or 0
+        if self._place(device) not in self._pools:
+            made = replace(
+                call, method="device_get_mem_pool", arguments={"device": device}, result=_FIRST_POOL + device
+            )
+            yield from self._default_pool(made)
+        given = {**call.arguments, "pool": self._pools[self._place(device)]}
+        yield from self._with_context(replace(call, method="mem_alloc_from_pool_async", arguments=given))
 
     def _with_context(self, call: TracedCall) -> Iterator[DriverCall]:
         """Yield a call, after those that make its context current; runs of memtopo have these in the record."""
@@ -90,6 +126,8 @@ class _Calls:
     def _name(self, kind: str, call: TracedCall) -> str:
         if not kind:
             return f"call {call.number}"
+        if isinstance(call.result, int):
+            self._objects.add((kind, call.result))
         self._made[kind] += 1
         return f"made.{self._made[kind] - 1}"
 
@@ -108,6 +146,8 @@ class _Calls:
         yield DriverCall("ctx_push_current", context, None, None, PHASE, "make", "context")
 
     def _argument(self, method: str, name: str, value: Any) -> Any:
+        if name == "stream":
+            return value if ("stream", value) in self._objects else 0
         return value if name in OBJECTS else argument(method, name, value, self._place)
 
     def _place(self, ordinal: int) -> int:

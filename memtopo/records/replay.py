@@ -242,7 +242,8 @@ def _paired(
         elif memory.token:
             own = by_token.get(memory.token)
         else:
-            own = likely_export(memory, exports, taken.setdefault(process, set()))
+            others = [each for each in exports if each.via != "ipc" or each.memory.process != memory.process]
+            own = likely_export(memory, others, taken.setdefault(process, set()))
         if own:
             taken.setdefault(process, set()).add(id(own.memory))
             yield (process, number), _share(own)

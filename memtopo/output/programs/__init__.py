@@ -8,13 +8,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.text import printable
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine import MachineLine
 from memtopo.output import humanize
-from memtopo.output.programs.statements import PhaseBody, Variable, sections, variables
+from memtopo.output.programs.statements import Call, Loop, PhaseBody, Variable, sections, variables
 from memtopo.plans.calls import Entry, Exchange, NamedCall, named
 
 _WIDTH = 100
@@ -54,6 +55,13 @@ class Program:
     def peers(self) -> tuple[str, ...]:
         """Processes that it exchanges handles with."""
         return (*self.exporters, *self.importers)
+
+    @property
+    def methods(self) -> set[str]:
+        """Methods of its calls."""
+        every = chain.from_iterable(each.statements for each in self.sections)
+        calls = chain.from_iterable(each.body if isinstance(each, Loop) else (each,) for each in every)
+        return {each.method for each in calls if isinstance(each, Call)}
 
     @property
     def title(self) -> str:

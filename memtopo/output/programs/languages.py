@@ -64,6 +64,7 @@ class _CWriter(Writer):
         down = list(self._sections([each for each in given.sections if each.undo]))
         yield from self._head()
         yield from part("check.c")
+        yield from (["", "static CUcontext popped;"] if "ctx_pop_current" in given.methods else [])
         yield from (part("shared.c") if given.shares else ())
         yield from (part("sockets.c") if given.peers else ())
         yield from (part("exporter.c") if given.importers else ())
