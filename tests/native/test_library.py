@@ -1,4 +1,4 @@
-"""The C library of heaps: compiled once, replaced as a whole, and what is said where it cannot be."""
+"""The C libraries: compiled once, replaced as a whole, and what is said where it cannot be."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.native import FLAGS, SOURCE
+from memtopo.native import FLAGS, HEAPS, LIBRARIES, Library
 from tests.helpers.command_line import environment
 from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT
@@ -63,7 +63,17 @@ def test_threads_use_it_without_a_race_or_an_error_of_memory(checked: str, tmp_p
     """Eight threads that allocate and free while a ninth puts each of their heaps to sleep, with a sanitizer."""
     program = tmp_path / "stress"
     flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
-    command = ["cc", *flags, "-g", f"-fsanitize={checked}", "-o", str(program), "-include", str(SOURCE), str(STRESS)]
+    command = [
+        "cc",
+        *flags,
+        "-g",
+        f"-fsanitize={checked}",
+        "-o",
+        str(program),
+        "-include",
+        str(HEAPS.source),
+        str(STRESS),
+    ]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if "cannot find" in built.stderr:
         pytest.skip(f"the compiler has no sanitizer: {built.stderr}")
@@ -72,8 +82,9 @@ def test_threads_use_it_without_a_race_or_an_error_of_memory(checked: str, tmp_p
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
-def test_it_compiles_without_a_warning(tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+def test_it_compiles_without_a_warning(library: Library, tmp_path: Path) -> None:
     flags = [*FLAGS, "-Wall", "-Wextra", "-Werror", "-std=c11", "-D_DEFAULT_SOURCE"]
-    command = ["cc", *flags, "-o", str(tmp_path / "heaps.so"), str(SOURCE)]
+    command = ["cc", *flags, "-o", str(tmp_path / "library.so"), str(library.source)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (built.returncode, built.stderr) == (0, "")
