@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from memtopo.native import CAPTURE
 from memtopo.native.injection import Injection, Stacks
 from memtopo.plans.trace import TracedCall, TraceFile, read_traces
 from tests.helpers.command_line import ROOT, environment
@@ -34,9 +34,10 @@ def cupti() -> str:
     return str(stubs() / "libcupti.so.13")
 
 
-def variables(names: str = NAMES, **more: str) -> dict[str, str]:
+def variables(**more: str) -> dict[str, str]:
     """Environment in which the stubs are found."""
-    return environment(LD_LIBRARY_PATH=str(stubs()), STUB_CUPTI=cupti(), CUPTI_NAMES=names, **more)
+    found = {"LD_LIBRARY_PATH": str(stubs()), "STUB_CUPTI": cupti(), "CUPTI_NAMES": NAMES}
+    return environment(**found | more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Captured:
 
 
 def run(
-    code: str, file: Path, *, stacks: Stacks = "none", names: str = NAMES, given: str = "", preexec: object = None
+    code: str, file: Path, *, stacks: Stacks = "none", names: str = NAMES, given: str = "", preexec: Callable[[], object] | None = None
 ) -> Captured:
     """Run a program in Python into which the stub of the driver loads the library, as `memtopo capture` has it."""
     if not file.exists():
@@ -64,16 +65,11 @@ def run(
     injected = Injection(str(file), cupti(), stacks).environment
     done = subprocess.run(
         [sys.executable, "-c", BEFORE + code],
-        env=variables(names) | dict(injected),
+        env=variables(CUPTI_NAMES=names) | dict(injected),
         capture_output=True,
         text=True,
         check=False,
         input=given,
-        preexec_fn=preexec,  # type: ignore[arg-type]
+        preexec_fn=preexec,
     )
     return Captured(done, file)
-
-
-def library() -> str:
-    """Path of the library of captures."""
-    return str(CAPTURE.file())

@@ -1,9 +1,10 @@
 /* libcupti.so.13, or with -DCUDA libcuda.so.1, which loads CUDA_INJECTION64_PATH as the driver does.
  *
  * A test makes a call by `stub_call`, with the structure of its parameters as CUPTI's headers declare it. CUPTI_NAMES has
- * the names of the functions, separated by commas; CUPTI_RESULT the result of a subscription. */
+ * the names of the functions, separated by commas; CUPTI_RESULT the result of a subscription, CUDA_RESULT that of cuInit. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,8 @@ static _Thread_local int device = -1;
 
 int cuInit(unsigned int flags) {
     static int done;
-    const char *path = getenv("CUDA_INJECTION64_PATH");
+    const char *path = getenv("CUDA_INJECTION64_PATH"), *result = getenv("CUDA_RESULT");
+    if (result) return atoi(result);
     if (done++ || !path || flags) return 0;
     void *library = dlopen(path, RTLD_NOW);
     int (*initialize)(void) = library ? (int (*)(void))dlsym(library, "InitializeInjection") : NULL;
@@ -103,6 +105,18 @@ int stub_call(const char *name, const void *parameters, int result) {
         return 1;
     }
     return 0;
+}
+
+static struct { const char *name; const void *parameters; } other;
+
+static void *call_other(void *unused) { return stub_call(other.name, other.parameters, 0), unused; }
+
+/* Make a call by a thread that is not Python's. */
+int stub_thread(const char *name, const void *parameters) {
+    pthread_t thread;
+    other.name = name;
+    other.parameters = parameters;
+    return pthread_create(&thread, NULL, call_other, NULL) || pthread_join(thread, NULL);
 }
 
 #endif

@@ -1,4 +1,4 @@
-"""Every function of the table of captures: its parameters as CUPTI's headers declare them, and the line of the record."""
+"""Every function that is captured: its parameters as CUPTI's headers declare them, and the line of the record."""
 
 from __future__ import annotations
 

@@ -59,32 +59,39 @@ static void remove_part(size_t written) {
 }
 
 /* Write without SIGXFSZ, which ends a program whose file is as large as it may be. */
-static ssize_t write_limited(const line_t *line) {
+static ssize_t write_limited(const char *text, size_t length) {
     sigset_t one, before, pending;
     sigemptyset(&one);
     sigaddset(&one, SIGXFSZ);
     sigpending(&pending);
     pthread_sigmask(SIG_BLOCK, &one, &before);
-    ssize_t written = write(record.file, line->text, line->length);
+    ssize_t written = write(record.file, text, length);
     int error = errno;
     const struct timespec at_once = {0, 0};
-    if (written != (ssize_t)line->length && !sigismember(&pending, SIGXFSZ)) sigtimedwait(&one, NULL, &at_once);
+    if (written < 0 && !sigismember(&pending, SIGXFSZ)) sigtimedwait(&one, NULL, &at_once);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = error;
     return written;
 }
 
+/* One write, if the file takes the line as a whole. */
 static void write_line(line_t *line) {
+    size_t done = 0;
     put(line, "\n");
     if (!is_open() && open_record() < 0) {
         end_record(errno);
         return;
     }
-    ssize_t written;
-    do written = record.limited ? write_limited(line) : write(record.file, line->text, line->length);
-    while (written < 0 && errno == EINTR);
-    if (written == (ssize_t)line->length) return;
-    int error = written < 0 ? errno : ENOSPC;
-    if (written > 0) remove_part((size_t)written);
-    end_record(error);
+    while (done < line->length) {
+        const char *rest = line->text + done;
+        size_t left = line->length - done;
+        ssize_t written = record.limited ? write_limited(rest, left) : write(record.file, rest, left);
+        if (written >= 0) done += (size_t)written;
+        else if (errno != EINTR) {
+            int error = errno;
+            if (done) remove_part(done);
+            end_record(error);
+            return;
+        }
+    }
 }
