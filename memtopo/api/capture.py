@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from memtopo.common.errors import NotWritten
-from memtopo.common.files import open_output
-from memtopo.driver.trace import require_replaceable
+from memtopo.driver.trace import create_record
 from memtopo.native.injection import Stacks, start_capture, stop_capture, write_mark
 from memtopo.plans.trace import TracedCall, TraceFile, read_traces
 
@@ -21,9 +21,10 @@ class Capture:
     A temporary file is removed with this object.
     """
 
-    def __init__(self, file: Path, folder: tempfile.TemporaryDirectory[str] | None = None) -> None:
+    def __init__(self, file: Path, folder: str | None = None) -> None:
         self.file = file
-        self._folder = folder
+        if folder:
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     @property
     def traces(self) -> tuple[TraceFile, ...]:
@@ -50,23 +51,14 @@ def capturing(
     Raises `NotCaptured` if CUPTI is absent, taken by a profiler or forbidden, or Python gives no stacks; `Unavailable`
     without a driver; `UsageError` for a file that is no trace, or if this process is captured already; `NotWritten`.
     """
-    folder = tempfile.TemporaryDirectory(prefix="memtopo-") if file is None else None
-    path = Path(folder.name, "capture.jsonl") if folder else Path(file or "").absolute()
-    create_record(path)
-    start_capture(os.fspath(path), cupti, stacks)
+    folder = tempfile.mkdtemp(prefix="memtopo-") if file is None else None
+    record = Capture(Path(folder, "capture.jsonl") if folder else Path(file or "").absolute(), folder)
+    create_record(record.file)
+    start_capture(os.fspath(record.file), cupti, stacks)
     try:
-        yield Capture(path, folder)
+        yield record
     finally:
         stop_capture()
-
-
-def create_record(path: str | Path) -> None:
-    """Create the file of a record, or empty it. Raises `UsageError` for one that is no trace, and `NotWritten`."""
-    require_replaceable(path)
-    try:
-        os.close(open_output(path, os.O_TRUNC))
-    except OSError as error:
-        raise NotWritten(f"the record {str(path)!r} cannot be written: {error.strerror}") from error
 
 
 def mark(label: str) -> None:

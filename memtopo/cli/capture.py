@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 
 from memtopo.cli.options import argument, option
 from memtopo.common.errors import Exit, MemtopoError, UsageError, signal_status
-from memtopo.driver.trace import HEAD
+from memtopo.driver.trace import HEAD, create_record
 from memtopo.native.injection import RECORD, Injection, Stacks, require_stacks, working_cupti
 from memtopo.output import plain
 
@@ -36,14 +36,12 @@ def capture_command(
     stacks: StackKind = "none",
     cupti: Cupti = None,
 ) -> int:
-    """Run a program, and record each memory call that it and its children make of the CUDA driver.
+    """Run a program, and record its calls for CUDA memory.
 
-    The calls are those of 'memtopo trace': virtual memory, allocations, pools, managed and page-locked memory, IPC,
-    events, external memory, multicast. The program runs as it would by itself, and its exit status is that of this
-    command. Its options follow '--'.
+    The calls are those of the driver, as 'memtopo trace' summarizes them: virtual memory, allocations, pools, managed
+    and page-locked memory, IPC, events, external memory, multicast. The program runs as it would by itself, and its
+    exit status is that of this command. Its options follow '--'.
     """
-    from memtopo.api.capture import create_record
-
     _require_program(command[0])
     _require_own(output)
     injected = working_cupti(cupti, command)

@@ -190,19 +190,32 @@ static void write_call(const function_t *function, const callback_t *data, uint6
     write_line(&line);
 }
 
+/* Begin to write a line, unless the record has ended. What is written until `leave` has a file. */
+static int enter(void) {
+    __atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&recording, __ATOMIC_SEQ_CST)) {
+        __atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+        return 0;
+    }
+    pthread_once(&process.head, write_head);
+    return 1;
+}
+
+static void leave(void) { __atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST); }
+
 static void on_call(void *user, int domain, uint32_t id, const callback_t *data) {
     (void)user;
-    if (domain != DRIVER_CALLS || id >= MOST_IDS || !by_id[id] || !__atomic_load_n(&recording, __ATOMIC_RELAXED)) return;
+    if (domain != DRIVER_CALLS || id >= MOST_IDS) return;
     if (data->site == AT_BEGINNING) {
         *data->ours = now();
         return;
     }
     int saved = errno;
     uint64_t ended = now(), began = *data->ours && *data->ours <= ended ? *data->ours : ended;
-    __atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
-    pthread_once(&process.head, write_head);
-    if (__atomic_load_n(&recording, __ATOMIC_SEQ_CST)) write_call(by_id[id], data, began, ended);
-    __atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+    if (enter()) {
+        if (by_id[id]) write_call(by_id[id], data, began, ended);
+        leave();
+    }
     errno = saved;
 }
 
@@ -266,9 +279,9 @@ static int enable_calls(void) {
     int count = 0;
     for (uint32_t id = 1; id < MOST_IDS; id++) {
         const char *name = NULL;
-        if (cupti.name_of(DRIVER_CALLS, id, &name) || !name || !(by_id[id] = function_named(name))) continue;
-        if (cupti.enable(1, subscriber, DRIVER_CALLS, id)) by_id[id] = NULL;
-        else count++;
+        const function_t *found = cupti.name_of(DRIVER_CALLS, id, &name) || !name ? NULL : function_named(name);
+        by_id[id] = found;
+        if (found && !cupti.enable(1, subscriber, DRIVER_CALLS, id)) count++;
     }
     return count;
 }
@@ -295,11 +308,13 @@ int memtopo_capture_start(const char *path, const char *cupti_path, const char *
         const char *text = NULL;
         if (cupti.text_of) cupti.text_of(result, &text);
         close(record.file);
+        record.file = -1;
         subscriber = NULL;
         return describe(message, room, text), result;
     }
+    int count = enable_calls();
     __atomic_store_n(&recording, 1, __ATOMIC_SEQ_CST);
-    return !enable_calls() ? NO_CALLS : has_stacks ? 0 : NO_PYTHON;
+    return !count ? NO_CALLS : has_stacks ? 0 : NO_PYTHON;
 }
 
 /* End the record of this process, when the calls of other threads are written. */
@@ -318,9 +333,7 @@ void memtopo_capture_stop(void) {
 int memtopo_capture_mark(const char *label) {
     line_t line; /* not cleared, since it is long */
     line.length = 0;
-    if (!__atomic_load_n(&recording, __ATOMIC_SEQ_CST) || strlen(label) > LONGEST_LABEL) return 0;
-    __atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
-    pthread_once(&process.head, write_head);
+    if (strlen(label) > LONGEST_LABEL || !enter()) return 0;
     put_call(&line, "mark", 4, "mark", now());
     put_name(&line, "label");
     put(&line, label);
@@ -328,7 +341,7 @@ int memtopo_capture_mark(const char *label) {
     if (stacks) put_stack(&line);
     put(&line, "}");
     write_line(&line);
-    __atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+    leave();
     return 1;
 }
 

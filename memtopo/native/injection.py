@@ -38,7 +38,7 @@ _MULTIPLE, _PRIVILEGES = 39, (35, 40)
 _PATIENCE = 60
 _MESSAGE = 512
 _NO_STACKS = "gives no stacks to a library that must not take its lock"
-_WITH_STACKS = "Python 3.11 and 3.12 do; stacks of C work with every program"
+_WITH_STACKS = "Python 3.11 to 3.13 do; stacks of C work with every program"
 _END_OTHER = "end the other one: Nsight, cuda-gdb, compute-sanitizer, or the profiler of a framework"
 _PERMITTED = "an administrator permits it: developer.nvidia.com/ERR_NVGPUCTRPERM"
 _LONGEST_LABEL = 4096
@@ -155,7 +155,8 @@ def require_stacks(command: Sequence[str]) -> None:
     python = interpreter(command[0])
     if python is None:
         return
-    code = "import ctypes, sys; print(*sys.version_info[:2], sep='.'); ctypes.pythonapi._Py_DumpTraceback"
+    code = "import ctypes, sys; v = sys.version_info[:2]; print(*v, sep='.'); v == (3, 13) or ctypes.pythonapi."
+    code += "_Py_DumpTraceback"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603 as it will run
     if done.returncode and done.stdout:
         version = done.stdout.strip()

@@ -179,10 +179,10 @@ def test_cupti_is_found_beside_the_python_of_the_program(tmp_path: Path) -> None
 
 def test_a_python_that_gives_no_stacks_is_refused(file: Path, tmp_path: Path) -> None:
     python = tmp_path / "python3"
-    python.write_text("#!/bin/sh\necho 3.13; exit 1\n")
+    python.write_text("#!/bin/sh\necho 3.14; exit 1\n")
     python.chmod(0o700)
     result = capture(python, "-c", "1", options=("-o", file, "--stacks", "python"))
-    refused(result, 3, f"{python} is Python 3.13, which gives no stacks", "Python 3.11 and 3.12 do")
+    refused(result, 3, f"{python} is Python 3.14, which gives no stacks", "Python 3.11 to 3.13 do")
     assert not file.exists()
 
 

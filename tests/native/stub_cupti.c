@@ -70,8 +70,9 @@ int cuptiSubscribe(void **subscriber, void *function, void *user) {
     if (subscribed) return 39;
     subscribed = (void (*)(void *, int, uint32_t, const callback_t *))function;
     *subscriber = &subscribed;
-    char *text = strdup(given ? given : ""), *rest = text;
     memset(enabled, 0, sizeof enabled);
+    if (names[1]) return 0;
+    char *rest = strdup(given ? given : "");
     for (int id = 1; id < MOST && rest; id++) names[id] = strsep(&rest, ",");
     return 0;
 }

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.native import FLAGS, HEAPS, LIBRARIES, Library
+from memtopo.native import CAPTURE, FLAGS, HEAPS, LIBRARIES, Library
+from memtopo.plans.trace import read_traces
+from tests.helpers import captures
 from tests.helpers.command_line import environment
 from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT
 
-STRESS = Path(__file__).parent / "stress.c"
 PROGRAM = """
 import memtopo
 with memtopo.applied({SPEC!r}, machine="h200x2") as layout:
@@ -59,27 +60,35 @@ def test_what_a_compiler_reports_is_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("checked", ["thread", "address,undefined"])
-def test_threads_use_it_without_a_race_or_an_error_of_memory(checked: str, tmp_path: Path) -> None:
+def test_threads_use_heaps_without_a_race_or_an_error_of_memory(checked: str, tmp_path: Path) -> None:
     """Eight threads that allocate and free while a ninth puts each of their heaps to sleep, with a sanitizer."""
-    program = tmp_path / "stress"
+    done = subprocess.run([stress(HEAPS, checked, tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+@pytest.mark.parametrize("checked", ["thread", "address,undefined"])
+def test_threads_are_captured_without_a_race_or_an_error_of_memory(checked: str, tmp_path: Path) -> None:
+    """Eight threads that make calls while a ninth starts and ends captures, with a sanitizer."""
+    program, record = stress(CAPTURE, checked, tmp_path), tmp_path / "record"
+    record.touch()
+    env = captures.variables(CUPTI_NAMES="cuMemAlloc_v2,cuMemSetAccess,cuIpcGetMemHandle")
+    done = subprocess.run([program, record, captures.cupti()], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    traces = read_traces([record])
+    assert len(traces) == 12
+    assert sum(call.method == "mark" for trace in traces for call in trace.calls) == 240
+
+
+def stress(library: Library, checked: str, folder: Path) -> Path:
+    """A program that has a library in it, compiled with a sanitizer."""
+    program, test = folder / "stress", Path(__file__).parent / f"{library.name}_stress.c"
     flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
-    command = [
-        "cc",
-        *flags,
-        "-g",
-        f"-fsanitize={checked}",
-        "-o",
-        str(program),
-        "-include",
-        str(HEAPS.source),
-        str(STRESS),
-    ]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    flags += ["-g", f"-fsanitize={checked}", "-include", str(library.source)]
+    built = subprocess.run(["cc", *flags, "-o", program, test, "-ldl"], capture_output=True, text=True, check=False)
     if "cannot find" in built.stderr:
         pytest.skip(f"the compiler has no sanitizer: {built.stderr}")
     assert built.returncode == 0, built.stderr
-    done = subprocess.run([program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    return program
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)

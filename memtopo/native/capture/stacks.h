@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -44,6 +45,7 @@ static void describe_frame(void *address, char text[LONGEST_FRAME]) {
 static const char *frame_text(void *address) {
     size_t slot = ((uintptr_t)address >> 2 ^ (uintptr_t)address >> 13) % CACHED;
     if (cache[slot].address != address) {
+        cache[slot].address = NULL; /* a process may be forked meanwhile */
         describe_frame(address, cache[slot].text);
         cache[slot].address = address;
     }
@@ -73,32 +75,39 @@ static struct {
     void *(*thread_state)(void);
     void (*dump)(int file, void *thread_state);
     int file; /* in memory */
+    /* Python 3.13 exports no dump, but the offsets of what a debugger reads. */
+    const uint64_t *offsets;
+    const void *code_type;
+    int (*line_of)(const void *code, int offset);
 } python = {.file = -1};
 
+static void put_python_frame(line_t *line, const char *path, size_t length, uint64_t number, const char *name, size_t name_length) {
+    const char *base = path + length;
+    while (base > path && base[-1] != '/') base--;
+    length -= (size_t)(base - path);
+    put_separator(line);
+    put_escaped(line, base, length < 128 ? length : 128);
+    put(line, ":");
+    put_number(line, number);
+    put(line, " ");
+    put_escaped(line, name, name_length < 256 ? name_length : 256);
+    put(line, "\"");
+}
+
 /* A line of the interpreter's own dump, such as `  File "/a/b.py", line 3 in run`. */
-static void put_python_frame(line_t *line, const char *text, const char *end) {
+static void put_dumped_frame(line_t *line, const char *text, const char *end) {
     static const char before[] = "  File \"", middle[] = "\", line ";
     if ((size_t)(end - text) < sizeof before || memcmp(text, before, sizeof before - 1)) return;
     const char *path = text + sizeof before - 1, *quote = memmem(path, (size_t)(end - path), middle, sizeof middle - 1);
     if (!quote) return;
-    const char *number = quote + sizeof middle - 1, *after = memmem(number, (size_t)(end - number), " in ", 4), *name = quote;
-    if (!after) return;
-    while (name > path && name[-1] != '/') name--;
-    put_separator(line);
-    put_escaped(line, name, (size_t)(quote - name) < 128 ? (size_t)(quote - name) : 128);
-    put(line, ":");
-    put_escaped(line, number, (size_t)(after - number) < 16 ? (size_t)(after - number) : 16);
-    put(line, " ");
-    put_escaped(line, after + 4, (size_t)(end - after - 4) < 256 ? (size_t)(end - after - 4) : 256);
-    put(line, "\"");
+    const char *number = quote + sizeof middle - 1, *after = memmem(number, (size_t)(end - number), " in ", 4);
+    if (after) put_python_frame(line, path, (size_t)(quote - path), strtoull(number, NULL, 10), after + 4, (size_t)(end - after - 4));
 }
 
 /* The interpreter writes the frames of this thread by a function of its own that is made for crashes: without its lock,
  * without memory, without references. Nobody else changes these frames, since this thread is in a call. */
-static void put_python_stack(line_t *line) {
+static void put_dumped_stack(line_t *line, void *state) {
     static char text[LONGEST];
-    void *state = python.thread_state ? python.thread_state() : NULL;
-    if (!state || !python.dump) return;
     pthread_mutex_lock(&stack_mutex);
     ssize_t length = -1;
     if (!ftruncate(python.file, 0) && !lseek(python.file, 0, SEEK_SET)) {
@@ -108,9 +117,46 @@ static void put_python_stack(line_t *line) {
     for (const char *at = text, *end; length > 0 && at < text + length && has_room(line); at = end + 1) {
         end = memchr(at, '\n', (size_t)(text + length - at));
         if (!end) break;
-        put_python_frame(line, at, end);
+        put_dumped_frame(line, at, end);
     }
     pthread_mutex_unlock(&stack_mutex);
+}
+
+/* Places in the table of offsets of Python 3.13, _Py_DebugOffsets. */
+enum {
+    VERSION = 1, CURRENT_FRAME = 23, PREVIOUS = 29, EXECUTABLE = 30, INSTRUCTION = 31, OWNER = 33, FILE_NAME = 35, NAME = 36,
+    CODE = 43, TYPE = 45, STATE = 68, LENGTH = 69, TEXT = 70,
+};
+
+static const char *member(const char *object, int offset) { return object + python.offsets[offset]; }
+
+static const char *pointer(const char *object, int offset) { return *(const char *const *)member(object, offset); }
+
+/* The characters of a string if they are ASCII. */
+static const char *characters(const char *string, size_t *length) {
+    enum { COMPACT_ASCII = 1 << 5 | 1 << 6 };
+    int is_ascii = (*(const unsigned int *)member(string, STATE) & COMPACT_ASCII) == COMPACT_ASCII;
+    *length = is_ascii ? (size_t)*(const uint64_t *)member(string, LENGTH) : 1;
+    return is_ascii ? member(string, TEXT) : "?";
+}
+
+static void put_walked_stack(line_t *line, const char *state) {
+    enum { OF_C = 3, MOST = 100 };
+    const char *frame = pointer(state, CURRENT_FRAME);
+    for (int count = 0; frame && count < MOST && has_room(line); frame = pointer(frame, PREVIOUS), count++) {
+        const char *code = *member(frame, OWNER) == OF_C ? NULL : pointer(frame, EXECUTABLE);
+        if (!code || pointer(code, TYPE) != python.code_type) continue;
+        size_t length, name_length;
+        const char *path = characters(pointer(code, FILE_NAME), &length), *name = characters(pointer(code, NAME), &name_length);
+        int number = python.line_of(code, (int)(pointer(frame, INSTRUCTION) - member(code, CODE)));
+        put_python_frame(line, path, length, number > 0 ? (uint64_t)number : 0, name, name_length);
+    }
+}
+
+static void put_python_stack(line_t *line) {
+    void *state = python.thread_state ? python.thread_state() : NULL;
+    if (state && python.dump) put_dumped_stack(line, state);
+    else if (state && python.offsets) put_walked_stack(line, state);
 }
 
 static void put_stack(line_t *line) {
@@ -123,8 +169,13 @@ static void put_stack(line_t *line) {
 static int load_python(void) {
     python.thread_state = (void *(*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
     python.dump = (void (*)(int, void *))(uintptr_t)dlsym(RTLD_DEFAULT, "_Py_DumpTraceback");
+    python.code_type = dlsym(RTLD_DEFAULT, "PyCode_Type");
+    python.line_of = (int (*)(const void *, int))(uintptr_t)dlsym(RTLD_DEFAULT, "PyCode_Addr2Line");
+    python.offsets = dlsym(RTLD_DEFAULT, "_PyRuntime");
+    int is_known = python.offsets && !memcmp(python.offsets, "xdebugpy", 8) && python.offsets[VERSION] >> 16 == 0x030d;
+    if (!is_known || !python.code_type || !python.line_of) python.offsets = NULL;
     if (python.file < 0) python.file = memfd_create("memtopo", MFD_CLOEXEC);
-    return python.thread_state && python.dump && python.file >= 0;
+    return python.thread_state && (python.dump || python.offsets) && python.file >= 0;
 }
 
 /* Return false if stacks of Python are wanted, and this process has no interpreter that gives them. */
