@@ -1,4 +1,5 @@
-/* 100,000 calls that are recorded, and a million that are not: µs of one of each, and seconds until the first one. */
+/* 100,000 calls that are recorded, and others that are not: 200,000 memsets and a million queries. Prints the seconds of
+ * the start, µs of a recorded call, seconds of the others, and the free bytes of the GPU. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,6 +21,12 @@ int main(void) {
     int (*create)(void **, unsigned int) = (int (*)(void **, unsigned int))dlsym(library, "cuEventCreate");
     int (*destroy)(void *) = (int (*)(void *))dlsym(library, "cuEventDestroy_v2");
     int (*query)(void *) = (int (*)(void *))dlsym(library, "cuStreamQuery");
+    int (*allocate)(uint64_t *, size_t) = (int (*)(uint64_t *, size_t))dlsym(library, "cuMemAlloc_v2");
+    int (*set)(uint64_t, unsigned char, size_t, void *) = (int (*)(uint64_t, unsigned char, size_t, void *))dlsym(library, "cuMemsetD8Async");
+    int (*synchronize)(void) = (int (*)(void))dlsym(library, "cuCtxSynchronize");
+    int (*info)(size_t *, size_t *) = (int (*)(size_t *, size_t *))dlsym(library, "cuMemGetInfo_v2");
+    uint64_t address;
+    size_t left, total;
     if (init(0) || retain(&context, 0) || use(context)) return 1;
     double start = now() - begin;
     for (int at = 0; at < 1000; at++)
@@ -28,8 +35,14 @@ int main(void) {
     for (int at = 0; at < 50000; at++)
         if (create(&event, 0) || destroy(event)) return 1;
     double call = (now() - begin) / 100000 * 1e6;
+    if (allocate(&address, 256)) return 1;
     begin = now();
     for (int at = 0; at < 1000000; at++) query(NULL);
-    printf("{\"start\": %f, \"call\": %f, \"other\": %f}\n", start, call, now() - begin);
+    for (int at = 0; at < 200000; at++)
+        if (set(address, 1, 256, NULL) || (at % 1000 == 0 && synchronize())) return 1;
+    if (synchronize()) return 1;
+    double other = now() - begin;
+    if (info(&left, &total)) return 1;
+    printf("{\"start\": %f, \"call\": %f, \"other\": %f, \"free\": %zu}\n", start, call, other, left);
     return 0;
 }

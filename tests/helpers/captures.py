@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -57,14 +58,21 @@ class Captured:
 
 
 def run(
-    code: str, file: Path, *, stacks: Stacks = "none", names: str = NAMES, given: str = "", preexec: Callable[[], object] | None = None
+    code: str,
+    file: Path,
+    *,
+    stacks: Stacks = "none",
+    names: str = NAMES,
+    given: str = "",
+    python: str = sys.executable,
+    preexec: Callable[[], object] | None = None,
 ) -> Captured:
     """Run a program in Python into which the stub of the driver loads the library, as `memtopo capture` has it."""
     if not file.exists():
         file.touch()
     injected = Injection(str(file), cupti(), stacks).environment
     done = subprocess.run(
-        [sys.executable, "-c", BEFORE + code],
+        [shutil.which(python) or "/bin/false", "-c", BEFORE + code],
         env=variables(CUPTI_NAMES=names) | dict(injected),
         capture_output=True,
         text=True,

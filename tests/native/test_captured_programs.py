@@ -206,6 +206,28 @@ outer()
     )
 
 
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_stacks_are_those_of_every_version_of_python(version: str, file: Path) -> None:
+    """Where it is installed. Frames of generators, of functions that C calls, and of threads."""
+    code = """
+from threading import Thread
+def generated(): yield driver.allocate(1)
+class Model:
+    def load(self): return sorted([1], key=lambda _: next(generated()))
+driver = Driver().init()
+thread = Thread(target=Model().load, name="loader")
+thread.start()
+thread.join()
+"""
+    found = captures.run(code, file, stacks="python", python=f"python{version}")
+    if found.done.returncode:
+        pytest.skip(f"there is no Python {version}")
+    (call,) = found.calls
+    own = [frame for frame in call.stack if frame.startswith("<string>")]
+    assert own == ["<string>:4 generated", "<string>:6 <lambda>", "<string>:6 load"]
+    assert call.stack[-1].startswith("threading.py:")
+
+
 def test_threads_that_hold_the_interpreters_lock_or_not_have_stacks_of_python(file: Path) -> None:
     """Calls by ctypes release the lock, so that threads make them at the same time."""
     found = captures.run(THREADS.replace(str(COUNT), "300"), file, stacks="python")
