@@ -337,9 +337,7 @@ int memtopo_capture_mark(const char *label) {
     put_call(&line, "mark", 4, "mark", now());
     put_name(&line, "label");
     put(&line, label);
-    put(&line, "}, \"result\": null, \"seconds\": 0.0");
-    if (stacks) put_stack(&line);
-    put(&line, "}");
+    put(&line, "}, \"result\": null, \"seconds\": 0.0}");
     write_line(&line);
     leave();
     return 1;
