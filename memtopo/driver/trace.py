@@ -137,6 +137,18 @@ def require_replaceable(path: str | Path, *, link: bool = True) -> None:
         raise UsageError(f"{str(path)!r} exists, and is no trace", hint="name another file, or remove it")
 
 
+def create_record(path: str | Path) -> None:
+    """Create the file of a captured program's calls, or empty it.
+
+    Raises `UsageError` for a file that is no trace, and `NotWritten`.
+    """
+    require_replaceable(path)
+    try:
+        os.close(open_output(path, os.O_TRUNC))
+    except OSError as error:
+        raise NotWritten(f"the record {str(path)!r} cannot be written: {error.strerror}") from error
+
+
 def empty_folder(folder: str | Path) -> None:
     """Make a folder for the traces of several processes, and remove those of an earlier run. Raises `NotWritten`."""
     try:

@@ -1,0 +1,70 @@
+"""Captures: the cost of a recorded call, without and with stacks, and of a program that makes no memory calls.
+
+A program in C makes 100,000 calls of the driver that create and destroy events, and then queries and memsets, which no
+capture records. It runs by itself and under captures, alternately.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from memtopo.common.errors import MemtopoError
+
+ROUNDS = 5
+PROGRAM = Path(__file__).with_suffix(".c")
+KINDS = ("none", "python", "c")
+
+
+def main() -> None:
+    """Print the time of a call in µs, what a capture adds, and ratios."""
+    from memtopo.drivers.target import resolve
+    from memtopo.native.injection import working_cupti
+
+    try:
+        print(f"{resolve('local').machine.devices[0].name}, median of {ROUNDS} rounds")
+        cupti = working_cupti(None)
+    except MemtopoError as error:
+        print(f"not run: {error.message}")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "program")
+        subprocess.run(["cc", "-O2", "-o", program, PROGRAM, "-ldl"], check=True)
+        rounds = [_round(program, Path(folder), cupti) for _ in range(ROUNDS)]
+    plain = statistics.median(each["plain"]["call"] for each in rounds)
+    print(f"a call by itself {plain:.2f} µs")
+    for kind in KINDS:
+        added = statistics.median(each[kind]["call"] - each["plain"]["call"] for each in rounds)
+        print(f"  recorded with stacks {kind}: {added:.2f} µs more")
+        if kind == "none":
+            _bound("µs that a capture adds to a call", added, 5.0)
+    others = [each["none"]["other"] / each["plain"]["other"] for each in rounds]
+    _bound("calls that are not recorded, under a capture to by themselves: ratio", statistics.median(others), 1.01)
+    starts = statistics.median(each["none"]["start"] - each["plain"]["start"] for each in rounds)
+    print(f"the start of a process takes {starts * 1e3:.0f} ms more")
+    taken = {int(each["plain"]["free"] - each["none"]["free"]) for each in rounds}
+    print(f"bytes of the GPU that a capture takes: {sorted(taken)}")
+
+
+def _round(program: Path, folder: Path, cupti: str) -> dict[str, dict[str, float]]:
+    """Seconds and µs of one run by itself and one with each kind of stacks."""
+    found = {"plain": _result([str(program)])}
+    for kind in KINDS:
+        record = str(folder / "record.jsonl")
+        command = [sys.executable, "-m", "memtopo", "capture", "-o", record, "--cupti", cupti, "--stacks", kind, "--"]
+        found[kind] = _result([*command, str(program)])
+    return found
+
+
+def _result(command: list[str]) -> dict[str, float]:
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def _bound(what: str, value: float, most: float) -> None:
+    print(f"  {what} {value:.2f} (at most {most})")
