@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from memtopo.cli import options
-from memtopo.cli.options import AsJson, MachineNames, Set, Settings, argument, one_target, option, settings
+from memtopo.cli.options import AsJson, At, MachineNames, Set, Settings, argument, one_target, option, settings
 from memtopo.cli.results import of_memtopo, pages, show
 from memtopo.common.errors import Exit, UsageError
 from memtopo.common.units import NotASize, parse_size
 from memtopo.diagnostics.model import Diagnostic
+from memtopo.driver.trace import is_record
 from memtopo.drivers.target import Target
 from memtopo.language import Document
 from memtopo.output import diagnostics, formats, plain
@@ -24,7 +25,7 @@ from memtopo.session.budget import Budget, budget, errors
 from memtopo.session.composition import Composition
 from memtopo.session.trials import with_needed_trials
 
-_SPECS = "Specs or saved plans, each a layout; one may be named again. - reads standard input."
+_SPECS = "Specs, saved plans or records, each a layout; one may be named again. - reads standard input."
 Specs = Annotated[list[str], argument("SPEC", _SPECS)]
 _CONTEXT = "Memory of the context, with workspaces, of each process on each of its GPUs."
 Context = Annotated[str, option("--context", _CONTEXT, "SIZE")]
@@ -63,6 +64,7 @@ def budget_command(
     machine: MachineNames = None,
     given: Set = None,
     context: Context = "512MiB",
+    at: At = None,
     *,
     output: BudgetOutput,
 ) -> int:
@@ -74,7 +76,7 @@ def budget_command(
     target = one_target(machine)
     if target.nodes:
         raise UsageError("a budget is of one machine", hint="name one: --machine h200x4")
-    compositions = [_composition(document, target) for document in _documents(specs, settings(given))]
+    compositions = [_composition(document, target) for document in _documents(specs, settings(given, at))]
     checked = _checked(compositions)
     if not all(each.valid for each in compositions):
         return _print(checked, form)
@@ -101,13 +103,22 @@ def _size(text: str) -> int:
 
 
 def _documents(specs: Sequence[str], given: Settings) -> Iterator[Document]:
-    """Read specs, or those in saved plans. A value is of the specs that declare its parameter."""
-    found = [read(each) for spec in specs for each in collect([spec])]
-    found = [saved.spec_in(each) if of_memtopo(each) else each for each in found]
+    """Read specs, and those of saved plans and records. A value is of the specs that declare its parameter."""
+    found = [each for spec in specs for each in _read(spec, given.at)]
     declared = {name for each in found for name in each.declared}
     for each in found:
         own = {name: value for name, value in given.typed.items() if name in each.declared or name not in declared}
-        yield Settings(own, given.variables).applied(each)
+        yield given._replace(typed=own).applied(each)
+
+
+def _read(spec: str, at: str | None) -> Iterator[Document]:
+    if is_record(spec):
+        from memtopo.records.spec import document
+
+        yield document(spec, at)
+        return
+    for each in map(read, collect([spec])):
+        yield saved.spec_in(each) if of_memtopo(each) else each
 
 
 def _composition(document: Document, target: Target) -> Composition:

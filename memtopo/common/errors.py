@@ -26,7 +26,7 @@ class Exit(IntEnum):
         return found
 
     OK = 0, "success", "ok"
-    INVALID = 1, f"the spec is invalid or unreadable, `check` or `diff` found a difference, {_BUDGET}"
+    INVALID = 1, f"the spec is invalid or unreadable, `check`, `diff` or `replay` found a difference, {_BUDGET}"
     USAGE = 2, "wrong usage"
     UNAVAILABLE = 3, "no GPU, no driver, no such machine or layout, a bad machine file"
     FAILED = 4, "failed or refused: nothing was changed, or everything was undone", "failed"

@@ -91,3 +91,12 @@ def test_specs_on_nodes_are_refused(run_inline: InlineRunner) -> None:
     refused = run_inline("budget", spec, "--machine", "h200x4")
     assert refused.status == 2
     assert "a budget is of one machine" in refused.err
+
+
+def test_a_record_is_a_layout_of_the_memory_of_its_program(run_inline: InlineRunner, tmp_path: Path) -> None:
+    trace = tmp_path / "run.jsonl"
+    assert run_inline("apply", SLEEP, *M, "--trace", trace, "--check", "none").status == 0
+    document = run_inline("budget", trace, VLLM, *M, "--json").document
+    recorded, _ = document["layouts"]
+    assert (recorded["name"], recorded["states"]["awake"]["gpu0"]) == ("run", 192 << 20)
+    assert run_inline("budget", trace, *M, "--at", "0").status in (0, 1)

@@ -190,14 +190,15 @@ def test_a_pickle_that_is_cut_deep_or_of_another_form_is_refused(tmp_path: Path)
             plain_values(whole[:end])
     with pytest.raises(RefusedPickle, match="in one another"):
         plain_values(b"\x80\x04" + b"(" * (MOST_NESTED + 1) + b".")
-    for values in (
+    wrong: list[Any] = [
         [], 5, {"segments": 5}, {"segments": [1]}, {"segments": [{"device": -1}]},
         {"segments": [segment(1, -5)]}, {"segments": [], "device_traces": 7},
         {"segments": [], "device_traces": [[{"action": 7}]]},
         {"segments": [], "device_traces": [[{"action": "segment_alloc", "addr": "1", "size": 2}]]},
         {"segments": [segment(True, 5)]},
-    ):  # fmt: skip
-        with pytest.raises(Exception, match="is no snapshot of PyTorch"):
+    ]  # fmt: skip
+    for values in wrong:
+        with pytest.raises(UsageError, match="is no snapshot of PyTorch"):
             read_snapshot(str(written(values, tmp_path)))
 
 
