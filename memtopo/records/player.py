@@ -132,7 +132,10 @@ class Player:
             return Played(left_out=_UNKNOWN)
 
     def _made(self, call: TracedCall, method: str, arguments: Mapping[str, Any]) -> Played:
-        result: Any = None if method == "init" else getattr(self._driver, method)(**arguments)
+        keywords = getattr(KernelDriver, method).__kwdefaults__ or {}  # drivers name the others otherwise
+        given = [value for name, value in arguments.items() if name not in keywords]
+        named = {name: value for name, value in arguments.items() if name in keywords}
+        result: Any = None if method == "init" else getattr(self._driver, method)(*given, **named)
         kind = _MADE.get(method) or function(method).makes
         if kind in ("shared", "secret"):
             return Played(shared=Handle.of(result))
@@ -182,12 +185,14 @@ class Player:
     def _arguments(
         self, call: TracedCall, method: str, given: Mapping[str, Any], shared: Handle | None
     ) -> dict[str, Any]:
-        """Arguments of a method. Raises `LeftOut` and `_Missing`."""
+        """Arguments of a method in its order. Raises `LeftOut` and `_Missing`."""
         found: dict[str, Any] = {}
         for name in parameters(method):
             if name in given:
                 found[name] = self._argument(call, method, name, given[name], shared)
-            elif name not in defaults(method):
+            elif name in defaults(method):
+                found[name] = defaults(method)[name]
+            else:
                 raise LeftOut(f"its {name} is not in the record")
         return found
 
