@@ -249,6 +249,7 @@ static int load_driver(void) {
     LOAD(driver, library, get_uuid, "cuDeviceGetUuid_v2");
     LOAD(driver, library, current_device, "cuCtxGetDevice");
     LOAD(driver, library, error_name, "cuGetErrorName");
+    *(void **)&properties_of = dlsym(library, "cuMemGetAllocationPropertiesFromHandle");
     return 1;
 }
 

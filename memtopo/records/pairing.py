@@ -47,7 +47,11 @@ def likely_export(memory: Memory, exports: Sequence[Exported], taken: set[int]) 
         latest[id(each.memory)] = each.time
         if id(each.memory) not in taken:
             first.setdefault(each.memory.process, each)
-    return max(first.values(), key=lambda each: latest[id(each.memory)], default=None)
+    return max(
+        first.values(),
+        key=lambda each: (each.memory.process != memory.process, latest[id(each.memory)]),
+        default=None,
+    )
 
 
 def _imports(spec: ProcessSpec) -> list[Memory]:

@@ -4,6 +4,7 @@
 typedef enum {
     END,
     MADE,        /* pointer to the 64-bit number that the call makes: an address or a handle */
+    IMPORTED,    /* the same, of a chunk of another process: its location is written, which the driver is asked for */
     MADE_TOO,    /* pointer to a second one, which is written as an argument */
     MADE_INT,    /* pointer to a 32-bit number */
     MADE_VALUE,  /* pointer to the value of the attribute of a pool */
@@ -59,7 +60,7 @@ static const function_t functions[] = {
     {"cuMemSetAccess", "mem_set_access", {ADDRESS, SIZE, {GRANTS, "grants"}, NOT_WRITTEN(NUMBER)}},
     {"cuMemRetainAllocationHandle", "mem_retain_allocation_handle", {RESULT, ADDRESS}},
     {"cuMemExportToShareableHandle", "mem_export_to_shareable_handle", {SHARED_RESULT, HANDLE, KIND, FLAGS}},
-    {"cuMemImportFromShareableHandle", "mem_import_from_shareable_handle", {RESULT, {SHARED, "shared"}, KIND}},
+    {"cuMemImportFromShareableHandle", "mem_import_from_shareable_handle", {{IMPORTED, "location"}, {SHARED, "shared"}, KIND}},
     {"cuMemGetHandleForAddressRange", "mem_get_handle_for_address_range",
      {{MADE_INT, NULL}, ADDRESS, SIZE, NOT_WRITTEN(SIGNED), FLAGS}},
     {"cuMemAlloc_v2", "mem_alloc", {RESULT, SIZE}},

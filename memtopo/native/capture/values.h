@@ -213,11 +213,22 @@ static int put_members(line_t *line, type_t type, const void *to) {
     return 1;
 }
 
+static int (*properties_of)(properties_t *properties, uint64_t chunk);
+
+/* The location of a chunk that was imported, by which it is told from others of its size. */
+static void put_origin(line_t *line, uint64_t chunk) {
+    properties_t properties = {0};
+    if (!properties_of || properties_of(&properties, chunk)) return;
+    put_name(line, "location");
+    put_location(line, properties.location);
+}
+
 static void put_argument(line_t *line, const function_t *function, const void *all, int index, int failed) {
     const parameter_t *each = function->parameters + index;
     const void *at = parameter(function, all, index), *to = *(void *const *)at;
     location_t place = {1, *(const int *)at};
-    if (!each->name || (each->type == MADE_TOO && (failed || !to)) || put_members(line, each->type, to)) return;
+    if (each->type == IMPORTED && !failed) put_origin(line, *(const uint64_t *)to);
+    if (!each->name || each->type == IMPORTED || (each->type == MADE_TOO && (failed || !to)) || put_members(line, each->type, to)) return;
     put_name(line, each->name);
     switch (each->type) {
     case NUMBER: put_number(line, *(const uint64_t *)at); break;
@@ -240,7 +251,7 @@ static void put_result(line_t *line, const function_t *function, const void *all
         if (type == MADE_TOO || type > MADE_SECRET) continue;
         const void *to = *(void *const *)parameter(function, all, at);
         if (!to) break;
-        if (type == MADE) put_number(line, *(const uint64_t *)to);
+        if (type == MADE || type == IMPORTED) put_number(line, *(const uint64_t *)to);
         if (type == MADE_INT) put_signed(line, *(const int *)to);
         if (type == MADE_VALUE) put_attribute(line, value_named(function, all, "attribute"), to);
         if (type == MADE_SHARED) put_shared(line, value_named(function, all, "kind"), to, 1);
