@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from memtopo.drivers.target import resolve
+from memtopo.output import schemas
 from memtopo.output.programs import recorded_program
 from memtopo.output.programs.languages import text
 from memtopo.plans.calls import named
@@ -142,6 +144,7 @@ def test_a_smaller_machine_refuses_what_it_lacks(run_inline: InlineRunner, tmp_p
     trace = made(run_inline, "four-gpu-kv", tmp_path)
     refused = run_inline("replay", trace, "--machine", "h200x2", "--json")
     assert refused.status == 1
+    assert not list(Draft202012Validator(schemas.schema("replay")).iter_errors(refused.document))
     difference = refused.document["difference"]
     assert difference["call"]["call"] == "cuDevicePrimaryCtxRetain"
     assert difference["error"] == "CUDA_ERROR_INVALID_DEVICE"
