@@ -13,6 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from memtopo.common.errors import UsageError
+from memtopo.common.text import printable
+from memtopo.common.units import shorten
 from memtopo.driver.functions import ADDRESSES, AT_ADDRESSES, OBJECTS, function
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
@@ -52,7 +55,7 @@ _BUILDING = {
 """Calls that a process can make only with what its own calls have made."""
 
 DEFAULT_POOL = ("device_get_default_mem_pool", "device_get_mem_pool", "device_set_mem_pool")
-_PAGE = 4096
+_PAGE, _LONGEST = 4096, 300
 _UNKNOWN = "of what no call of the record has made"
 
 
@@ -119,9 +122,8 @@ class Player:
         try:
             if call.method in DEFAULT_POOL:
                 return self._play_default_pool(call)
-            method, given = self._as_protocol(call)
             with self._in_context(call):
-                return self._made(call, method, self._arguments(call, method, given, shared))
+                return self._made(call, *self._translated(call, shared))
         except DriverError as error:
             return Played(error.name, error.reason)
         except LeftOut as left_out:
@@ -182,6 +184,15 @@ class Player:
 
     # Arguments
 
+    def _translated(self, call: TracedCall, shared: Handle | None) -> tuple[str, dict[str, Any]]:
+        """Method and arguments for the driver. Raises `LeftOut`, `_Missing`, and `UsageError` for a damaged call."""
+        try:
+            method, given = self._as_protocol(call)
+            return method, self._arguments(call, method, given, shared)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            message = f"call {call.number} of the record does not have the arguments of {call.call}: {call.arguments}"
+            raise UsageError(shorten(printable(message), _LONGEST)) from error
+
     def _arguments(
         self, call: TracedCall, method: str, given: Mapping[str, Any], shared: Handle | None
     ) -> dict[str, Any]:
@@ -237,7 +248,10 @@ class Player:
 
     def _registered(self, address: int, size: int) -> int:
         """Return memory of this process in place of that which a program registers."""
-        memory = mmap.mmap(-1, size + _PAGE)
+        try:
+            memory = mmap.mmap(-1, size + _PAGE)
+        except (OSError, OverflowError) as error:
+            raise LeftOut("there is no such memory here") from error
         start = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + address % _PAGE
         self._memory[start] = memory
         self._placed.add(address, _Placed(address, size, start))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import lzma
+import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from memtopo.common.errors import UsageError
 from memtopo.drivers.target import resolve
 from memtopo.output import schemas
 from memtopo.output.programs import recorded_program
@@ -158,6 +161,24 @@ def test_calls_that_memtopo_does_not_have_are_counted_and_named(run_inline: Inli
     assert [(each.function, each.calls) for each in found.left_out if "does not have it" in each.reason] == [
         ("cuCtxEnablePeerAccess", 1)
     ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_record_is_replayed_or_refused(tmp_path: Path, seed: int) -> None:
+    chosen = random.Random(seed)
+    file = tmp_path / "damaged.jsonl"
+    head, *lines = lzma.decompress((RECORDS[0].parent / "torch-expandable.jsonl.xz").read_bytes()).decode().splitlines()
+    for _ in range(40):
+        changed = [json.loads(line) for line in lines]
+        for _ in range(3):
+            line = chosen.choice(changed)
+            held = chosen.choice([line, line["arguments"]]) if isinstance(line.get("arguments"), dict) else line
+            if held:
+                key = chosen.choice([*held])
+                held[key] = chosen.choice([None, -1, 0, 1 << 70, "x", [], {}, {"location": "gpu9"}, True, 2.5])
+        file.write_text("".join(f"{each}\n" for each in (head, *map(json.dumps, changed))))
+        with suppress(UsageError):
+            replay(read_record([file]), resolve("h100x1"))
 
 
 def test_processes_pass_their_handles_on(run_inline: InlineRunner, tmp_path: Path) -> None:
