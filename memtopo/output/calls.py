@@ -218,7 +218,7 @@ def replay_page(found: Replay) -> Page:
     different = [_different(found.difference)] if found.difference else []
     where = f"on {humanize.machine(found.machine)}"
     parts = [*different, *left_out, *sections(Pairs(sums)), *notes(others)]
-    verdict = Toned("a call ends otherwise than in the record", "bad") if different else _AGREES
+    verdict = Toned("error: a call ends otherwise than in the record", "bad") if different else _AGREES
     return Page("replay", found.record, where, sections=parts, verdict=verdict)
 
 
