@@ -21,7 +21,7 @@ from memtopo import language
 from memtopo.common.errors import UsageError
 from memtopo.common.units import NotADuration, parse_duration
 from memtopo.diagnostics.messages import choose
-from memtopo.driver.trace import is_record
+from memtopo.driver.trace_files import is_record
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
 from memtopo.language import Document
