@@ -180,7 +180,7 @@ MOST_COMBINATIONS = 1000
 
 
 class Settings(NamedTuple):
-    """Values of parameters by name: those that were typed, and those of variables, which several specs may use."""
+    """Values of parameters by name, from options and from variables, which several specs may use."""
 
     typed: Mapping[str, str]
     variables: Mapping[str, str]

@@ -139,7 +139,7 @@ def merged_report(
     )
     if failed is None or ending[1]:
         return report
-    code = getattr(failed.error, "exit_code", Exit.FAILED)
+    code = failed.error.exit_code if isinstance(failed.error, MemtopoError) else Exit.FAILED
     return replace(report, outcome="failed", exit_code=code, failure=failure_of(failed, request))
 
 
