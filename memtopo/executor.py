@@ -197,7 +197,7 @@ class Execution:
         """
         try:
             if self.context:  # not a `with` for each step: it takes as long as all else between two calls
-                verb = (step.undo_verb or step.verb) if undo else step.verb
+                verb = (step.undoing.verb or step.verb) if undo else step.verb
                 self.context.at(verb, step.describe().subject, undo=undo)
             (call or (step.undo if undo else step.do))(self.driver, self.layout)
         except Exception as error:

@@ -86,6 +86,7 @@ class Plan:
             for label, plan in own
         )
         members = tuple(folding.processes(each))
+        steps = [step for plan in (self, *self.processes.values()) for step in plan.steps]
         counted = [(1, row) for row in rows] + [(member.count, row) for member in members for row in member.rows]
         return PlanSummary(
             name=self.name,
@@ -93,7 +94,7 @@ class Plan:
             memory=self.memory,
             reserved=sum(n * row.bytes_each * row.calls for n, row in counted if row.phase == Phase.RESERVE),
             calls=sum(n * row.calls for n, row in counted),
-            teardown_calls=sum(1 for plan in (self, *self.processes.values()) for step in plan.steps if step.undo_call),
+            teardown_calls=sum(1 for step in steps if step.undoing.call),
             notes=self.notes,
             choices=self.choices,
             warnings=warnings,

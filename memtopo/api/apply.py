@@ -51,7 +51,7 @@ def applied(
 
     `bind` maps the names of external holders in the spec to the path of a socket, or to a command as a list of words,
     which runs until the end and serves at the path in its MEMTOPO_SOCKET. `allow_uids` are other users whose layouts
-    may be imported. `params` are values of the spec's parameters, in place of those that it declares. The initial
+    may be imported. `params` are values of the spec's parameters, in place of the declared ones. The initial
     contents of the memory are undefined.
 
     Entering raises `InvalidSpec` with all diagnostics, `Unavailable` if there is no such machine, `Unsuitable` if the

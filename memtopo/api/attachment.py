@@ -24,7 +24,7 @@ from memtopo.api.imports import (
     lent_ranges,
 )
 from memtopo.api.live import Live, LiveContext
-from memtopo.api.memory import Shape, ViewPart, extents, unknown
+from memtopo.api.memory import ViewPart, determines_size, unknown
 from memtopo.api.session import OwnSession, Session, uuids
 from memtopo.api.specs import MachineLike, plan_spec, resolved
 from memtopo.api.views import View
@@ -128,7 +128,7 @@ class Attached(Live):
         if offer.lends:
             where = ", ".join(lent_ranges(self.exports)) or "a range: attach(reserve=…)"
             raise Unsuitable(f"export {name!r} lends chunks", hint=f"map them in {where}, and view them there")
-        if found in self._importer.reserve and part.get("size") is None and not _definite(part.get("shape")):
+        if found in self._importer.reserve and part.get("size") is None and not determines_size(part.get("shape")):
             part["size"] = offer.size * offer.count - part.get("offset", 0)
         chunks = self.range if found == name else self.chunk
         others = {"buffer": self.buffer, "allocation": self.allocation, "memory": self.external, "shm": self.pinned}
@@ -316,15 +316,9 @@ def attach(
     `writing`, `committed` or `uncommitted` if the wait was in vain), `Unavailable`, `Unsuitable`, also for another
     digest, `InvalidSpec` if this machine cannot import an export, and `NotApplied` after everything was undone.
     """
-    if role not in get_args(Role):
-        raise UsageError(f"role {shorten(str(role))!r} is not a role", hint="write 'reader' or 'writer'")
-    requested, seconds = [exports] if isinstance(exports, str) else exports, _seconds(wait)
-    where = _endpoint(os.fspath(layout), None if socket is None else os.fspath(socket))
-    sizes = {name: _bytes(size) for name, size in (reserve or {}).items()}
-
-    def terms() -> AttachTerms:
-        return AttachTerms(requested, role, time.monotonic() + seconds, expect)
-
+    _require_role(role)
+    terms = partial(AttachTerms.within, _seconds(wait), _named(exports), role, expect)
+    where, sizes = _endpoint(layout, socket), {name: _bytes(size) for name, size in (reserve or {}).items()}
     build = partial(_build, where, terms, device, access, machine, allow_uids, on_change, sizes, reattach=reattach)
     return Attachment(build)
 
@@ -343,9 +337,17 @@ def dma_bufs(
     `allow_uids` are as for `attach`. Entering raises `NoLayout`, `ExchangeError`, and `Unsuitable` for an export that
     does not exist or is not via dmabuf.
     """
-    requested = [exports] if isinstance(exports, str) else exports
-    where = _endpoint(os.fspath(layout), None if socket is None else os.fspath(socket))
-    return DmaBufs(where, requested, _seconds(wait), allow_uids)
+    return DmaBufs(_endpoint(layout, socket), _named(exports), _seconds(wait), allow_uids)
+
+
+def _require_role(role: str) -> None:
+    if role not in get_args(Role):
+        raise UsageError(f"role {shorten(str(role))!r} is not a role", hint="write 'reader' or 'writer'")
+
+
+def _named(exports: Collection[str] | None) -> Collection[str] | None:
+    """Names of exports, of which a caller may give one as a text."""
+    return [exports] if isinstance(exports, str) else exports
 
 
 def _prefixes(name: str) -> list[str]:
@@ -373,18 +375,12 @@ def _require_element(offer: Offer, export: str, name: str) -> None:
     raise Unsuitable(message, hint=hint)
 
 
-def _definite(shape: Shape) -> bool:
-    """Return whether a shape determines the size of a view."""
-    return shape is not None and -1 not in (extents(shape) or ())
-
-
-def _endpoint(layout: str, folder: str | None) -> Endpoint:
+def _endpoint(layout: str | os.PathLike[str], socket: str | os.PathLike[str] | None) -> Endpoint:
     """Endpoint of a layout, by its name or the path of its socket. Raises `UsageError`."""
+    name, folder = os.fspath(layout), None if socket is None else os.fspath(socket)
     if folder is not None and not is_folder(folder):
         raise UsageError(f"socket={folder!r} is no folder", hint="name the path of a socket in place of the layout")
-    if "/" in layout:
-        return endpoint(socket=layout)
-    return usual_endpoint(layout, folder)
+    return endpoint(socket=name) if "/" in name else usual_endpoint(name, folder)
 
 
 def _bytes(size: str | int) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from memtopo.driver.trace import create_record
+from memtopo.driver.trace_files import create_record
 from memtopo.native.injection import Stacks, start_capture, stop_capture, write_mark
 from memtopo.plans.trace import TracedCall, TraceFile, read_traces
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from types import MappingProxyType
@@ -76,7 +75,7 @@ class DmaBufs:
         if self._client is not None:
             raise Unsuitable("dma-bufs can be entered only once; call the function again for others")
         with ExitStack() as stack:
-            terms = AttachTerms(self._requested, "reader", time.monotonic() + self._seconds, None)
+            terms = AttachTerms.within(self._seconds, self._requested)
             self._client = client = stack.enter_context(terms.connect(self._where, self._allowed))
             stack.callback(self._close)
             self.exports = MappingProxyType(_chosen(client.offers(), self._requested, self._where.path))
@@ -102,7 +101,7 @@ class DmaBufs:
         return self._open.get(name, ())
 
     def take(self, name: str) -> tuple[DmaBuf, ...]:
-        """Open the dma-bufs of an export anew, after `let_go`; those that are open are closed.
+        """Open the dma-bufs of an export anew, after `let_go`; open ones are closed.
 
         Raises `ExchangeError`, with the code `absent` if it has no memory in the present state of the layout.
         """

@@ -324,7 +324,7 @@ def _unmapping(offset: int, size: int, *, release: bool) -> UnmapRequest:
 
 
 class ElasticChunks:
-    """Elastic chunks of a layout, by the name of their entry: those that exist, mapped or not."""
+    """Existing elastic chunks of a layout, mapped or not, by the name of their entry."""
 
     __slots__ = ("_memory", "name")
 

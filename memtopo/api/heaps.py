@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
-from memtopo.api.memory import Shape, ViewRequest, whole_number
+from memtopo.api.memory import Shape, ViewRequest, determines_size, whole_number
 from memtopo.common.units import exact
 from memtopo.driver.types import HandleType
 from memtopo.native import NoLibrary
@@ -104,11 +104,9 @@ class Heap:
         holding = (each for each in self.allocations if each.address <= address < each.address + each.size)
         if (found := next(holding, None)) is None:
             raise Unsuitable(f"heap {self.name!r}: nothing is allocated at {address:#x}")
-        request = ViewRequest.of(dtype, shape, address - content.base, size, device)
-        if size is None and (shape is None or -1 in (shape if isinstance(shape, tuple | list) else (shape,))):
-            whole = found.address + found.size - address
-            request = ViewRequest.of(dtype, shape, address - content.base, whole, device)
-        return self._memory.view(self.name, request)
+        if size is None and not determines_size(shape):
+            size = found.address + found.size - address
+        return self._memory.view(self.name, ViewRequest.of(dtype, shape, address - content.base, size, device))
 
     def export(self, address: int, via: Literal["fd", "fabric"] = "fd") -> int | bytes:
         """Return a shareable handle of an allocation, with which another process maps its memory.

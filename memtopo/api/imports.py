@@ -48,21 +48,13 @@ def importing_spec(
         "memtopo": 1, "name": name if NAME.fullmatch(name) else HOLDER,
         "ranges": {}, "map": {}, "access": {}, "imports": {}, "external": {}, "pinned": {},
     }  # fmt: skip
+    own = None if device is None else device_name(device, gpus)
     for entry, offer in zip(entry_names(offers).values(), offers.values(), strict=True):
         locations = _locations(offer, gpus)
-        if offer.kind == "memory":
-            found["external"][entry] = _external(offer, locations[0])
-            continue
-        if offer.kind == "shm":
-            found["pinned"][entry] = _pinned(offer, "gpu0" if device is None else device_name(device, gpus))
-            continue
-        counted = offer.count > 1 or offer.name in reserve or offer.lends is not None
-        found["imports"][entry] = _import(offer, locations, counted=counted)
-        if offer.kind == "allocation" and device is not None:
-            found["imports"][entry] |= _access(device_name(device, gpus), locations)
+        section, declared = _entry(offer, locations, own, reserved=offer.name in reserve)
+        found[section][entry] = declared
         if offer.kind == "chunk":
-            users = _users(locations) if device is None else [device_name(device, gpus)]
-            granted = dict.fromkeys(users, access[offer.name])
+            granted = dict.fromkeys(_users(locations) if own is None else [own], access[offer.name])
             for label, size in _ranges(entry, offer, offers, reserve).items():
                 found["access"].setdefault(label, {}).update(granted)
                 found["ranges"].setdefault(label, {"size": exact(size)})
@@ -71,6 +63,20 @@ def importing_spec(
                 else:
                     found["map"][label] = [entry]
     return found
+
+
+def _entry(offer: Offer, locations: Sequence[str], device: str | None, *, reserved: bool) -> tuple[str, dict[str, Any]]:
+    """Section and entry of an offer. A `device` is one that the caller has named for access."""
+    if offer.kind == "memory":
+        return "external", _external(offer, locations[0])
+    if offer.kind == "shm":
+        source = {"from": f"{HOLDER}/{offer.name}", "size": exact(offer.size)}
+        return "pinned", {**source, "accessed_by": "gpu0" if device is None else device}
+    declared = _import(offer, locations, counted=offer.count > 1 or reserved or offer.lends is not None)
+    # No access is declared for the only location that imported pools are at.
+    if offer.kind == "allocation" and device is not None and _users(locations) != _users([device]):
+        declared["accessed_by"] = device
+    return "imports", declared
 
 
 def _ranges(entry: str, offer: Offer, offers: Mapping[str, Offer], reserve: Mapping[str, int]) -> dict[str, int]:
@@ -115,8 +121,8 @@ def _import(offer: Offer, locations: Sequence[str], *, counted: bool) -> dict[st
     placed = {"location": list(locations), "pool": list(locations), "device": locations[0]}
     declared: dict[str, Any] = {**placed, "size": exact(offer.size)}
     count: dict[str, Any] = {"count": {"max": offer.count} if offer.lends else offer.count} if counted else {}
-    kind = EXPORTABLE[offer.kind]
-    keys = [*kind.import_keys, *(["parts"] if "parts" in kind.optional_keys and offer.parts else [])]
+    required, optional = EXPORTABLE[offer.kind].import_keys
+    keys = [*required, *(["parts"] if "parts" in optional and offer.parts else [])]
     declared["parts"] = {part.name: exact(part.size) for part in offer.parts}
     return {"from": f"{HOLDER}/{offer.name}", "via": offer.via, **{key: declared[key] for key in keys}, **count}
 
@@ -139,15 +145,6 @@ def _ordinal(offer: Offer, uuid: str, gpus: Sequence[str]) -> str:
         message = f"export {offer.name!r} is on a GPU that this process does not have ({uuid})"
         raise Unsuitable(message, hint="look at CUDA_VISIBLE_DEVICES; in the holder it is " + offer.location)
     return f"gpu{gpus.index(uuid)}"
-
-
-def _pinned(offer: Offer, device: str) -> dict[str, Any]:
-    return {"from": f"{HOLDER}/{offer.name}", "size": exact(offer.size), "accessed_by": device}
-
-
-def _access(device: str, locations: Sequence[str]) -> dict[str, str]:
-    """Access of a device to imported pools; none is declared for the only location that they are at."""
-    return {} if _users(locations) == _users([device]) else {"accessed_by": device}
 
 
 def _users(locations: Sequence[str]) -> list[str]:
@@ -224,6 +221,13 @@ class AttachTerms:
     role: Role
     until: float
     expect: str | None
+
+    @classmethod
+    def within(
+        cls, seconds: float, exports: Collection[str] | None = None, role: Role = "reader", expect: str | None = None
+    ) -> AttachTerms:
+        """Return the terms of an attachment that waits for some seconds from now on."""
+        return cls(exports, role, time.monotonic() + seconds, expect)
 
     @property
     def left(self) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -96,8 +95,13 @@ class _Options:
     socket: str | None
     on_lost: OnLost
 
+    @property
+    def _world(self) -> int | None:
+        """Number of processes of the launcher that has numbered this one; None if none is known."""
+        return self.process.world if isinstance(self.process, Rank) else None
+
     def build(self, resources: ExitStack) -> JoinedLayout:
-        """Build the part of this process, together with all others, or beside those that are held."""
+        """Build the part of this process, together with all others, or beside the held ones."""
         loaded = load(self.spec, params=self.params)
         if not loaded.spec.processes:
             raise Unsuitable(f"{loaded.name} has no processes", hint="memtopo.applied builds it in this process")
@@ -114,11 +118,11 @@ class _Options:
             raise NotJoined(f"process {name!r} is held", hint=f"'memtopo apply {loaded.document.name} --hold' has it")
         joining = [each for each in loaded.spec.labels if each.partition(".")[0] not in loaded.spec.held_processes]
         try:
-            require_place(self.process, self.process, getattr(self.process, "world", None), joining)
+            require_place(self.process, self.process, self._world, joining)
         except NotComplete as error:
             raise NotJoined(error.message, hint=error.hint) from None
         part = HeldPart(loaded, str(self.process), resolved(self.machine), held, self.on_lost)
-        terms = AttachTerms(None, "reader", time.monotonic() + self.timeout, None)
+        terms = AttachTerms.within(self.timeout)
         with ExitStack() as stack:
             client = terms.connect(held, ())
             stack.callback(client.close)
@@ -155,7 +159,7 @@ class _Options:
             gpus=() if target.simulated else tuple(uuids(target.open())),
             check=self.check,
             timeout=self.timeout,
-            world=getattr(self.process, "world", None),
+            world=self._world,
         )
 
 

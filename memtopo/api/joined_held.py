@@ -1,4 +1,4 @@
-"""A process that joins a held layout by itself: its part is built beside those that are held, and ends alone."""
+"""A process that joins a held layout by itself: its part is built beside the held processes, and ends alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from memtopo.sharing.status import Notice
 
 
 class HeldSession(OwnSession):
-    """Part of a layout that this process has beside those that are held. Its states are those of this part."""
+    """Part of a layout that this process has beside the held processes. Its states are those of this part."""
 
     def change(self, spec: SpecLike, check: Check, params: Params | None = None) -> Checks:
         del spec, check, params

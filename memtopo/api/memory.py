@@ -339,10 +339,11 @@ class ViewRequest:
 
     def span(self, what: str, whole: int) -> tuple[int, int]:
         """Return start and end within `whole` bytes. Raises `Unsuitable` if the view is empty or exceeds them."""
-        definite = self.shape is not None and -1 not in self.shape
         size = self.size
         if size is None:
-            size = math.prod(self.shape or ()) * self.dtype.itemsize if definite else whole - self.offset
+            size = whole - self.offset
+            if determines_size(self.shape):
+                size = math.prod(self.shape or ()) * self.dtype.itemsize
         if self.offset < 0 or size <= 0 or self.offset + size > whole:
             requested = f"bytes {self.offset:,} to {self.offset + size:,}"
             hint = f"all of it is {whole // self.dtype.itemsize:,} elements of {self.dtype.name}"
@@ -368,6 +369,11 @@ def _possible(shape: tuple[int, ...], elements: int) -> str:
     """Shape of so many elements: a last extent that divides them stays, and all else is one dimension."""
     last = shape[-1] if shape else -1
     return f"(-1, {last})" if len(shape) > 1 and last > 0 and elements % last == 0 else f"({elements},)"
+
+
+def determines_size(shape: Shape) -> bool:
+    """Return true if a shape determines the size of a view."""
+    return shape is not None and -1 not in (extents(shape) or ())
 
 
 def extents(shape: Shape) -> tuple[int, ...] | None:

@@ -62,7 +62,7 @@ MachinesLike = MachineLike | Mapping[str, MachineLike]
 def load(spec: SpecLike, *, params: Params | None = None) -> Loaded:
     """Read a spec and check each of its entries; no machine is needed.
 
-    `params` are values of the spec's parameters, in place of those that it declares. Raises `InvalidSpec` with all
+    `params` are values of the spec's parameters, in place of the declared ones. Raises `InvalidSpec` with all
     diagnostics.
     """
     if isinstance(spec, Loaded) and not params:

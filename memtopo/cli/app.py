@@ -187,7 +187,7 @@ def _document(error: MemtopoError, arguments: Sequence[str]) -> int:
 
 def _write_failure(error: MemtopoError, words: Sequence[str]) -> None:
     """Write an error to the file of `--report`, if the command line of an apply or a probe has it."""
-    from memtopo.cli.results import VARIABLES, write_error  # likewise
+    from memtopo.cli.results import VARIABLES, write_error  # as above
 
     if words[:1] and words[0] in VARIABLES:
         named = option_values(words, "--report")

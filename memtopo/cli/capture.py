@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 
 from memtopo.cli.options import argument, option
 from memtopo.common.errors import Exit, MemtopoError, UsageError, signal_status
-from memtopo.driver.trace import HEAD, create_record
+from memtopo.driver.trace_files import HEAD, create_record
 from memtopo.native.injection import RECORD, Injection, Stacks, require_stacks, working_cupti
 from memtopo.output import plain
 

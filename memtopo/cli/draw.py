@@ -23,7 +23,7 @@ from memtopo.cli.results import write
 from memtopo.cli.specs import load, print_diagnostics
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import unknown_state
-from memtopo.driver.trace import is_record
+from memtopo.driver.trace_files import is_record
 from memtopo.geometry import Geometry
 from memtopo.kinds.states.geometry import in_state, state_names
 from memtopo.output import humanize, json, plain

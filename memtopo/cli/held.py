@@ -14,7 +14,7 @@ from memtopo.cli import options
 from memtopo.cli.options import AllowUid, AsJson, LayoutName, LayoutOrRecord, Socket, argument, option
 from memtopo.cli.results import pages, show
 from memtopo.common.errors import Exit, MemtopoError, UsageError
-from memtopo.driver.trace import is_record
+from memtopo.driver.trace_files import is_record
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
 from memtopo.sharing.client import Client, connect

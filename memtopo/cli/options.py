@@ -21,7 +21,7 @@ from memtopo import language
 from memtopo.common.errors import UsageError
 from memtopo.common.units import NotADuration, parse_duration
 from memtopo.diagnostics.messages import choose
-from memtopo.driver.trace import is_record
+from memtopo.driver.trace_files import is_record
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
 from memtopo.language import Document
@@ -180,7 +180,7 @@ MOST_COMBINATIONS = 1000
 
 
 class Settings(NamedTuple):
-    """Values of parameters by name: those that were typed, and those of variables, which several specs may use."""
+    """Values of parameters by name, from options and from variables, which several specs may use."""
 
     typed: Mapping[str, str]
     variables: Mapping[str, str]

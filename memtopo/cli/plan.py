@@ -18,7 +18,7 @@ from memtopo.cli.results import pages, save, save_in_folder, show
 from memtopo.cli.specs import load, loaded_on, print_diagnostics, valid
 from memtopo.common.errors import Exit, UsageError
 from memtopo.diagnostics.messages import not_awake
-from memtopo.driver.trace import is_record
+from memtopo.driver.trace_files import is_record
 from memtopo.drivers.target import Target, recorded
 from memtopo.geometry import Geometry
 from memtopo.language import Document, SpecText
@@ -341,7 +341,7 @@ def diff_command(
     within: Within = "0%",
     as_json: AsJson = False,
 ) -> int:
-    """Show what a change from one spec to another would do; or how the memory in a record differs from a spec.
+    """Show what a change to another spec would do, or how a record differs from a spec.
 
     Addresses, handles and bytes of what both have stay. The exit status is 1 if anything differs.
     """

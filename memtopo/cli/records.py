@@ -7,7 +7,7 @@ from typing import Annotated
 from memtopo.cli.options import At, argument, option
 from memtopo.cli.results import require_replaceable, write
 from memtopo.common.errors import UsageError
-from memtopo.driver.trace import is_record
+from memtopo.driver.trace_files import is_record
 from memtopo.output import plain
 
 RecordFile = Annotated[str, argument("RECORD", "A record of 'memtopo capture' or 'memtopo apply --trace'.")]

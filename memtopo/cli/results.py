@@ -95,14 +95,14 @@ def require_replaceable(output: str, own: re.Pattern[bytes], why: str = "memtopo
 def remove(output: str, own: re.Pattern[bytes]) -> None:
     """Remove a file of memtopo, if it is one."""
     with suppress(OSError):
-        if os.path.isfile(output) and own.match(_start(output)):  # noqa: PTH113 likewise
-            os.unlink(output_path(output))  # noqa: PTH108 likewise
+        if os.path.isfile(output) and own.match(_start(output)):  # noqa: PTH113 as above
+            os.unlink(output_path(output))  # noqa: PTH108 as above
 
 
 def _start(file: str) -> bytes:
     """First bytes of a file; none if it cannot be read."""
     try:
-        with open(file, "rb") as opened:  # noqa: PTH123 likewise
+        with open(file, "rb") as opened:  # noqa: PTH123 as above
             return opened.read(128)
     except OSError:
         return b""
@@ -116,7 +116,7 @@ def write(output: str, document: str) -> None:
     """
     try:
         target = output_path(output)
-        if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 likewise
+        if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 as above
             write_pipe(target, document.encode())
         else:
             _replace(target, document)
@@ -131,12 +131,12 @@ def _replace(target: str, document: str) -> None:
     fd = os.open(temporary if target else target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with suppress(FileNotFoundError):
-            os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))  # noqa: PTH116 likewise
+            os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))  # noqa: PTH116 as above
         with os.fdopen(fd, "w", encoding="utf-8") as written:
             written.write(document)
-        os.replace(temporary, target)  # noqa: PTH105 likewise
+        os.replace(temporary, target)  # noqa: PTH105 as above
     except BaseException:
-        os.unlink(temporary)  # noqa: PTH108 likewise
+        os.unlink(temporary)  # noqa: PTH108 as above
         raise
 
 

@@ -97,11 +97,16 @@ def validate_command(
         raise
     outputs.write(checked)
     if target.NONE in validation.targets:
-        from memtopo.rules.validation import NOT_CHECKED
-
-        subjects = (f"{subject} ({' to '.join(codes)})" for subject, codes in NOT_CHECKED)
-        plain.print_message(f"not checked without a machine, with what depends on it: {'; '.join(subjects)}")
+        _print_not_checked()
     return Exit.OK if checked.ok else Exit.INVALID
+
+
+def _print_not_checked() -> None:
+    """Print the subjects of rules that need a machine to stderr."""
+    from memtopo.rules.validation import NOT_CHECKED
+
+    subjects = (f"{subject} ({' to '.join(codes)})" for subject, codes in NOT_CHECKED)
+    plain.print_message(f"not checked without a machine, with what depends on it: {'; '.join(subjects)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that request the end of a program."""
 
 TERMINAL = (signal.SIGINT, signal.SIGHUP)
-"""Those that a terminal sends to a process and its children: Ctrl-C, and the end of the session."""
+"""Signals that a terminal sends to a process and its children: Ctrl-C, and the end of the session."""
 
 
 class deferred:  # noqa: N801  # used like a function
@@ -80,7 +80,7 @@ def signal_wakeup() -> Iterator[socket.socket | None]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)  # noqa: FBT003 the signature is the library's
-        theirs.setblocking(False)  # noqa: FBT003 likewise
+        theirs.setblocking(False)  # noqa: FBT003 as above
         try:
             before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
         except ValueError:

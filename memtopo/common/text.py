@@ -73,7 +73,7 @@ def only_near(word: str, known: Iterable[str], *, sure: float = 0.7) -> str | No
     candidates = list(known)
     if same := [name for name in candidates if name.lower() == word.lower()]:
         return same[0] if len(same) == 1 else None
-    from difflib import SequenceMatcher, get_close_matches  # noqa: PLC0415 likewise
+    from difflib import SequenceMatcher, get_close_matches  # noqa: PLC0415 as above
 
     near = get_close_matches(word[:64], candidates, n=2)
     best, second = ([SequenceMatcher(None, each, word).ratio() for each in near] + [0.0, 0.0])[:2]

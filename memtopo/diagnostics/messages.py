@@ -41,22 +41,22 @@ def first(found: Iterable[Diagnostic]) -> list[Diagnostic]:
     return reported
 
 
-def likewise(found: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return diagnostics with those that differ by nothing but their GPU as one, which names all of the GPUs."""
-    alike: dict[object, dict[str, Diagnostic]] = {}
+def merged_by_gpu(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Return diagnostics; ones that differ in nothing but their GPU are one, which names all of the GPUs."""
+    equal: dict[object, dict[str, Diagnostic]] = {}
     for each in found:
         gpus = {*_GPU.findall("\n".join((each.message, *each.notes)))}
         gpu = gpus.pop() if len(gpus) == 1 else ""
         same = each._replace(message=_GPU.sub("", each.message), notes=tuple(_GPU.sub("", note) for note in each.notes))
-        alike.setdefault(same if gpu else each, {}).setdefault(gpu, each)
-    return [_of_gpus([*each], *each.values()) for each in alike.values()]
+        equal.setdefault(same if gpu else each, {}).setdefault(gpu, each)
+    return [_of_gpus([*each], *each.values()) for each in equal.values()]
 
 
 def _of_gpus(gpus: Sequence[str], first: Diagnostic, *others: Diagnostic) -> Diagnostic:
     if not others:
         return first
     if gpus[0] in first.message:
-        return first._replace(notes=(*first.notes, f"likewise on {', '.join(gpus[1:])}"))
+        return first._replace(notes=(*first.notes, f"the same on {', '.join(gpus[1:])}"))
     return first._replace(notes=tuple(_GPU.sub(", ".join(gpus), note) for note in first.notes))
 
 
@@ -73,7 +73,7 @@ def choose(word: str, known: Sequence[str]) -> str:
 
 
 def unknown_state(layout: str, state: str, states: Sequence[str]) -> tuple[str, str | None]:
-    """Message and hint for a state that a layout does not have; `states` are those that it has, `awake` among them."""
+    """Message and hint for a state that a layout does not have; `states` are its states, `awake` among them."""
     if len(states) == 1:
         return f"layout {layout!r} has no states", None
     return f"there is no state {shorten(state)!r}", choose(state, states[:LISTED])

@@ -264,14 +264,14 @@ def _properties(value: Properties) -> Mapping[str, Any]:
     }
 
 
-def _pool_properties(value: PoolProperties) -> Mapping[str, Any]:
-    return {"location": str(value.location), "handles": list(value.handles.words), "max_size": value.max_size}
-
-
 _ENCODERS: dict[type, Callable[[Any], Any]] = {
     bool: bool,
     Properties: _properties,
-    PoolProperties: _pool_properties,
+    PoolProperties: lambda pool: {
+        "location": str(pool.location),
+        "handles": list(pool.handles.words),
+        "max_size": pool.max_size,
+    },
     Grant: lambda grant: {"location": str(grant.location), "access": grant.access.word},
     Location: str,
     bytes: digest,

@@ -157,15 +157,10 @@ class Driver(Protocol):
         """Bind `size` bytes of a chunk to a multicast object; waits until all GPUs of its team are added (fact 87)."""
 
     def multicast_bind_addr(self, handle: int, offset: int, address: int, size: int, flags: int = 0) -> None:
-        """Bind `size` bytes of the chunk that is mapped at an address, likewise (fact 87)."""
+        """Bind `size` bytes of the chunk that is mapped at an address, as `multicast_bind_mem` does (fact 87)."""
 
     def multicast_unbind(self, handle: int, device: int, offset: int, size: int) -> None:
         """Unbind what a GPU has bound; offset and size are those of the bind (fact 87)."""
-
-    def multicast_get_granularity(
-        self, devices: int, size: int, handles: HandleType, *, recommended: bool = False
-    ) -> int:
-        """Minimum or recommended granularity, in bytes, of such a multicast object and its offsets (fact 87)."""
 
     def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
         """Export mapped or allocated memory as a new dma-buf, in whole pages of the host; returns its descriptor.
@@ -240,7 +235,7 @@ class Driver(Protocol):
         """
 
     def mem_pool_export_pointer(self, address: int) -> bytes:
-        """64 bytes that name an allocation of a pool to those that have imported the pool (fact 82)."""
+        """64 bytes that name an allocation of a pool to processes that have imported the pool (fact 82)."""
 
     def mem_pool_import_pointer(self, pool: int, data: bytes) -> int:
         """Import one allocation of an imported pool; returns its address here (fact 82).

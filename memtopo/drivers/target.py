@@ -214,7 +214,7 @@ def ordinals(own: Sequence[str], every: Sequence[str]) -> tuple[int, ...]:
 
 
 def uuids(machine: Machine) -> list[str]:
-    """Return the UUIDs of a machine's GPUs as hex text: the recorded ones, or those that all its simulators use."""
+    """Return the UUIDs of a machine's GPUs as hex text: the recorded ones, or the ones that all its simulators use."""
     from memtopo.drivers.sim import SimDriver  # noqa: PLC0415
 
     with SimDriver(machine) as driver:

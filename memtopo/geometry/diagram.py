@@ -230,7 +230,7 @@ class Diagram:
     A multi-process layout has a diagram for each group of equal processes. Its own `memory` is the sum of theirs, its
     `flows` are all of theirs, and its marks begin with the name of the process that owns the memory: `server: w`. In a
     layout of one process, `flows` are those from outside. `choices` are the alternatives that the layout takes on the
-    machine, a line for each, with the reason; there is a line for the number of those that are left out.
+    machine, a line for each, with the reason; there is a line for the number of choices that are left out.
     """
 
     ranges: tuple[RangeDiagram, ...]

@@ -179,14 +179,9 @@ class Group:
         return Residence.FIXED
 
     @property
-    def largest(self) -> int | None:
-        """Largest number of objects that a program creates and releases while the layout exists; None if none does."""
-        return None
-
-    @property
     def growing(self) -> bool:
         """True if a program creates and releases objects while the layout exists."""
-        return self.largest is not None
+        return False
 
     @property
     def share_taken(self) -> TakenShare | None:
@@ -228,6 +223,11 @@ def has_size(size: Size, imported: Group, exported: Group) -> bool:
 def property_words(group: Group) -> tuple[str, ...]:
     """Properties of the memory of a group, besides handle types, that importers are told."""
     return group.properties[0].flags if isinstance(group, ChunkGroup) else ()
+
+
+def largest_count(group: Group) -> int:
+    """Largest number of objects of a group that may exist."""
+    return group.count if not isinstance(group, ChunkGroup) or group.limit is None else group.limit
 
 
 def largest_shares(group: Group) -> Mapping[Location, int]:
@@ -289,7 +289,7 @@ class ChunkGroup(Group):
         return {} if self.origin else self._share(self.count)
 
     def _share(self, count: int) -> Mapping[Location, int]:
-        """Number of the first chunks at each location, but those that are gone."""
+        """Number of the first chunks at each location, without chunks that are gone."""
         if not (self.gone and count):
             return round_robin(count, self.locations)
         found = Counter(round_robin(count, self.locations))
@@ -299,8 +299,8 @@ class ChunkGroup(Group):
         return found
 
     @property
-    def largest(self) -> int | None:
-        return self.limit
+    def growing(self) -> bool:
+        return self.limit is not None
 
     def largest_shares(self) -> Mapping[Location, int]:
         """Number of chunks that this process may create at each location."""

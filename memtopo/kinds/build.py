@@ -120,7 +120,7 @@ def _resolve(scope: Scope, stages: Iterable[ResolutionStage]) -> Iterator[Diagno
         for kind in _BY_STAGE[stage]:
             yield from kind.resolve(scope)
         if stage is ResolutionStage.MAPPED:
-            yield from EXPORTS.resolve_dma_bufs(scope)
+            yield from EXPORTS.resolve(scope, dma_bufs=True)
 
 
 def _joint_limits(scopes: Sequence[Scope]) -> Iterator[Diagnostic]:

@@ -1,4 +1,4 @@
-"""Device names: those that a spec declares, and the built-in gpu0, gpu1, ..., host and host:N."""
+"""Device names: names that a spec declares, and the built-in gpu0, gpu1, ..., host and host:N."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class ChunkSource(Protocol):
     def create(
         self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int
     ) -> tuple[Sequence[ElasticChunk], MemtopoError | None]:
-        """Have more chunks, which are not mapped, until a call fails; return those that exist, and the error."""
+        """Have more chunks, which are not mapped, until a call fails; return the new ones, and the error."""
         ...
 
     def release(
@@ -69,7 +69,7 @@ class ChunkSource(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ElasticChunkPool:
-    """Chunks of one elastic entry: those that exist, by number, and those of them that are not mapped (`free`).
+    """Existing chunks of one elastic entry by number, and the chunks that are not mapped (`free`).
 
     The first `kept` were created with the layout, and stay. At most `limit` exist at once.
     """
@@ -105,7 +105,7 @@ class ElasticChunkPool:
     def remove(self, chunk: ElasticChunk) -> None:
         """Remove a chunk that was released; its number is used again. `drop_removed` brings `free` up to date."""
         del self.created[chunk.number]
-        if not chunk.epoch:  # the holder numbers those that it lends
+        if not chunk.epoch:  # the holder numbers the chunks that it lends
             self._returned.append(chunk)
 
     def drop_removed(self) -> None:

@@ -46,6 +46,18 @@ IPC_OWN = "legacy IPC returns INVALID_CONTEXT (fact 31)"
 """Reason against an import via legacy IPC by the exporting process."""
 
 
+class ImportKeys(NamedTuple):
+    """Keys by which an import declares its objects.
+
+    `required` ones are all declared outside of the spec, and may be for a process of it. `optional` ones are `parts`,
+    `max` in the `count` of elastic chunks, which a holder lends and a program creates while the layout exists, and
+    `accessed_by` of objects with access of their own, which may be of the host.
+    """
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+
 class ExportKind(Kind):
     """Kind whose objects can be exported to other processes, and imported from them."""
 
@@ -53,14 +65,8 @@ class ExportKind(Kind):
     """Supported transports; messages suggest the first, which is the default of an import from outside of the spec."""
     trials: ClassVar[Mapping[Via, str]] = {}
     """Trials of a machine that show whether a transport works, apart from those of the kind's own rules."""
-    import_keys: ClassVar[tuple[str, ...]] = ("location", "size")
-    """Keys by which an import declares its objects: all of them outside of the spec, any of them from a process."""
-    optional_keys: ClassVar[tuple[str, ...]] = ()
-    """Keys of an import that few kinds have: `parts`, and `accessed_by` of objects with access of their own, which may
-    be of the host."""
+    import_keys: ClassVar[ImportKeys] = ImportKeys(("location", "size"))
     refusals: ClassVar[Refusals] = Refusals()
-    lends: ClassVar[bool] = False
-    """True if a holder may lend the objects, which a program then creates while the layout exists."""
 
     def handle_types(self, group: Group) -> tuple[str, ...]:
         """Transports that the objects of a group are created for."""

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 from memtopo.common.text import enumerated
 from memtopo.diagnostics.model import Diagnostic, Edit, InvalidValue, Label, Path
 from memtopo.driver.handles import Via
-from memtopo.geometry.groups import Group
+from memtopo.geometry.groups import Group, largest_count
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.alternatives import ACROSS, Support, chosen, elsewhere
 from memtopo.kinds.chunks import CHUNKS
@@ -152,15 +152,8 @@ class Exports(Kind):
     group = ExportGroup
     stage = ResolutionStage.EXPORTED
 
-    def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
-        """Resolve the exports that other processes import; dma-bufs follow after the mappings."""
-        return self._resolve(scope, dma_bufs=False)
-
-    def resolve_dma_bufs(self, scope: Scope) -> Iterator[Diagnostic]:
-        """Resolve exports via dmabuf, which need the mappings of all chunks."""
-        return self._resolve(scope, dma_bufs=True)
-
-    def _resolve(self, scope: Scope, *, dma_bufs: bool) -> Iterator[Diagnostic]:
+    def resolve(self, scope: Scope, *, dma_bufs: bool = False) -> Iterator[Diagnostic]:
+        """Resolve the exports to other processes, or those via dmabuf, which need the mappings of all chunks."""
         for name, entry in scope.spec.section(self.section).items():
             if (entry.via == DMABUF) is dma_bufs:
                 group = yield from attempt(self.resolve_entry, scope, entry, scope.spec.at(self.section, name))
@@ -175,7 +168,7 @@ class Exports(Kind):
             raise _missing(scope, path, kind, reference.name, entry)
         via = _via(scope, path, entry, group)
         _require_lent(path, entry, group)
-        first, stop = (0, largest) if (largest := group.largest) else indices(reference, group, where)
+        first, stop = (0, largest_count(group)) if group.growing else indices(reference, group, where)
         dma_buf = resolve_memory(scope, path, entry, group, (first, stop)) if via == DMABUF else None
         return ExportGroup(
             str(path[-1]),
@@ -382,7 +375,7 @@ def committed_processes(geometry: Geometry, machine: Machine) -> Iterator[Diagno
             if group := imports.get((label, export.name)):
                 message = f"export {export.name!r} is committed, and import {group.name!r} of the same spec is of it"
                 note = "processes of a spec import from one another while they are built, before anything is committed"
-                help = "import it in a process that joins those that are held, or attach to the held layout"
+                help = "import it in a process that joins the held processes, or attach to the held layout"
                 labels = (Label("imported here", group.path, "key"),)
                 yield Diagnostic("MT607", message, (*export.path, "commit"), labels=labels, notes=(note,), help=help)
             elif geometry.nodes:

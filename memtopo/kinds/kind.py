@@ -48,16 +48,18 @@ class ResolutionStage(IntEnum):
 
 
 class Words(NamedTuple):
-    """Words of messages for a section: the noun for one entry, and its objects in the plural.
+    """Words for a section: the noun for one entry, and its objects in the plural.
 
     `form` is an entry as a spec writes it, and `referred` the end of the message about an entry that the section cannot
-    refer to. A noun that is not `counted` has no article.
+    refer to. `drawn` is the word for an entry in the data of a diagram, empty if it is not drawn separately from
+    ranges. A noun that is not `counted` has no article.
     """
 
     noun: str
     plural: str
     form: str = ""
     referred: str = ""
+    drawn: str = ""
     counted: bool = True
 
     @property
@@ -87,8 +89,6 @@ class Kind:
     group: ClassVar[type[Group]] = Group
     """Class of the groups that its entries are resolved to."""
     stage: ClassVar[ResolutionStage] = ResolutionStage.OWN
-    drawn: ClassVar[str | None] = None
-    """Word for an entry in the data of a diagram, if it is drawn separately from ranges."""
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """Sections that cannot refer to its entries, each with a note and a help text."""
 
@@ -295,7 +295,7 @@ class Scope:
         yield from self.add_all(kind, {name: group})
 
     def add_all(self, kind: Kind, groups: Mapping[str, Group | None]) -> Iterator[Diagnostic]:
-        """Add the groups of several entries by name, likewise."""
+        """Add the groups of several entries by name, as `add` does for one."""
         if self._repeated is None:
             self._repeated = self._names_of_several()
         repeated = self._repeated if kind.keys is Keys.UNIQUE else ()

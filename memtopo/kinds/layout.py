@@ -58,7 +58,7 @@ class HandleSource:
     ) -> tuple[Sequence[LentBlock], int]:
         """Return some of `count` chunks that the holder lends to this process now, with handles as those of `take`.
 
-        With a key, they are those that were sealed under it, from number `first` on, and of that epoch if it is given;
+        With a key, they are ones that were sealed under it, from number `first` on, and of that epoch if it is given;
         their number in all is returned, too.
         """
         raise InternalError(f"no connection to {holder}, requested chunks of {export}")

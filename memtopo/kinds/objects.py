@@ -10,7 +10,7 @@ from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.geometry.groups import Group
 from memtopo.kinds.layout import Layout, LayoutTable
-from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, handles_tested
+from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, Undoing, handles_tested
 
 OWN = "this process's own"
 """Note of a plan about an object that a process imports from itself."""
@@ -86,7 +86,7 @@ class Alias(Step):
     opens: ClassVar[type[ObjectStep]]
     """Step that would import the object in another process."""
     phase = Phase.IMPORT
-    undo_verb = "forget alias"
+    undoing = Undoing(verb="forget alias")
     calls = 0
 
     @property
@@ -137,7 +137,7 @@ class TryExport(Step):
 
 
 def import_each(groups: Iterable[Group], opening: type[Any], alias: type[Alias]) -> Iterator[Step]:
-    """Yield the import of each object of some groups; those that this process has itself are used in its place."""
+    """Yield the import of each object of some groups; an object that this process has itself is used in its place."""
     for group in groups:
         for index in range(group.count if group.origin else 0):
             assert group.origin

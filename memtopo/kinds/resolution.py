@@ -113,7 +113,7 @@ def indices(reference: Reference, group: Group, path: Path, *, at: At = "value")
 
 
 def instances(key: str, group: Group, path: Path) -> tuple[int, int]:
-    """First index and end of the key of a section, which refers to a group; raises `Refused` likewise."""
+    """First index and end of the key of a section, which refers to a group. Raises `Refused` as `indices` does."""
     return (0, group.count) if key == group.name else indices(parse_reference(key), group, path, at="key")
 
 

@@ -10,7 +10,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
 from memtopo.kinds.layout import Layout, LayoutTable, current
-from memtopo.kinds.step import Finding, InChange, Phase, Step, StepDescription, context_name, kernels_name
+from memtopo.kinds.step import Finding, InChange, Phase, Step, StepDescription, Undoing, context_name, kernels_name
 
 
 class Wait(NamedTuple):
@@ -53,9 +53,8 @@ class RetainContext(DeviceStep):
 
     phase = Phase.OPEN
     verb = "retain context"
-    undo_verb = "release context"
     call = "cuDevicePrimaryCtxRetain"
-    undo_call = "cuDevicePrimaryCtxRelease"
+    undoing = Undoing("cuDevicePrimaryCtxRelease", "release context")
     provided = "context", "device"
 
     def do(self, driver: Driver, layout: Layout) -> None:
@@ -80,9 +79,8 @@ class LoadKernels(DeviceStep):
 
     phase = Phase.OPEN
     verb = "load kernels"
-    undo_verb = "unload kernels"
     call = "cuModuleLoadData"
-    undo_call = "cuModuleUnload"
+    undoing = Undoing("cuModuleUnload", "unload kernels")
     required: ClassVar = {"context": "device"}
 
     def do(self, driver: Driver, layout: Layout) -> None:
@@ -108,9 +106,8 @@ class CreateStream(DeviceStep):
 
     phase = Phase.CREATE
     verb = "create stream"
-    undo_verb = "destroy stream"
     call = "cuStreamCreate"
-    undo_call = "cuStreamDestroy"
+    undoing = Undoing("cuStreamDestroy", "destroy stream")
     provided = "stream", "device"
     required: ClassVar = {"context": "device"}
 
@@ -142,7 +139,7 @@ class Synchronize(DeviceStep):
     phase = Phase.SETTLE
     verb = "synchronize"
     call = "cuCtxSynchronize"
-    undo_call = "cuCtxSynchronize"
+    undoing = Undoing("cuCtxSynchronize")
     in_change = InChange(repeated=True)
 
     def do(self, driver: Driver, layout: Layout) -> None:
@@ -178,9 +175,8 @@ class Attach(Step):
 
     phase = Phase.IMPORT
     verb = "attach"
-    undo_verb = "detach"
     call = "connect"
-    undo_call = "close"
+    undoing = Undoing("close", "detach")
     provided = "holder", "holder"
 
     def do(self, driver: Driver, layout: Layout) -> None:

@@ -179,6 +179,16 @@ class InChange(NamedTuple):
     runs_on: bool = False
 
 
+class Undoing(NamedTuple):
+    """Undo of a step in a plan: its driver call, empty if the undo of another step ends it, and a verb.
+
+    The verb is empty if the plan of a change does not show the undo.
+    """
+
+    call: str = ""
+    verb: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One state-changing call, required by the spec's entry at `path`.
@@ -195,10 +205,7 @@ class Step:
     """Driver call of `do`; empty if `do` and `undo` have no effect, so that changes leave the step out."""
     in_change: ClassVar[InChange] = InChange()
     """Treatment of the step by a change of a layout."""
-    undo_verb: ClassVar[str] = ""
-    """Verb for the undo in the plan of a change; empty if such a plan does not show it."""
-    undo_call: ClassVar[str] = ""
-    """Driver call that undoes it; empty if the undo of another step ends it."""
+    undoing: ClassVar[Undoing] = Undoing()
     provided: ClassVar[tuple[str, str] | None] = None
     """Noun of the resource that the step `provides`, and the field with its label or ordinal."""
     required: ClassVar[Mapping[str, str]] = {}
@@ -231,7 +238,7 @@ class Step:
 
     @property
     def counted(self) -> tuple[Location, int] | None:
-        """Location and bytes that plans count while the step is done: those that it allocates, and managed memory."""
+        """Location and bytes that plans count while the step is done: its allocated and its managed memory."""
         return self.allocates
 
     @property

@@ -41,7 +41,7 @@ class ReadError(Exception):
 
 
 class DiagnosticList:
-    """The first diagnostics of a text, and the number of those that follow."""
+    """The first diagnostics of a text, and the number of the following ones."""
 
     __slots__ = ("_kept", "_limit", "_omitted")
 

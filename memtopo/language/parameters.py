@@ -164,7 +164,7 @@ def _wrong_text(name: str, text: object) -> Diagnostic | None:
 
 
 def _order(texts: Mapping[str, str]) -> tuple[list[str], list[Diagnostic]]:
-    """Names of the parameters, each after those that it uses, without those that use one another in a circle."""
+    """Names of the parameters, each after the ones that it uses, without circles of parameters."""
     graph = {name: [each for each in uses(text) if each in texts] for name, text in texts.items()}
     found: list[Diagnostic] = []
     while True:

@@ -76,9 +76,9 @@ _PROBLEMS = {
     "unexpected ':'": _Message(
         "':' is not expected here", "in braces, a blank follows the ':' of a key; text with ':' needs quotes"
     ),
-    "<block end>": _Message("nothing more is expected here", "are the lines of this block indented alike?"),
-    "expected key": _Message("expected a key", "are the entries of this mapping indented alike?"),
-    "'-' indicator": _Message("expected '- '", "are the entries of this list indented alike?"),
+    "<block end>": _Message("nothing more is expected here", "do the lines of this block have the same indentation?"),
+    "expected key": _Message("expected a key", "do the entries of this mapping have the same indentation?"),
+    "'-' indicator": _Message("expected '- '", "do the entries of this list have the same indentation?"),
     "node content": _Message("expected a value"),
     "<document start>": _Message("nothing more is expected here", "are the lines above indented as they should be?"),
 }
@@ -126,7 +126,7 @@ def _message(context: str, problem: str, char: str) -> _Message:
     return _Message(printable(shorten(problem, 200)) or "the text is not YAML")
 
 
-_MERGE_HELP = "write the keys out here; for many entries that are alike, use count"
+_MERGE_HELP = "write the keys out here; for many equal entries, use count"
 _TAG_HELP = "leave it out: the type of a value follows from its field"
 _ANCHOR_HELP = "write the value out where it is used"
 

@@ -321,7 +321,7 @@ class Machine(_Record):
 
     @cached_property
     def node_bytes(self) -> dict[Location, int]:
-        """Bytes of the host's NUMA nodes, of those that are known."""
+        """Bytes of the host's NUMA nodes whose memory is known."""
         return {_host(name): memory.memory_bytes for name, memory in self.host.items() if memory.memory_bytes}
 
     def granularity(self, properties: Properties) -> Granularity | None:

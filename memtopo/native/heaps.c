@@ -306,7 +306,7 @@ uint64_t memtopo_heap_largest_hole(heap_t *heap) {
 }
 
 /* Unmap and release all allocations of a closed heap, which keep their addresses. After an error, all are mapped with
- * their bytes, or `*broken` is the number of those that are not. A chunk that cannot be released stays with its handle. */
+ * their bytes, or `*broken` is the number of the others. A chunk that cannot be released stays with its handle. */
 int memtopo_heap_unmap(heap_t *heap, uint32_t *call, uint64_t *broken) {
     int result = 0, again;
     if (!is_own(heap)) return 0;

@@ -92,8 +92,8 @@ class Refusal(Exception):
 
     def __init__(self, code: int) -> None:
         super().__init__(_REFUSALS.get(code, f"result {code}"))
-        self.closed, self.unknown = code == _CLOSED, code == _NOT_ALLOCATED
-        self.full, self.over_limit, self.no_margin = code == _NO_ADDRESSES, code == _OVER_LIMIT, code == _NO_MARGIN
+        self.closed, self.full = code == _CLOSED, code == _NO_ADDRESSES
+        self.over_limit, self.no_margin = code == _OVER_LIMIT, code == _NO_MARGIN
 
 
 _REFUSALS = {
@@ -223,21 +223,21 @@ class NativeHeap:
             raise self._error(code, list(CALLS).index("unmap"))
 
     def open(self) -> None:
-        """Admit allocations, and release the memory of those that were freed meanwhile."""
+        """Admit allocations, and release the memory of allocations that were freed meanwhile."""
         if self._loaded:
             self._loaded.memtopo_heap_open(self._at)
         else:
             self._head.open = 1
 
     def close(self) -> None:
-        """Refuse allocations; the memory of those that are freed is released by `unmap` or `open`."""
+        """Refuse allocations; the memory of freed ones is released by `unmap` or `open`."""
         if self._loaded:
             self._loaded.memtopo_heap_close(self._at)
         else:
             self._head.open = 0
 
     def allocations(self) -> list[Allocation]:
-        """Return the allocations in order of address, without those that are freed."""
+        """Return the allocations in order of address, without freed ones."""
         return self.table.allocations()
 
     def unmap(self) -> None:

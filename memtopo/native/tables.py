@@ -74,7 +74,7 @@ class AllocationTable:
         return cls(fd, writable=True)
 
     def allocations(self) -> list[Allocation]:
-        """Return the allocations in order of address, without those that are freed."""
+        """Return the allocations in order of address, without freed ones."""
         for _ in range(_TRIES):
             version, count = self._read_head().version, self._read_head().count
             entries = (_Entry * min(count, self._room)).from_buffer_copy(self._memory, ctypes.sizeof(TableHead))

@@ -25,7 +25,7 @@ _CONTEXT = ("ctx_push_current", "ctx_pop_current")
 
 
 def in_short(calls: Sequence[DriverCall]) -> str:
-    """Functions of the calls of one step with the flags that matter, but those that make a context current.
+    """Functions of the calls of one step with the flags that matter, without calls that make a context current.
 
     Locations and sizes are left out, which the row of a plan has.
     """

@@ -167,7 +167,7 @@ def _markdown_failure(error: MemtopoError) -> list[str]:
 
 
 def _rows(checked: Checked) -> list[list[str]]:
-    """The rows of the table, those that fail first."""
+    """The rows of the table, failures first."""
     found = []
     for name, results in sorted(validation.rows(checked), key=lambda row: not any(map(checked.failed, row[1]))):
         verdicts = (each if each == "ok" else f"**{each}**" for each in map(validation.verdict, results))

@@ -191,7 +191,7 @@ def _importer(importer: Importer, lent: Collection[str], now: float) -> tuple[st
 
 
 def _taken(importer: Importer, lent: Collection[str]) -> str:
-    """Names of exports, those that are lent with the number that the importer has."""
+    """Names of exports; a lent one has the number of chunks that the importer has."""
     names = ", ".join(f"{each.handles:,} of " * (each.export in lent) + each.export for each in importer.taken)
     return names or ("memory" if importer.handles else "nothing at present")
 

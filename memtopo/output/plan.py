@@ -97,11 +97,11 @@ def folded(processes: Iterable[ProcessPlan], below: Mapping[str, Sequence[str]])
         for each in group:
             text = _GPU.split("\n".join(_texts(each, below)))
             if run and _own_gpus([*texts, text]) is None:
-                yield _alike(run, texts)
+                yield _as_one(run, texts)
                 run, texts = [], []
             run.append(each)
             texts.append(text)
-        yield _alike(run, texts)
+        yield _as_one(run, texts)
 
 
 def _texts(process: ProcessPlan, below: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -122,7 +122,7 @@ def _own_gpus(texts: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
     return None if len(differing) > 1 else next(iter(differing), ())
 
 
-def _alike(every: Sequence[ProcessPlan], texts: Sequence[Sequence[str]]) -> tuple[str, ProcessPlan]:
+def _as_one(every: Sequence[ProcessPlan], texts: Sequence[Sequence[str]]) -> tuple[str, ProcessPlan]:
     first, gpus = every[0], _own_gpus(texts)
     if len(every) == 1:
         return processes(first), first

@@ -32,7 +32,7 @@ _FAST = 10
 """Steps a second from which on their number is rounded."""
 
 _MOST_PROCESSES = 8
-"""Processes that are listed; of more, those that have done the least."""
+"""Processes that are listed; of more, the ones with the least progress."""
 
 
 @contextmanager
@@ -120,7 +120,7 @@ class ProgressLines(_Shown):
         if self._live is None:
             from rich.live import Live  # noqa: PLC0415 importing rich takes longer than most runs
 
-            from memtopo.output import console  # noqa: PLC0415 likewise
+            from memtopo.output import console  # noqa: PLC0415 as above
 
             shown = console.messages(self._stream)
             self._live = Live(
@@ -131,9 +131,9 @@ class ProgressLines(_Shown):
 
     def _lines(self, state: PhaseState) -> RenderableType:
         from rich.progress_bar import ProgressBar  # noqa: PLC0415 importing rich takes longer than most runs
-        from rich.table import Table  # noqa: PLC0415 likewise
+        from rich.table import Table  # noqa: PLC0415 as above
 
-        from memtopo.output.console import cell  # noqa: PLC0415 likewise
+        from memtopo.output.console import cell  # noqa: PLC0415 as above
 
         room = plain.width(self._stream)
         lines = Table.grid(padding=(0, 1, 0, 0))

@@ -169,7 +169,7 @@ def _tallies(tallies: Iterable[Tally]) -> Iterator[tuple[str, str]]:
 
 
 MOST_LANES = 64
-"""Processes over time that are shown; of more, those that took the longest."""
+"""Processes over time that are shown; of more, the slowest."""
 _MOST_SPANS = 100
 _LONG_START = 0.4
 """Share of the whole time from which on the start of processes is left out, which would hide everything else."""

@@ -19,7 +19,7 @@ def rows(steps: Iterable[Step], *, undo: bool = False) -> Iterator[Row]:
     """Rows of steps, or of their undo; consecutive similar steps are one row."""
     for _, group in groupby(((step, step.describe()) for step in steps), key=_similarity):
         step, row = _row(group)
-        yield replace(row, verb=step.undo_verb, call=step.undo_call) if undo else row
+        yield replace(row, verb=step.undoing.verb, call=step.undoing.call) if undo else row
 
 
 def firsts(steps: Iterable[Step]) -> Iterator[int]:

@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from memtopo.common.errors import UsageError
 from memtopo.common.files import read_file
-from memtopo.driver.trace import HEAD, SUFFIX, is_trace
+from memtopo.driver.trace_files import HEAD, SUFFIX, is_trace
 
 LARGEST_FILE = 4 << 30
 

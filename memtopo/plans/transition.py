@@ -389,7 +389,7 @@ def _of_process(label: str, before: Sequence[Step], change: Transition) -> Proce
         label,
         label,
         1,
-        undo=tuple(folding.rows((step for step in undo if step.undo_verb), undo=True)),
+        undo=tuple(folding.rows((step for step in undo if step.undoing.verb), undo=True)),
         do=tuple(folding.rows(do)),
         kept=sum(not step.in_change.repeated and step.effect not in changed for step in before),
         lost=tuple(step.describe().subject for step in reversed(undo) if step.allocates and step.provides in created),

@@ -12,7 +12,7 @@ from memtopo.machine import Copies, Machine, Peer, Rate, Surroundings, Trial, du
 from memtopo.plans.progress import Progress
 from memtopo.probe import diagnosis
 from memtopo.probe.messages import TrialEnded
-from memtopo.probe.supervisor import Limits, Supervisor
+from memtopo.probe.supervisor import Findings, Limits, Supervisor
 from memtopo.probe.trial_table import RATES, STORE, PlannedTrial, advertised, planned_trials, recorded
 
 _SHARING = ("share", "ipc", "ipc_event", "pool")
@@ -83,10 +83,7 @@ def probe(
     findings = supervisor.run(_lanes(due, simulated=simulated), importing=any(_shares(each) for _, each in due))
     trials = [known.get(n) or _trial(machine, each, findings.outcomes.get(n)) for n, each in enumerate(planned)]
     tested = _with_trials(machine, _worst(zip(planned, trials, strict=True)), around, date)
-    ended = [(each, findings.outcomes[n]) for n, each in due if n in findings.outcomes]
-    timings = (Timing(f"{each.location} {each.name}", f"gpu{each.device}", end.seconds) for each, end in ended)
-    contexts = sum(end.contexts for _, end in ended)
-    times = Times(time.monotonic() - began, findings.starting, contexts, tuple(timings))
+    times = _times(time.monotonic() - began, due, findings)
     if not simulated:
         tested = with_pinned(with_links(tested))
         if bandwidth:
@@ -138,6 +135,13 @@ def _never(planned: PlannedTrial, around: Surroundings | None) -> str | None:
         if find_spec("vulkan") is None:
             return "needs the package vulkan"
     return planned.method.never
+
+
+def _times(total: float, due: Sequence[tuple[int, PlannedTrial]], findings: Findings) -> Times:
+    """Times of a probe: in all, and of those trials that have ended."""
+    ended = [(each, findings.outcomes[n]) for n, each in due if n in findings.outcomes]
+    timings = (Timing(f"{each.location} {each.name}", f"gpu{each.device}", end.seconds) for each, end in ended)
+    return Times(total, findings.starting, sum(end.contexts for _, end in ended), tuple(timings))
 
 
 def _lanes(due: Sequence[tuple[int, PlannedTrial]], *, simulated: bool) -> list[list[tuple[int, PlannedTrial]]]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from memtopo.driver.functions import function, jsonable
 from memtopo.driver.recorder import DriverCall
+from memtopo.driver.types import PROPERTY_FLAGS
 from memtopo.geometry import Geometry
 from memtopo.language import Document
 from memtopo.planner import Plan
@@ -131,7 +132,7 @@ def _of_process(process: ProcessMemory) -> Iterator[tuple[Thing, TracedCall]]:
         yield Thing("ranges", "", held.size, ", ".join(access)), held.call
     for chunk in process.chunks():
         handles = chunk.details.get("handles", ())
-        flags = [flag for flag in ("rdma", "compressible") if chunk.details.get(flag) is True]
+        flags = [flag for flag in PROPERTY_FLAGS if chunk.details.get(flag) is True]
         yield _thing("chunks", chunk, " ".join((*handles, *flags))), chunk.call
     for kind in _KINDS:
         for each in process.objects(kind):

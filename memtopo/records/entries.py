@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memtopo.common.units import exact, rounded
+from memtopo.driver.types import PROPERTY_FLAGS
 from memtopo.records.live import ProcessMemory
 from memtopo.records.objects import Mapped, Memory, Reservation
 from memtopo.records.sources import source_of
@@ -22,7 +23,6 @@ NOUNS = {
 WORD = re.compile(r"[^A-Za-z0-9_-]+")
 """What a name of a spec cannot have."""
 
-_FLAGS = ("rdma", "compressible")
 _NO_SPEC = {
     "registered": "registered memory of the program itself, for which a spec names the file that it is in",
     "external": "memory of another API, for which a spec names the producer",
@@ -141,7 +141,7 @@ def access_words(mapped: Mapped) -> tuple[tuple[str, str], ...]:
 
 def _properties(chunk: Memory) -> Hashable:
     """All that chunks of one entry have in common besides their location."""
-    flags = tuple(chunk.details.get(flag, False) is True for flag in _FLAGS)
+    flags = tuple(chunk.details.get(flag, False) is True for flag in PROPERTY_FLAGS)
     handles = chunk.details.get("handles", ())
     return chunk.imported, chunk.kind, chunk.size, tuple(handles), flags
 
@@ -188,7 +188,7 @@ def _declare_chunks(spec: ProcessSpec, groups: Iterable[list[Memory]]) -> None:
         fields: dict[str, Any] = {"size": exact(first.size)}
         if handles := list(first.details.get("handles", ())):
             fields["handles"] = handles[0] if len(handles) == 1 else handles
-        fields |= {flag: True for flag in _FLAGS if first.details.get(flag) is True}
+        fields |= {flag: True for flag in PROPERTY_FLAGS if first.details.get(flag) is True}
         spec.declare("chunks", members, fields)
 
 

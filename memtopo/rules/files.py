@@ -28,7 +28,7 @@ from memtopo.rules.validation import Validated, validate, validate_without_machi
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One file on one machine: the reported diagnostics, and the number of those that comments ignore.
+    """One file on one machine: the reported diagnostics, and the number of diagnostics that comments ignore.
 
     If several variants of each file were validated, `machine` names the variant, too: `h200x2 with pages=100`.
     """
@@ -286,7 +286,7 @@ def _better(
 
 
 def _identities(found: CheckedFile, edits: Collection[Edit] | None = None) -> set[tuple[str, str, Path]]:
-    """Codes, messages and paths of all diagnostics, or of those that some edits are for."""
+    """Codes, messages and paths of all diagnostics, or of the ones that some edits are for."""
     every = (each for result in found.results for each in result.diagnostics)
     return {(each.code, each.message, each.path) for each in every if edits is None or each.edit in edits}
 
@@ -399,15 +399,10 @@ def matching(pattern: str) -> Iterator[str]:
                 yield path
 
 
-def is_pattern(text: str) -> bool:
-    """Return true if a path, or one name of it, has a wildcard."""
-    return bool(_MAGIC.search(text))
-
-
 def _next(folder: str, steps: tuple[str, ...]) -> Iterator[_State]:
     """Match the first step in a folder: yield folders with the remaining steps, and files with none."""
     step, rest = steps[0], steps[1:]
-    if not is_pattern(step):
+    if not _MAGIC.search(step):
         yield from _entries(folder, [step] if os.path.lexists(os.path.join(folder, step)) else [], rest)
         return
     try:

@@ -105,7 +105,7 @@ def _by_instance(found: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Diagnostics with those of the instances of a counted process, each on its own GPU, as one."""
     every = list(found)
     others = [each for each in every if each.path[:1] != ("processes",)]
-    return others + messages.likewise(each for each in every if each.path[:1] == ("processes",))
+    return others + messages.merged_by_gpu(each for each in every if each.path[:1] == ("processes",))
 
 
 NOT_CHECKED = (
@@ -123,10 +123,10 @@ _OF_MACHINES = frozenset(
 
 
 def validate_without_machine(document: Document) -> Validated:
-    """Validate a document by what is alike on all machines; there is no geometry.
+    """Validate a document by what is the same on all machines; there is no geometry.
 
-    Diagnostics are those that two machines yield alike which differ in all facts that a spec may depend on. Comments
-    that ignore nothing are not reported, since their diagnostics may need a machine.
+    Two machines, which differ in all facts that a spec may depend on, must yield the same diagnostic for it to be
+    reported. Comments that ignore nothing are not reported, since their diagnostics may need a machine.
     """
     first, second = validate(document, large_machine(), complete=False), _on_small_machine(document)
     return Validated(
@@ -139,7 +139,7 @@ def validate_without_machine(document: Document) -> Validated:
 
 
 def _on_small_machine(document: Document) -> Validated:
-    """Validate a document on a machine with the fewest GPUs of those that have all devices that it names."""
+    """Validate a document on the machine with the fewest GPUs among the ones with all devices that it names."""
     tried = (validate(document, small_machine(gpus), complete=False) for gpus in _GPUS)
     return next((each for each in tried if _NO_DEVICE not in {found.code for found in each.diagnostics}), None) or (
         validate(document, small_machine(_MANY), complete=False)

@@ -89,7 +89,7 @@ def _borrowed(layout: Layout, name: str) -> Borrowed:
     """Source of a pool whose chunks a holder lends. Raises `ElasticRefused` for another one."""
     source = layout.of(ELASTIC_POOLS)[name].source
     if not isinstance(source, Borrowed):
-        message = f"chunks {name!r} are of this layout, and only those that a holder lends are sealed"
+        message = f"chunks {name!r} are of this layout, and only chunks that a holder lends are sealed"
         raise ElasticRefused(message, hint="they are as they are until they are unmapped")
     return source
 
@@ -100,7 +100,7 @@ def create(driver: Driver, layout: Layout, name: str, count: int) -> None:
     if count > pool.limit - len(pool.created):
         left = max(0, pool.limit - len(pool.created))
         message = f"chunks {name!r}: {count:,} more are requested, and {left:,} of {pool.limit:,} do not exist yet"
-        raise ElasticRefused(message, hint="map those that are not mapped, or increase 'max' in the spec")
+        raise ElasticRefused(message, hint="map chunks that are not mapped, or increase 'max' in the spec")
     created, error = pool.source.create(driver, layout, pool, count)
     pool.free += created
     if error:
@@ -336,7 +336,7 @@ class AdoptRequest:
 
 @dataclass(frozen=True, slots=True)
 class MapRequest:
-    """`count` chunks of a pool, to be mapped one after another from `offset` on: those that it `adopts`, or others."""
+    """`count` chunks of a pool, to be mapped one after another from `offset` on: ones that it `adopts`, or others."""
 
     offset: int
     pool: str

@@ -191,7 +191,7 @@ class ResourceBalance:
         counted = self._ledger.accounts["handles"]
         if not (still_open := [label for label, handle in self._handles.items() if handle in counted]):
             return
-        steps = {step.describe().subject: step for step in self._execution.plan.steps if step.undo_call == _RELEASE}
+        steps = {step.describe().subject: step for step in self._execution.plan.steps if step.undoing.call == _RELEASE}
         for label in still_open:
             own = steps.get(label)
             step = own or steps.get(numbered(label)[0])  # elastic chunks have one step in common

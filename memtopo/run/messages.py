@@ -176,7 +176,7 @@ class ReadKept:
 
 @dataclass(frozen=True, slots=True)
 class Lend:
-    """Have `count` objects of an export for a client, after those that are given `back`; answered by `Lent`."""
+    """Have `count` objects of an export for a client, after others are given `back`; answered by `Lent`."""
 
     export: str
     count: int = 0

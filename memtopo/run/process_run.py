@@ -73,7 +73,6 @@ class ProcessRun:
         self.stopped = False
         self.hold_result = HoldResult()
         self.balance = ResourceBalance(self.execution, ledger, exclusive=request.exclusive)
-        self._signal = stop
         self.findings = FindingTally()
         self.switched: FindingTally | None = None
         """Findings of the check of the last change, if it was checked."""
@@ -329,7 +328,7 @@ class ProcessRun:
             raise InternalError("a run is reported before it is taken down")
         left = self.balance.left(teardown, self.hold_result.descriptors)
         leaks = self.balance.leaks(teardown, left, request.position_of)
-        signal = self._signal() if self.stopped else None
+        signal = self.execution.stop() if self.stopped else None
         codes = [exit_code(self.failure.error)] if self.failure else ()
         return report_on(
             request,

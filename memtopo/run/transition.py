@@ -123,7 +123,7 @@ class StagedTransition:
         made = {step.provides for step in self._attempted}
         for step in self._attempted:
             ends = step.in_change.ends_with_needs and not made.isdisjoint(step.needs)
-            if step.in_change.renews_needs and not step.undo_call and not ends:
+            if step.in_change.renews_needs and not step.undoing.call and not ends:
                 yield step
         if self._undone:
             # What was undone had been copied before.

@@ -64,7 +64,7 @@ class Composition:
         *,
         joining: bool = False,
     ) -> Composition:
-        """Validate a spec, for a process that is `joining` those that are held if it is. No driver is used."""
+        """Validate a spec, for a process that is `joining` the held ones if it is. No driver is used."""
         return cls(validate(document, target.machines, joining=joining), target, origin or document.name, plan)
 
     @property

@@ -173,7 +173,7 @@ class Client(HolderConnection):
     ) -> tuple[Sequence[LentBlock], int]:
         """Be lent at most `count` objects of an export, whose handles the caller closes, or see whether any are left.
 
-        With a key, they are those that are sealed under it, from the first on, and of that epoch; their number in all
+        With a key, they are ones that are sealed under it, from the first on, and of that epoch; their number in all
         is returned, too. The code of the error is `full`, `absent`, `unknown`, `sealed` or `stale`.
         """
         offer = self.offers().get(export)

@@ -68,7 +68,7 @@ def endpoint(name: str | None = None, socket: str | None = None) -> Endpoint:
             raise UsageError(f"{shorten(socket)!r} is a folder", hint=hint)
         return Endpoint(os.path.abspath(socket), _checked_name(name) + _SOCKET)  # noqa: PTH100 links are not resolved
     if socket is not None:
-        folder, file = os.path.split(os.path.abspath(socket))  # noqa: PTH100 likewise
+        folder, file = os.path.split(os.path.abspath(socket))  # noqa: PTH100 as above
         if not file or not socket or "\0" in socket or len(os.fsencode(file)) > _LONGEST_FILE:
             raise UsageError(f"{shorten(socket)!r} is no path for a socket", hint="write --socket FOLDER/FILE")
         return Endpoint(folder, file)
@@ -93,7 +93,7 @@ def is_folder(socket: str) -> bool:
 def endpoints(socket: str | None = None, allow_uids: Collection[int] = ()) -> list[Endpoint]:
     """Return the endpoints of all layouts in the runtime folder or in a named folder, or that of a socket.
 
-    Those that dead processes left are included. Raises `ExchangeError` if the folder cannot be trusted.
+    Sockets that dead processes left are included. Raises `ExchangeError` if the folder cannot be trusted.
     """
     if socket is None:
         return [endpoint(name) for name in endpoint_names()]
@@ -123,7 +123,7 @@ def endpoints_beside(socket: str | None = None, allow_uids: Collection[int] = ()
 
 
 def endpoint_names() -> list[str]:
-    """Return the names of all sockets and locks in the runtime folder, also of those that dead processes left.
+    """Return the names of all sockets and locks in the runtime folder, also of the ones that dead processes left.
 
     Raises `ExchangeError` if the folder cannot be trusted.
     """

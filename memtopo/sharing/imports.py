@@ -15,7 +15,7 @@ from memtopo.common.units import NamedPart, exact
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.types import LocationKind
 from memtopo.geometry import Geometry
-from memtopo.geometry.groups import Group, declared_as, from_outside
+from memtopo.geometry.groups import Group, declared_as, from_outside, largest_count
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.external import ExternalObject, ProducedGroup
 from memtopo.kinds.layout import HandleSource, LentBlock
@@ -290,8 +290,11 @@ class HolderHandles(HandleSource):
     def _identity(self, group: Group, export: str) -> str:
         """Return the locations of what a group has of an export, with what is the same of them in every process."""
         assert group.origin
-        count = group.count if group.largest is None else group.largest
-        own = [index for index in range(count) if group.origin.sources[index // group.origin.each][1] == export]
+        own = [
+            index
+            for index in range(largest_count(group))
+            if group.origin.sources[index // group.origin.each][1] == export
+        ]
         locations = list(dict.fromkeys(map(group.location_of, own)))
         if all(each.kind is LocationKind.GPU for each in locations):
             return ", ".join(self._gpu(self._gpus[each.id]) for each in locations)

@@ -146,7 +146,7 @@ class ImportersAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseAnswer:
-    """Importers that lost memory in use, those that keep some, and whether the holder `reports` its end in a notice."""
+    """Importers that lost memory in use or keep some, and whether the holder `reports` its end in a notice."""
 
     name: LayoutName
     lost: tuple[Importer, ...]

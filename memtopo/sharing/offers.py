@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -50,7 +50,7 @@ class LentRange:
 class Lending:
     """Terms on which objects are lent: the largest number for one client, and the ranges in which they are mapped.
 
-    The first `kept` exist also if they are not lent. `lent` are those that clients have now, `sealed` those that are
+    The first `kept` exist also if they are not lent. `lent` are chunks that clients have now, `sealed` chunks that are
     kept for a successor, which nobody has.
     """
 
@@ -309,7 +309,7 @@ class LayoutExports:
             raise _absent(export) from error
 
     def take_back(self, export: str, numbers: Sequence[int]) -> None:
-        from memtopo.kinds.chunks.pools import take_back  # noqa: PLC0415 likewise
+        from memtopo.kinds.chunks.pools import take_back  # noqa: PLC0415 as above
 
         with suppress(KeyError):  # the pool has gone meanwhile, and they with it
             take_back(self._driver, self._layout, self._exports[export].group.name, numbers)
@@ -340,20 +340,20 @@ class LayoutExports:
             declared=objects.declared_size if whole else group.size,
             parts=tuple(objects.parts) if whole else (),
             commit="empty" if group.commit else None,
-            entry=group.group.name,
+            entry=objects.name,
             first=group.first,
-            lends=self._lending(group) if group.lends else None,
+            lends=Lending(group.quota, objects.count, self._lent_ranges(group)) if group.lends else None,
         )
 
-    def _lending(self, export: ExportGroup) -> Lending:
-        ranges = tuple(islice(self._lent_ranges(export), MOST_RANGES))
-        return Lending(export.quota, export.group.count, ranges)
-
-    def _lent_ranges(self, export: ExportGroup) -> Iterator[LentRange]:
-        """Yield the elastic ranges that the chunks of an export may be mapped in."""
-        for group in self._ranges.values():
-            if group.elastic and any(chunk.name == export.group.name for chunk in group.elastic.chunks):
-                yield from (LentRange(group.label(index), group.size) for index in range(group.count))
+    def _lent_ranges(self, export: ExportGroup) -> tuple[LentRange, ...]:
+        """Elastic ranges that the chunks of an export may be mapped in, at most as many as an offer may have."""
+        found = (
+            LentRange(group.label(index), group.size)
+            for group in self._ranges.values()
+            if group.elastic and any(chunk.name == export.group.name for chunk in group.elastic.chunks)
+            for index in range(group.count)
+        )
+        return tuple(islice(found, MOST_RANGES))
 
 
 def _absent(export: str) -> ExchangeError:

@@ -153,7 +153,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A released layout: importers that lost memory in use (`lost`), and those that keep some of it from being freed.
+    """A released layout: importers that `lost` memory in use, and importers that keep some of it from being freed.
 
     `gone` is whether the end of its teardown was observed. `outcome`, `exit_code` and `reason` are those of the
     holder's report; `died` and 4 if it ended without one. They are None for a holder that makes no report.
@@ -230,8 +230,8 @@ class CheckResult:
 class Statistics:
     """Statistics of one held layout since it is served.
 
-    `changes` and `rolled_back` count changes and switches that were made, and those that failed and were rolled back.
-    `clients` are those that received handles, `handles` what they received. `last_check` is None before the first.
+    `changes` and `rolled_back` count changes and switches that were made, and that failed and were rolled back.
+    `clients` counts clients that received handles, `handles` what they received. `last_check` is None before the first.
     """
 
     memory: Annotated[tuple[LocationMemory, ...], Field(max_length=MOST_LOCATIONS)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -206,7 +205,7 @@ def test_what_is_attached_is_what_is_offered_after_the_wait(layout: Held, machin
         other.change(source_of(larger))
         with attached(machine, role="writer") as writer:
             writer.commit()
-        terms = AttachTerms(None, "reader", time.monotonic() + PATIENCE, None)
+        terms = AttachTerms.within(PATIENCE)
         assert terms.join(reader, "model", reader.path)["weights"].count == 3
 
 

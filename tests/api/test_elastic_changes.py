@@ -1,4 +1,4 @@
-"""Elastic ranges in changes and switches of their layout: what stays mapped, and what goes."""
+"""Elastic ranges in changes and switches of their layout: what stays mapped, and what is unmapped."""
 
 from __future__ import annotations
 

@@ -378,9 +378,9 @@ def test_chunks_of_an_own_layout_are_not_sealed(machine: Target) -> None:
     with memtopo.applied(SPEC, machine) as own:
         kv = own.range("kv")
         kv.map(0, "page")
-        with pytest.raises(memtopo.Unsuitable, match="only those that a holder lends are sealed"):
+        with pytest.raises(memtopo.Unsuitable, match="only chunks that a holder lends are sealed"):
             kv.seal(0, M, key="prompt")
-        with pytest.raises(memtopo.Unsuitable, match="only those that a holder lends are sealed"):
+        with pytest.raises(memtopo.Unsuitable, match="only chunks that a holder lends are sealed"):
             kv.adopt(8 * M, "prompt")
 
 
@@ -468,7 +468,7 @@ def test_threads_map_while_another_one_polls(layout: Held, client: Attached, swi
             for _ in range(40):
                 kv.map(at * M, "page", 2)
                 kv.unmap(at * M, 2 * M, release=True)
-        except BaseException as error:  # noqa: BLE001 likewise
+        except BaseException as error:  # noqa: BLE001 as above
             failed.append(error)
 
     workers = [threading.Thread(target=work, args=(at,)) for at in (0, 4, 8)]

@@ -1,4 +1,4 @@
-"""`machines` shows what comes with memtopo; `probe -o` writes what `--machine` reads."""
+"""`machines` shows the machines of memtopo; `probe -o` writes what `--machine` reads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Random sequences of calls: most are meaningful in the state that the earlier ones have made, some are wrong.
 
-The same seed gives the same sequence on drivers that answer alike.
+The same seed gives the same sequence on drivers that give the same answers.
 """
 
 from __future__ import annotations

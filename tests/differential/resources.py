@@ -101,7 +101,7 @@ class ResourceSession(Session):
             semaphore.signal(HIGHEST)
         del self.streams["0"]
         clean = all([self.is_idle(stream) for stream in self.streams.values()])  # noqa: C419 all of them
-        clean = all([_succeeds(call, *arguments) for call, *arguments in self._ends()]) and clean  # noqa: C419 likewise
+        clean = all([_succeeds(call, *arguments) for call, *arguments in self._ends()]) and clean  # noqa: C419 as above
         self.allocations.clear()
         for address in list(self.files):
             self.unmap_file(address)

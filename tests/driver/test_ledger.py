@@ -206,7 +206,7 @@ def test_the_table_names_calls_and_parameters_of_the_protocol() -> None:
         assert named <= set(parameters(method)), method
 
 
-def test_keyword_arguments_are_counted_alike(ledger: Ledger) -> None:
+def test_keyword_arguments_are_counted_as_positional_ones(ledger: Ledger) -> None:
     address = ledger.mem_address_reserve(size=2 * M)
     handle = ledger.mem_create(properties=PLAIN, size=M)
     ledger.mem_map(address, handle=handle, size=M)

@@ -97,7 +97,7 @@ def has_libcuda() -> bool:
 
 @dataclass
 class Call:
-    """A call of the driver, what the bindings must be given for it, and what comes of their answer."""
+    """A call of the driver, what the bindings must be given for it, and the result made of their answer."""
 
     make: Callable[[CudaDriver], object]
     function: str

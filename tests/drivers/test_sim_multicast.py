@@ -179,7 +179,7 @@ def test_every_documented_answer_is_one_of_a_call() -> None:
 
 def test_the_cuda_driver_refuses_every_multicast_call() -> None:
     calls = [name for name in dir(Driver) if name.startswith("multicast")]
-    assert len(calls) == 6
+    assert len(calls) == 5
     for name in calls:
         assert getattr(CudaDriver, name) is getattr(RefusedMulticast, name)
         parameters = inspect.signature(getattr(Driver, name)).parameters.values()

@@ -94,6 +94,11 @@ def heard(sock: socket.socket) -> wire.Packet | None:
 def asked(sock: socket.socket, request: str, **fields: Any) -> Any:
     """The answer to a request, without its descriptors."""
     wire.send(sock, wire.encode({"request": request, **fields}))
+    return next_message(sock)
+
+
+def next_message(sock: socket.socket) -> Any:
+    """The next message, without its descriptors."""
     packet = heard(sock)
     assert packet
     packet.close()

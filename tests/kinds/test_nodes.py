@@ -272,7 +272,7 @@ def test_what_does_not_work_on_a_node_names_the_node() -> None:
     machines = Cluster({"a": with_fabric(4), "b": invented(4)})
     found = [each for each in diagnose(HEAP, machines) if each.code == "MT404"]
     assert [each.message for each in found] == ["chunk 'part': handle type 'fabric' does not work on b/gpu0"]
-    assert found[0].notes[-1] == "likewise on b/gpu1, b/gpu2, b/gpu3"
+    assert found[0].notes[-1] == "the same on b/gpu1, b/gpu2, b/gpu3"
 
 
 def test_alternatives_of_a_process_are_the_same_on_all_its_nodes() -> None:

@@ -67,7 +67,7 @@ def test_equal_diagnostics_of_instances_are_reported_once() -> None:
     refused = text.replace("size: 2MiB", "size: 2MiB, handles: fabric")
     (found,) = (diagnostic for diagnostic in diagnose(refused) if diagnostic.code == "MT404")
     assert found.message.endswith("does not work on gpu0 of this machine")
-    assert found.notes[-1] == "likewise on gpu1"
+    assert found.notes[-1] == "the same on gpu1"
 
 
 SHAPES: list[tuple[Any, list[str]]] = [

@@ -24,12 +24,12 @@ from itertools import islice
 from pathlib import Path
 
 import hypothesis.strategies  # noqa: F401 imported once, and not by each run of tests
-import prometheus_client.parser  # noqa: F401 likewise
-import pydantic  # noqa: F401 likewise
+import prometheus_client.parser  # noqa: F401 as above
+import pydantic  # noqa: F401 as above
 import pytest
-import rich.console  # noqa: F401 likewise
-import typer  # noqa: F401 likewise
-import yaml  # noqa: F401 likewise
+import rich.console  # noqa: F401 as above
+import typer  # noqa: F401 as above
+import yaml  # noqa: F401 as above
 
 from tests.mutation.mutants import Mutant, mutants
 from tests.mutation.nearest import stages

@@ -1,4 +1,4 @@
-"""Differences of plans: rows of what goes and comes, bytes that are lost, and memory before, after and in between."""
+"""Differences of plans: rows of undone and done steps, lost bytes, and memory before, after and in between."""
 
 from __future__ import annotations
 

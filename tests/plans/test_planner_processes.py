@@ -117,7 +117,7 @@ def test_a_multi_process_plan_adds_the_sums_of_its_processes() -> None:
         member = plan.processes[process.first]
         assert (process.rows, process.memory, process.notes) == (member.summary().rows, member.memory, member.notes)
         assert process.memory
-    undone = [step for each in plan.processes.values() for step in each.steps if step.undo_call]
+    undone = [step for each in plan.processes.values() for step in each.steps if step.undoing.call]
     assert summary.teardown_calls == len(undone)
 
 

@@ -46,4 +46,4 @@ def test_an_error_of_each_instance_on_its_own_gpu_is_one_that_names_the_gpus() -
     assert (size.code, "on gpu0, gpu1 is 2MiB" in size.notes[0]) == ("MT301", True)
     text = INSTANCES.replace("33MiB", "32MiB, handles: fabric").replace("via: fd", "via: fabric")
     (handles,) = validate_text(text).diagnostics
-    assert (handles.code, handles.notes[-1]) == ("MT404", "likewise on gpu1")
+    assert (handles.code, handles.notes[-1]) == ("MT404", "the same on gpu1")

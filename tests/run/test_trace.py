@@ -13,7 +13,8 @@ from memtopo import machine
 from memtopo.driver.kernels import Area
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.recorder import CallContext
-from memtopo.driver.trace import Trace, empty_folder, traced
+from memtopo.driver.trace import Trace, traced
+from memtopo.driver.trace_files import empty_folder
 from memtopo.drivers.sim import SimDriver
 from memtopo.plans.calls import Entry, Exchange, ListedCall, listed, named
 from memtopo.plans.trace import TraceFile, read_traces, summary

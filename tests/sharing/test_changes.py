@@ -1,4 +1,4 @@
-"""Changes of a held layout: importers let go of what goes before it is made, or are named at the deadline."""
+"""Changes of a held layout: importers let go of released memory before it is made, or are named at the deadline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.sockets import peer
 from tests.helpers.child_process import PATIENCE
-from tests.helpers.holders import asked, heard, holding, raw, scripted
+from tests.helpers.holders import asked, heard, holding, next_message, raw, scripted
 from tests.helpers.memfd_exports import OFFERS, PAGE, PAGES, OneState, secret
 
 CHANGING = {
@@ -67,13 +67,6 @@ def close_each(handles: Iterator[Handle]) -> None:
 def switch(sock: socket.socket, state: str = "asleep", *, force: bool = False, wait: float = PATIENCE) -> None:
     """Request a switch, whose answer is not awaited."""
     wire.send(sock, wire.encode({"request": "switch", "state": state, "force": force, "wait": wait}))
-
-
-def next_message(sock: socket.socket) -> dict[str, Any]:
-    packet = heard(sock)
-    assert packet
-    packet.close()
-    return packet.message
 
 
 def let_go(sock: socket.socket, *exports: str) -> Any:

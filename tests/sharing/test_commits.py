@@ -28,7 +28,7 @@ from memtopo.sharing.imports import CommitWait, HolderHandles
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.failing_driver import Failing
 from tests.helpers.held_layouts import Held, held
-from tests.helpers.holders import asked, heard, raw
+from tests.helpers.holders import asked, heard, next_message, raw
 from tests.helpers.machines import invented
 
 ME = f"process {os.getpid()}"
@@ -105,13 +105,6 @@ def commit(sock: socket.socket, generation: int = 1, export: str = "weights") ->
 
 def read(sock: socket.socket, export: str = "weights") -> Any:
     return asked(sock, "handles", export=export, first=0, count=2)
-
-
-def next_message(sock: socket.socket) -> dict[str, Any]:
-    packet = heard(sock)
-    assert packet
-    packet.close()
-    return packet.message
 
 
 def code(answer: dict[str, Any]) -> str | None:

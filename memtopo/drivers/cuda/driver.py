@@ -45,7 +45,7 @@ from memtopo.drivers.cuda.bindings import (
 from memtopo.drivers.cuda.kernels import CudaKernels
 
 _BYTES = frozenset(each for each in PoolAttribute if each >= PoolAttribute.RELEASE_THRESHOLD)
-"""Attributes that the bindings take as objects of 64 bits, also those that the driver does not set."""
+"""Attributes that the bindings take as objects of 64 bits, also ones that the driver does not set."""
 
 _TEXT = 256
 _ONE = 4  # bytes of an attribute
@@ -83,7 +83,7 @@ for _method in METHODS:
 class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
     """The CUDA driver. Its only state is the loaded kernels.
 
-    A call of `_PLAIN` or `_CONVERTED` is made from its function; here are those that are made in another way.
+    A call of `_PLAIN` or `_CONVERTED` is made from its function; here are calls that are made in another way.
     """
 
     def function_addresses(self, symbols: Iterable[str]) -> list[int]:

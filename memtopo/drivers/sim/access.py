@@ -343,7 +343,7 @@ _Span = tuple[int, Physical, int, int]
 
 
 def _joined(spans: Sequence[_Span], *, written: bool) -> Iterator[_Span]:
-    """Spans, of which those that follow one another in both memories are one, as the ends of chunks in the arena."""
+    """Spans; ones that follow one another in both memories are one, as the ends of chunks in the arena."""
     place, physical, offset, size = spans[0]
     for at, other, start, count in islice(spans, 1, None):
         if at == place + size and other.fd == physical.fd and other.offset + start == physical.offset + offset + size:

@@ -112,10 +112,6 @@ class SimAllocations:
         if address:
             self._end(self._starting(address, "pinned"))
 
-    def any_in(self, start: int, end: int, *kinds: Kind) -> bool:
-        """Return whether an allocation, of some kinds, has an address from `start` to `end`."""
-        return any(not kinds or each.kind in kinds for each in self.within(start, end))
-
     def within(self, start: int, end: int) -> Iterator[SimAllocation]:
         """Allocations that have an address from `start` to `end`, in order."""
         for first in self._starts[max(0, bisect_right(self._starts, start) - 1) :]:
@@ -258,7 +254,7 @@ class AdvisedPages:
         self._starts, self._uses = [start, start + round_up(size, PAGE)], [PageUse()]
 
     def change(self, start: int, end: int, change: Callable[[PageUse], PageUse]) -> None:
-        """Change the advice for the pages that contain a range of bytes, but for those that the driver misses."""
+        """Change the advice for the pages that contain a range of bytes, but for pages that the driver misses."""
         at, end = start // PAGE * PAGE, round_up(end, PAGE)
         self._split(at)
         while at < end:
@@ -269,7 +265,7 @@ class AdvisedPages:
             at += self._size(self._merge(index))
 
     def value(self, start: int, end: int, attribute: RangeAttribute) -> tuple[int, ...]:
-        """Value of an attribute that the parts of a range have in common, but for those that the driver misses."""
+        """Value of an attribute that the parts of a range have in common, but for pages that the driver misses."""
         found = list(self._advice(start // PAGE * PAGE, round_up(end, PAGE)))
         match attribute:
             case RangeAttribute.READ_MOSTLY:

@@ -98,7 +98,7 @@ class CallGate(BatchDriver):
             raise DriverError(name, *fatal)
 
     def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], DriverError | None]:
-        """Make calls of a part, which never wait, until one fails; those that a subclass has are made one by one."""
+        """Make calls of a part, which never wait, until one fails; calls of a subclass are made one by one."""
         part = getattr(getattr(type(self), method), "part", None)
         if part is None:
             return batches.answers(getattr(self, method), arguments)

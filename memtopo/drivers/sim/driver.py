@@ -42,7 +42,7 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
     """A driver without a GPU: a recorded machine, every rule of `docs/driver-facts.md`, and memory that holds bytes.
 
     Errors have the driver's names and the reason in addition. Close it to free its memory. A call is the method of its
-    name of one of the parts; here are those that need several.
+    name of one of the parts; here are calls that need several.
     """
 
     devices: SimDevices

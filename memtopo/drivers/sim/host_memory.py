@@ -142,7 +142,7 @@ class SimPinnedMemory:
             raise invalid("the size or the address is 0, or a flag is unknown")
         start, end = address // PAGE * PAGE, round_up(address + size, PAGE)
         self._check_registered(address, address + size, flags)
-        if self._allocations.any_in(address, address + size):
+        if any(self._allocations.within(address, address + size)):
             raise invalid("the memory is an allocation of the driver")
         memory = SimProcessMemory(-1, address, size)
         self._allocations.register(device, address, size, flags, memory)

@@ -111,20 +111,13 @@ class SimMulticast:
         self._bound: set[SimMulticastObject] = set()
         """Objects with bindings, each of which takes a slot of the switch."""
 
-    def multicast_get_granularity(
-        self, devices: int, size: int, handles: HandleType, *, recommended: bool = False
-    ) -> int:
-        """Granularity of an object for a number of GPUs."""
-        del handles, recommended
-        if devices <= 0 or size <= 0:
-            raise documented("the team or the size is empty")
-        return self._sim.machine.multicast_granule(self._sim.machine.locations)
-
     def multicast_create(self, devices: int, size: int, handles: HandleType, flags: int = 0) -> int:
         """Create an object with one reference."""
         if flags:
             raise documented("flags must be 0")
-        granule = self.multicast_get_granularity(devices, size, handles)
+        if devices <= 0 or size <= 0:
+            raise documented("the team or the size is empty")
+        granule = self._sim.machine.multicast_granule(self._sim.machine.locations)
         if size % granule:
             raise documented("the size is not a multiple of the granularity")
         if not any(self._works(device) for device in range(len(self._sim.machine.devices))):

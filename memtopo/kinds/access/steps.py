@@ -70,7 +70,7 @@ _Change = tuple[MapChunk, tuple[Grant, ...]]
 def access_changes(
     difference: StepDifference, mapping: type[MapChunk] = MapChunk, grant: type[SetAccess] = SetAccess
 ) -> Iterator[SetAccess]:
-    """Grants for new mappings, and those that differ for kept ones; adjacent mappings with equal grants share one.
+    """Grants for new mappings, and different grants for kept ones; adjacent mappings with equal grants share one.
 
     `mapping` and `grant` are the classes of the steps.
     """

@@ -110,10 +110,11 @@ class Bindings(Kind):
 
     section = "bind"
     description = "Memory that is bound to a multicast object, one chunk after another on each GPU: team: [part]."
-    words = Words("binding", "bindings", "team: [part]", "and memory can be bound to multicast objects only")
+    words = Words(
+        "binding", "bindings", "team: [part]", "and memory can be bound to multicast objects only", drawn="binding"
+    )
     entry = BindList
     group = BindGroup
-    drawn = "binding"
     keys = Keys.REFERENCES
     stage = ResolutionStage.MAPPED
 

@@ -17,7 +17,7 @@ from memtopo.geometry.sizing import granularity_note, granule
 from memtopo.kinds.chunks.amounts import amount_notes, resolve_chunks
 from memtopo.kinds.chunks.entry import Chunk, resolve_parts
 from memtopo.kinds.chunks.support import handle_types, properties
-from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, Refusals
+from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, ImportKeys, Refusals
 from memtopo.kinds.kind import Rule, Scope, StepDifference, Words
 from memtopo.kinds.mappings.fill import MapEntries
 from memtopo.kinds.resolution import attempt, whole_granules
@@ -60,9 +60,8 @@ class Chunks(HandleKind):
     words = Words("chunk", "chunks", "hot: {location: gpu0, size: 2MiB}")
     entry = Chunk
     group = ChunkGroup
-    optional_keys = ("parts",)
+    import_keys = ImportKeys(("location", "size"), optional=("parts", "max"))
     refusals = Refusals(granules="")
-    lends = True
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve chunks, those whose number follows from ranges after all others, which are mapped beside them."""
@@ -151,7 +150,7 @@ def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:
 
 
 def _pool(group: ChunkGroup, geometry: Geometry) -> Step:
-    """Step that keeps elastic chunks: those that this process creates, or that a holder lends."""
+    """Step that keeps elastic chunks, which this process creates, or a holder lends."""
     from memtopo.kinds.chunks.pools import BorrowPool, KeepPool
     from memtopo.kinds.step import HandleReference
 

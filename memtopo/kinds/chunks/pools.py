@@ -18,7 +18,7 @@ from memtopo.kinds.chunks.steps import RETAINED, CreateChunk, ImportChunk
 from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ChunkSource, ElasticChunk, ElasticChunkPool
 from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import Layout, LentBlock
-from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription
+from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription, Undoing
 
 
 class Created:
@@ -169,8 +169,7 @@ class KeepPool(Step):
     phase = Phase.CREATE
     verb = "keep"
     call = "cuMemCreate"
-    undo_verb = "release"
-    undo_call = "cuMemRelease"
+    undoing = Undoing("cuMemRelease", "release")
     provided = "elastic chunks", "name"
     calls = 0
 
@@ -246,7 +245,7 @@ class BorrowPool(KeepPool):
 
 @dataclass(frozen=True, slots=True)
 class LimitPool(Step):
-    """Change the largest number of elastic chunks. If more exist, those that are not mapped are released."""
+    """Change the largest number of elastic chunks. If more exist, chunks that are not mapped are released."""
 
     name: str
     limit: int
@@ -295,7 +294,7 @@ class NoneLeft(MemtopoError):
 
 
 def lend(driver: Driver, layout: Layout, name: str, count: int) -> Sequence[int]:
-    """Take chunks of a pool for another process, and return their numbers; those that do not exist are created.
+    """Take chunks of a pool for another process, and return their numbers; missing ones are created.
 
     Raises `NoneLeft` and `DriverError` with the pool as it was, `KeyError` if there is no such pool now.
     """
@@ -315,7 +314,7 @@ def lend(driver: Driver, layout: Layout, name: str, count: int) -> Sequence[int]
 
 
 def take_back(driver: Driver, layout: Layout, name: str, numbers: Sequence[int]) -> None:
-    """Have chunks that were lent in a pool again, which releases those that were not created with the layout.
+    """Have chunks that were lent in a pool again, which releases chunks that were not created with the layout.
 
     Raises `DriverError` after the first one that cannot be released; the others stay in the pool.
     """

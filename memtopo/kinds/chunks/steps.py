@@ -21,6 +21,7 @@ from memtopo.kinds.step import (
     HandleReference,
     Phase,
     StepDescription,
+    Undoing,
     first_difference,
 )
 
@@ -39,8 +40,7 @@ class ChunkStep(ObjectStep):
     size: int
 
     noun = leaks_as = "chunk"
-    undo_verb = "release"
-    undo_call = "cuMemRelease"
+    undoing = Undoing("cuMemRelease", "release")
 
     @classmethod
     def objects(cls, layout: Layout) -> dict[str, int]:

@@ -94,15 +94,15 @@ def _support(location: Location, word: str, machine: Machine) -> Support:
 
 def handle_types(geometry: Geometry, machine: Machine, kind: type[ChunkGroup] = ChunkGroup) -> Iterator[Diagnostic]:
     """Yield MT404 for handle types whose trial failed; an attribute alone is not sufficient (fact 4)."""
-    alike: dict[tuple[object, ...], list[Diagnostic]] = {}
+    equal: dict[tuple[object, ...], list[Diagnostic]] = {}
     for group in geometry.of(kind).values():
         for location in group.distinct_locations:
             if fault := _handles(group, location, machine, geometry) or _received(group, location, machine, geometry):
                 what, diagnostic = fault
-                alike.setdefault((what, diagnostic.notes), []).append(diagnostic)
+                equal.setdefault((what, diagnostic.notes), []).append(diagnostic)
                 break
-    for first, *others in alike.values():
-        labels = tuple(Label(f"likewise {str(each.path[-2])!r}", each.path) for each in others[:_LISTED])
+    for first, *others in equal.values():
+        labels = tuple(Label(f"the same for {str(each.path[-2])!r}", each.path) for each in others[:_LISTED])
         more = (f"and {len(others) - _LISTED:,} more entries",) if len(others) > _LISTED else ()
         yield first._replace(labels=(*first.labels, *labels), notes=(*first.notes, *more))
 

@@ -145,10 +145,14 @@ class ExternalObjects(Kind):
 
     section = "external"
     description = "Memory allocated by another API such as Vulkan, by name."
-    words = Words("external object", "external", "frame: {from: camera, via: opaque_fd, device: gpu0, size: 8MiB}")
+    words = Words(
+        "external object",
+        "external",
+        "frame: {from: camera, via: opaque_fd, device: gpu0, size: 8MiB}",
+        drawn="external",
+    )
     entry = External
     group = ExternalObject
-    drawn = "external"
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
         "map": ("the driver maps its buffers at their own addresses (fact 53)", "declare parts under 'buffers'"),
         "access": ("access to a mapped buffer cannot be set: its GPU can read and write it (fact 53)", "leave it out"),

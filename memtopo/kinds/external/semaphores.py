@@ -135,10 +135,11 @@ class Semaphores(Kind):
 
     section = "semaphores"
     description = "Semaphores created by another API, by name, which order its work and that of CUDA."
-    words = Words("semaphore", "semaphores", "ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1}")
+    words = Words(
+        "semaphore", "semaphores", "ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1}", drawn="semaphore"
+    )
     entry = Semaphore
     group = ImportedSemaphore
-    drawn = "semaphore"
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
         "map": ("a semaphore is not memory", "leave it out"),
         "access": ("a semaphore is not memory", "leave it out"),

@@ -16,7 +16,7 @@ from memtopo.kinds.ipc.steps import BufferStep
 from memtopo.kinds.layout import LateError, Layout, LayoutTable, Reservation, current
 from memtopo.kinds.objects import ObjectStep
 from memtopo.kinds.resources import STREAMS, WAITING, DeviceStep, Wait
-from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step, StepDescription
+from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step, StepDescription, Undoing
 
 GRACE = 5.0
 """Seconds that teardown waits for a signal of the producer."""
@@ -57,7 +57,7 @@ class DuplicateDescriptor(Step):
     phase = Phase.IMPORT
     verb = "copy descriptor"
     call = "fcntl"
-    undo_call = "close"
+    undoing = Undoing("close")
     provided = "descriptor", "label"
     required: ClassVar = {"holder": "source.holder"}
 
@@ -90,7 +90,6 @@ class ImportObject(ObjectStep):
     device: int
 
     phase = Phase.IMPORT
-    undo_verb = "destroy"
     in_change = InChange(renews_needs=True)
     required: ClassVar = {"descriptor": "label"}
 
@@ -126,7 +125,7 @@ class ImportMemory(ImportObject):
     leaks_as = "external memory"
     verb = "import memory"
     call = "cuImportExternalMemory"
-    undo_call = "cuDestroyExternalMemory"
+    undoing = Undoing("cuDestroyExternalMemory", "destroy")
     hints: ClassVar = {
         "UNKNOWN": ErrorHint(
             "what was received for {subject} is not a descriptor of external memory, or belongs to another GPU than "
@@ -160,9 +159,8 @@ class MapExternal(BufferStep):
     aspect = "external"
     leaks_as = "mapped buffer"
     verb = "map buffer"
-    undo_verb = "free"
     call = "cuExternalMemoryGetMappedBuffer"
-    undo_call = "cuMemFree"
+    undoing = Undoing("cuMemFree", "free")
     hints: ClassVar = {
         "INVALID_VALUE": ErrorHint(
             "{subject} is smaller than the {bytes} that the spec declares (fact 53)",
@@ -201,7 +199,7 @@ class ImportSemaphore(ImportObject):
     leaks_as = "semaphore"
     verb = "import semaphore"
     call = "cuImportExternalSemaphore"
-    undo_call = "cuDestroyExternalSemaphore"
+    undoing = Undoing("cuDestroyExternalSemaphore", "destroy")
     hints: ClassVar = {
         "UNKNOWN": ErrorHint(
             "what was received for {subject} is not the descriptor of a semaphore (fact 54)",
@@ -237,7 +235,7 @@ class AwaitStream(DeviceStep):
     phase = Phase.SETTLE
     verb = "await stream"
     call = "cuStreamQuery"
-    undo_call = "cuStreamQuery"
+    undoing = Undoing("cuStreamQuery")
     required: ClassVar = {"stream": "device"}
 
     def do(self, driver: Driver, layout: Layout) -> None:

@@ -16,7 +16,7 @@ from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import LateError, Layout, current
 from memtopo.kinds.states.groups import HeapOffload
 from memtopo.kinds.states.steps import COPIES, AwaitCopy, await_copy
-from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Reading, Step, StepDescription, range_name
+from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Reading, Step, StepDescription, Undoing, range_name
 from memtopo.native.heaps import Budget, NativeHeap, Unmapped
 from memtopo.native.tables import Allocation, AllocationTable
 
@@ -142,7 +142,7 @@ class KeepHeap(Step):
 
 @dataclass(frozen=True, slots=True)
 class LimitHeap(Step):
-    """Change the limit of a heap, and of those that share it. More may be allocated already: that stays."""
+    """Change the limit of a heap, and of the heaps that share it. More may be allocated already: that stays."""
 
     label: str
     limit: int | None
@@ -170,8 +170,7 @@ class OpenHeap(Step):
     phase = Phase.MAP
     verb = "open"
     call = "cuMemMap"
-    undo_verb = "empty"
-    undo_call = "cuMemUnmap"
+    undoing = Undoing("cuMemUnmap", "empty")
     provided = "elastic range", "label"
     calls = 0
     required: ClassVar = {_NOUN: "label"}

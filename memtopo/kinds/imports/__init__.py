@@ -10,7 +10,7 @@ from memtopo.common.text import enumerated
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location
-from memtopo.geometry.groups import Group, Origin, has_size
+from memtopo.geometry.groups import Group, Origin, has_size, largest_count
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE, EXPORTS
@@ -247,7 +247,7 @@ def _require_equal(scope: Scope, entry: Import, group: Group, export: ExportGrou
         message = f"import {path[-1]!r} declares parts, and those of {entry.source} are known"
         help = "leave 'parts' out: it is taken from the export"
         raise Refused(Diagnostic("MT604", message, (*path, "parts"), help=help))
-    key = next((key for key in entry.declared if key in LOCATIONS and key in kind.import_keys), "")
+    key = next((key for key in entry.declared if key in LOCATIONS and key in kind.import_keys.required), "")
     names = entry.locations(key) if key else []
     locations, wrong = collected(attempt(scope.devices.resolve_all, names, path, key, anywhere=True))
     if wrong := [*wrong, *_differences(entry, group, export, locations or ())]:
@@ -265,10 +265,10 @@ def _differences(
         help = f"leave {key!r} out: it is taken from the export"
         return Diagnostic("MT604", message, (*group.path, key), labels=(label,), help=help)
 
-    keys, article = export.exporter.import_keys, export.exporter.words.article
+    keys, article = export.exporter.import_keys.required, export.exporter.words.article
     if entry.via and export.via not in entry.transports:
         yield differs("via", entry.via, f"is exported via {export.via}")
-    number = group.count if group.largest is None else group.largest
+    number = largest_count(group)
     if entry.count and (entry.number, entry.lent) != (number, group.growing):
         lent = f"lends up to {number:,} chunks"
         yield differs(

@@ -96,7 +96,7 @@ def crosses(importer: Spec, order: Sequence[str] | None, exporter: Spec) -> bool
 
 
 def elsewhere(scope: Scope, sibling: Sibling) -> list[tuple[str, Scope]]:
-    """Label and scope of the exporting instances on other nodes than the importing process, of those that are known."""
+    """Label and scope of the known exporting instances on other nodes than the importing process."""
     known = [] if scope.node is None else sibling.instances
     return [(label, other) for label, other in known if other.node not in (scope.node, None)]
 

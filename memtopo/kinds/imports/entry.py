@@ -32,7 +32,7 @@ from memtopo.language.scalars import count
 LOCATIONS = ("location", "device", "pool")
 """Keys that declare locations."""
 
-FORMS = tuple(dict.fromkeys(kind.import_keys for kind in EXPORTABLE.values() if not kind.refusals.outside))
+FORMS = tuple(dict.fromkeys(kind.import_keys.required for kind in EXPORTABLE.values() if not kind.refusals.outside))
 """Keys by which imports declare their objects, each for some of the kinds."""
 
 _KEYS = tuple(dict.fromkeys(chain(LOCATIONS, *FORMS)))
@@ -113,7 +113,7 @@ class Import(Entry):
 
 def refuse_granules(path: Path, entry: Import, kind: ExportKind) -> None:
     """Raise `Refused` with MT105 for an amount in granules of a kind without granules."""
-    for key in kind.import_keys:
+    for key in kind.import_keys.required:
         if kind.refusals.granules and (amount := entry.amount([key])) and amount.in_granules:
             noun = kind.group.noun
             message = f"import {path[-1]!r} is {kind.words.article}, and a {noun} {kind.refusals.granules}"
@@ -122,9 +122,11 @@ def refuse_granules(path: Path, entry: Import, kind: ExportKind) -> None:
 
 def declared_access(scope: Scope, path: Path, entry: Import, kind: ExportKind) -> tuple[tuple[Location, ...], int]:
     """Devices that an import declares to have access, and the ordinal of a GPU to import with. Raises `Refused`."""
-    if entry.accessed_by and "accessed_by" not in kind.optional_keys:
+    if entry.accessed_by and "accessed_by" not in kind.import_keys.optional:
         message = f"import {path[-1]!r} declares 'accessed_by', and is {kind.words.article}"
-        takers = enumerated(kind.words.plural for kind in EXPORTABLE.values() if "accessed_by" in kind.optional_keys)
+        takers = enumerated(
+            kind.words.plural for kind in EXPORTABLE.values() if "accessed_by" in kind.import_keys.optional
+        )
         help = f"leave it out: only {takers} take it; access to a range is in 'access'"
         if entry.location:
             help += "; for an allocation, write 'pool: …' in place of 'location: …'"
@@ -150,13 +152,13 @@ def from_outside(scope: Scope, path: Path, entry: Import) -> Group:
     count = entry.number or (len(listed) if each else 1)
     locations = scope.devices.distributed(listed, count, path, key)
     refuse_granules(path, entry, kind)
-    if entry.parts and "parts" not in kind.optional_keys:
+    if entry.parts and "parts" not in kind.import_keys.optional:
         message = f"import {path[-1]!r} declares parts, and {kind.words.article} has none"
         raise Refused(Diagnostic("MT603", message, (*path, "parts"), help="leave 'parts' out: only chunks have parts"))
-    if entry.lent and not kind.lends:
+    if entry.lent and "max" not in kind.import_keys.optional:
         message = f"import {path[-1]!r} declares elastic chunks, and is {kind.words.article}"
         raise Refused(Diagnostic("MT603", message, (*path, "count"), help="write a number, or leave it out"))
-    if kind.refusals.unseen and "accessed_by" not in kind.optional_keys:
+    if kind.refusals.unseen and "accessed_by" not in kind.import_keys.optional:
         require_on_gpu(f"import {path[-1]!r}", locations, (*path, key))
     via, access = together(
         partial(_via, scope, path, entry, kind, key), partial(declared_access, scope, path, entry, kind)
@@ -169,7 +171,7 @@ def from_outside(scope: Scope, path: Path, entry: Import) -> Group:
 
 
 def _via(scope: Scope, path: Path, entry: Import, kind: ExportKind, key: str) -> Via:
-    """Transport of an import from outside of the spec, whose holder chooses among alternatives alike."""
+    """Transport of an import from outside of the spec, whose holder chooses the same one among alternatives."""
 
     def support(via: Via) -> Support:
         return supported_at(scope, entry.locations(key), via)
@@ -187,7 +189,7 @@ def _form(entry: Import) -> tuple[str, ...]:
 
 
 def _kinds(form: tuple[str, ...]) -> list[ExportKind]:
-    return [kind for kind in EXPORTABLE.values() if not kind.refusals.outside and kind.import_keys == form]
+    return [kind for kind in EXPORTABLE.values() if not kind.refusals.outside and kind.import_keys.required == form]
 
 
 def _objects(form: tuple[str, ...]) -> str:
@@ -207,7 +209,7 @@ def _undeclared_properties(path: Path, entry: Import, form: tuple[str, ...]) -> 
     if missing := [key for key in form if key not in entry.declared]:
         return _missing(path, form, missing)
     like = next(kind for kind in EXPORTABLE.values() if set(entry.transports) <= set(kind.transports))
-    help = f"leave 'via' out, or declare the {' and '.join(like.import_keys)} of {like.words.article}"
+    help = f"leave 'via' out, or declare the {' and '.join(like.import_keys.required)} of {like.words.article}"
     return Diagnostic("MT603", f"{message}via {entry.via} like {like.words.article}", (*path, "via"), help=help)
 
 

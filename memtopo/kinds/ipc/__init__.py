@@ -15,7 +15,7 @@ from memtopo.driver.types import Access, Grant, Location
 from memtopo.geometry.groups import Group, LocatedGroup, round_robin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.device_names import has_set
-from memtopo.kinds.exportable import IPC_OWN, ExportGroup, ExportKind, Imported, Refusals
+from memtopo.kinds.exportable import IPC_OWN, ExportGroup, ExportKind, Imported, ImportKeys, Refusals
 from memtopo.kinds.kind import Scope, Steps, Words
 from memtopo.kinds.resolution import require_on_gpu
 from memtopo.language.entries import Entry
@@ -85,10 +85,9 @@ class Buffers(IpcKind):
 
     section = "buffers"
     description = "Memory of cuMemAlloc, by name, which legacy IPC can share."
-    words = Words("buffer", "buffers", "b: {location: gpu0, size: 2MiB}")
+    words = Words("buffer", "buffers", "b: {location: gpu0, size: 2MiB}", drawn="buffer")
     entry = Buffer
     group = BufferGroup
-    drawn = "buffer"
     refusals = Refusals(
         commit="memory over legacy IPC is invalid once it is freed, so it is not replaced (fact 31)",
         own=IPC_OWN,
@@ -169,13 +168,12 @@ class Events(IpcKind):
 
     section = "events"
     description = "Events of GPUs, by name."
-    words = Words("event", "events", "done: {device: gpu0}")
+    words = Words("event", "events", "done: {device: gpu0}", drawn="event")
     entry = Event
     group = EventGroup
-    drawn = "event"
     refusals = Refusals(commit="an event has no memory", own=IPC_OWN, unseen="legacy IPC opens an event on its own GPU")
     trials: ClassVar[Mapping[Via, str]] = {"ipc": "ipc-event"}
-    import_keys = ("device",)
+    import_keys = ImportKeys(("device",))
 
     def resolve_entry(self, scope: Scope, entry: Event, path: Path) -> EventGroup:
         name = str(path[-1])

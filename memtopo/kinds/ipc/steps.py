@@ -10,7 +10,16 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, EventFlags, Location, gpu
 from memtopo.kinds.layout import Layout, LayoutTable, Reservation, current
 from memtopo.kinds.objects import OWN, Alias, ImportStep, ObjectStep, TryExport
-from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, HandleReference, Phase, Readable, StepDescription
+from memtopo.kinds.step import (
+    DEFECT_ADVICE,
+    ErrorHint,
+    Finding,
+    HandleReference,
+    Phase,
+    Readable,
+    StepDescription,
+    Undoing,
+)
 
 EVENT_HANDLES = LayoutTable[str, int]()
 
@@ -60,9 +69,8 @@ class AllocateBuffer(BufferStep):
 
     phase = Phase.CREATE
     verb = "allocate"
-    undo_verb = "free"
     call = "cuMemAlloc"
-    undo_call = "cuMemFree"
+    undoing = Undoing("cuMemFree", "free")
 
     @property
     def allocates(self) -> tuple[Location, int]:
@@ -87,9 +95,8 @@ class OpenBuffer(BufferStep, ImportStep):
     source: HandleReference
 
     verb = "open buffer"
-    undo_verb = "close"
     call = "cuIpcOpenMemHandle"
-    undo_call = "cuIpcCloseMemHandle"
+    undoing = Undoing("cuIpcCloseMemHandle", "close")
     leaks_as = "opened buffer"
     hints: ClassVar = {
         "INVALID_CONTEXT": ErrorHint(
@@ -149,8 +156,7 @@ class EventStep(ObjectStep):
     noun = "event"
     table = EVENT_HANDLES
     leaks_as = "event"
-    undo_verb = "destroy"
-    undo_call = "cuEventDestroy"
+    undoing = Undoing("cuEventDestroy", "destroy")
 
     def end(self, driver: Driver, layout: Layout, found: int) -> None:
         driver.event_destroy(found)

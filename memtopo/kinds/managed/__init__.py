@@ -141,10 +141,9 @@ class ManagedMemory(Kind):
 
     section = "managed"
     description = "Memory of cuMemAllocManaged, by name, which migrates between GPUs and the host."
-    words = Words("managed memory", "managed", "m: {size: 2MiB}", counted=False)
+    words = Words("managed memory", "managed", "m: {size: 2MiB}", counted=False, drawn="managed")
     entry = Managed
     group = ManagedAllocation
-    drawn = "managed"
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
         "map": (
             "it already has an address, and VMM cannot map it (fact 60)",

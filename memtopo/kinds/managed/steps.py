@@ -12,7 +12,7 @@ from memtopo.driver.types import HOST, Advice, Location, LocationKind, MemAttach
 from memtopo.kinds.layout import Layout, Reservation, current
 from memtopo.kinds.objects import ObjectStep
 from memtopo.kinds.resources import STREAMS
-from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Step, StepDescription
+from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Step, StepDescription, Undoing
 
 _ADVICE = {
     Advice.SET_READ_MOSTLY: ("read mostly", RangeAttribute.READ_MOSTLY),
@@ -45,9 +45,8 @@ class AllocateManaged(ObjectStep):
     noun = leaks_as = "managed memory"
     phase = Phase.CREATE
     verb = "allocate managed"
-    undo_verb = "free"
     call = "cuMemAllocManaged"
-    undo_call = "cuMemFree"
+    undoing = Undoing("cuMemFree", "free")
     hints: ClassVar = {
         "OUT_OF_MEMORY": ErrorHint(
             "no GPU's memory is taken yet: {bytes} of addresses, or of the host's memory, are not to be had (fact 60)",

@@ -46,17 +46,17 @@ class MapEntries:
                 if entry.chunk.first is None:
                     self.places.setdefault(entry.chunk.name, []).append((key, nth))
         self._granules: dict[str, tuple[int, bool]] = {}
-        self._alike: dict[str, bool] = {}
+        self._uniform: dict[str, bool] = {}
 
     def elastic_ranges(self, chunk: str) -> Iterator[str]:
-        """Names of the elastic ranges that can have a chunk, in order: those that name it, and those that name none."""
+        """Names of the elastic ranges that can have a chunk, in order: ranges that name it, ones that name none."""
         return (name for _, name in sorted(self._elastic.get(chunk, []) + self._elastic.get("", [])))
 
-    def alike(self, key: str) -> bool:
+    def uniform(self, key: str) -> bool:
         """Return true if each range of a key has the same mappings, as with `each`."""
-        if key not in self._alike:
-            self._alike[key] = any(entry.each is not None or entry.stride is not None for entry in self.section[key])
-        return self._alike[key]
+        if key not in self._uniform:
+            self._uniform[key] = any(entry.each is not None or entry.stride is not None for entry in self.section[key])
+        return self._uniform[key]
 
     def granule(self, name: str) -> tuple[int, bool]:
         """Largest granule of the known chunks in a range, and true if it has chunks that are imported."""
@@ -68,7 +68,7 @@ class MapEntries:
 
 
 def _elastic_ranges(scope: Scope) -> Mapping[str, list[tuple[int, str]]]:
-    """Positions and names of elastic ranges by the chunks that they name, of those that name none by an empty name."""
+    """Positions and names of elastic ranges by the chunks that they name, or by an empty name if they name none."""
     found: dict[str, list[tuple[int, str]]] = {}
     for position, (name, range_) in enumerate(scope.spec.section("ranges").items()):
         if range_.elastic:
@@ -85,7 +85,7 @@ def number_path(chunks: ChunkGroup) -> Path:
 class _Place(NamedTuple):
     """Entry of `map` that names chunks as a whole, in `members` ranges of `size` bytes each.
 
-    `alike` is true if each range has the same mappings, as with `each`.
+    `uniform` is true if each range has the same mappings, as with `each`.
     """
 
     key: str
@@ -93,7 +93,7 @@ class _Place(NamedTuple):
     entries: Sequence[Any]
     members: int
     size: int
-    alike: bool
+    uniform: bool
 
 
 def filled_count(scope: Scope, chunks: ChunkGroup, entries: MapEntries) -> ChunkGroup:
@@ -205,7 +205,7 @@ def _member_size(content: Content, unit: int, path: Path) -> int:
     """Bytes of each range that a key of `map` fills: ranges that are filled one after another have equal parts."""
     end = max(run.end for run in content.runs)
     members = content.stop - content.first
-    if content.alike or members == 1:
+    if content.uniform or members == 1:
         return end
     if end % (members * unit) == 0:
         return end // members
@@ -241,15 +241,15 @@ def _place(scope: Scope, chunks: ChunkGroup, written: MapEntries, at: tuple[str,
         message = f"the size of {reference.name!r} depends on imported chunks, and the count of {chunks.name!r} on it"
         raise Refused(_open(chunks, message, f"write the size of {reference.name!r} in bytes"))
     size = rounded_up(range_.size.bytes(unit), unit)
-    return _Place(key, nth, entries, members, size, written.alike(key))
+    return _Place(key, nth, entries, members, size, written.uniform(key))
 
 
 def _number(scope: Scope, chunks: ChunkGroup, place: _Place, entries: MapEntries) -> int:
-    """Number of chunks that fill a place: those that `each` names, or all that fit between the entries around it."""
+    """Number of chunks that fill a place: as many as `each` gives, or all that fit between the entries around it."""
     entry = place.entries[place.nth]
     if isinstance(entry.each, int):
         return int(entry.each * place.members)
-    whole = place.size if place.alike else place.size * place.members
+    whole = place.size if place.uniform else place.size * place.members
     bounds = _bounds(chunks, place, whole, entries)
     if bounds is None:
         message = f"the entries beside {chunks.name!r} in {place.key!r} are imported or follow from other amounts"

@@ -51,7 +51,7 @@ class Run(NamedTuple):
 class Content(NamedTuple):
     """Mappings of one key of `map`, in the ranges from index `first` to before `stop`.
 
-    The ranges are filled one after another, so that offsets are those of the first one; or, if they are `alike`, each
+    The ranges are filled one after another, so that offsets are those of the first one; or, if they are `uniform`, each
     has all runs. `complete` is false if entries are left out, which have errors or follow an unknown chunk.
     """
 
@@ -59,17 +59,17 @@ class Content(NamedTuple):
     first: int
     stop: int
     runs: Sequence[Run]
-    alike: bool
+    uniform: bool
     complete: bool
 
     @property
     def number(self) -> int:
         """Number of mappings."""
-        return sum(run.number for run in self.runs) * (self.stop - self.first if self.alike else 1)
+        return sum(run.number for run in self.runs) * (self.stop - self.first if self.uniform else 1)
 
     def placements(self) -> Iterator[Placement]:
         """Placements in all ranges."""
-        if not self.alike:
+        if not self.uniform:
             return _one_after_another(self)
         return chain.from_iterable(run.placements(self.range, self.first, self.stop) for run in self.runs)
 
@@ -80,11 +80,11 @@ _BEGINS = "an entry begins at the end of the previous one, and its offset must b
 def resolve_content(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> Resolution[Content]:
     """Mappings of the key of `map` at `path`. The entries after an unknown chunk are left out."""
     span = yield from attempt(instances, str(path[-1]), group, path)
-    alike = any(each.each is not None or each.stride is not None or each.in_turn for each in slices)
-    wrong = list(_contradictory(slices, span[1] - span[0])) if span and alike else []
+    uniform = any(each.each is not None or each.stride is not None or each.in_turn for each in slices)
+    wrong = list(_contradictory(slices, span[1] - span[0])) if span and uniform else []
     yield from wrong
     if span is None or wrong:
-        return Content(group, 0, 0, (), alike=alike, complete=False)
+        return Content(group, 0, 0, (), uniform=uniform, complete=False)
     runs: list[Run] = []
     cursor: int | None = 0
     for each in slices:
@@ -103,12 +103,12 @@ def resolve_content(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> R
             cursor = None
             continue
         run: Run | None = Run(each, chunk, cursor, each.stop - each.first, chunk.size)
-        if alike and run:
+        if uniform and run:
             run = yield from attempt(_counted, run, group, span[1] - span[0])
         if run is not None:
             runs.append(run)
         cursor = run.end if run else None
-    return Content(group, *span, runs, alike=alike, complete=len(runs) == len(slices))
+    return Content(group, *span, runs, uniform=uniform, complete=len(runs) == len(slices))
 
 
 def _one_after_another(content: Content) -> Iterator[Placement]:

@@ -24,6 +24,7 @@ from memtopo.kinds.step import (
     Readable,
     Step,
     StepDescription,
+    Undoing,
     first_difference,
     range_name,
 )
@@ -52,8 +53,7 @@ class MapChunk(Step):
     phase = Phase.MAP
     verb = "map"
     call = "cuMemMap"
-    undo_verb = "unmap"
-    undo_call = "cuMemUnmap"
+    undoing = Undoing("cuMemUnmap", "unmap")
     hints: ClassVar = {
         "NOT_SUPPORTED": ErrorHint(
             "only a whole chunk can be mapped: an imported one is not of the size that was declared (facts 13, 28)",
@@ -203,7 +203,7 @@ class UnmapChunks(Step):
     phase = Phase.MAP
     verb = "map"
     call = "cuMemMap"
-    undo_call = "cuMemUnmap"
+    undoing = Undoing("cuMemUnmap")
     effect = None  # it is only undone, in place of its mappings
 
     @property

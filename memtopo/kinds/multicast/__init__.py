@@ -17,7 +17,7 @@ from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.chunks import HandleKind
 from memtopo.kinds.chunks.support import FABRIC_HELP, taken_handles
-from memtopo.kinds.exportable import Imported, Refusals
+from memtopo.kinds.exportable import Imported, ImportKeys, Refusals
 from memtopo.kinds.kind import Rule, Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, require_on_gpu, together, whole_granules
 from memtopo.language.entries import Entry
@@ -62,11 +62,10 @@ class Multicast(HandleKind):
 
     section = "multicast"
     description = "Multicast objects of teams of GPUs, by name: team: {devices: gpus, size: 32MiB}."
-    words = Words("multicast object", "multicast objects", "team: {devices: gpus, size: 32MiB}")
+    words = Words("multicast object", "multicast objects", "team: {devices: gpus, size: 32MiB}", drawn="multicast")
     entry = MulticastObject
     group = MulticastGroup
-    drawn = "multicast"
-    import_keys = ("size",)
+    import_keys = ImportKeys(("size",))
     refusals = Refusals(
         granules="",
         transport="legacy IPC supports buffers and events only (fact 31)",

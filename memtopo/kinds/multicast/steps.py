@@ -17,7 +17,7 @@ from memtopo.kinds.chunks.steps import ChunkStep
 from memtopo.kinds.layout import Layout, LayoutTable
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.objects import ImportStep
-from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step, StepDescription
+from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step, StepDescription, Undoing
 
 _SYSTEM = ErrorHint("the fabric manager or the switches do not work as they should (fact 87)", "see its log")
 
@@ -119,8 +119,7 @@ class BindStep(Step):
 
     phase = Phase.BIND
     verb = "bind"
-    undo_verb = "unbind"
-    undo_call = "cuMulticastUnbind"
+    undoing = Undoing("cuMulticastUnbind", "unbind")
     hints: ClassVar = {
         "OUT_OF_MEMORY": ErrorHint("the slots of the switch are taken (fact 87)", "see what else uses multicast"),
         "SYSTEM_NOT_READY": _SYSTEM,

@@ -146,10 +146,9 @@ class PinnedMemory(Kind):
 
     section = "pinned"
     description = "Page-locked host memory, by name: allocated, or registered memory of another program."
-    words = Words("pinned memory", "objects of pinned memory", "p: {size: 2MiB}", counted=False)
+    words = Words("pinned memory", "objects of pinned memory", "p: {size: 2MiB}", counted=False, drawn="pinned")
     entry = Pinned
     group = PinnedGroup
-    drawn = "pinned"
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
         "map": (
             "it already has an address, and VMM cannot map it (fact 74)",

@@ -19,7 +19,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HostFlags, Location, LocationKind, RegisterFlags
 from memtopo.kinds.layout import Layout, LayoutTable, Reservation, current
 from memtopo.kinds.objects import ObjectStep
-from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
+from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription, Undoing
 
 PINNED = HostFlags.PORTABLE | HostFlags.DEVICEMAP
 """Flags of all allocations: with unified addressing, memory is mapped and portable without them, too (fact 74)."""
@@ -85,9 +85,8 @@ class AllocatePinned(PinnedStep):
     leaks_as = "page-locked memory"
     phase = Phase.CREATE
     verb = "allocate pinned"
-    undo_verb = "free pinned"
     call = "cuMemHostAlloc"
-    undo_call = "cuMemFreeHost"
+    undoing = Undoing("cuMemFreeHost", "free pinned")
     hints: ClassVar = {
         "OUT_OF_MEMORY": ErrorHint(
             "{bytes} of the host's memory cannot be page-locked: it has less free memory, or a limit in WSL (fact 77)",
@@ -146,9 +145,8 @@ class MapFile(ObjectStep):
     leaks_as = "mapped file of"
     phase = Phase.IMPORT
     verb = "map file"
-    undo_verb = "unmap file"
     call = "mmap"
-    undo_call = "munmap"
+    undoing = Undoing("munmap", "unmap file")
 
     @property
     def needs(self) -> tuple[Hashable, ...]:
@@ -223,9 +221,8 @@ class RegisterMemory(PinnedStep):
     leaks_as = "registered memory"
     phase = Phase.IMPORT
     verb = "register"
-    undo_verb = "unregister"
     call = "cuMemHostRegister"
-    undo_call = "cuMemHostUnregister"
+    undoing = Undoing("cuMemHostUnregister", "unregister")
     hints: ClassVar = {
         "INVALID_VALUE": ErrorHint(
             "the pages of {subject} cannot be locked: its file was shortened, or is on a disk (fact 85)",

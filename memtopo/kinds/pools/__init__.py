@@ -105,7 +105,7 @@ class PoolGroup(PooledGroup):
     """Pools that one entry declares, one at each of its `locations`.
 
     `reserves` are the bytes that each of them reserves for its allocations, and `size` the least of these but 0.
-    `attributes` are those that differ from the driver's defaults.
+    `attributes` differ from the driver's defaults.
     """
 
     noun = "pool"
@@ -157,10 +157,9 @@ class Pools(Kind):
 
     section = "pools"
     description = "Stream-ordered memory pools, by name, from which allocations are made."
-    words = Words("pool", "pools", "p: {location: gpu0, handles: fd}")
+    words = Words("pool", "pools", "p: {location: gpu0, handles: fd}", drawn="pool")
     entry = Pool
     group = PoolGroup
-    drawn = "pool"
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
         "map": ("a pool has no physical handle that VMM can map", "declare a chunk"),
         "access": ("access to a pool is part of its entry", "declare it with 'accessed_by'"),

@@ -15,7 +15,7 @@ from memtopo.driver.handles import Handle, Secret
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind
 from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, Refusals
+from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, ImportKeys, Refusals
 from memtopo.kinds.kind import Rule, Scope, Steps, Words
 from memtopo.kinds.pools import ALIGNED, RESERVED, PooledGroup, PoolGroup, other_grants, unreachable
 from memtopo.language.entries import Entry
@@ -45,7 +45,7 @@ class AllocationGroup(PooledGroup):
     """Equal allocations that one entry declares: `count` of `size` bytes, distributed round-robin over `pools`.
 
     Their memory is that of the pools. `pools` are the labels of these, each at the location of the same index; of
-    imported allocations, those that the exporter's pools have here, for each holder in turn.
+    imported allocations, the labels that the exporter's pools have here, for each holder in turn.
     """
 
     noun = "allocation"
@@ -70,7 +70,7 @@ class AllocationGroup(PooledGroup):
         return holder * each + (self.origin.first + number) % each
 
     def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
-        """Read and write access of the GPU or the host of the pool, and of those that have access to the pool."""
+        """Read and write access of the GPU or the host of the pool, and of devices with access to the pool."""
         own = self.location_of(index)
         of_owner = Grant(own if own.kind is LocationKind.GPU else _HOST, Access.RW)
         return (of_owner, *other_grants(own, self.accessed_by))
@@ -91,13 +91,11 @@ class Allocations(ExportKind):
 
     section = "allocations"
     description = "Allocations of memory pools, by name, which can be exported with their pools."
-    words = Words("allocation", "allocations", "a: {pool: p, size: 8MiB}")
+    words = Words("allocation", "allocations", "a: {pool: p, size: 8MiB}", drawn="allocation")
     entry = Allocation
     group = AllocationGroup
-    drawn = "allocation"
     transports = ("fd",)
-    import_keys = ("pool", "size")
-    optional_keys = ("accessed_by",)
+    import_keys = ImportKeys(("pool", "size"), optional=("accessed_by",))
     refusals = Refusals(
         transport="a pool is shared via fd (fact 82), together with 64 bytes for each of its allocations",
         commit="importers free an allocation before its exporter does (fact 82), so it is not replaced",

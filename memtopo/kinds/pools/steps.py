@@ -13,7 +13,17 @@ from memtopo.driver.types import Access, Grant, HandleType, Location, PoolAttrib
 from memtopo.kinds.ipc.steps import BufferStep
 from memtopo.kinds.layout import Layout, LayoutTable, Reservation, current
 from memtopo.kinds.objects import Alias, ImportStep, ObjectStep, TryExport
-from memtopo.kinds.step import PROBE_ADVICE, ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
+from memtopo.kinds.step import (
+    PROBE_ADVICE,
+    ErrorHint,
+    Finding,
+    HandleReference,
+    Phase,
+    Readable,
+    Step,
+    StepDescription,
+    Undoing,
+)
 
 _DEFAULTS = {PoolAttribute.RELEASE_THRESHOLD: 0}
 """Values that a new pool has; every other attribute that can be set is 1 (fact 80)."""
@@ -40,8 +50,7 @@ class OpenPool(ObjectStep):
     noun = "pool"
     table = POOL_HANDLES
     leaks_as = "pool"
-    undo_verb = "destroy pool"
-    undo_call = "cuMemPoolDestroy"
+    undoing = Undoing("cuMemPoolDestroy", "destroy pool")
 
     def end(self, driver: Driver, layout: Layout, found: int) -> None:
         driver.mem_pool_destroy(found)
@@ -98,9 +107,8 @@ class SetPoolAttribute(PoolSetting):
     value: int
 
     verb = "set pool attribute"
-    undo_verb = "reset pool attribute"
     call = "cuMemPoolSetAttribute"
-    undo_call = "cuMemPoolSetAttribute"
+    undoing = Undoing("cuMemPoolSetAttribute", "reset pool attribute")
 
     def do(self, driver: Driver, layout: Layout) -> None:
         driver.mem_pool_set_attribute(layout.of(POOL_HANDLES)[self.label], self.attribute, self.value)
@@ -136,9 +144,8 @@ class SetPoolAccess(PoolSetting):
     grants: tuple[Grant, ...]
 
     verb = "set pool access"
-    undo_verb = "take pool access"
     call = "cuMemPoolSetAccess"
-    undo_call = "cuMemPoolSetAccess"
+    undoing = Undoing("cuMemPoolSetAccess", "take pool access")
     hints: ClassVar = {
         "INVALID_DEVICE": ErrorHint("a GPU has no peer access to the pool's memory (fact 81)", PROBE_ADVICE),
         "INVALID_VALUE": ErrorHint("a GPU has no peer access to the pool's memory (fact 81)", PROBE_ADVICE),
@@ -239,7 +246,6 @@ class AllocationStep(BufferStep):
     noun = "allocation"
     leaks_as = "allocation"
     aspect = "allocation"
-    undo_verb = "free"
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare address and size, for the GPU that has the memory or has access to it."""
@@ -259,7 +265,7 @@ class AllocateFromPool(AllocationStep):
     phase = Phase.CREATE
     verb = "allocate from pool"
     call = "cuMemAllocFromPoolAsync"
-    undo_call = "cuMemFreeAsync"
+    undoing = Undoing("cuMemFreeAsync", "free")
     hints: ClassVar = {
         "OUT_OF_MEMORY": ErrorHint(
             "the pool has reserved its maximum size, or {where} has no room for {bytes} (fact 80)",
@@ -306,7 +312,7 @@ class ImportPointer(AllocationStep, ImportStep):
 
     verb = "import allocation"
     call = "cuMemPoolImportPointer"
-    undo_call = "cuMemFree"
+    undoing = Undoing("cuMemFree", "free")
     leaks_as = "imported allocation"
     hints: ClassVar = {
         "INVALID_VALUE": ErrorHint(

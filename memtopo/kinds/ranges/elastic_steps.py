@@ -18,7 +18,6 @@ from memtopo.kinds.elastic import (
     ELASTIC_POOLS,
     AccessPiece,
     ElasticChunk,
-    ElasticChunkPool,
     ElasticContent,
     Mapped,
     MappedRun,
@@ -28,7 +27,7 @@ from memtopo.kinds.elastic import (
 from memtopo.kinds.layout import LateError, Layout, current
 from memtopo.kinds.mappings import expected_access, host_has_access
 from memtopo.kinds.mappings.steps import MapChunk
-from memtopo.kinds.step import Finding, Phase, Step, StepDescription, range_name
+from memtopo.kinds.step import Finding, Phase, Step, StepDescription, Undoing, range_name
 from memtopo.machine import Machine
 
 
@@ -59,8 +58,7 @@ class OpenRange(Step):
     phase = Phase.MAP
     verb = "open"
     call = "cuMemMap"
-    undo_verb = "empty"
-    undo_call = "cuMemUnmap"
+    undoing = Undoing("cuMemUnmap", "empty")
     provided = "elastic range", "label"
 
     @property
@@ -110,7 +108,9 @@ class OpenRange(Step):
             if chunk is not content.zero:
                 layout.of(ELASTIC_POOLS)[chunk.pool].free.append(chunk)
         for name in self.pools:
-            _release_free(driver, layout, layout.of(ELASTIC_POOLS)[name])
+            pool = layout.of(ELASTIC_POOLS)[name]
+            release_all(driver, layout, pool, pool.releasable)  # the undo of the pool tries again
+            pool.drop_removed()
         del layout.of(ELASTIC_CONTENTS)[self.label]
         if error:
             raise LateError(error)
@@ -175,7 +175,7 @@ def access_pieces(group: RangeGroup, instance: int, geometry: Geometry, machine:
 
 
 def map_chunks(driver: Driver, layout: Layout, content: ElasticContent, mapped: Sequence[Mapped]) -> None:
-    """Map chunks at offsets of a range; `content.at` has those that are mapped if a call fails."""
+    """Map chunks at offsets of a range; `content.at` has the mapped ones if a call fails."""
     base, handles = content.base, layout.chunks
     made, error = map_each(driver, [(base + offset, chunk.size, handles[chunk.label]) for offset, chunk in mapped])
     content.at.update(mapped[:made])
@@ -237,12 +237,3 @@ def restore(
         content.rebuild()
         return error
     return None
-
-
-def _release_free(driver: Driver, layout: Layout, pool: ElasticChunkPool) -> None:
-    """Release the chunks of a pool that are not mapped, but those that were created with the layout.
-
-    If one cannot be released, it stays in the pool, whose own undo tries again.
-    """
-    release_all(driver, layout, pool, pool.releasable)
-    pool.drop_removed()

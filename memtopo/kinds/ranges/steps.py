@@ -9,7 +9,7 @@ from typing import ClassVar
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.kinds.layout import Layout, LayoutTable, Reservation
-from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription, range_name
+from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription, Undoing, range_name
 
 SAME_ADDRESS = "same address in all processes"
 
@@ -42,8 +42,7 @@ class ReserveRange(Step):
     phase = Phase.RESERVE
     verb = "reserve"
     call = "cuMemAddressReserve"
-    undo_verb = "free"
-    undo_call = "cuMemAddressFree"
+    undoing = Undoing("cuMemAddressFree", "free")
     hints: ClassVar = {
         "OUT_OF_MEMORY": ErrorHint(
             "this is about addresses, not memory: 64 TiB can be reserved, 128 TiB cannot (fact 9)",

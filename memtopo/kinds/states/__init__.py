@@ -210,7 +210,7 @@ def _chunks(scope: Scope, reference: Reference, path: Path, at: At) -> list[tupl
 def _chunks_in(
     scope: Scope, ranges: RangeGroup, reference: Reference, path: Path, at: At
 ) -> list[tuple[ChunkGroup, int, int]]:
-    """Chunks that are mapped in the ranges of a reference, likewise."""
+    """Chunks that are mapped in the ranges of a reference, each with its first index and its end."""
     span = indices(reference, ranges, path, at=at)
     if at == "key" and ranges.elastic:
         raise Refused(_elastic_bytes(ranges, path))

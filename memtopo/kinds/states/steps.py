@@ -202,7 +202,7 @@ def await_copy(driver: Driver, layout: Layout, label: str, device: int) -> None:
 
 
 def copies(difference: StepDifference) -> Iterator[Step]:
-    """Copies of the bytes that a change takes from chunks, and of those that it gives back.
+    """Copies of the bytes that a change takes from chunks, and of the bytes that it gives back.
 
     Bytes that another area is to keep are copied from one to the other.
     """

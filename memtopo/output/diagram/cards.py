@@ -63,7 +63,7 @@ def _notes(range_: RangeDiagram, blocks: Sequence[BarBlock]) -> Iterator[str]:
 
 
 def _grouped(range_: RangeDiagram, context: DrawingContext) -> Iterator[list[MappingSpan]]:
-    """Spans of each block: one, or of a range with very many those that begin in the same part of it."""
+    """Spans of each block: one, or in a range with very many all that begin in the same part of it."""
     spans, most = range_.pieces, context.limits.blocks
     if len(spans) <= most:
         yield from ([span] for span in spans)

@@ -14,8 +14,8 @@ from memtopo.output.json import PictureDocument
 def page(drawing: Drawing) -> str:
     """A drawing as an HTML document, with its content as tables."""
     from memtopo.output import html  # noqa: PLC0415 imported only if used: it adds to the start of a command
-    from memtopo.output.diagram.notation import drawing_context  # noqa: PLC0415 likewise
-    from memtopo.output.diagram.tables import MOST_TABLES, table_count, tables  # noqa: PLC0415 likewise
+    from memtopo.output.diagram.notation import drawing_context  # noqa: PLC0415 as above
+    from memtopo.output.diagram.tables import MOST_TABLES, table_count, tables  # noqa: PLC0415 as above
 
     diagram = drawing.diagram
     context = drawing_context(diagram, drawing.locate, drawing.addresses)

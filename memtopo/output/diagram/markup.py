@@ -118,9 +118,9 @@ NAME, BODY, SMALL, TITLE = 13.5, 12.0, 11.0, 22.0
 MONO = 0.61
 """Width of a column relative to the size of type, in the widest of the usual monospaced fonts."""
 SANS = 0.66
-"""Width of an average letter in a bold sans-serif font, likewise."""
+"""Width of an average letter in a bold sans-serif font, relative to the size of type."""
 CAPITALS = 0.87
-"""Width of a spaced capital, likewise."""
+"""Width of a spaced capital, relative to the size of type."""
 
 _BREAKS = re.compile(r"(?<![\d×])(?<!\bat) (?!×)")  # not within `16 × 2 MiB` or `at 64 MiB`
 

@@ -61,8 +61,8 @@ class TerminalDrawing:
         whole = self.picture
         importers = importers_of(whole)
         for each in whole.processes[:MOST_PROCESSES]:
-            alike = [Text(f"{each.count:,} processes alike", "dim")] if each.count > 1 else []
-            yield TitleLine([Text(printable(notation.processes(each)), "bold"), *alike])
+            number = [Text(f"{each.count:,} equal processes", "dim")] if each.count > 1 else []
+            yield TitleLine([Text(printable(notation.processes(each)), "bold"), *number])
             yield from self._process(each.first, each.picture, importers, glyphs)
         yield from _more(whole.processes[MOST_PROCESSES:], "process", "processes")
         yield from self._process("", whole, importers, glyphs)
@@ -105,13 +105,13 @@ def _range(
 ) -> Panel:
     """A range, of which some pieces have labels; those `again` have chunks that an earlier one has."""
     accesses = {piece.access for piece in shown.pieces if piece.chunk}
-    alike = len(accesses) < 2  # noqa: PLR2004
-    access = notation.granted(*accesses) if accesses and alike else "" if shown.mapped else "nothing mapped"
+    uniform = len(accesses) < 2  # noqa: PLR2004
+    access = notation.granted(*accesses) if accesses and uniform else "" if shown.mapped else "nothing mapped"
     size = multiple(shown.count, shown.size)
     texts = size, address, access, notation.remark(shown)
     head = [Text(clipped(name_range(shown.first, shown.last)), "bold"), *(Text(each) for each in texts if each)]
     rows = [
-        _row(index, piece, glyphs, times=shown.count, again=index in again, access=not alike)
+        _row(index, piece, glyphs, times=shown.count, again=index in again, access=not uniform)
         for index, piece in labelled
     ]
     blocks = [panel.PanelBlock(piece.offset, piece.chunk, piece.count, piece.locations) for piece in shown.pieces]

@@ -30,7 +30,7 @@ class NotExpressible(MemtopoError):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Program of one process. `exporters` are the processes that it imports from, `importers` those that it serves."""
+    """Program of one process. It imports from the `exporters`, and the `importers` from it."""
 
     name: str
     process: str

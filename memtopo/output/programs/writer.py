@@ -237,7 +237,7 @@ def _product(variable: str, factor: int, integer: Callable[[int], str]) -> str:
 
 
 def _sum(*terms: str) -> str:
-    """The sum of terms, without those that are empty."""
+    """The sum of terms, without empty ones."""
     first, *others = [each for each in terms if each] or ["0"]
     return first + "".join(f" - {each[1:]}" if each.startswith("-") else f" + {each}" for each in others)
 

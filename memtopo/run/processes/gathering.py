@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from memtopo import machine as machines
 from memtopo import spec as specs
@@ -135,7 +136,7 @@ class Gathering:
     def _accept(self, listener: socket.socket) -> None:
         with suppress(BlockingIOError):
             sock, _ = listener.accept()
-            sock.setblocking(False)  # noqa: FBT003 likewise
+            sock.setblocking(False)  # noqa: FBT003 as above
             channel: Channel[Join] = Channel(sock, (Join,))
             if peer(sock).uid == os.geteuid():
                 self._connected[sock.fileno()] = channel, peer(sock).pid
@@ -198,7 +199,7 @@ class Gathering:
         seen = {each.request.gpus for each in self.joined.values()}
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         if len(seen) == 1:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(f"GPU-{_dashed(uuid)}" for uuid in next(iter(seen)))
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(f"GPU-{UUID(uuid)}" for uuid in next(iter(seen)))
         return target.resolve(request.machine)
 
     def visible(self, composition: Composition) -> Mapping[str, tuple[int, ...]]:
@@ -212,7 +213,3 @@ class Gathering:
                 others = f"; {enumerated(seeing)} has it" if seeing else ""
                 raise NotComplete(f"{self.joined[label].name} uses gpu{lacking[0]}, which it does not see{others}")
         return found
-
-
-def _dashed(uuid: str) -> str:
-    return "-".join((uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:]))

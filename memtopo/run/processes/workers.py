@@ -87,7 +87,7 @@ class WorkersFailed(StepFailed):
 
 
 class Source(Protocol):
-    """Source of the processes of a run, which starts them, or has those that a user started."""
+    """Source of the processes of a run, which starts them, or has processes that a user started."""
 
     def process(self, label: str, gates: Sequence[int], clock: RunningClock, origin: float) -> WorkerProcess:
         """Return a process that has its first message, and inherits the ends of the gates. Raises `OSError`."""

@@ -1,4 +1,4 @@
-"""Changes of a held layout: importers of what goes are asked to let go of it before a change is made."""
+"""Changes of a held layout: importers of memory that is released are asked to let go of it before a change is made."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LISTED_EXPORTS = 2
 class ChangeRequest:
     """A change that a client requested, or a signal, which has no connection; `action` is its name in the log.
 
-    Importers of what goes have `wait` seconds to let go; with `force` the change is made even if they do not. A `full`
-    check reads bytes. `answer` has the known fields of the answer.
+    Importers of memory that is released have `wait` seconds to let go; with `force` the change is made even if they do
+    not. A `full` check reads bytes. `answer` has the known fields of the answer.
     """
 
     connection: ClientConnection | None
@@ -241,7 +241,7 @@ class Changes:
 
 
 def pinned(pinning: Sequence[ClientConnection], request: ChangeRequest) -> ExchangeError:
-    """Return the refusal of a change while importers have handles of what goes."""
+    """Return the refusal of a change while importers have handles of memory that is released."""
     processes = ", ".join(_pins(each, request.touched) for each in pinning[:_LISTED_PROCESSES])
     more = f" and {len(pinning) - _LISTED_PROCESSES} more" if len(pinning) > _LISTED_PROCESSES else ""
     waited = f" within {request.wait:g} s" if request.wait else ""

@@ -185,7 +185,7 @@ class ClientConnection:
         return None
 
     def let_go(self, exports: Iterable[str]) -> list[str]:
-        """Forget the handles of exports, which the client has closed; return the names of those that it had."""
+        """Forget the handles of exports, which the client has closed; return the names of the exports that it had."""
         found = [name for name in dict.fromkeys(exports) if self._taken.pop(name, None)]
         self.let_go_of.update(dict.fromkeys(found))
         return found

@@ -268,7 +268,7 @@ class ServerLoop:
             connection.send(encode_error(error))
         except OSError:
             raise
-        except Exception as error:  # noqa: BLE001 likewise
+        except Exception as error:  # noqa: BLE001 as above
             self._record_internal(error)
             connection.send(encode_error(InternalError(f"internal error: {type(error).__name__}: {error}")))
         return True

@@ -1,4 +1,4 @@
-"""Requests of clients: their dispatch, and those that change, commit or release the layout."""
+"""Requests of clients: their dispatch, and the requests that change, commit or release the layout."""
 
 from __future__ import annotations
 

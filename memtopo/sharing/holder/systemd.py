@@ -122,7 +122,7 @@ def passed_claim(environment: Mapping[str, str] = os.environ, first: int = FIRST
 
 
 def _number(numbers: Sequence[int], names: Sequence[str]) -> int:
-    """Return the number of the descriptor to serve at; none of those that were passed is inherited any further."""
+    """Return the number of the descriptor to serve at; no passed descriptor is inherited any further."""
     for each in numbers:
         with suppress(OSError):
             os.set_inheritable(each, False)  # noqa: FBT003 the signature is the library's

@@ -44,7 +44,7 @@ def test_equal_processes_are_named_by_first_and_last(shown: tuple[str, str, int,
 
 def test_distinct_processes_have_sections_and_memory_is_last() -> None:
     lines = drawing_lines(text_diagram(f"processes: {{{SERVER}, r: {{count: 3, {IMPORTS}}}}}"))
-    assert titles(lines) == ["s", "r.0 … 2  3 processes alike", "memory  of all processes"]
+    assert titles(lines) == ["s", "r.0 … 2  3 equal processes", "memory  of all processes"]
 
 
 def test_exports_name_the_processes_that_import_them() -> None:

@@ -40,7 +40,7 @@ def test_an_own_object_takes_no_call_and_no_memory() -> None:
     assert plan.memory == {"gpu0": 4 << 20}
     rank = plan.processes["rank.0"]
     assert [step.calls for step in steps_of(rank, AliasBuffer, AliasEvent)] == [0, 0, 0, 0]
-    undone = [step for step in rank.steps if step.undo_call]
+    undone = [step for step in rank.steps if step.undoing.call]
     assert rank.summary().teardown_calls == len(undone) == 1 + 2 + 1 + 1
 
 

@@ -99,10 +99,10 @@ def _process_groups(members: Mapping[str, Geometry]) -> Iterator[tuple[Sequence[
 def resources(owner: Owner, marks: Marks) -> Iterator[Resource]:
     """The resources of a process by kind, those created here before imports."""
     for kind in KINDS:
-        if not kind.drawn:
+        if not kind.words.drawn:
             continue
         for group in owner.geometry.of(kind.group).values():
-            found = _resource(kind.drawn, group, owner, marks)
+            found = _resource(kind.words.drawn, group, owner, marks)
             if isinstance(group, BindGroup):
                 marked = tuple(dict.fromkeys(marks.of(owner.process, each.chunk) for each in group.bindings))
                 found = replace(found, target=group.object.name, bound=marked)

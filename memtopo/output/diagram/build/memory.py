@@ -71,7 +71,7 @@ def _memory_of_node(owners: Sequence[Owner], machine: Machine, marks: Marks) -> 
 
 
 def _names(owners: Sequence[Owner]) -> Mapping[str, Location]:
-    """Devices by the spec's names, without those that name different devices in different processes."""
+    """Devices by the spec's names, without names of different devices in different processes."""
     found: dict[str, set[Location]] = {}
     for owner in owners:
         for name, location in owner.geometry.devices.items():
@@ -117,7 +117,7 @@ class Marks:
         return self._shared.get(own, own)
 
     def join(self, process: str, groups: Iterable[Group]) -> str:
-        """One mark for several entries, except those that have another one already."""
+        """One mark for several entries, except entries that have another one already."""
         first, *more = groups
         own = self._own(process, first)
         mark = self._shared.setdefault(own, own)

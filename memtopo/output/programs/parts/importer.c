@@ -25,7 +25,7 @@ static void receive_from(const char *name) {
     if (header && header->cmsg_type == SCM_RIGHTS) memcpy(&shared.fd, CMSG_DATA(header), sizeof(int));
 }
 
-/* Reports to those that this process imported from that it has released all of that. */
+/* Reports to the processes that this one imported from that it has released all of that. */
 static void leave(void) {
     for (int i = 0; i < peer_count; i++)
         if (!peers[i].importer) close(peers[i].socket);
