@@ -13,7 +13,7 @@ from memtopo.cli.results import of_memtopo, pages, show
 from memtopo.common.errors import Exit, UsageError
 from memtopo.common.units import NotASize, parse_size
 from memtopo.diagnostics.model import Diagnostic
-from memtopo.driver.trace import is_record
+from memtopo.driver.trace_files import is_record
 from memtopo.drivers.target import Target
 from memtopo.language import Document
 from memtopo.output import diagnostics, formats, plain

@@ -75,7 +75,7 @@ def import_command(snapshot: SnapshotFile, output: RecordOutput = None) -> int:
 
     The record has the driver calls of its allocator, with times and stacks where the history was recorded.
     """
-    from memtopo.driver.trace import require_replaceable
+    from memtopo.driver.trace_files import require_replaceable
     from memtopo.records.snapshot import read_snapshot, record_lines
 
     lines = list(record_lines(read_snapshot(snapshot)))

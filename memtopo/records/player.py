@@ -43,11 +43,6 @@ _FREEING = {
 }  # fmt: skip
 """Calls after which addresses are those of no object."""
 
-_ENDING = _FREEING | {
-    "mem_release", "mem_unmap", "mem_pool_destroy", "event_destroy", "stream_destroy", "destroy_external_memory",
-    "destroy_external_semaphore", "device_primary_ctx_release",
-}  # fmt: skip
-
 _BUILDING = {
     "mem_map", "mem_set_access", "mem_export_to_shareable_handle", "mem_alloc_from_pool_async",
     "mem_pool_export_to_shareable_handle", "multicast_add_device", "multicast_bind_mem", "multicast_bind_addr",

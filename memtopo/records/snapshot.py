@@ -173,7 +173,7 @@ class _Gpu:
         self.created += 1
         handle = self.chunks[piece] = (self.device << 32) + self.created
         gpu, size = f"gpu{self.device}", end - start
-        properties = {"location": gpu, "handles": [], "rdma": False, "compressible": False}
+        properties = {"location": gpu, "handles": list[str]()}
         yield self._call("mem_create", {"size": size, "properties": properties, "flags": 0}, handle)
         yield self._call("mem_map", {"address": start, "size": size, "offset": 0, "handle": handle, "flags": 0})
         grants = [{"location": gpu, "access": "rw"}]
