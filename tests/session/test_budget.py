@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
+import textwrap
 from collections import Counter
 
 import pytest
 
 from memtopo import planner
+from memtopo.common.units import rounded
 from memtopo.drivers.target import recorded, resolve
 from memtopo.language import read_file
 from memtopo.machine import CONTEXT_BYTES, Machine, load
 from memtopo.plans.transition import difference
+from memtopo.rules.validation import validate
 from memtopo.session.budget import MOST_BESIDE, Budget, budget, errors
 from memtopo.session.composition import Composition
 from tests.helpers.specs import ROOT, document
@@ -145,3 +149,30 @@ def test_contexts_alone_may_be_too_much() -> None:
     assert lacks.needs == 204 * GIB
     bare = "name: e\nbuffers: {b: {location: gpu0, size: 2MiB}}\n"
     assert of(bare, context=100 * GIB).awake.shortfalls[0].entry == "b"
+
+
+PROCESS = """
+  {name}:
+    ranges: {{w: {{size: {w}GiB}}, h: {{size: {h}GiB}}}}
+    chunks: {{w: {{location: gpu0, size: {w}GiB}}, h: {{location: "host:0", size: {h}GiB}}}}
+    map: {{w: [w], h: [h]}}
+    access: {{w: {{gpu0: rw}}, h: {{gpu0: rw}}}}
+"""
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_layouts_fit_together_if_they_would_as_processes_of_one_spec(seed: int) -> None:
+    """Both count contexts, GPUs, nodes of the host and the host in one way, and name the same bytes."""
+    chosen = random.Random(seed)
+    machine = small(host=64 * GIB)
+    node = machine.host["host:0"].model_copy(update={"memory_bytes": 48 * GIB})
+    machine = machine.model_copy(update={"host": {"host:0": node}})
+    names = "abc"[: chosen.randrange(2, 4)]
+    sizes = [{"w": chosen.randrange(15, 45), "h": chosen.randrange(10, 30)} for _ in names]
+    parts = [PROCESS.format(name=name, **each) for name, each in zip(names, sizes, strict=True)]
+    alone = [f"name: {part.strip().partition(':')[0]}\n" + textwrap.dedent(part.split("\n", 2)[2]) for part in parts]
+    found = of(*alone, machine=machine)
+    together = validate(document(f"memtopo: 1\nname: t\nprocesses:{''.join(parts)}"), machine)
+    lacking = sorted(rounded(each.lacks) for each in found.awake.shortfalls)
+    reported = (each.message for each in together.diagnostics if each.code == "MT402")
+    assert sorted(message.rpartition(": ")[2].removesuffix(" too much") for message in reported) == lacking
