@@ -29,8 +29,8 @@ from tests.helpers.program_calls import comparable, compile_program, make_librar
 from tests.helpers.samples import sampled
 from tests.helpers.specs import EVERY_SPEC, PLANNED_ONLY, ROOT
 
-RECORDS = sorted((ROOT / "tests" / "data" / "records").glob("*.jsonl.xz"))
-NAMES = [path.name.partition(".")[0] for path in RECORDS]
+RECORDS = {path.name.partition(".")[0]: path for path in sorted((ROOT / "tests" / "data").glob("re*/*.jsonl.xz"))}
+NAMES = [*RECORDS]
 BUILT = [path for path in EVERY_SPEC if path not in PLANNED_ONLY]
 Damage = Callable[[dict[str, Any]], dict[str, Any] | None]
 
@@ -38,7 +38,7 @@ Damage = Callable[[dict[str, Any]], dict[str, Any] | None]
 def captured(name: str, folder: Path) -> Record:
     """A record of a program that ran on an H100."""
     file = folder / f"{name}.jsonl"
-    file.write_bytes(lzma.decompress((ROOT / "tests" / "data" / "records" / f"{name}.jsonl.xz").read_bytes()))
+    file.write_bytes(lzma.decompress(RECORDS[name].read_bytes()))
     return read_record([file])
 
 
@@ -167,7 +167,7 @@ def test_calls_that_memtopo_does_not_have_are_counted_and_named(run_inline: Inli
 def test_a_damaged_record_is_replayed_or_refused(tmp_path: Path, seed: int) -> None:
     chosen = random.Random(seed)
     file = tmp_path / "damaged.jsonl"
-    head, *lines = lzma.decompress((RECORDS[0].parent / "torch-expandable.jsonl.xz").read_bytes()).decode().splitlines()
+    head, *lines = lzma.decompress(RECORDS["torch-expandable"].read_bytes()).decode().splitlines()
     for _ in range(40):
         changed = [json.loads(line) for line in lines]
         for _ in range(3):
