@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "files.h"
 #include "lines.h"
 
 /* Stacks of calls, innermost function first, without folders of files. */
@@ -74,12 +75,12 @@ static void put_c_stack(line_t *line) {
 static struct {
     void *(*thread_state)(void);
     void (*dump)(int file, void *thread_state);
-    int file; /* in memory */
+    file_t file; /* in memory */
     /* Python 3.13 exports no dump, but the offsets of what a debugger reads. */
     const uint64_t *offsets;
     const void *code_type;
     int (*line_of)(const void *code, int offset);
-} python = {.file = -1};
+} python = {.file = {.number = -1}};
 
 static void put_python_frame(line_t *line, const char *path, size_t length, uint64_t number, const char *name, size_t name_length) {
     const char *base = path + length;
@@ -110,9 +111,11 @@ static void put_dumped_stack(line_t *line, void *state) {
     static char text[LONGEST];
     pthread_mutex_lock(&stack_mutex);
     ssize_t length = -1;
-    if (!ftruncate(python.file, 0) && !lseek(python.file, 0, SEEK_SET)) {
-        python.dump(python.file, state);
-        length = pread(python.file, text, sizeof text, 0);
+    if (!is_kept(&python.file)) python.file = keep(memfd_create("memtopo", MFD_CLOEXEC));
+    int file = python.file.number;
+    if (!ftruncate(file, 0) && !lseek(file, 0, SEEK_SET)) {
+        python.dump(file, state);
+        length = pread(file, text, sizeof text, 0);
     }
     for (const char *at = text, *end; length > 0 && at < text + length && has_room(line); at = end + 1) {
         end = memchr(at, '\n', (size_t)(text + length - at));
@@ -174,8 +177,7 @@ static int load_python(void) {
     python.offsets = dlsym(RTLD_DEFAULT, "_PyRuntime");
     int is_known = python.offsets && !memcmp(python.offsets, "xdebugpy", 8) && python.offsets[VERSION] >> 16 == 0x030d;
     if (!is_known || !python.code_type || !python.line_of) python.offsets = NULL;
-    if (python.file < 0) python.file = memfd_create("memtopo", MFD_CLOEXEC);
-    return python.thread_state && (python.dump || python.offsets) && python.file >= 0;
+    return python.thread_state && (python.dump || python.offsets);
 }
 
 /* Return false if stacks of Python are wanted, and this process has no interpreter that gives them. */
@@ -189,10 +191,7 @@ static int prepare_stacks(const char *kind) {
 /* In a process that was forked: the lock may be another thread's, and the file in memory is shared. */
 static void restart_stacks(void) {
     pthread_mutex_init(&stack_mutex, NULL);
-    if (python.file >= 0) python.file = memfd_create("memtopo", MFD_CLOEXEC);
+    end_file(&python.file);
 }
 
-static void end_stacks(void) {
-    if (python.file >= 0) close(python.file);
-    python.file = -1;
-}
+static void end_stacks(void) { end_file(&python.file); }
