@@ -101,8 +101,9 @@ def working_cupti(given: str | None, command: Sequence[str] = ()) -> str:
 
 def _candidates(given: str | None, command: Sequence[str]) -> list[str]:
     """Paths of CUPTI, and the names by which the loader may find it."""
-    if given:
-        return [os.path.abspath(given)]  # noqa: PTH100 a path as it was written
+    if given:  # a capture around this one may name what the loader finds
+        is_file = "/" in given or os.path.exists(given)  # noqa: PTH110 a path as it was written
+        return [os.path.abspath(given) if is_file else given]  # noqa: PTH100 likewise
     found = [str(file) for folder in _folders(command) for name in _NAMES if (file := folder / name).is_file()]
     return [*dict.fromkeys(found), *_NAMES]
 
