@@ -1,8 +1,7 @@
 """Captures: the cost of a recorded call, without and with stacks, and of a program that makes no memory calls.
 
-A program in C makes 100,000 calls of the driver that create and destroy events, and then queries and memsets, which no
-capture records. It runs by itself and under captures, alternately. Training steps of PyTorch run in one process in which
-a capture is on and off, alternately.
+A program in C makes 100,000 calls of the driver that create and destroy events, by itself and under captures, alternately.
+Training steps of PyTorch run in one process in which a capture is on and off, alternately: processes differ by more.
 """
 
 from __future__ import annotations
@@ -46,9 +45,6 @@ def main() -> None:
         print(f"  recorded with stacks {kind}: {added:.2f} µs more")
         if kind == "none":
             _bound("µs that a capture adds to a call", added, 5.0)
-    for other in ("query", "memset"):
-        own, captured = (min(each[kind][other] for each in rounds) for kind in ("plain", "none"))
-        print(f"a {other}, which is not recorded: {own:.3f} µs by itself, {captured:.3f} under a capture")
     starts = statistics.median(each["none"]["start"] - each["plain"]["start"] for each in rounds)
     print(f"the start of a process takes {starts * 1e3:.0f} ms more")
     taken = statistics.median(each["plain"]["free"] - each["none"]["free"] for each in rounds)
