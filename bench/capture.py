@@ -1,7 +1,7 @@
 """Captures: the cost of a recorded call, without and with stacks, and of a program that makes no memory calls.
 
-A program in C makes 100,000 calls of the driver that create and destroy events, by itself and under captures, alternately.
-Training steps of PyTorch run in one process in which a capture is on and off, alternately: processes differ by more.
+A program in C makes 100,000 calls of the driver that create and destroy events, by itself and under captures,
+alternately. Training steps of PyTorch run in one process in which a capture is on and off, alternately.
 """
 
 from __future__ import annotations
