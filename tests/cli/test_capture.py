@@ -44,7 +44,9 @@ def test_a_program_is_recorded_with_its_children_and_its_status_kept(file: Path)
 
 def test_the_summary_of_the_calls_is_that_of_a_trace(file: Path) -> None:
     capture(sys.executable, "-c", ALLOCATE, options=("-o", file))
-    assert "cuMemAlloc" in run_memtopo("trace", file).out
+    shown = run_memtopo("trace", file).out
+    assert shown.startswith("trace  captured program  on local\n")
+    assert "cuMemAlloc" in shown
 
 
 def test_options_after_the_program_are_the_programs(file: Path) -> None:

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "files.h"
@@ -75,6 +76,7 @@ static void put_c_stack(line_t *line) {
 static struct {
     void *(*thread_state)(void);
     void (*dump)(int file, void *thread_state);
+    int (*is_finalizing)(void);
     file_t file; /* in memory */
     /* Python 3.13 exports no dump, but the offsets of what a debugger reads. */
     const uint64_t *offsets;
@@ -156,8 +158,15 @@ static void put_walked_stack(line_t *line, const char *state) {
     }
 }
 
+/* An interpreter that ends frees the states of all threads but the main one, which may make calls meanwhile. */
+static void *thread_state(void) {
+    int is_main = syscall(SYS_gettid) == getpid();
+    if (!python.thread_state || (!is_main && python.is_finalizing && python.is_finalizing())) return NULL;
+    return python.thread_state();
+}
+
 static void put_python_stack(line_t *line) {
-    void *state = python.thread_state ? python.thread_state() : NULL;
+    void *state = thread_state();
     if (state && python.dump) put_dumped_stack(line, state);
     else if (state && python.offsets) put_walked_stack(line, state);
 }
@@ -172,6 +181,8 @@ static void put_stack(line_t *line) {
 static int load_python(void) {
     python.thread_state = (void *(*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
     python.dump = (void (*)(int, void *))(uintptr_t)dlsym(RTLD_DEFAULT, "_Py_DumpTraceback");
+    python.is_finalizing = (int (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "_Py_IsFinalizing");
+    if (!python.is_finalizing) python.is_finalizing = (int (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "Py_IsFinalizing");
     python.code_type = dlsym(RTLD_DEFAULT, "PyCode_Type");
     python.line_of = (int (*)(const void *, int))(uintptr_t)dlsym(RTLD_DEFAULT, "PyCode_Addr2Line");
     python.offsets = dlsym(RTLD_DEFAULT, "_PyRuntime");
