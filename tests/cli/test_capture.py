@@ -147,7 +147,7 @@ def test_what_prevents_a_capture_is_said_before_the_program_starts(
 
 
 def test_cupti_is_found_by_the_loader_also_in_a_capture_within_another(file: Path, tmp_path: Path) -> None:
-    inner = [*MEMTOPO, "capture", "-o", tmp_path / "inner", "--", sys.executable, "-c", ALLOCATE]
+    inner = [*MEMTOPO, "capture", "-o", str(tmp_path / "inner"), "--", sys.executable, "-c", ALLOCATE]
     result = capture(*inner, options=("-o", file), cupti="libcupti.so.13")
     assert (result.status, result.err.splitlines()[0]) == (0, f"captured 1 call of 1 process in {tmp_path / 'inner'}")
     assert file.read_bytes() == b""
