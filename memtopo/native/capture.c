@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "capture/files.h"
 #include "capture/functions.h"
 #include "capture/lines.h"
 #include "capture/record.h"
@@ -301,15 +302,14 @@ int memtopo_capture_start(const char *path, const char *cupti_path, const char *
     if (!load_cupti(cupti_path)) return describe(message, room, dlerror()), NO_CUPTI;
     snprintf(record.path, sizeof record.path, "%s", path);
     snprintf(process.version, sizeof process.version, "%s", version);
-    if (open_record() < 0) return describe(message, room, strerror(errno)), NO_FILE;
+    if (!open_record()) return describe(message, room, strerror(errno)), NO_FILE;
     record.limited = getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur != RLIM_INFINITY;
     begin_process();
     int has_stacks = prepare_stacks(stack_kind), result = cupti.subscribe(&subscriber, on_call, NULL);
     if (result) {
         const char *text = NULL;
         if (cupti.text_of) cupti.text_of(result, &text);
-        close(record.file);
-        record.file = -1;
+        end_file(&record.file);
         subscriber = NULL;
         return describe(message, room, text), result;
     }
@@ -325,9 +325,8 @@ void memtopo_capture_stop(void) {
     cupti.unsubscribe(subscriber);
     subscriber = NULL;
     while (__atomic_load_n(&inside, __ATOMIC_SEQ_CST)) sched_yield();
-    if (is_open()) close(record.file);
+    end_file(&record.file);
     end_stacks();
-    record.file = -1;
 }
 
 /* Write a line with a label, a string of JSON; return whether a capture runs. */

@@ -39,6 +39,9 @@ _PATIENCE = 60
 _MESSAGE = 512
 _NO_STACKS = "gives no stacks to a library that must not take its lock"
 _WITH_STACKS = "Python 3.11 to 3.13 do; stacks of C work with every program"
+_ON_GPU = "a capture needs a driver and a GPU"
+_OF_WHEELS = "name libcupti.so.13 of PyTorch's wheels or of the CUDA toolkit"
+_ANOTHER = "another version of CUPTI may fit the driver: --cupti names its file"
 _END_OTHER = "end the other one: Nsight, cuda-gdb, compute-sanitizer, or the profiler of a framework"
 _PERMITTED = "an administrator permits it: developer.nvidia.com/ERR_NVGPUCTRPERM"
 _LONGEST_LABEL = 4096
@@ -101,8 +104,9 @@ def working_cupti(given: str | None, command: Sequence[str] = ()) -> str:
 
 def _candidates(given: str | None, command: Sequence[str]) -> list[str]:
     """Paths of CUPTI, and the names by which the loader may find it."""
-    if given:
-        return [os.path.abspath(given)]  # noqa: PTH100 a path as it was written
+    if given:  # a capture around this one may name what the loader finds
+        is_file = "/" in given or os.path.exists(given)  # noqa: PTH110 a path as it was written
+        return [os.path.abspath(given) if is_file else given]  # noqa: PTH100 likewise
     found = [str(file) for folder in _folders(command) for name in _NAMES if (file := folder / name).is_file()]
     return [*dict.fromkeys(found), *_NAMES]
 
@@ -211,18 +215,18 @@ def _text(value: bytes) -> str:
 
 
 _REFUSALS: Mapping[int, tuple[type[MemtopoError], str, str | None]] = {
-    _NO_DRIVER: (Unavailable, "no NVIDIA driver is installed here: {message}", None),
+    _NO_DRIVER: (Unavailable, "no NVIDIA driver is installed here: {message}", _ON_GPU),
     _NO_INIT: (Unavailable, "the driver cannot be used here: {message}", "'memtopo probe' says more"),
-    _NO_CUPTI: (_NotLoaded, "CUPTI ({cupti}) cannot be loaded: {message}", None),
+    _NO_CUPTI: (_NotLoaded, "CUPTI ({cupti}) cannot be loaded: {message}", _OF_WHEELS),
     _NO_PYTHON: (NotCaptured, f"this Python {_NO_STACKS}", _WITH_STACKS),
-    _NO_CALLS: (NotCaptured, "CUPTI ({cupti}) knows none of the driver's calls", None),
+    _NO_CALLS: (NotCaptured, "CUPTI ({cupti}) knows none of the driver's calls", _ANOTHER),
     _RUNNING: (UsageError, "a capture of this process runs already", None),
     _MULTIPLE: (NotCaptured, "CUPTI has another subscriber, such as a profiler: {message}", _END_OTHER),
     **dict.fromkeys(_PRIVILEGES, (NotCaptured, "CUPTI is not permitted to this user: {message}", _PERMITTED)),
 }
 """Errors of the library's results, and of CUPTI's."""
 
-_OTHER = NotCaptured, "CUPTI ({cupti}) refuses to be subscribed to: error {result} {message}", None
+_OTHER = NotCaptured, "CUPTI ({cupti}) refuses to be subscribed to: error {result} {message}", _ANOTHER
 
 
 def _refusal(result: int, message: str, cupti: str) -> MemtopoError:

@@ -182,7 +182,7 @@ def trace_page(summary: TraceSummary) -> Page:
     """The output of `memtopo trace`."""
     first = summary.traces[0]
     where = f"on {first.machine}{' (simulated)' if first.simulated else ''}"
-    return Page("trace", first.layout, where, sections=driver_calls(summary))
+    return Page("trace", first.layout or "captured program", where, sections=driver_calls(summary))
 
 
 def driver_calls(summary: TraceSummary) -> list[Section]:

@@ -44,7 +44,9 @@ def test_a_program_is_recorded_with_its_children_and_its_status_kept(file: Path)
 
 def test_the_summary_of_the_calls_is_that_of_a_trace(file: Path) -> None:
     capture(sys.executable, "-c", ALLOCATE, options=("-o", file))
-    assert "cuMemAlloc" in run_memtopo("trace", file).out
+    shown = run_memtopo("trace", file).out
+    assert shown.startswith("trace  captured program  on local\n")
+    assert "cuMemAlloc" in shown
 
 
 def test_options_after_the_program_are_the_programs(file: Path) -> None:
@@ -142,6 +144,13 @@ def test_what_prevents_a_capture_is_said_before_the_program_starts(
 ) -> None:
     refused(capture("/bin/echo", "ran", options=("-o", file), **variables), 3, text)
     assert not file.exists()
+
+
+def test_cupti_is_found_by_the_loader_also_in_a_capture_within_another(file: Path, tmp_path: Path) -> None:
+    inner = [*MEMTOPO, "capture", "-o", str(tmp_path / "inner"), "--", sys.executable, "-c", ALLOCATE]
+    result = capture(*inner, options=("-o", file), cupti="libcupti.so.13")
+    assert (result.status, result.err.splitlines()[0]) == (0, f"captured 1 call of 1 process in {tmp_path / 'inner'}")
+    assert file.read_bytes() == b""
 
 
 def test_a_library_that_is_no_cupti_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ NAMES = "cuMemAlloc_v2,cuMemFree_v2,cuLaunchKernel,cuMemAllocAsync_ptsz"
 def stubs() -> Path:
     """Folder with a libcuda.so.1 and a libcupti.so.13, which are compiled once."""
     folder = Path(mkdtemp(prefix="memtopo-stubs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     for name, more in (("libcuda.so.1", ["-DCUDA"]), ("libcupti.so.13", [])):
         subprocess.run(["cc", *flags, *more, "-o", str(folder / name), str(STUB)], check=True)

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifdef CUDA
 
@@ -113,6 +114,15 @@ int stub_call(const char *name, const void *parameters, int result) {
         data.result = &result;
         if (subscribed) subscribed(NULL, 1, id, &data);
         return 1;
+    }
+    return 0;
+}
+
+/* Make so many calls, with a pause after each. */
+int stub_calls(const char *name, const void *parameters, int most) {
+    while (most--) {
+        stub_call(name, parameters, 0);
+        usleep(100);
     }
     return 0;
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.version import __version__
+from memtopo.native.injection import Stacks
 from tests.helpers import captures
 
 COUNT = 2000
@@ -134,8 +135,10 @@ def test_a_full_disk_ends_the_record_and_the_program_goes_on() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_descriptor_that_the_program_closed_is_not_written_to(file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stacks", ["none", "python"])
+def test_descriptors_that_the_program_closed_are_not_used(stacks: Stacks, file: Path, tmp_path: Path) -> None:
     """It closes all that it did not open, and opens others, as daemons do."""
+    (tmp_path / "own").write_bytes(b"precious")
     code = f"""
 import os
 driver = Driver().init()
@@ -145,8 +148,10 @@ os.closerange(3, max(held) + 1)
 files = [os.open({str(tmp_path / "own")!r}, os.O_CREAT | os.O_RDWR) for _ in range(max(held))]
 driver.allocate(2)
 """
-    assert [call.arguments["size"] for call in captures.run(code, file).calls] == [1, 2]
-    assert (tmp_path / "own").read_bytes() == b""
+    calls = captures.run(code, file, stacks=stacks).calls
+    assert [call.arguments["size"] for call in calls] == [1, 2]
+    assert all(call.stack for call in calls) is (stacks == "python")
+    assert (tmp_path / "own").read_bytes() == b"precious"
 
 
 def test_a_record_that_was_removed_is_not_made_again(file: Path) -> None:
@@ -235,6 +240,24 @@ def test_threads_that_hold_the_interpreters_lock_or_not_have_stacks_of_python(fi
     stacks = {call.stack[-4:] for call in found.calls}
     assert len(found.calls) == 2400
     assert {stack[0].split(" ")[1] for stack in stacks} == {"work"}
+
+
+def test_threads_that_outlive_the_interpreter_make_calls_without_a_stack(file: Path) -> None:
+    """A daemon thread whose state the interpreter frees while it is in a call without the lock."""
+    code = """
+import ctypes, threading
+driver = Driver().init()
+block = (ctypes.c_uint64 * 2)(0, 9)
+libc = ctypes.CDLL(None)
+def work():
+    driver.cupti.stub_calls(b"cuMemAlloc_v2", ctypes.byref(block), 2000)
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+libc.usleep(2000)
+"""
+    found = captures.run(code, file, stacks="python")
+    assert (found.done.returncode, found.done.stderr) == (0, "")
+    assert found.calls
 
 
 def test_a_thread_without_python_has_an_empty_stack_of_python(file: Path) -> None:

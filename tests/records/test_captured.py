@@ -15,7 +15,7 @@ from tests.helpers.records import MIB, shape
 from tests.helpers.specs import ROOT
 
 RECORDS = sorted((ROOT / "tests" / "data" / "records").glob("*.jsonl.xz"))
-M = ("--machine", "h100x1")
+M = ("--machine", "h200x4")
 
 
 def recorded(name: str, folder: Path, at: str = "peak") -> Moment:
@@ -62,6 +62,17 @@ def test_segments_that_grow_are_chunks_in_one_range(tmp_path: Path) -> None:
     text = spec_of(found, "torch")
     assert "chunk: {location: gpu0, size: 20MiB, handles: fd, rdma: true, count: 15}" in text
     assert found.processes[0].mapped.within(0, 1 << 48)[0].grants == {"gpu0": "rw"}
+
+
+def test_rings_of_nccl_have_the_buffers_of_its_spec(run_inline: InlineRunner, tmp_path: Path) -> None:
+    """On two GPUs. NCCL's own structures, host memory and windows are not the same."""
+    recorded("nccl", tmp_path)
+    spec, given = ROOT / "specs" / "real" / "nccl.yaml", ("--set", "ranks=2", "--set", "channels=24")
+    found = run_inline("diff", spec, tmp_path / "nccl.jsonl", "--machine", "h200x2", *given, "--json").document
+    rows = {(row["section"], row["location"], row["size"] >> 20): row for row in found["differences"]}
+    assert not {("chunks", f"gpu{gpu}", 10) for gpu in (0, 1)} & {*rows}
+    assert ("imports", "", 10) not in rows
+    assert [rows["chunks", f"gpu{gpu}", 2]["in_record"] - 24 for gpu in (0, 1)] == [98, 98]
 
 
 def test_memory_that_slept_has_a_state(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "files.h"
 #include "lines.h"
 
 /* Stacks of calls, innermost function first, without folders of files. */
@@ -74,12 +76,13 @@ static void put_c_stack(line_t *line) {
 static struct {
     void *(*thread_state)(void);
     void (*dump)(int file, void *thread_state);
-    int file; /* in memory */
+    int (*is_finalizing)(void);
+    file_t file; /* in memory */
     /* Python 3.13 exports no dump, but the offsets of what a debugger reads. */
     const uint64_t *offsets;
     const void *code_type;
     int (*line_of)(const void *code, int offset);
-} python = {.file = -1};
+} python = {.file = {.number = -1}};
 
 static void put_python_frame(line_t *line, const char *path, size_t length, uint64_t number, const char *name, size_t name_length) {
     const char *base = path + length;
@@ -110,9 +113,11 @@ static void put_dumped_stack(line_t *line, void *state) {
     static char text[LONGEST];
     pthread_mutex_lock(&stack_mutex);
     ssize_t length = -1;
-    if (!ftruncate(python.file, 0) && !lseek(python.file, 0, SEEK_SET)) {
-        python.dump(python.file, state);
-        length = pread(python.file, text, sizeof text, 0);
+    if (!is_kept(&python.file)) python.file = keep(memfd_create("memtopo", MFD_CLOEXEC));
+    int file = python.file.number;
+    if (!ftruncate(file, 0) && !lseek(file, 0, SEEK_SET)) {
+        python.dump(file, state);
+        length = pread(file, text, sizeof text, 0);
     }
     for (const char *at = text, *end; length > 0 && at < text + length && has_room(line); at = end + 1) {
         end = memchr(at, '\n', (size_t)(text + length - at));
@@ -153,8 +158,15 @@ static void put_walked_stack(line_t *line, const char *state) {
     }
 }
 
+/* An interpreter that ends frees the states of all threads but the main one, which may make calls meanwhile. */
+static void *thread_state(void) {
+    int is_main = syscall(SYS_gettid) == getpid();
+    if (!python.thread_state || (!is_main && python.is_finalizing && python.is_finalizing())) return NULL;
+    return python.thread_state();
+}
+
 static void put_python_stack(line_t *line) {
-    void *state = python.thread_state ? python.thread_state() : NULL;
+    void *state = thread_state();
     if (state && python.dump) put_dumped_stack(line, state);
     else if (state && python.offsets) put_walked_stack(line, state);
 }
@@ -169,13 +181,14 @@ static void put_stack(line_t *line) {
 static int load_python(void) {
     python.thread_state = (void *(*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
     python.dump = (void (*)(int, void *))(uintptr_t)dlsym(RTLD_DEFAULT, "_Py_DumpTraceback");
+    python.is_finalizing = (int (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "_Py_IsFinalizing");
+    if (!python.is_finalizing) python.is_finalizing = (int (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "Py_IsFinalizing");
     python.code_type = dlsym(RTLD_DEFAULT, "PyCode_Type");
     python.line_of = (int (*)(const void *, int))(uintptr_t)dlsym(RTLD_DEFAULT, "PyCode_Addr2Line");
     python.offsets = dlsym(RTLD_DEFAULT, "_PyRuntime");
     int is_known = python.offsets && !memcmp(python.offsets, "xdebugpy", 8) && python.offsets[VERSION] >> 16 == 0x030d;
     if (!is_known || !python.code_type || !python.line_of) python.offsets = NULL;
-    if (python.file < 0) python.file = memfd_create("memtopo", MFD_CLOEXEC);
-    return python.thread_state && (python.dump || python.offsets) && python.file >= 0;
+    return python.thread_state && (python.dump || python.offsets);
 }
 
 /* Return false if stacks of Python are wanted, and this process has no interpreter that gives them. */
@@ -189,10 +202,7 @@ static int prepare_stacks(const char *kind) {
 /* In a process that was forked: the lock may be another thread's, and the file in memory is shared. */
 static void restart_stacks(void) {
     pthread_mutex_init(&stack_mutex, NULL);
-    if (python.file >= 0) python.file = memfd_create("memtopo", MFD_CLOEXEC);
+    end_file(&python.file);
 }
 
-static void end_stacks(void) {
-    if (python.file >= 0) close(python.file);
-    python.file = -1;
-}
+static void end_stacks(void) { end_file(&python.file); }
