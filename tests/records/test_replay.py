@@ -15,7 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from memtopo.common.errors import UsageError
-from memtopo.drivers.target import resolve
+from memtopo.drivers.target import Target, resolve
 from memtopo.output import schemas
 from memtopo.output.programs import recorded_program
 from memtopo.output.programs.languages import text
@@ -36,10 +36,15 @@ Damage = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 def captured(name: str, folder: Path) -> Record:
-    """A record of a program that ran on an H100."""
+    """A record of a program that ran on an H100, or on two H200s."""
     file = folder / f"{name}.jsonl"
     file.write_bytes(lzma.decompress(RECORDS[name].read_bytes()))
     return read_record([file])
+
+
+def machine_of(record: Record) -> Target:
+    """The machine that a record is of."""
+    return resolve("h100x1" if len(record.heads[0].gpus) == 1 else "h200x2")
 
 
 def made(run_inline: InlineRunner, spec: str, folder: Path, machine: str = "h200x4") -> Path:
@@ -66,9 +71,9 @@ def test_the_record_of_a_run_ends_as_the_run_did(run_inline: InlineRunner, tmp_p
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_program_did_on_an_h100_the_simulator_allows(tmp_path: Path, name: str) -> None:
+def test_what_a_program_did_on_gpus_the_simulator_allows(tmp_path: Path, name: str) -> None:
     record = captured(name, tmp_path)
-    found = replay(record, resolve("h100x1"))
+    found = replay(record, machine_of(record))
     assert found.difference is None
     assert found.left_out == ()
     assert found.made == sum(each.call.method != "mark" for each in record.calls)
@@ -202,7 +207,7 @@ def test_a_program_of_a_record_makes_its_calls(tmp_path: Path, name: str) -> Non
                 program_calls(record, process, None)
             continue
         calls = program_calls(record, process, None)
-        program = recorded_program("recorded", head.process, resolve("h100x1").line, calls)
+        program = recorded_program("recorded", head.process, machine_of(record).line, calls)
         source = tmp_path / f"program{process}.c"
         source.write_text(text(program, "c"))
         folder = tmp_path / f"lib{process}"
