@@ -68,8 +68,9 @@ def budget_command(
     *,
     output: BudgetOutput,
 ) -> int:
-    """Show the memory of layouts that share a machine, and which states fit together.
+    """Show whether layouts fit on a machine together.
 
+    That is the memory of each in each of its states, which of these fit together, and what their switches need.
     The exit status is 1 if not all of them can be awake at once.
     """
     form, size = output.name, _size(context)

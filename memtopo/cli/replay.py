@@ -26,9 +26,10 @@ Language = Annotated[
 def replay_command(
     records: Records, machine: MachineNames = None, language: Language = None, as_json: AsJson = False
 ) -> int:
-    """Make the calls of a record on a machine, and name the first that ends otherwise.
+    """Make the calls of a record on another machine.
 
-    The exit status is 1 if there is one: it fails here and succeeded in the record, or the other way round.
+    The first call that ends otherwise is named: it fails here and succeeded in the record, or the other way round.
+    The exit status is 1 if there is one.
     """
     from memtopo.records.record import read_record
     from memtopo.records.replay import replay
