@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import memtopo
-from memtopo.driver.functions import HIDDEN
+from memtopo.driver.functions import HANDLE
 from memtopo.plans.trace import TracedCall, TraceFile, read_traces
 from tests.helpers.command_line import MEMTOPO, environment
 from tests.helpers.specs import ROOT
@@ -194,7 +194,7 @@ def _plain(calls: Iterable[TracedCall], methods: set[str]) -> list[tuple[Any, ..
 
 
 def _number(value: Any) -> Any:
-    return HIDDEN if isinstance(value, str) and value.startswith("handle:") else value
+    return HANDLE if isinstance(value, str) and value.startswith("handle:") else value
 
 
 def test_exports_and_imports_have_the_same_digest(file: Path) -> None:
