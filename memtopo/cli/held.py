@@ -57,7 +57,7 @@ def show_command(
     at: options.At = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show a held layout and its importers, or the memory in a record.
+    """Show a held layout, or the memory in a record.
 
     A record is a file or folder of 'memtopo capture' or 'memtopo apply --trace'.
     """

@@ -341,7 +341,7 @@ def diff_command(
     within: Within = "0%",
     as_json: AsJson = False,
 ) -> int:
-    """Show what a change between specs would do, or how a record differs.
+    """Show how a spec differs from another one, or from a record.
 
     Addresses, handles and bytes of what both have stay. The exit status is 1 if anything differs.
     """
