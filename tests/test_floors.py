@@ -26,6 +26,7 @@ FLOORS: list[set[str]] = [
     {"probe", "usage"},
     {"session"},
     {"run"},
+    {"records"},
     {"output"},
     {"api", "cli"},
     {"", "__main__", "allocators", "torch"},
@@ -39,7 +40,7 @@ IMPORTERS: dict[str, set[str]] = {
     "rmm": {"allocators"},
     "memtopo.drivers.cuda": {"cli", "drivers.cuda", "drivers.target", "probe"},
     "memtopo.drivers.sim": {"api", "drivers.sim", "drivers.target", "sharing"},
-    "memtopo.drivers.target": {"api", "cli", "output", "probe", "run", "session", "sharing"},
+    "memtopo.drivers.target": {"api", "cli", "output", "probe", "records", "run", "session", "sharing"},
     "vulkan": {"vulkan"},
     "yaml": {"language"},
     "pydantic": {

@@ -143,10 +143,11 @@ def _text(path: Path) -> str:
     return path.read_bytes().decode(errors="replace").replace(os.linesep, "\n")
 
 
-def test_an_installed_wheel_has_the_library_of_heaps_and_needs_no_compiler(installed: Path, tmp_path: Path) -> None:
-    program = "from memtopo.native import library; print(library()._name)"
+def test_an_installed_wheel_has_the_libraries_of_c_and_needs_no_compiler(installed: Path, tmp_path: Path) -> None:
+    program = "from memtopo.native import LIBRARIES, loaded; [print(loaded(each)._name) for each in LIBRARIES]"
     done = run(
         "env", f"XDG_CACHE_HOME={tmp_path}", "CC=/nonexistent", installed / "python", "-c", program, cwd=tmp_path
     )
-    assert Path(done.stdout.strip()).name == f"heaps-{platform.machine()}.so"
+    names = [Path(line).name for line in done.stdout.splitlines()]
+    assert names == [f"{name}-{platform.machine()}.so" for name in ("heaps", "capture")]
     assert not [*tmp_path.iterdir()], "it was compiled"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memtopo.api.apply import Applied, Held, applied, hold
 from memtopo.api.attachment import Attached, Attachment, attach, dma_bufs
+from memtopo.api.capture import Capture, capturing, mark
 from memtopo.api.dmabuf import DmaBuf, DmaBufs
 from memtopo.api.elastic import Batch, ElasticChunks, ElasticRange
 from memtopo.api.errors import (
@@ -24,6 +25,7 @@ from memtopo.api.specs import Loaded, load, plan
 from memtopo.api.views import GpuView, HostView, View
 from memtopo.common.errors import InternalError, MemtopoError, Unavailable, UsageError
 from memtopo.driver.types import DriverError
+from memtopo.native.injection import NotCaptured
 from memtopo.run.processes.member import ProcessLost
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.external import ExternalMemory, HostMemory, Semaphore, Serving, serve
@@ -36,6 +38,7 @@ __all__ = [
     "Attached",
     "Attachment",
     "Batch",
+    "Capture",
     "DmaBuf",
     "DmaBufs",
     "DriverError",
@@ -59,6 +62,7 @@ __all__ = [
     "NoLayout",
     "NotApplied",
     "NotBuilt",
+    "NotCaptured",
     "NotChanged",
     "NotJoined",
     "NotMapped",
@@ -74,10 +78,12 @@ __all__ = [
     "ViewOutlived",
     "applied",
     "attach",
+    "capturing",
     "dma_bufs",
     "hold",
     "join",
     "load",
+    "mark",
     "plan",
     "rank",
     "serve",

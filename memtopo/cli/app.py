@@ -20,16 +20,23 @@ from memtopo.output import plain
 # typer does not export click's exceptions; this is the common base of those for a wrong command line.
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
 _UNWRITTEN = 4
-_FORMAT_VARIABLES = {"validate": "MEMTOPO_FORMAT", "draw": "MEMTOPO_DRAW_FORMAT", "probe": "MEMTOPO_PROBE_FORMAT"}
+_FORMAT_VARIABLES = {
+    "validate": "MEMTOPO_FORMAT", "draw": "MEMTOPO_DRAW_FORMAT", "probe": "MEMTOPO_PROBE_FORMAT",
+    "budget": "MEMTOPO_BUDGET_FORMAT",
+}  # fmt: skip
 _TRUE = ("1", "true", "t", "yes", "y", "on")
 
 COMMANDS = {
     "validate": "validate", "plan": "plan", "draw": "draw", "diff": "plan", "apply": "apply", "ls": "held",
     "show": "held", "check": "held", "switch": "held", "change": "plan", "release": "held", "probe": "probe",
     "machines": "probe", "explain": "reference", "schema": "reference", "who": "held", "metrics": "held",
-    "trace": "reference", "completion": "reference",
+    "trace": "reference", "completion": "reference", "capture": "capture", "spec": "records", "replay": "replay",
+    "import": "replay", "budget": "budget",
 }  # fmt: skip
 """Modules of the commands; the function of `ls` is `ls_command`."""
+
+_SETTINGS = {"capture": {"allow_interspersed_args": False}}
+"""Settings of commands: what follows the first argument is the program's."""
 
 
 def program(command: str | None = None) -> typer.Typer:
@@ -43,7 +50,8 @@ def program(command: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name in (command,) if command in COMMANDS else COMMANDS:
-        app.command(name=name)(getattr(import_module(f"memtopo.cli.{COMMANDS[name]}"), f"{name}_command"))
+        function = getattr(import_module(f"memtopo.cli.{COMMANDS[name]}"), f"{name}_command")
+        app.command(name=name, context_settings=_SETTINGS.get(name))(function)
     app.callback()(_version)
     return app
 

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Annotated
 
-from memtopo.cli.options import AsJson, MachineNames, Set, SpecFile, described, grouped, option, settings, stdout_format
+from memtopo.cli.options import (
+    AsJson,
+    At,
+    MachineNames,
+    Set,
+    SpecFile,
+    described,
+    grouped,
+    option,
+    settings,
+    stdout_format,
+)
 from memtopo.cli.results import write
 from memtopo.cli.specs import load, print_diagnostics
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import unknown_state
+from memtopo.driver.trace_files import is_record
 from memtopo.geometry import Geometry
-from memtopo.kinds.states.groups import in_state, state_names
+from memtopo.kinds.states.geometry import in_state, state_names
 from memtopo.output import humanize, json, plain
-from memtopo.output.blocks import Drawing
+from memtopo.output.blocks import Drawing, Timeline
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, SUFFIXES, text_page
 
@@ -42,6 +54,7 @@ _STATE = "Draw it in one of its states."
 class DrawOptions:
     """Options of a drawing; `ascii` and `width` apply to text."""
 
+    at: At = None
     state: Annotated[str | None, option("--state", _STATE, "STATE", "MEMTOPO_DRAW_STATE")] = None
     output: Annotated[list[str] | None, option("--output -o", _FILES, "FILE", "MEMTOPO_DRAW_OUTPUT")] = None
     form: Form = None
@@ -58,13 +71,15 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
     """
     stdout = stdout_format(how.form, _NAMES, as_json=how.as_json, hint="write one of them to a file") or "text"
     files = dict(_files(how.output or ()))
-    loaded = load(spec, machine, settings(given))
+    loaded = load(spec, machine, settings(given, how.at))
     geometry, line = loaded.geometry, loaded.target.line
     print_diagnostics(loaded)
     note = f"on {humanize.machine(line)}"
     if how.state is not None:
         geometry, note = _in_state(geometry, how.state), f"in state {how.state}, {note}"
     shown = Drawing(build_diagram(geometry, loaded.target.machines), geometry.name, note, loaded.document.position)
+    if "html" in (stdout, *files.values()) and is_record(spec):
+        shown = replace(shown, timeline=_timeline(spec, how.at))
     picture = json.PictureDocument(json.VERSION, geometry.name, line, shown.diagram, how.state)
     for file, form in files.items():
         if file != "-":
@@ -79,6 +94,14 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
     else:
         plain.print_document(_document(stdout, shown, picture, how).splitlines())
     return 0
+
+
+def _timeline(record: str, at: str | None) -> Timeline | None:
+    from memtopo.output.records import timeline
+    from memtopo.records.record import PEAK, moment, read_record
+    from memtopo.records.summary import summary
+
+    return timeline(summary(record, moment(read_record([record]), at or PEAK)))
 
 
 def _document(form: str, shown: Drawing, picture: json.PictureDocument, how: DrawOptions) -> str:

@@ -11,9 +11,10 @@ from typing import Annotated, Literal
 import typer
 
 from memtopo.cli import options
-from memtopo.cli.options import AllowUid, AsJson, LayoutName, Socket, argument, option
+from memtopo.cli.options import AllowUid, AsJson, LayoutName, LayoutOrRecord, Socket, argument, option
 from memtopo.cli.results import pages, show
 from memtopo.common.errors import Exit, MemtopoError, UsageError
+from memtopo.driver.trace_files import is_record
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
 from memtopo.sharing.client import Client, connect
@@ -50,13 +51,31 @@ def ls_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJso
 
 
 def show_command(
-    name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False
+    name: LayoutOrRecord = None,
+    socket: Socket = None,
+    allow_uid: AllowUid = None,
+    at: options.At = None,
+    as_json: AsJson = False,
 ) -> int:
-    """Show a held layout, its exports and its importers."""
+    """Show a held layout, or the memory in a record.
+
+    A record is a file or folder of 'memtopo capture' or 'memtopo apply --trace'.
+    """
+    if name is not None and is_record(name):
+        return _show_record(name, at, as_json=as_json)
     with connect_to(name, socket, allow_uid or ()) as client:
         status = complete_status(client)
     show(status, lambda: pages("held").layout(status, time.time()), as_json=as_json, marker="layout")
     return 0
+
+
+def _show_record(record: str, at: str | None, *, as_json: bool) -> int:
+    from memtopo.records.record import PEAK, moment, read_record
+    from memtopo.records.summary import summary
+
+    found = summary(record, moment(read_record([record]), at or PEAK))
+    show(found, lambda: pages("records").show_page(found), as_json=as_json, marker="record")
+    return Exit.OK
 
 
 def check_command(
@@ -200,7 +219,7 @@ def complete_status(client: Client) -> Status:
     """
     from memtopo import planner  # check and release do not need these
     from memtopo.drivers.target import recorded
-    from memtopo.kinds.states.groups import in_state
+    from memtopo.kinds.states.geometry import in_state
     from memtopo.output.diagram.build import build_diagram
     from memtopo.session.composition import Composition
     from memtopo.session.saved import spec_digest

@@ -21,6 +21,7 @@ from memtopo import language
 from memtopo.common.errors import UsageError
 from memtopo.common.units import NotADuration, parse_duration
 from memtopo.diagnostics.messages import choose
+from memtopo.driver.trace_files import is_record
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
 from memtopo.language import Document
@@ -116,12 +117,17 @@ _VALUE = "Value of a parameter of the spec, also in MEMTOPO_SET_NAME; may be giv
 _VALUES = "Values of a parameter, each of which is validated, in all combinations with those of other parameters."
 Set = Annotated[list[str] | None, option("--set", _VALUE, "NAME=VALUE", autocompletion=_parameters)]
 SetMany = Annotated[list[str] | None, option("--set", _VALUES, "NAME=VALUE,…", autocompletion=_parameters)]
+_MOMENT = "Moment of a record: peak, end, seconds since its begin, or a label that its program marked."
+At = Annotated[str | None, option("--at", _MOMENT, "MOMENT", show_default="peak")]
 AsJson = Annotated[bool, option("--json", "One JSON document on stdout.")]
 
 # of held layouts
 
 _NAME, _PATH = "A held layout, or the path of its socket.", "Socket of a holder that is not at the default path,"
 LayoutName = Annotated[str | None, argument("NAME", _NAME, autocompletion=_layouts)]
+LayoutOrRecord = Annotated[
+    str | None, argument("NAME", f"{_NAME.removesuffix('.')}; or a record.", autocompletion=_layouts)
+]
 HeldName = Annotated[str, argument("NAME", "A held layout.", autocompletion=_layouts)]
 Socket = Annotated[str | None, option("--socket", f"{_PATH} or a folder that has FOLDER/NAME.sock.", "PATH|FOLDER")]
 AllowUid = Annotated[list[int] | None, option("--allow-uid", "Trust this user as well.", "UID", min=0)]
@@ -178,9 +184,15 @@ class Settings(NamedTuple):
 
     typed: Mapping[str, str]
     variables: Mapping[str, str]
+    at: str | None = None
+    """Moment of a record that is read as a spec; by default its peak."""
 
     def read(self, spec: str) -> Document:
-        """Read a spec, or standard input for `-`, with these settings."""
+        """Read a spec, or standard input for `-`, with these settings. A record is read as the spec of its memory."""
+        if is_record(spec):
+            from memtopo.records.spec import document
+
+            return self.applied(document(spec, self.at))
         return self.applied(language.read_stdin() if spec == "-" else language.read_file(spec))
 
     def applied(self, document: Document) -> Document:
@@ -211,15 +223,16 @@ class Settings(NamedTuple):
         return Settings(
             {name: values[name] for name in self.typed},
             {name: value for name, value in values.items() if name not in self.typed},
+            self.at,
         )
 
 
-def settings(given: list[str] | None) -> Settings:
-    """Settings of the values of `--set` and of the environment. Raises `UsageError`."""
+def settings(given: list[str] | None, at: str | None = None) -> Settings:
+    """Settings of the values of `--set` and of the environment, and of the moment of a record. Raises `UsageError`."""
     words = given or []
     if words == os.environ.get(_VARIABLE, "").split():
-        return Settings({}, dict(_variables()) | _named(variable_words(_VARIABLE)))
-    return Settings(_named(words), dict(_variables()))
+        return Settings({}, dict(_variables()) | _named(variable_words(_VARIABLE)), at)
+    return Settings(_named(words), dict(_variables()), at)
 
 
 def _variables() -> Iterator[tuple[str, str]]:

@@ -13,11 +13,12 @@ from typing import Annotated, Any, Literal
 from memtopo import planner
 from memtopo.cli import options
 from memtopo.cli.held import connect_to, followed
-from memtopo.cli.options import AsJson, MachineNames, Set, argument, option, settings
+from memtopo.cli.options import AsJson, At, MachineNames, Set, argument, option, settings
 from memtopo.cli.results import pages, save, save_in_folder, show
 from memtopo.cli.specs import load, loaded_on, print_diagnostics, valid
 from memtopo.common.errors import Exit, UsageError
 from memtopo.diagnostics.messages import not_awake
+from memtopo.driver.trace_files import is_record
 from memtopo.drivers.target import Target, recorded
 from memtopo.geometry import Geometry
 from memtopo.language import Document, SpecText
@@ -185,6 +186,9 @@ def _plan_change(name: str, document: Document, output: PlanOutput) -> int:
 
 _HELD = "A spec, or the name of a held layout."
 Before = Annotated[str, argument("BEFORE", _HELD)]
+SpecOrRecord = Annotated[str, argument("AFTER", "The spec to change to, or a record.")]
+_WITHIN = "With a record: share of its bytes by which memory of one kind at one location may differ."
+Within = Annotated[str, option("--within", _WITHIN, "SHARE")]
 ChangedSpec = Annotated[str, argument("AFTER", "The spec to change to.")]
 NewSpec = Annotated[str, argument("SPEC", "The spec to change to, or a saved plan.")]
 _CHECK = "What is checked afterwards: fast: queries, and samples of new memory; full: all its bytes."
@@ -295,6 +299,23 @@ class HeldChange:
         )
 
 
+def _diff_record(loaded: Composition, record: str, at: str | None, within: str, *, as_json: bool) -> int:
+    """Show how the memory in a record differs from a spec."""
+    from memtopo.records.comparison import compare
+    from memtopo.records.record import PEAK, moment, read_record
+
+    try:
+        share = float(within.removesuffix("%")) / 100 if within.endswith("%") else float("nan")
+    except ValueError:
+        share = float("nan")
+    if not 0 <= share <= 1:
+        raise UsageError(f"--within {within!r} is no share", hint="write --within 5%")
+    recorded = moment(read_record([record]), at or PEAK)
+    found = compare(loaded.document, loaded.plan, loaded.geometry, recorded, record, share)
+    show(found, lambda: pages("records").comparison_page(found), as_json=as_json, marker="comparison")
+    return Exit.INVALID if found.differences else Exit.OK
+
+
 def _loaded(
     before: str, after: str, machine: list[str] | None, given: options.Settings
 ) -> tuple[Composition, Composition]:
@@ -312,12 +333,20 @@ def _loaded(
 
 
 def diff_command(
-    before: Before, after: ChangedSpec, machine: MachineNames = None, given: Set = None, as_json: AsJson = False
+    before: Before,
+    after: SpecOrRecord,
+    machine: MachineNames = None,
+    given: Set = None,
+    at: At = None,
+    within: Within = "0%",
+    as_json: AsJson = False,
 ) -> int:
-    """Show what a change from one spec to another would do.
+    """Show how a spec differs from another one, or from a record.
 
     Addresses, handles and bytes of what both have stay. The exit status is 1 if anything differs.
     """
+    if is_record(after):
+        return _diff_record(load(before, machine, settings(given)), after, at, within, as_json=as_json)
     both = _loaded(before, after, machine, settings(given))
     valid(both[1].with_errors(diagnose_processes(both[0].geometry, both[1].geometry)))
     for loaded in both:

@@ -142,7 +142,7 @@ def _pictured(request: RunRequest, target: Target) -> RunRequest:
 
 def _require_replaceable(trace: str, geometry: Geometry) -> None:
     """Raise `UsageError` where a trace, or that of a process in a folder, would replace another file."""
-    from memtopo.driver.trace import process_file, require_replaceable
+    from memtopo.driver.trace_files import process_file, require_replaceable
 
     if not geometry.processes:
         require_replaceable(trace)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import Self
 
+_BUDGET = "or the layouts of a `budget` cannot all be awake"
 _LOST = "by a change that could not be rolled back"
 _CHANGED = "or changed, and the check found a difference"
 _OTHER = "or for the layout that is held now, or a recorded machine does not match this one"
@@ -25,7 +26,7 @@ class Exit(IntEnum):
         return found
 
     OK = 0, "success", "ok"
-    INVALID = 1, "the spec is invalid or unreadable, or `check` or `diff` found a difference"
+    INVALID = 1, f"the spec is invalid or unreadable, `check`, `diff` or `replay` found a difference, {_BUDGET}"
     USAGE = 2, "wrong usage"
     UNAVAILABLE = 3, "no GPU, no driver, no such machine or layout, a bad machine file"
     FAILED = 4, "failed or refused: nothing was changed, or everything was undone", "failed"

@@ -6,9 +6,13 @@ calls, traces, and programs in C and Python are written from it.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, IntEnum, IntFlag
+from hashlib import blake2b
 from typing import Any
 
 from memtopo.driver.protocol import call_name
@@ -209,8 +213,8 @@ PLAIN_FLAGS: Mapping[str, Constants] = {
 LONGEST = 64
 """Elements of a list that are kept: the kernels of a check take thousands of areas."""
 
-HIDDEN = "hidden"
-"""In place of the bytes of a handle, which give access to the memory."""
+HANDLE = "handle:"
+"""Beginning of the digest of a handle, which stands in place of its bytes: those give access to the memory."""
 
 
 def jsonable(value: Any, method: str = "", name: str = "") -> Any:
@@ -234,6 +238,24 @@ def jsonable(value: Any, method: str = "", name: str = "") -> Any:
     return value
 
 
+def digest(handle: bytes) -> str:
+    """Return a one-way digest of a handle, by which its export and imports can be paired."""
+    return f"{HANDLE}{blake2b(handle, digest_size=8).hexdigest()}"
+
+
+def shared_handle(handle: Any) -> Any:
+    """Return a shareable handle as a value of JSON: its digest, or the number of a descriptor.
+
+    A descriptor of a file, as the simulator has it, is the same in all processes, and has a digest, too.
+    """
+    if isinstance(handle, int):
+        with suppress(OSError):
+            found = os.fstat(handle)
+            if stat.S_ISREG(found.st_mode):
+                return digest(f"{found.st_dev}:{found.st_ino}".encode())
+    return jsonable(handle)
+
+
 def _properties(value: Properties) -> Mapping[str, Any]:
     return {
         "location": str(value.location),
@@ -252,6 +274,6 @@ _ENCODERS: dict[type, Callable[[Any], Any]] = {
     },
     Grant: lambda grant: {"location": str(grant.location), "access": grant.access.word},
     Location: str,
-    bytes: lambda _: HIDDEN,
-    bytearray: lambda _: HIDDEN,
+    bytes: digest,
+    bytearray: lambda value: digest(bytes(value)),
 }

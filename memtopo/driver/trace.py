@@ -1,14 +1,13 @@
 """Traces: files with a line of JSON for each driver call, written while the calls are made.
 
 The first part of a line is written before its call, the rest when the call has returned. The last line of a process
-that died or hangs in a call ends with its arguments. Bytes of handles are not in the file.
+that died or hangs in a call ends with its arguments. Bytes of handles are not in the file, but digests of them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,17 +15,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from memtopo.common.errors import NotWritten, UsageError
+from memtopo.common.errors import NotWritten
 from memtopo.common.files import open_output
 from memtopo.common.version import __version__
-from memtopo.driver.functions import function, jsonable
+from memtopo.driver.functions import function, jsonable, shared_handle
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.recorder import CallContext, Recorder, error_name
 from memtopo.driver.types import DriverError
 
 VERSION = 1
-SUFFIX = ".jsonl"
-_HEAD = b'{"memtopo_trace_file"'
 
 
 class Trace:
@@ -38,7 +35,7 @@ class Trace:
     def __init__(self, path: str | Path, context: CallContext, about: Mapping[str, Any]) -> None:
         """Create or empty the file, and write its first line with `about`. Raises `NotWritten`."""
         self.context, self._process = context, about.get("process") or ""
-        self._number, self._start = 0, time.perf_counter()
+        self._number, self._makes, self._start = 0, "", time.perf_counter()
         started = datetime.now(UTC).isoformat(timespec="microseconds")
         head = {"memtopo_trace_file": VERSION, "memtopo": __version__, **about, "pid": os.getpid(), "started": started}
         try:
@@ -49,19 +46,23 @@ class Trace:
 
     def begin(self, method: str, arguments: Mapping[str, Any]) -> None:
         at = self.context
-        self._number += 1
+        self._number, self._makes = self._number + 1, function(method).makes
         line: dict[str, Any] = {"n": self._number, "time": round(time.perf_counter() - self._start, 7)}
         if self._process:
             line["process"] = self._process
         line["phase"] = at.phase
         if at.verb:
             line |= {"step": f"{at.verb} {at.subject}", "undo": at.undo}
-        values = {name: jsonable(value, method, name) for name, value in arguments.items()}
+        values = {
+            name: shared_handle(value) if name == "shared" else jsonable(value, method, name)
+            for name, value in arguments.items()
+        }
         line |= {"call": function(method).name, "method": method, "arguments": values}
         self._write(json.dumps(line)[:-1])
 
     def end(self, result: Any, error: BaseException | None, seconds: float) -> None:
-        line: dict[str, Any] = {"result": jsonable(result)} if error is None else {"error": error_name(error)}
+        encode = shared_handle if self._makes == "shared" else jsonable
+        line: dict[str, Any] = {"result": encode(result)} if error is None else {"error": error_name(error)}
         if isinstance(error, DriverError) and error.reason:
             line["reason"] = error.reason
         line["seconds"] = round(seconds, 9)
@@ -97,40 +98,3 @@ def traced(driver: KernelDriver, path: str, about: Mapping[str, Any]) -> Iterato
         yield Recorder(driver, trace), trace.context
     finally:
         trace.close()
-
-
-def process_file(folder: str | Path, process: str) -> Path:
-    """File of a process's trace in a folder."""
-    return Path(folder) / f"{process}{SUFFIX}"
-
-
-def is_trace(path: str | Path) -> bool:
-    """Return true for a regular file that begins as a trace, and for a link to one. Raises `OSError`."""
-    # A pipe is opened too, for which nobody writes.
-    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-        return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(len(_HEAD)) == _HEAD
-
-
-def require_replaceable(path: str | Path, *, link: bool = True) -> None:
-    """Raise `UsageError` unless a file is new, empty or a trace, or a `link` to such a file."""
-    try:
-        found = Path(path).stat(follow_symlinks=link)
-    except OSError:  # there is none, or an error that is reported where it is written
-        return
-    try:
-        replaceable = stat.S_ISREG(found.st_mode) and (not found.st_size or is_trace(path))
-    except OSError:
-        replaceable = False
-    if not replaceable:
-        raise UsageError(f"{str(path)!r} exists, and is no trace", hint="name another file, or remove it")
-
-
-def empty_folder(folder: str | Path) -> None:
-    """Make a folder for the traces of several processes, and remove those of an earlier run. Raises `NotWritten`."""
-    try:
-        Path(folder).mkdir(exist_ok=True, parents=True)
-        for file in Path(folder).glob(f"*{SUFFIX}"):
-            if file.is_file() and not file.is_symlink() and is_trace(file):
-                file.unlink()
-    except OSError as error:
-        raise NotWritten(f"the folder {str(folder)!r} of traces cannot be written: {error.strerror}") from error

@@ -183,6 +183,16 @@ class Group:
         """True if a program creates and releases objects while the layout exists."""
         return False
 
+    @property
+    def share_taken(self) -> TakenShare | None:
+        """Share of the memory that all other entries leave, if that is its size."""
+        return None
+
+    @property
+    def unlimited(self) -> bool:
+        """True if a program may create objects without a limit."""
+        return False
+
     def demand(self) -> Mapping[Location, int]:
         """Largest number of bytes that the objects may occupy in the memory of each location."""
         return {location: count * self.size for location, count in largest_shares(self).items()}
@@ -261,6 +271,10 @@ class ChunkGroup(Group):
     share: TakenShare | None = None
     filled: str = ""
     """Range whose size the number of chunks follows from."""
+
+    @property
+    def share_taken(self) -> TakenShare | None:
+        return self.share
 
     def properties_of(self, index: int) -> Properties:
         """Properties that one chunk is created with."""

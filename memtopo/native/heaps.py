@@ -11,7 +11,7 @@ from memtopo.common.errors import InternalError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import PROPERTY_FLAGS, DriverError, Grant, Location, Properties
 from memtopo.driver.wrappers import innermost
-from memtopo.native import library
+from memtopo.native import HEAPS, loaded
 from memtopo.native.tables import Allocation, AllocationTable, TableHead
 
 _MOST_GRANTS = 64
@@ -172,7 +172,7 @@ class NativeHeap:
     def _load(self) -> ctypes.CDLL:
         """Return the library. Raises `NoLibrary`."""
         if self._loaded is None:
-            found = library()
+            found = loaded(HEAPS)
             if found.memtopo_heap_size() != ctypes.sizeof(_Heap):
                 raise InternalError("the C library has another heap than this version of memtopo")
             for name in ("largest_hole", "end"):

@@ -5,7 +5,8 @@ Texts in blocks are as they were found; each of the outputs escapes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -130,6 +131,41 @@ class Source:
     lines: Sequence[str]
 
 
+class Series(NamedTuple):
+    """Amounts over time: pairs of seconds and bytes, each of which holds until the next one."""
+
+    name: str
+    points: Sequence[tuple[float, int]]
+
+    @property
+    def most(self) -> int:
+        """The largest amount."""
+        return max((size for _, size in self.points), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Bytes over a time of some seconds, a line for each series."""
+
+    seconds: float
+    series: Sequence[Series]
+
+    @property
+    def most(self) -> int:
+        """The largest amount."""
+        return max((each.most for each in self.series), default=0)
+
+    def levels(self, points: Sequence[tuple[float, int]], count: int) -> Iterator[int]:
+        """Yield the most bytes of a series in each of `count` equal intervals."""
+        rest, level = deque(points), 0
+        for interval in range(1, count + 1):
+            most = level
+            while rest and (rest[0][0] * count < interval * self.seconds or interval == count):
+                level = rest.popleft()[1]
+                most = max(most, level)
+            yield most
+
+
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """Drawing of a layout with a title and a note below that, and the position in the spec of each path.
@@ -143,6 +179,8 @@ class Drawing:
     locate: Callable[[Path], str | None] = lambda _path: None
     addresses: Addresses = field(default_factory=dict)
     ascii: bool = False
+    timeline: Timeline | None = None
+    """Memory over time, which a page of HTML has below the drawing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +190,7 @@ class Legend:
     hues: Mapping[str, int]
 
 
-Block = str | Toned | Table | Pairs | Notes | Item | Source | Drawing | Legend
+Block = str | Toned | Table | Pairs | Notes | Item | Source | Drawing | Legend | Timeline
 """A part of a section; a paragraph that begins with blanks is indented."""
 
 

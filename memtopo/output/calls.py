@@ -12,9 +12,10 @@ from memtopo.driver.functions import ADDRESSES, CONSTANTS, PLAIN_FLAGS
 from memtopo.driver.recorder import DriverCall
 from memtopo.driver.types import PROPERTY_FLAGS, HandleType, Location, PoolProperties, Properties
 from memtopo.output import humanize
-from memtopo.output.blocks import Page, Pairs, Section, Table, columns, notes, sections
+from memtopo.output.blocks import Page, Pairs, Section, Table, Toned, columns, notes, sections
 from memtopo.plans.calls import CallNames, Entry, Exchange, NamedCall, Object, ObjectAddress, reference
 from memtopo.plans.trace import FailedCall, TracedCall, TraceSummary
+from memtopo.records.replay import Replay, ReplayDifference
 
 _SIZES = ("size", "count", "alignment", "offset", "max_size")
 TEST = "a test: not kept, importers get handles of their own"
@@ -181,7 +182,7 @@ def trace_page(summary: TraceSummary) -> Page:
     """The output of `memtopo trace`."""
     first = summary.traces[0]
     where = f"on {first.machine}{' (simulated)' if first.simulated else ''}"
-    return Page("trace", first.layout, where, sections=driver_calls(summary))
+    return Page("trace", first.layout or "captured program", where, sections=driver_calls(summary))
 
 
 def driver_calls(summary: TraceSummary) -> list[Section]:
@@ -203,6 +204,34 @@ def _notes(summary: TraceSummary) -> Iterator[str]:
     failures = sum(each.errors for each in summary.functions)
     if failures and not any(each.call.seconds is not None for each in summary.failed):
         yield "the errors are of queries, which the check expects to fail where nothing is mapped"
+
+
+def replay_page(found: Replay) -> Page:
+    """The output of `memtopo replay`."""
+    rows = [(each.function, f"{each.calls:,}", each.reason) for each in found.left_out]
+    left_out = [Section("calls that were not made", [Table(columns("call", ">calls", "reason"), rows)])] if rows else []
+    sums = [("processes", f"{found.processes:,}")] if found.processes > 1 else []
+    sums += [("calls", f"{found.calls:,}"), ("made", f"{found.made:,}")]
+    others = (
+        f"with other errors than in the record, {number:,} × {each}" for each, number in found.other_errors.items()
+    )
+    different = [_different(found.difference)] if found.difference else []
+    where = f"on {humanize.machine(found.machine)}"
+    parts = [*different, *left_out, *sections(Pairs(sums)), *notes(others)]
+    verdict = Toned("error: a call ends otherwise than in the record", "bad") if different else _AGREES
+    return Page("replay", found.record, where, sections=parts, verdict=verdict)
+
+
+_AGREES = Toned("ok: all calls that were made end as in the record", "good")
+
+
+def _different(found: ReplayDifference) -> Section:
+    call = found.call
+    where = f" in {call.process}" if call.process else ""
+    recorded = f"the record has {call.error or 'success'}"
+    lines = [f"  {_traced_line(each)}" for each in (*found.before, call)]
+    lines += [f"  reason: {found.reason}"] if found.reason else []
+    return Section(f"{call.call}{where}: {found.error or 'success'}, and {recorded}", lines, "bad")
 
 
 def _failed(failed: FailedCall) -> Section:

@@ -17,6 +17,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from memtopo.common.text import output_line, printable
+from memtopo.common.units import rounded
 from memtopo.output import blocks, plain
 from memtopo.output.blocks import HEAT, Block, Cell, Page, Section, Stacked, Table, Toned, Track
 from memtopo.output.diagram.terminal import TerminalDrawing
@@ -137,6 +138,19 @@ def _pairs(rows: Sequence[tuple[str, str]], gap: int) -> RenderableType:
     return _indented(grid)
 
 
+_BARS = " ▁▂▃▄▅▆▇█"
+_SPARK = 48
+"""Columns of a line over time."""
+
+
+def _sparklines(timeline: blocks.Timeline) -> Iterator[tuple[str, str]]:
+    """Each series as a line of bars of eight heights, up to the largest amount of all."""
+    for each in timeline.series:
+        levels = timeline.levels(each.points, _SPARK)
+        bars = "".join(_BARS[-(-level * (len(_BARS) - 1) // (timeline.most or 1))] for level in levels)
+        yield each.name, f"{bars}  at most {rounded(each.most)}"
+
+
 @dataclass(frozen=True, slots=True)
 class _Table:
     """A table with dim headings and without rules. On a narrow terminal its cells fold; none is cut.
@@ -243,4 +257,5 @@ _RENDERED: Mapping[type, Callable[[Any], RenderableType]] = {
     blocks.Source: lambda source: _stacked(source.lines),
     blocks.Drawing: lambda drawn: TerminalDrawing(drawn.diagram, ascii=drawn.ascii, addresses=drawn.addresses),
     blocks.Legend: lambda _: Group(),
+    blocks.Timeline: lambda timeline: _pairs([*_sparklines(timeline)], GAP),
 }

@@ -8,12 +8,14 @@ from importlib import resources
 from itertools import groupby
 from typing import Any, TypeVar
 
+from memtopo.common.units import rounded
 from memtopo.common.version import __version__
 from memtopo.output import blocks
 from memtopo.output.blocks import HEAT, Block, Cell, Column, Drawing, Page, Section, Stacked, Table, Toned, Track
 from memtopo.output.diagram import svg
 from memtopo.output.diagram.markup import MONO_FONTS, SANS_FONTS, text
-from memtopo.output.diagram.notation import DARK, LIGHT, Scheme, drawing_context
+from memtopo.output.diagram.notation import DARK, HUES, LIGHT, Scheme, drawing_context
+from memtopo.output.humanize import duration
 
 T = TypeVar("T")
 
@@ -100,6 +102,25 @@ def _source(source: blocks.Source) -> str:
 def _keys(legend: blocks.Legend) -> str:
     keys = (f'<li><i style="background:var(--hue{hue})"></i>{text(name)}</li>' for name, hue in legend.hues.items())
     return f'<ul class="keys">{"".join(keys)}</ul>'
+
+
+_CHART = (600, 90)
+"""Width and height of a timeline in units of its drawing."""
+
+
+def _timeline(timeline: blocks.Timeline) -> str:
+    """Lines of bytes over time, one drawing for all series, and their keys."""
+    width, height = _CHART
+    lines = []
+    for hue, (_, points) in enumerate(timeline.series):
+        levels = timeline.levels(points, width)
+        path = " ".join(f"{x},{height - level * height / (timeline.most or 1):.1f}" for x, level in enumerate(levels))
+        lines.append(f'<polyline points="{path}" fill="none" stroke="var(--edge{hue % HUES})" stroke-width="1.5"/>')
+    names = [f"{each.name}, at most {rounded(each.most)}" for each in timeline.series]
+    keys = blocks.Legend({name: hue % HUES for hue, name in enumerate(names)})
+    words = f"memory over {duration(timeline.seconds)}"
+    box = f'viewBox="0 -2 {width} {height + 4}" role="img" aria-label="{text(words)}" width="100%"'
+    return f"<figure><svg {box}>{''.join(lines)}</svg>{_keys(keys)}</figure>"
 
 
 def _cut(lines: Sequence[T], most: int) -> list[T | str]:
@@ -195,4 +216,5 @@ _MARKUP: Mapping[type, Callable[[Any], str]] = {
     blocks.Item: lambda item: _paragraph(item.text) + _listed(_cut(item.lines, MOST_ITEM_LINES)),
     blocks.Source: _source,
     blocks.Legend: _keys,
+    blocks.Timeline: _timeline,
 }

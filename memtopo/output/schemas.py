@@ -24,6 +24,10 @@ from memtopo.plans.calls import CallsDocument
 from memtopo.plans.report import PlanDifference, Report
 from memtopo.plans.trace import TraceSummary
 from memtopo.probe.report import ProbeReport
+from memtopo.records.comparison import Comparison
+from memtopo.records.replay import Replay
+from memtopo.records.summary import RecordSummary
+from memtopo.session.budget import Budget
 from memtopo.session.saved import SavedChange, SavedPlan
 from memtopo.sharing.held import Survey
 from memtopo.sharing.status import Changed, Looked, Released, Status, Switched
@@ -252,6 +256,10 @@ _DOCUMENTS: dict[str, tuple[Any, str]] = {
     "release": (Released, "what release --json prints"),
     "trace": (TraceSummary, "what trace --json prints"),
     "usage": (Usage, "what who --json prints"),
+    "replay": (Replay, "what replay --json prints"),
+    "budget": (Budget, "what budget --json prints"),
+    "record": (RecordSummary, "what show RECORD --json prints"),
+    "comparison": (Comparison, "what diff SPEC RECORD --json prints"),
     "difference": (PlanDifference, "what diff --json prints"),
     "error": (ErrorDocument, "what --json prints where there is no result"),
 }

@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from memtopo.common.errors import UsageError
 from memtopo.common.files import read_file
-from memtopo.driver.trace import SUFFIX, is_trace
+from memtopo.driver.trace_files import HEAD, SUFFIX, is_trace
 
 LARGEST_FILE = 4 << 30
 
@@ -24,7 +24,11 @@ CONTEXT = 5
 
 @dataclass(frozen=True, slots=True)
 class TraceHead:
-    """First line of a trace: the layout, the process if there are several, and the machine."""
+    """First line of a process in a trace: the layout, the process if there are several, and the machine.
+
+    `layout` is empty for a program that was captured. `gpus` are the UUIDs of the GPUs that the process sees, in its
+    order; empty where all processes see the same.
+    """
 
     layout: str
     process: str
@@ -33,11 +37,16 @@ class TraceHead:
     driver: str
     pid: int
     started: str
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """One line of a trace. `seconds` is None for a call that did not return."""
+    """One line of a trace. `seconds` is None for a call that did not return.
+
+    A program that was captured has the `thread` of each call, the GPU of the context that was current (`device`, by the
+    ordinals of the process), and on request the `stack`, innermost function first.
+    """
 
     process: str
     number: int
@@ -52,6 +61,9 @@ class TracedCall:
     error: str | None = None
     reason: str | None = None
     seconds: float | None = None
+    thread: int | None = None
+    device: int | None = None
+    stack: tuple[str, ...] = ()
 
 
 _Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -67,6 +79,7 @@ class _Line(TracedCall):
     step: str | None = None
     undo: bool = False
     seconds: _Seconds | None = None
+    stack: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +131,7 @@ class TraceSummary:
 
 def read_traces(paths: Iterable[str | Path]) -> list[TraceFile]:
     """Read files, and all traces in folders. Raises `UsageError`."""
-    found = [_read(file) for path in paths for file in _files(Path(path))]
+    found = [trace for path in paths for file in _files(Path(path)) for trace in _read(file)]
     if not found:
         raise UsageError("there is no trace", hint="'memtopo apply SPEC --trace FILE' writes one")
     return found
@@ -134,19 +147,36 @@ def _files(path: Path) -> list[Path]:
         raise UsageError(f"the traces in {str(path)!r} cannot be read: {error.strerror}") from error
 
 
-def _read(path: Path) -> TraceFile:
+def _read(path: Path) -> list[TraceFile]:
+    """Read the traces of a file: one for each process that wrote its first line into it."""
     try:
-        first, *lines = read_file(path, LARGEST_FILE).decode(errors="replace").split("\n")
+        lines = read_file(path, LARGEST_FILE).decode(errors="replace").split("\n")
     except OSError as error:
         raise UsageError(f"the trace {str(path)!r} cannot be read: {error.strerror}") from error
     try:
-        last = _last(lines.pop()) if lines else None
-        _VERSION.validate_json(first, strict=True)
-        head = _HEAD.validate_json(first, strict=True)
-        return TraceFile(head, (*map(_call, lines), *([last] if last else [])))
+        _VERSION.validate_json(lines[0], strict=True)
+        return _traces(lines)
     except ValueError as error:
-        hint = "name a file that 'memtopo apply --trace FILE' has written"
+        hint = "name a file that 'memtopo apply --trace FILE' or 'memtopo capture' has written"
         raise UsageError(f"{str(path)!r} is no trace of memtopo", hint=hint) from error
+
+
+def _traces(lines: Sequence[str]) -> list[TraceFile]:
+    """Traces of a file's lines. A process that executes another program begins a trace again."""
+    found: list[tuple[TraceHead, list[TracedCall]]] = []
+    latest: dict[str, list[TracedCall]] = {}
+    *whole, last = lines
+    for line in whole:
+        if line.startswith(HEAD):
+            head = _HEAD.validate_json(line, strict=True)
+            latest[head.process] = []
+            found.append((head, latest[head.process]))
+        else:
+            call = _call(line)
+            latest.get(call.process, found[0][1]).append(call)
+    if ended := _last(last):
+        latest.get(ended.process, found[0][1]).append(ended)
+    return [TraceFile(head, tuple(calls)) for head, calls in found]
 
 
 def _call(line: str) -> TracedCall:

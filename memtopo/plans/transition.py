@@ -340,13 +340,7 @@ def difference(
     each = [_of_process(label, before[label], change) for label, change in changes.items()]
     single = each[0] if [*before] == [""] else None
     values = {name: (params[0].get(name), params[1].get(name)) for name in {**params[0], **params[1]}}
-    memory: dict[Location, MemoryChange] = {}
-    nodes = geometries[0].nodes if geometries else {}
-    for node, labels in (nodes or {"": tuple(before)}).items():
-        counted = [_counted(chain.from_iterable(steps[label] for label in labels)) for steps in (before, after)]
-        together = Transition.together({label: changes[label] for label in labels if label in changes})
-        own = _memory(counted[0], counted[1], together).items()
-        memory |= {location.on(node): change for location, change in sorted(own)}
+    memory = memory_changes(before, after, changes, geometries[0].nodes if geometries else {})
     return PlanDifference(
         *names,
         undo=single.undo if single else (),
@@ -358,6 +352,25 @@ def difference(
         params={name: each for name, each in values.items() if each[0] != each[1]},
         emptied=tuple(_emptied(*geometries, changes)) if geometries else (),
     )
+
+
+def memory_changes(
+    before: Mapping[str, Sequence[Step]],
+    after: Mapping[str, Sequence[Step]],
+    changes: Mapping[str, Transition],
+    nodes: Mapping[str, Sequence[str]],
+) -> dict[Location, MemoryChange]:
+    """Bytes at each location before, after and during the changes of all processes, from their steps by label.
+
+    `nodes` are the labels of each node of a layout of several, which have locations of their own.
+    """
+    memory: dict[Location, MemoryChange] = {}
+    for node, labels in (nodes or {"": tuple(before)}).items():
+        counted = [_counted(chain.from_iterable(steps[label] for label in labels)) for steps in (before, after)]
+        together = Transition.together({label: changes[label] for label in labels if label in changes})
+        own = _memory(counted[0], counted[1], together).items()
+        memory |= {location.on(node): change for location, change in sorted(own)}
+    return memory
 
 
 def _emptied(before: Geometry, after: Geometry, changes: Mapping[str, Transition]) -> Iterator[str]:

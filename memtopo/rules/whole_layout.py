@@ -6,17 +6,17 @@ Entries that an entry with an error may use are not reported as unused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from memtopo.common.units import rounded
-from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.types import Location, LocationKind, gpu
-from memtopo.geometry.groups import ChunkGroup, RangeGroup, Residence, declared_as, from_outside
+from memtopo.diagnostics.model import Diagnostic, Label
+from memtopo.driver.types import LocationKind
+from memtopo.geometry.groups import ChunkGroup, RangeGroup, declared_as, from_outside
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.machine import CONTEXT_BYTES, Machine
+from memtopo.rules.memory import Balance, Need, balances, lacking, needed
 
 ADDRESS_SPACE = 1 << 47
 """Limit in bytes of the addresses of a process: reserving 64 TiB succeeded, 128 TiB failed (fact 9)."""
@@ -41,118 +41,49 @@ def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT402 if all processes exceed the (free) memory of a GPU, or that of the host or one of its nodes."""
-    node, needed = next(iter(geometry.nodes), None), _needed(geometry)
+    of_cluster = next(iter(geometry.nodes), None)
     gpus = [member.gpus for member in geometry.members.values()]
-    excess: dict[Path, _Share] = {}
-    for ordinal, device in enumerate(machine.devices):
-        shares = _largest_first(needed.get(gpu(ordinal), {}))
-        bound = [share for share in shares if share.residence is not Residence.EXCEEDING]
-        contexts = sum(ordinal in each for each in gpus)
-        over = sum(share.size for share in bound) + contexts * CONTEXT_BYTES - device.room
-        if over > 0 and (bound or len(gpus) > 1):
-            has = f"{rounded(device.room)}{' free' if device.free_bytes is not None else ''}"
-            of = f"{gpu(ordinal).on(node)}, which has {has}: {rounded(over)} too much"
-            each = "a context takes" if contexts == 1 else f"the contexts of {contexts} processes take"
-            taken = f"{each} about {rounded(contexts * CONTEXT_BYTES)}"
-            if bound:
-                yield _needs(bound, of, notes=(f"{taken} of the GPU's memory besides",))
+    number = Counter(ordinal for each in gpus for ordinal in each)
+    contexts = {ordinal: count * CONTEXT_BYTES for ordinal, count in number.items()}
+    for found in lacking(balances(needed(geometry), contexts, machine)):
+        location, over = found.location, f"{rounded(found.over)} too much"
+        if location.kind is LocationKind.GPU:
+            if not found.needs and len(gpus) == 1:
+                continue
+            has = f"{rounded(found.room)}{' free' if machine.devices[location.id].free_bytes is not None else ''}"
+            of = f"{location.on(of_cluster)}, which has {has}: {over}"
+            count = number[location.id]
+            each = "a context takes" if count == 1 else f"the contexts of {count} processes take"
+            taken = f"{each} about {rounded(found.contexts)}"
+            if found.needs:
+                yield _needs(found.needs, of, notes=(f"{taken} of the GPU's memory besides",))
             else:
                 yield Diagnostic("MT402", f"{taken} on {of}", ("processes",), "key", help="declare fewer processes")
-        for share in _exceeding(shares, max(0, -over)):
-            excess[share.path] = max(share, excess.get(share.path, share), key=lambda each: each.size)
-    yield from _fits_on_host(needed, excess, machine, node)
+        else:
+            yield _needs(found.needs, *_on_host(found, machine, of_cluster))
 
 
-_HOST = Location(LocationKind.HOST)
+def _on_host(found: Balance, machine: Machine, of_cluster: str | None) -> tuple[str, str]:
+    """Words for a balance of the host or one of its NUMA nodes, and for its largest need."""
+    over, room = f"{rounded(found.over)} too much", rounded(found.room)
+    if found.location.kind is not LocationKind.HOST:
+        return f"{found.location.on(of_cluster)}, which has {room}: {over}", ""
+    host = f"the host{f' of node {of_cluster}' * bool(of_cluster)}"
+    if found.locked:
+        return f"{host}, where {room} may be page-locked: {over}", ""
+    assumed = "" if machine.host_bytes else "; the record does not have its memory, so 1 TiB is assumed"
+    return f"{host}, which has {room}: {over}", assumed
 
 
-class _Share(NamedTuple):
-    """Bytes that one entry needs at a location."""
-
-    name: str
-    path: Path
-    size: int
-    residence: Residence
-
-
-_Needed = Mapping[Location, Mapping[Path, _Share]]
-
-
-def _exceeding(shares: Iterable[_Share], room: int) -> Iterator[_Share]:
-    """Parts of the oversubscribed memory of a GPU that do not fit into the `room` that all else leaves, in bytes."""
-    for share in shares:
-        if share.residence is Residence.EXCEEDING:
-            if share.size > room:
-                yield share._replace(size=share.size - room)
-            room = max(0, room - share.size)
-
-
-def _fits_on_host(
-    needed: _Needed, excess: Mapping[Path, _Share], machine: Machine, of_cluster: str | None
-) -> Iterator[Diagnostic]:
-    """Diagnostics of the NUMA nodes, and of the whole host if more is missing than on its nodes.
-
-    `excess` is what the GPUs have no room for, `of_cluster` the name of a node of a cluster.
-    """
-    missing, host = 0, f"the host{f' of node {of_cluster}' * bool(of_cluster)}"
-    for node, size in machine.node_bytes.items():
-        shares = _largest_first(needed.get(node, {}))
-        over = sum(share.size for share in shares) - size
-        if over > 0:
-            missing += over
-            yield _needs(shares, f"{node.on(of_cluster)}, which has {rounded(size)}: {rounded(over)} too much")
-    on_host = [each for at, each in needed.items() if at.kind is not LocationKind.GPU]
-    shares = _largest_first(_merged([*on_host, excess]))
-    over = sum(share.size for share in shares) - machine.host_room
-    if over > missing:
-        assumed = "" if machine.host_bytes else "; the record does not have its memory, so 1 TiB is assumed"
-        yield _needs(shares, f"{host}, which has {rounded(machine.host_room)}: {rounded(over)} too much", assumed)
-    elif machine.pinned_bytes:
-        locked = [share for share in shares if share.residence is Residence.FIXED]
-        over = sum(share.size for share in locked) - machine.pinned_bytes
-        if over > missing:
-            room = rounded(machine.pinned_bytes)
-            yield _needs(locked, f"{host}, where {room} may be page-locked: {rounded(over)} too much")
-
-
-def _needs(shares: list[_Share], of: str, more: str = "", notes: tuple[str, ...] = ()) -> Diagnostic:
+def _needs(needs: Sequence[Need], of: str, more: str = "", notes: tuple[str, ...] = ()) -> Diagnostic:
     """Diagnostic of the entries that need memory, the largest first."""
-    largest, *others = shares
-    total = sum(share.size for share in shares)
-    labels = tuple(Label(f"{rounded(share.size)} of it here", (*share.path, "size")) for share in others[:3])
+    largest, *others = needs
+    total = sum(need.size for need in needs)
+    labels = tuple(Label(f"{rounded(need.size)} of it here", (*need.path, "size")) for need in others[:3])
     notes = (f"{largest.name!r} takes {rounded(largest.size)} of it{more}", *notes)
     message = f"the layout needs {rounded(total)} on {of}"
     help = "lower a size or a count, or use memory of another device"
     return Diagnostic("MT402", message, (*largest.path, "size"), labels=labels, notes=notes, help=help)
-
-
-def _needed(geometry: Geometry) -> _Needed:
-    """Memory that the entries of all processes may occupy, by location; what migrates is on no node in particular.
-
-    Imports belong to another process. Instances of a counted process have the same entries, whose shares are summed.
-    """
-    needed: dict[Location, dict[Path, _Share]] = {}
-    for member in geometry.members.values():
-        for group in member.every:
-            for location, size in group.demand().items():
-                path, residence = group.path, group.residence
-                anywhere = residence is not Residence.FIXED and location.kind is not LocationKind.GPU
-                shares = needed.setdefault(_HOST if anywhere else location, {})
-                whole = size + shares[path].size if path in shares else size
-                shares[path] = _Share(group.name, path, whole, residence)
-    return needed
-
-
-def _merged(every: Iterable[Mapping[Path, _Share]]) -> Mapping[Path, _Share]:
-    """Shares of several locations, summed by entry."""
-    found: dict[Path, _Share] = {}
-    for path, share in chain.from_iterable(shares.items() for shares in every):
-        found[path] = share._replace(size=share.size + found[path].size) if path in found else share
-    return found
-
-
-def _largest_first(shares: Mapping[Path, _Share]) -> list[_Share]:
-    return sorted((share for share in shares.values() if share.size), key=lambda share: -share.size)
 
 
 def unused_chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

@@ -216,7 +216,7 @@ class Application:
         from memtopo.run import processes  # noqa: PLC0415 a layout of one process needs no workers
 
         if self.request.trace:
-            from memtopo.driver.trace import empty_folder  # noqa: PLC0415 few runs are traced
+            from memtopo.driver.trace_files import empty_folder  # noqa: PLC0415 few runs are traced
 
             empty_folder(self.request.trace)
         ensemble = processes.Ensemble(

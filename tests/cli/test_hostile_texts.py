@@ -173,6 +173,8 @@ def test_colours_are_memtopo_s_own(run_inline: InlineRunner, folder: Path, comma
         ("who", "--socket", NAME),
         ("ls", "--socket", NAME),
         ("trace", NAME),
+        ("capture", NAME),
+        ("capture", "--cupti", NAME, "/bin/true"),
         ("machines", NAME),
         ("explain", NAME),
         ("schema", NAME),

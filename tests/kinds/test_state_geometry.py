@@ -10,7 +10,7 @@ import pytest
 from memtopo import planner
 from memtopo.geometry import Geometry
 from memtopo.kinds.mappings.steps import MapChunk
-from memtopo.kinds.states.groups import in_state, state_names
+from memtopo.kinds.states.geometry import in_state, state_names
 from memtopo.language import read_file
 from memtopo.machine import load
 from memtopo.output.diagram.build import build_diagram
@@ -103,3 +103,24 @@ states: {half: {drop: ["a.0:32768"]}}
     assert geometry
     (range_,) = build_diagram(in_state(geometry, "half"), MACHINE).ranges
     assert [(span.offset, span.count) for span in range_.pieces] == [(0, 0), (1 << 36, 32768), (1 << 37, 0)]
+
+
+HEAPS = """
+heaps:
+  weights: {location: gpu0, size: 64GiB, limit: 8GiB}
+  kv: {location: gpu0, size: 64GiB, limit: 16GiB}
+  more: {location: gpu0, size: 64GiB, limit: kv}
+access: {weights: {gpu0: rw}, kv: {gpu0: rw}, more: {gpu0: rw}}
+states:
+  kept: {offload: {weights: pinned}, drop: [kv, more]}
+  half: {drop: [weights, kv]}
+"""
+
+
+@pytest.mark.parametrize(("state", "used"), [("awake", 24 << 30), ("kept", 0), ("half", 16 << 30)])
+def test_a_heap_takes_memory_in_a_state_that_neither_drops_nor_offloads_all_with_its_limit(
+    state: str, used: int
+) -> None:
+    geometry = validate(document(HEAPS), MACHINE).geometry
+    assert geometry
+    assert sum(each.used for each in build_diagram(in_state(geometry, state), MACHINE).memory) == used

@@ -1,4 +1,4 @@
-"""The C library of heaps: compiled once, replaced as a whole, and what is said where it cannot be."""
+"""The C libraries: compiled once, replaced as a whole, and what is said where it cannot be."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.native import FLAGS, SOURCE
+from memtopo.native import CAPTURE, FLAGS, HEAPS, LIBRARIES, Library
+from memtopo.plans.trace import read_traces
+from tests.helpers import captures
 from tests.helpers.command_line import environment
 from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT
 
-STRESS = Path(__file__).parent / "stress.c"
 PROGRAM = """
 import memtopo
 with memtopo.applied({SPEC!r}, machine="h200x2") as layout:
@@ -59,21 +60,40 @@ def test_what_a_compiler_reports_is_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("checked", ["thread", "address,undefined"])
-def test_threads_use_it_without_a_race_or_an_error_of_memory(checked: str, tmp_path: Path) -> None:
+def test_threads_use_heaps_without_a_race_or_an_error_of_memory(checked: str, tmp_path: Path) -> None:
     """Eight threads that allocate and free while a ninth puts each of their heaps to sleep, with a sanitizer."""
-    program = tmp_path / "stress"
-    flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
-    command = ["cc", *flags, "-g", f"-fsanitize={checked}", "-o", str(program), "-include", str(SOURCE), str(STRESS)]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "cannot find" in built.stderr:
-        pytest.skip(f"the compiler has no sanitizer: {built.stderr}")
-    assert built.returncode == 0, built.stderr
-    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    done = subprocess.run([stress(HEAPS, checked, tmp_path)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
-def test_it_compiles_without_a_warning(tmp_path: Path) -> None:
+@pytest.mark.parametrize("checked", ["thread", "address,undefined"])
+def test_threads_are_captured_without_a_race_or_an_error_of_memory(checked: str, tmp_path: Path) -> None:
+    """Eight threads that make calls while a ninth starts and ends captures, with a sanitizer."""
+    program, record = stress(CAPTURE, checked, tmp_path), tmp_path / "record"
+    record.touch()
+    env = captures.variables(CUPTI_NAMES="cuMemAlloc_v2,cuMemSetAccess,cuIpcGetMemHandle")
+    done = subprocess.run([program, record, captures.cupti()], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    traces = read_traces([record])
+    assert len(traces) == 12
+    assert sum(call.method == "mark" for trace in traces for call in trace.calls) == 240
+
+
+def stress(library: Library, checked: str, folder: Path) -> Path:
+    """A program that has a library in it, compiled with a sanitizer."""
+    program, test = folder / "stress", Path(__file__).parent / f"{library.name}_stress.c"
+    flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
+    flags += ["-g", f"-fsanitize={checked}", "-include", str(library.source)]
+    built = subprocess.run(["cc", *flags, "-o", program, test, "-ldl"], capture_output=True, text=True, check=False)
+    if "cannot find" in built.stderr:
+        pytest.skip(f"the compiler has no sanitizer: {built.stderr}")
+    assert built.returncode == 0, built.stderr
+    return program
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+def test_it_compiles_without_a_warning(library: Library, tmp_path: Path) -> None:
     flags = [*FLAGS, "-Wall", "-Wextra", "-Werror", "-std=c11", "-D_DEFAULT_SOURCE"]
-    command = ["cc", *flags, "-o", str(tmp_path / "heaps.so"), str(SOURCE)]
+    command = ["cc", *flags, "-o", str(tmp_path / "library.so"), str(library.source)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (built.returncode, built.stderr) == (0, "")

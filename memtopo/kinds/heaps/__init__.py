@@ -68,6 +68,10 @@ class HeapGroup(ChunkGroup):
         return {} if self.limit is None or self.gone else {self.location_of(0): self.limit}
 
     @property
+    def unlimited(self) -> bool:
+        return self.limit is None and not self.budget
+
+    @property
     def limit_bytes(self) -> int | None:
         """Largest number of bytes that may be allocated; None if there is no limit of its own."""
         return None if self.limit is None else self.limit * self.size

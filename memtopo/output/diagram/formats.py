@@ -22,7 +22,8 @@ def page(drawing: Drawing) -> str:
     found: list[Block] = ["What the drawing shows, line by line.", *islice(tables(diagram, context), MOST_TABLES)]
     if len(found) > MOST_TABLES and (more := table_count(diagram) - MOST_TABLES) > 0:
         found.append(f"… and about {more:,} more tables")
-    sections = [Section("", [drawing]), Section("In words", found)]
+    over_time = [Section("memory over time", [drawing.timeline])] if drawing.timeline else []
+    sections = [Section("", [drawing]), *over_time, Section("In words", found)]
     return html.document(Page("draw", drawing.title, drawing.note, sections=sections))
 
 

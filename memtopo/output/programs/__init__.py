@@ -8,13 +8,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.text import printable
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine import MachineLine
 from memtopo.output import humanize
-from memtopo.output.programs.statements import PhaseBody, Variable, sections, variables
+from memtopo.output.programs.statements import Call, Loop, PhaseBody, Variable, sections, variables
 from memtopo.plans.calls import Entry, Exchange, NamedCall, named
 
 _WIDTH = 100
@@ -42,6 +43,8 @@ class Program:
     """True if it makes or imports shareable handles."""
     common: tuple[str, ...]
     """Ranges that have one address in all processes of the layout."""
+    recorded: bool = False
+    """True for calls of a record, which need not be those of a layout."""
 
     @property
     def file(self) -> str:
@@ -54,13 +57,28 @@ class Program:
         return (*self.exporters, *self.importers)
 
     @property
+    def methods(self) -> set[str]:
+        """Methods of its calls."""
+        every = chain.from_iterable(each.statements for each in self.sections)
+        calls = chain.from_iterable(each.body if isinstance(each, Loop) else (each,) for each in every)
+        return {each.method for each in calls if isinstance(each, Call)}
+
+    @property
     def title(self) -> str:
         """Title in the first line."""
+        if self.recorded:
+            return f"Program of memtopo replay: calls of {_safe(self.process or self.name)}."
         return f"Program of memtopo plan: layout {self.name}{f', process {self.process}' if self.process else ''}."
 
     @property
     def about(self) -> tuple[str, ...]:
         """Lines of the comment at the begin."""
+        if self.recorded:
+            return (
+                "The driver calls of a record that change something, in their order, without those that failed there.",
+                f"The last one ends otherwise on {_safe(humanize.machine(self.machine))}, or all calls are here.",
+                "It ends at the first call that fails; the end of the process gives back what it has.",
+            )
         lines = [
             "The driver calls by which memtopo builds this layout and takes it down, in their order.",
             f"Planned for {_safe(humanize.machine(self.machine))}. GPUs are numbered as in the plan.",
@@ -110,6 +128,17 @@ def programs_of(
     for label, entries in calls.items():
         _require_expressible(label, entries, calls)
     return [_program(name, machine, label, calls, common.get(label, ())) for label in calls]
+
+
+def recorded_program(name: str, process: str, machine: MachineLine, calls: Sequence[DriverCall]) -> Program:
+    """Program of the calls of one process of a record. Raises `NotExpressible`."""
+    _require_expressible(process, calls, {})
+    found = list(named(calls))
+    makes = {each.made.kind for each in found if isinstance(each, NamedCall) and each.made}
+    shares = bool(makes & {"shared", "secret"})
+    return Program(
+        name, process, machine, tuple(sections(found)), tuple(variables(found)), (), (), shares, (), recorded=True
+    )
 
 
 def _require_expressible(label: str, entries: Sequence[Entry], calls: Mapping[str, Sequence[Entry]]) -> None:

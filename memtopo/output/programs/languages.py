@@ -64,6 +64,7 @@ class _CWriter(Writer):
         down = list(self._sections([each for each in given.sections if each.undo]))
         yield from self._head()
         yield from part("check.c")
+        yield from (["", "static CUcontext popped;"] if "ctx_pop_current" in given.methods else [])
         yield from (part("shared.c") if given.shares else ())
         yield from (part("sockets.c") if given.peers else ())
         yield from (part("exporter.c") if given.importers else ())
@@ -328,6 +329,11 @@ def texts(
 
     `common` are the ranges of each process that have one address in all processes.
     """
-    suffix, writer = _WRITERS[language]
-    found = programs_of(name, machine, calls, common)
-    return {f"{each.file}{suffix}": "".join(f"{line}\n" for line in writer(each).lines()) for each in found}
+    suffix, _ = _WRITERS[language]
+    return {f"{each.file}{suffix}": text(each, language) for each in programs_of(name, machine, calls, common)}
+
+
+def text(program: Program, language: Language) -> str:
+    """Text of a program."""
+    _, writer = _WRITERS[language]
+    return "".join(f"{line}\n" for line in writer(program).lines())

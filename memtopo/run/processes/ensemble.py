@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from memtopo import machine as machines
 from memtopo.common.errors import Exit, InternalError, MemtopoError, outcome
 from memtopo.common.processes import start_hint
-from memtopo.driver.trace import process_file
+from memtopo.driver.trace_files import process_file
 from memtopo.drivers import target
 from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry

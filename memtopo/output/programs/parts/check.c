@@ -10,5 +10,3 @@ static void check(CUresult result, const char *call, int line) {
     fprintf(stderr, "line %d: %s: %s\n", line, call, name);
     exit(1);
 }
-
-static CUcontext popped;

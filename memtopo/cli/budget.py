@@ -1,0 +1,167 @@
+"""`memtopo budget`: the memory of several layouts that share a machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from memtopo.cli import options
+from memtopo.cli.options import AsJson, At, MachineNames, Set, Settings, argument, one_target, option, settings
+from memtopo.cli.results import of_memtopo, pages, show
+from memtopo.common.errors import Exit, UsageError
+from memtopo.common.units import NotASize, parse_size
+from memtopo.diagnostics.model import Diagnostic
+from memtopo.driver.trace_files import is_record
+from memtopo.drivers.target import Target
+from memtopo.language import Document
+from memtopo.output import diagnostics, formats, plain
+from memtopo.output.formats import format_named
+from memtopo.output.validation import merged
+from memtopo.rules.files import Checked, CheckedFile, Result, collect, read
+from memtopo.session import saved
+from memtopo.session.budget import Budget, budget, errors
+from memtopo.session.composition import Composition
+from memtopo.session.trials import with_needed_trials
+
+_SPECS = "Specs, saved plans or records, each a layout; one may be named again. - reads standard input."
+Specs = Annotated[list[str], argument("SPEC", _SPECS)]
+_CONTEXT = "Memory of the context, with workspaces, of each process on each of its GPUs."
+Context = Annotated[str, option("--context", _CONTEXT, "SIZE")]
+Form = Annotated[
+    str | None,
+    option(
+        "--format",
+        "text, or the errors as concise, json, sarif, junit, github, gitlab or markdown.",
+        "FORM",
+        "MEMTOPO_BUDGET_FORMAT",
+        autocompletion=lambda: options.described(formats.FORMATS),
+        show_default="text",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetOutput:
+    """Form of a budget on stdout."""
+
+    form: Form = None
+    as_json: AsJson = False
+
+    @property
+    def name(self) -> formats.Format:
+        """Name of the format. Raises `UsageError`."""
+        hint = "--json prints the whole budget"
+        return format_named(
+            options.stdout_format(self.form, formats.FORMATS, as_json=self.as_json, hint=hint) or "text"
+        )
+
+
+@options.grouped
+def budget_command(
+    specs: Specs,
+    machine: MachineNames = None,
+    given: Set = None,
+    context: Context = "512MiB",
+    at: At = None,
+    *,
+    output: BudgetOutput,
+) -> int:
+    """Show whether layouts fit on a machine together.
+
+    That is the memory of each in each of its states, which of these fit together, and what their switches need.
+    The exit status is 1 if not all of them can be awake at once.
+    """
+    form, size = output.name, _size(context)
+    target = one_target(machine)
+    if target.nodes:
+        raise UsageError("a budget is of one machine", hint="name one: --machine h200x4")
+    compositions = [_composition(document, target) for document in _documents(specs, settings(given, at))]
+    checked = _checked(compositions)
+    if not all(each.valid for each in compositions):
+        return _print(checked, form)
+    if several := next((each for each in compositions if each.geometry.nodes), None):
+        raise UsageError(f"the processes of {several.document.name!r} are on nodes, and a budget is of one machine")
+    found = budget(compositions, size)
+    checked = _lacking(compositions, found)
+    if form not in ("text", "json"):
+        return _print(checked, form)
+    if form == "text":
+        _print_diagnostics(checked)
+    show(found, lambda: pages("budget").page(found), as_json=form == "json", marker="budget")
+    return Exit.OK if found.fits else Exit.INVALID
+
+
+def _size(text: str) -> int:
+    try:
+        size = parse_size(text)
+    except NotASize as error:
+        raise UsageError(f"--context {error}", hint=f"write {error.meant}" if error.meant else None) from error
+    if size.in_granules:
+        raise UsageError(f"--context {text!r} is in granules", hint="write --context 512MiB")
+    return size.amount
+
+
+def _documents(specs: Sequence[str], given: Settings) -> Iterator[Document]:
+    """Read specs, and those of saved plans and records. A value is of the specs that declare its parameter."""
+    found = [each for spec in specs for each in _read(spec, given.at)]
+    declared = {name for each in found for name in each.declared}
+    for each in found:
+        own = {name: value for name, value in given.typed.items() if name in each.declared or name not in declared}
+        yield given._replace(typed=own).applied(each)
+
+
+def _read(spec: str, at: str | None) -> Iterator[Document]:
+    if is_record(spec):
+        from memtopo.records.spec import document
+
+        yield document(spec, at)
+        return
+    for each in map(read, collect([spec])):
+        yield saved.spec_in(each) if of_memtopo(each) else each
+
+
+def _composition(document: Document, target: Target) -> Composition:
+    return Composition.of(document, with_needed_trials(target, document))
+
+
+def _checked(compositions: Sequence[Composition], more: Sequence[Sequence[Diagnostic]] = ()) -> Checked:
+    """Results of validation, each file once, with `more` diagnostics of each layout."""
+    name = compositions[0].target.name
+    found: dict[str, tuple[Composition, dict[Diagnostic, None]]] = {}
+    for index, each in enumerate(compositions):
+        ignored = {*each.validated.ignored}
+        reported = dict.fromkeys(one for one in each.diagnostics if one not in ignored)
+        known = found.setdefault(each.document.name, (each, reported))[1]
+        known |= reported | dict.fromkeys(more[index] if more else ())
+    files = (
+        CheckedFile(each.document, (Result(each.document, name, tuple(known), len(each.validated.ignored)),))
+        for each, known in found.values()
+    )
+    return Checked((name,), tuple(files))
+
+
+def _lacking(compositions: Sequence[Composition], found: Budget) -> Checked:
+    """Results with what is missing while all layouts are awake."""
+    lacks: dict[str, list[Diagnostic]] = {each.name: [] for each in found.layouts}
+    for name, diagnostic in errors(found):
+        lacks[name].append(diagnostic)
+    return _checked(compositions, list(lacks.values()))
+
+
+def _print(checked: Checked, form: formats.Format) -> int:
+    """Print results in a format, and return the exit status."""
+    stdout = sys.stdout
+    lines = formats.formatted(form, checked, width=plain.width(stdout), colour=plain.colour(stdout))
+    plain.print_document(lines)
+    return Exit.OK if checked.ok else Exit.INVALID
+
+
+def _print_diagnostics(checked: Checked) -> None:
+    """Print diagnostics with their source lines: they are results of a budget."""
+    width, colour = plain.width(sys.stdout), plain.colour(sys.stdout)
+    for file in checked.files:
+        if found := merged(file):
+            lines = diagnostics.text(found, file.document, width=width, colour=colour)
+            plain.print_lines(lines, styled=True)

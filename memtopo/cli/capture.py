@@ -1,0 +1,137 @@
+"""`memtopo capture`: run a program, and record each memory call that it and its children make of the CUDA driver."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+from memtopo.cli.options import argument, option
+from memtopo.common.errors import Exit, MemtopoError, UsageError, signal_status
+from memtopo.driver.trace_files import HEAD, create_record
+from memtopo.native.injection import RECORD, Injection, Stacks, require_stacks, working_cupti
+from memtopo.output import plain
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_STACKS = "Record the functions that made each call: of C, or of Python; a call takes longer then."
+
+Command = Annotated[list[str], argument("COMMAND…", "A program and its arguments.")]
+Output = Annotated[
+    str, option("--output -o", "File of the record; a trace is replaced.", "FILE", "MEMTOPO_CAPTURE_OUTPUT")
+]
+StackKind = Annotated[Stacks, option("--stacks", _STACKS, variable="MEMTOPO_CAPTURE_STACKS")]
+Cupti = Annotated[
+    str | None,
+    option("--cupti", "CUPTI's library, libcupti.so.13, if it is not found.", "FILE", "MEMTOPO_CAPTURE_CUPTI"),
+]
+
+
+def capture_command(
+    command: Command,
+    output: Output = "memtopo-capture.jsonl",
+    stacks: StackKind = "none",
+    cupti: Cupti = None,
+) -> int:
+    """Run a program, and record its calls for CUDA memory.
+
+    The calls are those of the driver, as 'memtopo trace' summarizes them: virtual memory, allocations, pools, managed
+    and page-locked memory, IPC, events, external memory, multicast. The program runs as it would by itself, and its
+    exit status is that of this command. Its options follow '--'.
+    """
+    _require_program(command[0])
+    _require_own(output)
+    injected = working_cupti(cupti, command)
+    if stacks == "python":
+        require_stacks(command)
+    create_record(output)
+    status = _run(command, {**os.environ, **Injection(os.path.realpath(output), injected, stacks).environment})
+    plain.print_lines([_summary(_count(output), output)], sys.stderr)
+    return status
+
+
+def _require_program(program: str) -> None:
+    """Raise `UsageError` for a program that does not exist or cannot be executed."""
+    if shutil.which(program):
+        return
+    found = os.path.exists(program)  # noqa: PTH110 a path as it was written
+    reason = "it is a folder" if os.path.isdir(program) else "it may not be executed"  # noqa: PTH112 likewise
+    raise UsageError(
+        f"the program {program!r} cannot be started: {reason if found else 'it does not exist'}",
+        hint="name a program and its arguments: memtopo capture -- COMMAND…",
+    )
+
+
+def _require_own(output: str) -> None:
+    """Raise `UsageError` for the file to which a capture around this one writes."""
+    around = os.environ.get(RECORD)
+    if around and os.path.realpath(output) == os.path.realpath(around):
+        raise UsageError(f"{output!r} is the record of the capture that runs this one", hint="name another file: -o")
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> int:
+    """Run a program to its end; return its status as shells have it. Raises `MemtopoError` if it cannot be started.
+
+    Signals for this process go to the program. Ctrl-C reaches it by the terminal.
+    """
+    waited = {signal.SIGCHLD, *_FORWARDED}
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # which may be ignored: then no child could be waited for
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    try:
+        child = os.posix_spawnp(command[0], list(command), environment, setsigmask=before, setsigdef=_IGNORED_BY_PYTHON)
+        while True:
+            found = signal.sigwaitinfo(waited)
+            if found.si_signo != signal.SIGCHLD:
+                if found.si_pid:  # the system sends those of the terminal, to the program too
+                    os.kill(child, found.si_signo)
+            elif (ended := os.waitpid(child, os.WNOHANG))[0]:
+                return _status(ended[1])
+    except (OSError, ValueError) as error:
+        raise _NotStarted(command[0], error) from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _status(ended: int) -> int:
+    code = os.waitstatus_to_exitcode(ended)
+    return code if code >= 0 else signal_status(-code)
+
+
+class _NotStarted(MemtopoError):
+    """A program that cannot be started."""
+
+    exit_code = Exit.USAGE
+
+    def __init__(self, program: str, error: OSError | ValueError) -> None:
+        reason = (error.strerror or "").lower() if isinstance(error, OSError) else str(error)
+        super().__init__(f"the program {program!r} cannot be started: {reason}")
+
+
+class _Counts(NamedTuple):
+    calls: int
+    processes: int
+
+
+def _count(record: str) -> _Counts:
+    """Count the calls of a record, without its marks, and its processes. Raises `MemtopoError`."""
+    lines = heads = marks = 0
+    try:
+        with open(record, "rb") as file:  # noqa: PTH123 a path as it was written
+            for line in file:
+                lines += 1
+                heads += line.startswith(HEAD.encode())
+                marks += b'"method": "mark"' in line
+    except OSError as error:
+        raise UsageError(f"the record {record!r} cannot be read: {error.strerror}") from error
+    return _Counts(lines - heads - marks, heads)
+
+
+def _summary(found: _Counts, record: str) -> str:
+    if not found.processes:
+        return f"no process made a memory call of CUDA: {record} is empty"
+    calls = f"{found.calls:,} {'call' if found.calls == 1 else 'calls'}"
+    processes = f"{found.processes} {'process' if found.processes == 1 else 'processes'}"
+    return f"captured {calls} of {processes} in {record}"

@@ -1,0 +1,107 @@
+"""Budgets as pages: memory by layout and state, combinations of states, and switches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from memtopo.common.units import rounded
+from memtopo.output import humanize
+from memtopo.output.blocks import Cell, Page, Section, Table, Toned, columns, notes
+from memtopo.output.humanize import plural
+from memtopo.session.budget import Budget, Combination, SwitchPeak
+
+MOST_ROWS = 64
+"""Rows of combinations, and of switches, that a page has."""
+
+_LISTED = 2
+
+
+def page(budget: Budget) -> Page:
+    """The output of `memtopo budget`."""
+    sections = [Section("memory by layout", [_memory(budget)]), Section("states together", [_together(budget)])]
+    if budget.switches:
+        sections.append(Section("switches", [_switches(budget)]))
+    where = f"on {humanize.machine(budget.machine)}"
+    title = plural(len(budget.layouts), "layout")
+    return Page("budget", title, where, sections=[*sections, *notes(_notes(budget))], verdict=_verdict(budget))
+
+
+def _memory(budget: Budget) -> Table:
+    rows: list[Sequence[Cell]] = [("the machine", "", *(rounded(size) for size in budget.memory.values()))]
+    for layout in budget.layouts:
+        contexts = ("contexts", layout.contexts), *layout.states.items()
+        names = [layout.name, *[""] * len(layout.states)]
+        rows += [
+            (name, state, *(rounded(each[at]) if each.get(at) else "" for at in budget.memory))
+            for name, (state, each) in zip(names, contexts, strict=True)
+        ]
+    return Table(columns("layout", "state", *(f">{at}" for at in budget.memory)), rows)
+
+
+def _together(budget: Budget) -> Table:
+    """A row for each combination, with its memory and what is too much."""
+    shown = budget.combinations[:MOST_ROWS]
+    rows = [
+        (*each.states.values(), *(rounded(each.memory[at]) for at in budget.memory), _missing(each)) for each in shown
+    ]
+    names = (each.name for each in budget.layouts)
+    heading = columns(*names, *(f">{at}" for at in budget.memory), "")
+    return Table(heading, rows, more=len(budget.combinations) - len(shown))
+
+
+def _missing(found: Combination) -> Cell:
+    over = ", ".join(f"{rounded(each.lacks)} too much on {each.location}" for each in found.shortfalls)
+    return Toned(over, "bad") if over else Toned("fits", "good")
+
+
+def _switches(budget: Budget) -> Table:
+    """Rows of switches, with the peaks, and the states of the others beside which they fit; equal ones are one."""
+    rows: list[Sequence[Cell]] = []
+    for (layout, before, cells), each in groupby(budget.switches, lambda each: _switch(each, budget)):
+        rows.append((layout, f"{before} → {', '.join(switch.after for switch in each)}", *cells))
+    heading = columns("layout", "switch", *(f">peak on {at}" for at in budget.memory), "fits beside")
+    return Table(heading, rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS))
+
+
+def _switch(each: SwitchPeak, budget: Budget) -> tuple[str, str, tuple[Cell, ...]]:
+    return each.layout, each.before, (*(rounded(each.memory[at].peak) for at in budget.memory), _beside(each))
+
+
+def _beside(switch: SwitchPeak) -> Cell:
+    fitting = switch.fitting
+    if len(fitting) == len(switch.beside):
+        return Toned("all states" if any(each.states for each in switch.beside) else "alone", "good")
+    if not fitting:
+        least = min((each.lacks for each in switch.beside), key=lambda lacks: max(lacks.values()))
+        return Toned(f"none: {_sizes(least)} too much", "bad")
+    listed = "; ".join(" ".join(each.values()) for each in fitting[:_LISTED])
+    more = len(fitting) - _LISTED
+    return f"{listed}{f'; {more:,} more' if more > 0 else ''}"
+
+
+def _sizes(lacks: Mapping[str, int]) -> str:
+    return ", ".join(f"{rounded(size)} on {at}" for at, size in lacks.items())
+
+
+def _notes(budget: Budget) -> Iterator[str]:
+    yield f"a context takes {rounded(budget.context)} for each process and GPU; --context declares another size"
+    yield from budget.notes
+    if not budget.fitting:
+        states = ", ".join(f"{name} {state}" for name, state in budget.closest.states.items())
+        over = {each.location: each.lacks for each in budget.closest.shortfalls}
+        yield f"least is missing with {states}: {_sizes(over)}"
+    if not budget.complete:
+        yield "there are too many combinations of states: these have at most one layout that is not awake"
+
+
+def _verdict(budget: Budget) -> Toned:
+    number, fitting = len(budget.combinations), len(budget.fitting)
+    counted = f"{fitting:,} of {plural(number, 'combination')} of states"
+    if budget.fits and fitting == number:
+        return Toned("ok: they fit together in every state" if number > 1 else "ok: they fit together", "good")
+    if budget.fits:
+        return Toned(f"ok: they fit together while all are awake; {counted} fit", "good")
+    if fitting:
+        return Toned(f"not all can be awake together; {counted} fit", "bad")
+    return Toned("they do not fit together in any combination of states", "bad")

@@ -1,0 +1,240 @@
+"""Entries of a spec that is made of a record: names, ranges and memory of one process."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from memtopo.common.units import exact, rounded
+from memtopo.driver.types import PROPERTY_FLAGS
+from memtopo.records.live import ProcessMemory
+from memtopo.records.objects import Mapped, Memory, Reservation
+from memtopo.records.sources import source_of
+
+NOUNS = {
+    "chunks": "chunk", "buffers": "buffer", "managed": "managed", "pinned": "staging", "pools": "pool",
+    "allocations": "allocation", "events": "event",
+}  # fmt: skip
+"""Names of entries by their section, where the record has no source of the memory; of exports, what they export."""
+
+WORD = re.compile(r"[^A-Za-z0-9_-]+")
+"""What a name of a spec cannot have."""
+
+_NO_SPEC = {
+    "registered": "registered memory of the program itself, for which a spec names the file that it is in",
+    "external": "memory of another API, for which a spec names the producer",
+    "multicast": "a multicast object, whose team and binds the record does not tell apart",
+}
+
+
+@dataclass(slots=True)
+class Entry:
+    """An entry of a section: its objects, in order, and its fields."""
+
+    name: str
+    members: list[Memory]
+    fields: dict[str, Any]
+
+    def reference(self, first: int = 0, count: int | None = None) -> str:
+        """Name of the entry, of one of its elements, or of several."""
+        whole = len(self.members)
+        if count is None or count == whole:
+            return self.name
+        return f"{self.name}.{first}" if count == 1 else f"{self.name}.{first}:{first + count}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An object as an element of an entry."""
+
+    entry: Entry
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeGroup:
+    """Equal ranges: the same size, the same memory at the same offsets, and the same access."""
+
+    name: str
+    ranges: tuple[Reservation, ...]
+    mapped: tuple[tuple[Mapped, ...], ...]
+
+
+@dataclass
+class ProcessSpec:
+    """The sections of one process."""
+
+    memory: ProcessMemory
+    name: str
+    exported: set[int]
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    places: dict[int, Place] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    exports: dict[tuple[str, int, int, str], str] = field(default_factory=dict)
+    groups: tuple[RangeGroup, ...] = ()
+    _names: Counter[str] = field(default_factory=Counter)
+
+    def name_for(self, wanted: str) -> str:
+        """A name of the process that no entry has yet."""
+        plain = WORD.sub("-", wanted).strip("-") or "entry"
+        plain = plain if plain[0].isalpha() else f"m{plain}"
+        self._names[plain] += 1
+        return plain if self._names[plain] == 1 else self.name_for(f"{plain}-{self._names[plain]}")
+
+    def add(self, section: str, name: str, fields: Any) -> None:
+        """Add an entry to a section."""
+        self.sections.setdefault(section, {})[name] = fields
+
+    def members(self) -> Iterator[Memory]:
+        """Yield the objects that have an entry."""
+        return (place.entry.members[place.index] for place in self.places.values())
+
+    def declare(self, kind: str, members: Sequence[Memory], fields: Mapping[str, Any]) -> None:
+        """Declare equal objects in one entry, or one for each location if these do not alternate."""
+        locations = [each.location for each in members]
+        if located := _alternating(locations):
+            name = self.name_for(source_of(members[0].call) or NOUNS[kind])
+            place = {"location": located[0] if len(located) == 1 else located}
+            every = place | dict(fields) if kind in ("chunks", "buffers") else dict(fields)
+            if len(members) > 1:
+                every["count"] = len(members)
+            self.add(kind, name, every)
+            entry = Entry(name, list(members), every)
+            self.places |= {id(each): Place(entry, index) for index, each in enumerate(members)}
+            return
+        for location in dict.fromkeys(locations):
+            self.declare(kind, [each for each in members if each.location == location], fields)
+
+
+def _alternating(locations: Sequence[str]) -> list[str]:
+    """Return the locations that alternate, one if all are the same; none if they do neither."""
+    distinct = list(dict.fromkeys(locations))
+    repeated = all(each == distinct[index % len(distinct)] for index, each in enumerate(locations))
+    return distinct if repeated else []
+
+
+def _mapped_in(process: ProcessMemory, held: Reservation) -> tuple[Mapped, ...]:
+    return tuple(process.mapped.within(held.address, held.size))
+
+
+def range_groups(spec: ProcessSpec) -> Iterator[RangeGroup]:
+    """Yield the ranges of a process in groups of equal ones, in the order of their reservation."""
+    found: dict[Hashable, list[Reservation]] = {}
+    for held in sorted(spec.memory.ranges, key=lambda each: each.call.number):
+        content = tuple(
+            (each.address - held.address, each.size, _properties(each.chunk), each.chunk.location, access_words(each))
+            for each in _mapped_in(spec.memory, held)
+        )
+        found.setdefault((held.size, held.alignment, content), []).append(held)
+    for ranges in found.values():
+        name = spec.name_for(source_of(ranges[0].call) or "range")
+        yield RangeGroup(name, tuple(ranges), tuple(_mapped_in(spec.memory, each) for each in ranges))
+
+
+def access_words(mapped: Mapped) -> tuple[tuple[str, str], ...]:
+    """Access of a mapping: locations with words."""
+    return tuple(sorted(mapped.grants.items()))
+
+
+def _properties(chunk: Memory) -> Hashable:
+    """All that chunks of one entry have in common besides their location."""
+    flags = tuple(chunk.details.get(flag, False) is True for flag in PROPERTY_FLAGS)
+    handles = chunk.details.get("handles", ())
+    return chunk.imported, chunk.kind, chunk.size, tuple(handles), flags
+
+
+def declare_memory(spec: ProcessSpec) -> None:
+    """Declare ranges, chunks by the group of ranges in which they are first mapped, and the other memory."""
+    seen: set[int] = set()
+    for group in spec.groups:
+        fields: dict[str, Any] = {"size": exact(group.ranges[0].size)}
+        if group.ranges[0].alignment > 1:
+            fields["align"] = exact(group.ranges[0].alignment)
+        if len(group.ranges) > 1:
+            fields["count"] = len(group.ranges)
+        spec.add("ranges", group.name, fields)
+        new: dict[Hashable, list[Memory]] = {}
+        for each in (mapped.chunk for element in group.mapped for mapped in element):
+            if id(each) not in seen:
+                seen.add(id(each))
+                new.setdefault(_properties(each), []).append(each)
+        _declare_chunks(spec, new.values())
+    others: dict[Hashable, list[Memory]] = {}
+    for each in spec.memory.chunks():
+        if id(each) not in seen:
+            others.setdefault((_properties(each), each.location), []).append(each)
+    _declare_chunks(spec, others.values())
+    for kind in ("pools", "buffers", "allocations", "managed", "pinned", "events"):
+        _declare_objects(spec, kind)
+    spec.notes += _omitted(spec.memory)
+
+
+def _omitted(process: ProcessMemory) -> Iterator[str]:
+    """Yield a note for each kind of memory that a spec cannot say."""
+    for kind, reason in _NO_SPEC.items():
+        if objects := process.objects(kind):
+            total = rounded(sum(each.size for each in objects))
+            yield f"not in this spec: {len(objects)} of {total} in all: {reason}"
+
+
+def _declare_chunks(spec: ProcessSpec, groups: Iterable[list[Memory]]) -> None:
+    for members in groups:
+        first = members[0]
+        if first.imported or first.kind != "chunks":
+            continue
+        fields: dict[str, Any] = {"size": exact(first.size)}
+        if handles := list(first.details.get("handles", ())):
+            fields["handles"] = handles[0] if len(handles) == 1 else handles
+        fields |= {flag: True for flag in PROPERTY_FLAGS if first.details.get(flag) is True}
+        spec.declare("chunks", members, fields)
+
+
+def _declare_objects(spec: ProcessSpec, kind: str) -> None:
+    """Declare the objects of a kind that are no chunks, equal ones together."""
+    found: dict[str, tuple[list[Memory], dict[str, Any]]] = {}
+    for each in spec.memory.objects(kind):
+        fields = None if each.imported else _fields(spec, each)
+        if fields is not None:
+            key = repr((fields, id(each) in spec.exported, source_of(each.call), kind == "pools" and id(each)))
+            found.setdefault(key, ([], fields))[0].append(each)
+    for members, fields in found.values():
+        spec.declare(kind, members, fields)
+
+
+def _fields(spec: ProcessSpec, memory: Memory) -> dict[str, Any] | None:
+    """Fields of an entry besides its location and count; None for an object that a spec has no use for."""
+    details, size = memory.details, {"size": exact(memory.size)}
+    match memory.kind:
+        case "buffers":
+            return size
+        case "events":
+            return {"device": memory.location} if id(memory) in spec.exported else None
+        case "pinned":
+            fields = size | ({"write_combined": True} if details.get("write_combined") else {})
+            return fields | ({"accessed_by": details["gpu"]} if details["gpu"] != "gpu0" else {})
+        case "managed":
+            chosen = {
+                key: details[key] for key in ("prefer", "prefetch", "accessed_by", "read_mostly") if key in details
+            }
+            return size | chosen | ({"attach": details["attach"]} if details["attach"] != "global" else {})
+        case "pools":
+            return _pool_fields(memory)
+        case _:
+            pool = spec.places.get(id(memory.pool))
+            return {"pool": pool.entry.name, **size} if pool else None
+
+
+def _pool_fields(pool: Memory) -> dict[str, Any]:
+    fields: dict[str, Any] = {"location": pool.location}
+    if handles := list(pool.details.get("handles", ())):
+        fields["handles"] = handles[0]
+    for key in ("max_size", "release_threshold"):
+        if 0 < pool.details.get(key, 0) < 1 << 47:
+            fields[key] = exact(pool.details[key])
+    fields |= {key: False for key in pool.details if key.startswith("reuse_") and pool.details[key] == 0}
+    if pool.details.get("accessed_by"):
+        fields["accessed_by"] = list(dict.fromkeys(pool.details["accessed_by"]))
+    return fields

@@ -1,0 +1,408 @@
+"""Memory of one process after some of its calls: made, mapped, shared, and not freed yet.
+
+A call that failed changes nothing. A call for an object that no call has made is ignored: a record may begin late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from memtopo.common.errors import UsageError
+from memtopo.driver.functions import CONSTANTS
+from memtopo.driver.types import Advice, HandleType, HostFlags, MemAttach, PoolAttribute
+from memtopo.plans.trace import TracedCall, TraceHead
+from memtopo.records.objects import AddressTable, Exported, Mapped, Memory, Reservation
+
+_Effect = Callable[["ProcessMemory", TracedCall], None]
+_EFFECTS: dict[str, _Effect] = {}
+
+
+def _effect(*methods: str) -> Callable[[_Effect], _Effect]:
+    """Make a function the effect of calls."""
+
+    def register(effect: _Effect) -> _Effect:
+        _EFFECTS.update(dict.fromkeys(methods, effect))
+        return effect
+
+    return register
+
+
+class ProcessMemory:
+    """Objects of one process, by the handles and addresses that the driver gave.
+
+    `gpus` are the ordinals among all GPUs of the record, by those of the process. Its `weight` grows with memory,
+    mappings and access, in this order of importance.
+    """
+
+    def __init__(self, head: TraceHead, gpus: Sequence[int] = ()) -> None:
+        self.head, self.name, self._gpus = head, head.process, gpus
+        self.ranges: AddressTable[Reservation] = AddressTable()
+        self.mapped: AddressTable[Mapped] = AddressTable()
+        self.addressed: AddressTable[Memory] = AddressTable()
+        """Memory that has an address without a mapping."""
+        self.handles: dict[tuple[str, int], Memory] = {}
+        """Chunks, pools, events and external objects."""
+        self.exports: list[Exported] = []
+        self.slept: set[int] = set()
+        """Numbers of the calls that reserved ranges which were without memory and got some again."""
+        self._emptied: set[int] = set()
+        self._contexts: dict[int, int] = {}
+        self._current: list[int] = []
+        self.memory: dict[str, int] = {}
+        """Bytes of memory by location."""
+        self._bytes_mapped = self._grants = 0
+        self._time = 0.0
+
+    @property
+    def weight(self) -> tuple[int, int, int, int]:
+        """Bytes of memory, bytes mapped, mappings with access, and objects."""
+        objects = len(self.ranges) + len(self.addressed) + len(self.handles)
+        return sum(self.memory.values()), self._bytes_mapped, self._grants, objects
+
+    def chunks(self) -> Iterator[Memory]:
+        """Yield the chunks that exist, by handle or by a mapping alone, in the order of their calls."""
+        found = {id(each): each for each in self.handles.values() if each.kind == "chunks"}
+        found |= {id(each.chunk): each.chunk for each in self.mapped}
+        yield from sorted(found.values(), key=lambda each: each.call.number)
+
+    def objects(self, kind: str) -> list[Memory]:
+        """Return the other objects of a kind, in the order of their calls."""
+        every = {id(each): each for each in (*self.addressed, *self.handles.values()) if each.kind == kind}
+        return sorted(every.values(), key=lambda each: each.call.number)
+
+    def apply(self, call: TracedCall, time: float) -> None:
+        """Follow one call, made at a time in seconds since the record began. Raises `UsageError` for a damaged one."""
+        effect = _EFFECTS.get(call.method)
+        if not effect or call.error is not None or call.seconds is None:
+            return
+        self._time = time
+        try:
+            _require_numbers(call)
+            effect(self, call)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            where = f"call {call.number} of the record{f', of process {self.name}' if self.name else ''},"
+            raise UsageError(f"{where} does not have the arguments of {call.call}: {call.arguments}") from error
+
+    def gpu(self, ordinal: int) -> str:
+        """Name of a GPU of the record by the ordinal of the process."""
+        return f"gpu{self._gpus[ordinal] if 0 <= ordinal < len(self._gpus) else ordinal}"
+
+    def place(self, location: str) -> str:
+        """Return a location with the ordinal of the record."""
+        return self.gpu(int(location[3:])) if location[:3] == "gpu" and location[3:].isdecimal() else location
+
+    def current(self, call: TracedCall) -> str:
+        """Location of the context that is current at a call."""
+        if call.device is not None:
+            return self.gpu(call.device)
+        return self.gpu(self._current[-1] if self._current else 0)
+
+    def _new(self, call: TracedCall, kind: str, location: str, size: int = 0, **more: Any) -> Memory:
+        """An object that a call made; its memory is counted."""
+        memory = Memory(kind, self.name, location, size, call, self._time, **more)
+        if memory.physical:
+            self.memory[location] = self.memory.get(location, 0) + memory.physical
+        return memory
+
+    def _remove(self, memory: Memory | None) -> None:
+        if memory and memory.physical:
+            self.memory[memory.location] -= memory.physical
+
+    # Contexts
+
+    @_effect("device_primary_ctx_retain")
+    def _retain_context(self, call: TracedCall) -> None:
+        if isinstance(call.result, int):
+            self._contexts[call.result] = call.arguments["device"]
+
+    @_effect("ctx_push_current")
+    def _push(self, call: TracedCall) -> None:
+        self._current.append(self._contexts.get(call.arguments["context"], 0))
+
+    @_effect("ctx_pop_current")
+    def _pop(self, _: TracedCall) -> None:
+        if self._current:
+            self._current.pop()
+
+    # Virtual memory management
+
+    @_effect("mem_address_reserve")
+    def _reserve(self, call: TracedCall) -> None:
+        self.ranges.add(
+            call.result, Reservation(call.result, call.arguments["size"], call.arguments.get("alignment", 0), call)
+        )
+
+    @_effect("mem_address_free")
+    def _free_addresses(self, call: TracedCall) -> None:
+        self.ranges.pop(call.arguments["address"])
+
+    @_effect("mem_create")
+    def _create(self, call: TracedCall) -> None:
+        properties = call.arguments["properties"]
+        location = self.place(properties["location"])
+        chunk = self._new(call, "chunks", location, call.arguments["size"], details=dict(properties))
+        self.handles["chunks", call.result] = chunk
+
+    @_effect("multicast_create")
+    def _multicast(self, call: TracedCall) -> None:
+        self.handles["chunks", call.result] = self._new(call, "multicast", "", call.arguments["size"])
+
+    @_effect("mem_import_from_shareable_handle")
+    def _import_chunk(self, call: TracedCall) -> None:
+        found = self.handles.get(("chunks", call.result))
+        if found:  # the driver gives a chunk that the process has its handle once more
+            found.references += 1
+            return
+        chunk = self._new(call, "chunks", "", imported=True, token=_token(call.arguments["shared"]))
+        chunk.location = self.place(call.arguments.get("location", ""))
+        self.handles["chunks", call.result] = chunk
+
+    @_effect("mem_retain_allocation_handle")
+    def _retain(self, call: TracedCall) -> None:
+        if mapped := self.mapped.around(call.arguments["address"]):
+            mapped.chunk.references += 1
+            self.handles.setdefault(("chunks", call.result), mapped.chunk)
+
+    @_effect("mem_release")
+    def _release(self, call: TracedCall) -> None:
+        if chunk := self.handles.get(("chunks", call.arguments["handle"])):
+            chunk.references -= 1
+            if not chunk.references:
+                del self.handles["chunks", call.arguments["handle"]]
+                self._remove_unused(chunk)
+
+    def _remove_unused(self, chunk: Memory) -> None:
+        if not chunk.references and not chunk.mappings:
+            self._remove(chunk)
+
+    @_effect("mem_map")
+    def _map(self, call: TracedCall) -> None:
+        chunk = self.handles.get(("chunks", call.arguments["handle"]))
+        if not chunk:
+            return
+        chunk.size, chunk.mappings = chunk.size or call.arguments["size"], chunk.mappings + 1
+        self.mapped.add(call.arguments["address"], Mapped(call.arguments["address"], call.arguments["size"], chunk, {}))
+        self._bytes_mapped += call.arguments["size"]
+        held = self.ranges.around(call.arguments["address"])
+        if held and held.call.number in self._emptied:
+            self.slept.add(held.call.number)
+
+    @_effect("mem_unmap")
+    def _unmap(self, call: TracedCall) -> None:
+        for each in self.mapped.within(call.arguments["address"], call.arguments["size"]):
+            self.mapped.pop(each.address)
+            self._bytes_mapped -= each.size
+            self._grants -= len(each.grants)
+            each.chunk.mappings -= 1
+            self._remove_unused(each.chunk)
+        held = self.ranges.around(call.arguments["address"])
+        if held and not self.mapped.within(held.address, held.size):
+            self._emptied.add(held.call.number)
+
+    @_effect("mem_set_access")
+    def _grant(self, call: TracedCall) -> None:
+        grants = {
+            self.place(each["location"]): each["access"] for each in call.arguments["grants"] if isinstance(each, dict)
+        }
+        for each in self.mapped.within(call.arguments["address"], call.arguments["size"]):
+            before = len(each.grants)
+            each.grants = {at: word for at, word in {**each.grants, **grants}.items() if word != "none"}
+            self._grants += len(each.grants) - before
+
+    @_effect("mem_get_allocation_properties_from_handle")
+    def _describe(self, call: TracedCall) -> None:
+        chunk = self.handles.get(("chunks", call.arguments["handle"]))
+        if chunk and chunk.imported and isinstance(call.result, dict):
+            chunk.location = self.place(call.result["location"])
+
+    @_effect("mem_export_to_shareable_handle")
+    def _export_chunk(self, call: TracedCall) -> None:
+        if chunk := self.handles.get(("chunks", call.arguments["handle"])):
+            via = "fabric" if _has(call.arguments.get("kind"), HandleType.FABRIC) else "fd"
+            self.exports.append(Exported(chunk, via, _token(call.result), self._time))
+
+    @_effect("mem_get_handle_for_address_range")
+    def _export_addresses(self, call: TracedCall) -> None:
+        if mapped := self.mapped.around(call.arguments["address"]):
+            self.exports.append(Exported(mapped.chunk, "dmabuf", None, self._time))
+
+    # Memory with an address
+
+    def _allocate(self, call: TracedCall, kind: str, location: str, size: int, **details: Any) -> Memory:
+        self._remove(self.addressed.pop(call.result))  # which was freed by a call that the record does not have
+        memory = self._new(call, kind, location, size, details=details, address=call.result)
+        self.addressed.add(call.result, memory)
+        return memory
+
+    @_effect("mem_alloc", "mem_alloc_pitch")
+    def _alloc(self, call: TracedCall) -> None:
+        size = (
+            call.arguments["size"]
+            if "size" in call.arguments
+            else call.arguments.get("pitch", 0) * call.arguments.get("height", 0)
+        )
+        self._allocate(call, "buffers", self.current(call), size)
+
+    @_effect("mem_alloc_managed")
+    def _alloc_managed(self, call: TracedCall) -> None:
+        attach = next((each for each in MemAttach if _has(call.arguments.get("flags"), each)), MemAttach.GLOBAL)
+        self._allocate(call, "managed", self.current(call), call.arguments["size"], attach=str(attach.name).lower())
+
+    @_effect("mem_alloc_host", "mem_host_alloc")
+    def _alloc_host(self, call: TracedCall) -> None:
+        combined = _has(call.arguments.get("flags", 0), HostFlags.WRITECOMBINED)
+        details = {"write_combined": combined, "gpu": self.current(call)}
+        self._allocate(call, "pinned", "host", call.arguments["size"], **details)
+
+    @_effect("mem_host_register")
+    def _register(self, call: TracedCall) -> None:
+        address = call.arguments["address"]
+        self.addressed.add(address, self._new(call, "registered", "host", call.arguments["size"], address=address))
+
+    @_effect("mem_alloc_async", "mem_alloc_from_pool_async")
+    def _alloc_async(self, call: TracedCall) -> None:
+        pool = self.handles.get(("pools", call.arguments.get("pool", 0)))
+        if not pool:
+            location = self.current(call)
+            default = next((each for each in self.objects("pools") if each.details.get("default") == location), None)
+            pool = default or self._new(call, "pools", location, details={"default": location})
+            self.handles["pools", call.arguments.get("pool", -1 - int(location[3:]))] = pool
+        self._allocate(call, "allocations", pool.location, call.arguments["size"]).pool = pool
+
+    @_effect("mem_free", "mem_free_async", "mem_free_host", "mem_host_unregister", "ipc_close_mem_handle")
+    def _free(self, call: TracedCall) -> None:
+        self._remove(self.addressed.pop(call.arguments["address"]))
+
+    @_effect("mem_advise")
+    def _advise(self, call: TracedCall) -> None:
+        memory = self.addressed.around(call.arguments["address"])
+        if not memory or memory.kind != "managed":
+            return
+        location = self.place(str(call.arguments.get("location", "")))
+        if _is(call.arguments["advice"], Advice.SET_READ_MOSTLY):
+            memory.details["read_mostly"] = True
+        elif _is(call.arguments["advice"], Advice.SET_PREFERRED_LOCATION):
+            memory.details["prefer"] = location
+        elif _is(call.arguments["advice"], Advice.SET_ACCESSED_BY):
+            memory.details.setdefault("accessed_by", []).append(location)
+
+    @_effect("mem_prefetch_async")
+    def _prefetch(self, call: TracedCall) -> None:
+        memory = self.addressed.around(call.arguments["address"])
+        if memory and memory.kind == "managed":
+            memory.details["prefetch"] = self.place(str(call.arguments.get("location", "")))
+
+    # Pools
+
+    @_effect("mem_pool_create")
+    def _create_pool(self, call: TracedCall) -> None:
+        details = dict(call.arguments["properties"])
+        pool = self._new(call, "pools", self.place(details["location"]), details=details)
+        self.handles["pools", call.result] = pool
+
+    @_effect("device_get_default_mem_pool", "device_get_mem_pool")
+    def _default_pool(self, call: TracedCall) -> None:
+        location = self.gpu(call.arguments["device"])
+        pool = self._new(call, "pools", location, details={"default": location})
+        self.handles.setdefault(("pools", call.result), pool)
+
+    @_effect("mem_pool_set_attribute")
+    def _pool_attribute(self, call: TracedCall) -> None:
+        pool = self.handles.get(("pools", call.arguments["pool"]))
+        for each in PoolAttribute:
+            if pool and _is(call.arguments["attribute"], each):
+                pool.details[str(each.name).lower()] = call.arguments["value"]
+
+    @_effect("mem_pool_set_access")
+    def _pool_access(self, call: TracedCall) -> None:
+        if pool := self.handles.get(("pools", call.arguments["pool"])):
+            grants = [self.place(each["location"]) for each in call.arguments["grants"] if isinstance(each, dict)]
+            pool.details.setdefault("accessed_by", []).extend(at for at in grants if at != pool.location)
+
+    @_effect("mem_pool_import_from_shareable_handle")
+    def _import_pool(self, call: TracedCall) -> None:
+        token = _token(call.arguments["shared"])
+        self.handles["pools", call.result] = self._new(call, "pools", "", imported=True, token=token)
+
+    @_effect("mem_pool_import_pointer")
+    def _import_pointer(self, call: TracedCall) -> None:
+        pool = self.handles.get(("pools", call.arguments["pool"]))
+        self._open(call, "allocations", call.arguments["data"]).pool = pool
+
+    @_effect("mem_pool_export_pointer")
+    def _export_pointer(self, call: TracedCall) -> None:
+        if memory := self.addressed.around(call.arguments["address"]):
+            self.exports.append(Exported(memory, "fd", _token(call.result), self._time))
+
+    # Legacy IPC, events and external memory
+
+    def _open(self, call: TracedCall, kind: str, handle: Any) -> Memory:
+        memory = self._new(call, kind, "", address=call.result, imported=True, token=_token(handle))
+        self.addressed.add(call.result, memory)
+        return memory
+
+    @_effect("ipc_get_mem_handle")
+    def _export_buffer(self, call: TracedCall) -> None:
+        if memory := self.addressed.around(call.arguments["address"]):
+            self.exports.append(Exported(memory, "ipc", _token(call.result), self._time))
+
+    @_effect("ipc_open_mem_handle")
+    def _open_buffer(self, call: TracedCall) -> None:
+        self._open(call, "buffers", call.arguments["handle"])
+
+    @_effect("event_create")
+    def _create_event(self, call: TracedCall) -> None:
+        self.handles["events", call.result] = self._new(call, "events", self.current(call))
+
+    @_effect("ipc_open_event_handle")
+    def _open_event(self, call: TracedCall) -> None:
+        token = _token(call.arguments["handle"])
+        event = self._new(call, "events", self.current(call), imported=True, token=token)
+        self.handles["events", call.result] = event
+
+    @_effect("ipc_get_event_handle")
+    def _export_event(self, call: TracedCall) -> None:
+        if event := self.handles.get(("events", call.arguments["event"])):
+            self.exports.append(Exported(event, "ipc", _token(call.result), self._time))
+
+    @_effect("import_external_memory")
+    def _external(self, call: TracedCall) -> None:
+        memory = self._new(call, "external", self.current(call), call.arguments["size"])
+        self.handles["external", call.result] = memory
+
+    @_effect("mem_pool_destroy", "event_destroy", "destroy_external_memory")
+    def _destroy(self, call: TracedCall) -> None:
+        ((parameter, handle),) = call.arguments.items()
+        self.handles.pop((_DESTROYED[parameter], handle), None)
+
+
+_DESTROYED = {"pool": "pools", "event": "events", "memory": "external"}
+
+
+_NUMBERS = ("size", "address", "offset", "alignment", "pitch", "height", "device")
+
+
+def _require_numbers(call: TracedCall) -> None:
+    """Raise `ValueError` for an argument that is no number where the function takes one."""
+    for name in _NUMBERS:
+        given = call.arguments.get(name, 0)
+        if type(given) is not int or not 0 <= given < 1 << 64:
+            raise ValueError(name)
+
+
+def _token(value: Any) -> str | None:
+    """Digest of a handle; None for a descriptor, which has another number in each process."""
+    return value if isinstance(value, str) and value.startswith("handle:") else None
+
+
+def _has(value: Any, flag: Any) -> bool:
+    """Return whether a flag is set in a value: a number, or the names of `cuda.h` joined by `|`."""
+    if isinstance(value, int):
+        return bool(value & int(flag))
+    return CONSTANTS[type(flag)].text(int(flag)) in str(value).split(" | ")
+
+
+def _is(value: Any, member: Any) -> bool:
+    """Return whether a value is a member of an enumeration: its number, or its name in `cuda.h`."""
+    return bool(value == int(member)) or value == CONSTANTS[type(member)].names.get(int(member))

@@ -1,0 +1,116 @@
+"""Objects that driver calls make, as a record knows them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from memtopo.plans.trace import TracedCall
+
+PHYSICAL = ("chunks", "buffers", "allocations", "managed", "pinned")
+"""Kinds of memory that is allocated by the call that makes the object."""
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """An object of a process: memory, an import of it, a pool or an event.
+
+    `kind` is the section of a spec that declares such objects. `size` is in bytes, and 0 for an imported chunk until it
+    is mapped. `address` is None for what has to be mapped. `details` are the arguments of the call that made it, and
+    what later calls set.
+    """
+
+    kind: str
+    process: str
+    location: str
+    size: int
+    call: TracedCall
+    time: float
+    details: dict[str, Any] = field(default_factory=dict)
+    address: int | None = None
+    imported: bool = False
+    token: str | None = None
+    """Digest of the handle that it was imported by, if the record has one."""
+    pool: Memory | None = None
+    references: int = 1
+    """Handles of a chunk, which exists as long as it has a handle or a mapping."""
+    mappings: int = 0
+
+    @property
+    def physical(self) -> int:
+        """Bytes of memory of this process: 0 for an import, a pool and an event."""
+        return 0 if self.imported or self.kind not in PHYSICAL else self.size
+
+
+@dataclass(slots=True, eq=False)
+class Mapped:
+    """A chunk at an address, with the access of locations as words: `rw`."""
+
+    address: int
+    size: int
+    chunk: Memory
+    grants: Mapping[str, str]
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """Reserved addresses."""
+
+    address: int
+    size: int
+    alignment: int
+    call: TracedCall
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A handle that a process made of an object, by a transport of a spec: `fd`, `fabric`, `ipc`, `dmabuf`."""
+
+    memory: Memory
+    via: str
+    token: str | None
+    time: float
+
+
+_T = TypeVar("_T")
+
+
+class AddressTable(Generic[_T]):
+    """Objects by their first address, in its order."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._at: dict[int, _T] = {}
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[_T]:
+        return (self._at[start] for start in self._starts)
+
+    def add(self, address: int, found: _T) -> None:
+        """Add an object, in place of one that has the address. Raises `TypeError` for what is no address."""
+        if type(address) is not int:
+            raise TypeError(address)
+        if address not in self._at:
+            insort(self._starts, address)
+        self._at[address] = found
+
+    def pop(self, address: int) -> _T | None:
+        """Remove and return the object that begins at an address; None if there is none."""
+        found = self._at.pop(address, None)
+        if found is not None:
+            del self._starts[bisect_left(self._starts, address)]
+        return found
+
+    def within(self, address: int, size: int) -> list[_T]:
+        """Return the objects that begin in a range of addresses."""
+        first, last = bisect_left(self._starts, address), bisect_left(self._starts, address + size)
+        return [self._at[start] for start in self._starts[first:last]]
+
+    def around(self, address: int) -> _T | None:
+        """Return the last object that begins at an address or before it."""
+        index = bisect_right(self._starts, address) - 1
+        return self._at[self._starts[index]] if index >= 0 else None

@@ -1,0 +1,275 @@
+"""Calls of one process of a record, made on a driver: with its own handles and addresses in place of the recorded ones.
+
+A call that cannot be made is left out, with a reason: its function is none of memtopo's protocol, or what it needs is
+not in the record.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from memtopo.common.errors import UsageError
+from memtopo.common.text import printable
+from memtopo.common.units import shorten
+from memtopo.driver.functions import ADDRESSES, AT_ADDRESSES, OBJECTS, function
+from memtopo.driver.handles import Handle
+from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.types import DriverError, PoolProperties, gpu
+from memtopo.driver.wrappers import METHODS, defaults, parameters
+from memtopo.plans.trace import TracedCall
+from memtopo.records.arguments import argument
+from memtopo.records.objects import AddressTable
+
+LEFT_OUT = {
+    **dict.fromkeys(("module_load_data", "module_unload"), "kernels of a check"),
+    **dict.fromkeys(("fill", "verify", "fingerprint", "store", "load"), "kernels of a check"),
+    **dict.fromkeys(("host_write", "host_read"), "the CPU's own access"),
+    "memcpy_htod": "its bytes are not in the record",
+    "import_external_memory": "its memory is of another API",
+    "import_external_semaphore": "its semaphore is of another API",
+}
+"""Calls that are not made, with the reason."""
+
+_MADE: Mapping[str, str] = {"mem_retain_allocation_handle": "chunk", "ctx_pop_current": "context"}
+"""Kinds of objects that calls return which the table of functions does not have."""
+
+_FREEING = {
+    "mem_address_free", "mem_free", "mem_free_async", "mem_free_host", "mem_host_unregister", "ipc_close_mem_handle",
+}  # fmt: skip
+"""Calls after which addresses are those of no object."""
+
+_BUILDING = {
+    "mem_map", "mem_set_access", "mem_export_to_shareable_handle", "mem_alloc_from_pool_async",
+    "mem_pool_export_to_shareable_handle", "multicast_add_device", "multicast_bind_mem", "multicast_bind_addr",
+}  # fmt: skip
+"""Calls that a process can make only with what its own calls have made."""
+
+DEFAULT_POOL = ("device_get_default_mem_pool", "device_get_mem_pool", "device_set_mem_pool")
+_PAGE, _LONGEST = 4096, 300
+_UNKNOWN = "of what no call of the record has made"
+
+
+IMPORTS: Mapping[str, str] = {
+    "mem_import_from_shareable_handle": "chunks",
+    "mem_pool_import_from_shareable_handle": "pools",
+    "ipc_open_event_handle": "events",
+    "ipc_open_mem_handle": "",
+    "mem_pool_import_pointer": "",
+}
+"""Calls that import an object, with the kind of those that have a number; the others have an address."""
+
+
+def as_protocol(call: TracedCall) -> tuple[str, Mapping[str, Any]]:
+    """Method and arguments of a call by a function of memtopo's protocol that does the same, if there is one."""
+    given = call.arguments
+    if call.method == "mem_alloc_host":
+        return "mem_host_alloc", {"size": given["size"], "flags": 0}
+    if call.method == "mem_alloc_pitch":
+        return "mem_alloc", {"size": given["pitch"] * given["height"]}
+    return call.method, given
+
+
+class LeftOut(Exception):
+    """A call that is not made, and the reason."""
+
+
+class _Missing(Exception):
+    """An object that no call of the record has made."""
+
+
+class Played(NamedTuple):
+    """End of a call: the driver's error, with the simulator's reason, or why it was not made; and what it shares."""
+
+    error: str | None = None
+    reason: str | None = None
+    left_out: str | None = None
+    shared: Handle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Addresses of an object in the record and here; a size of 0 is not known."""
+
+    recorded: int
+    size: int
+    address: int
+
+
+class Player:
+    """Player of the calls of one process. `gpus` are the driver's ordinals by those of the process."""
+
+    def __init__(self, driver: KernelDriver, gpus: Sequence[int] = ()) -> None:
+        self._driver, self._gpus = driver, gpus
+        self._numbered: dict[tuple[str, int], int] = {}
+        self._placed: AddressTable[_Placed] = AddressTable()
+        self._contexts: dict[int, int] = {}
+        self._pools: dict[int, int] = {}
+        """Pool in place of the default one, by GPU."""
+        self._memory: dict[int, mmap.mmap] = {}
+
+    def play(self, call: TracedCall, shared: Handle | None = None) -> Played:
+        """Make a recorded call, with the handle that it imports, and remember what it makes."""
+        try:
+            if call.method in DEFAULT_POOL:
+                return self._play_default_pool(call)
+            with self._in_context(call):
+                return self._made(call, *self._translated(call, shared))
+        except DriverError as error:
+            return Played(error.name, error.reason)
+        except LeftOut as left_out:
+            return Played(left_out=str(left_out))
+        except _Missing as missing:
+            if call.method in _BUILDING:
+                return Played("CUDA_ERROR_INVALID_VALUE", f"no call of the record has made {missing}")
+            return Played(left_out=_UNKNOWN)
+
+    def _made(self, call: TracedCall, method: str, arguments: Mapping[str, Any]) -> Played:
+        keywords = getattr(KernelDriver, method).__kwdefaults__ or {}  # drivers name the others otherwise
+        given = [value for name, value in arguments.items() if name not in keywords]
+        named = {name: value for name, value in arguments.items() if name in keywords}
+        result: Any = None if method == "init" else getattr(self._driver, method)(*given, **named)
+        kind = _MADE.get(method) or function(method).makes
+        if kind in ("shared", "secret"):
+            return Played(shared=Handle.of(result))
+        if kind and isinstance(call.result, int):
+            self._remember(kind, call.result, call.arguments, result)
+        if method in _FREEING:
+            self._placed.pop(call.arguments["address"])
+            self._memory.pop(arguments["address"], None)
+        return Played()
+
+    def _remember(self, kind: str, recorded: int, given: Mapping[str, Any], result: int) -> None:
+        if kind in AT_ADDRESSES:
+            size = given.get("size", given.get("pitch", 0) * given.get("height", 0))
+            self._placed.add(recorded, _Placed(recorded, size, result))
+        else:
+            self._numbered[kind, recorded] = result
+
+    def _as_protocol(self, call: TracedCall) -> tuple[str, Mapping[str, Any]]:
+        """Method and arguments of a call in memtopo's protocol. Raises `LeftOut`."""
+        if reason := LEFT_OUT.get(call.method):
+            raise LeftOut(reason)
+        method, given = as_protocol(call)
+        if method == "mem_alloc_async":
+            pool = self._default_pool(self._place(call.device or 0))
+            return "mem_alloc_from_pool_async", {**given, "pool": pool}
+        if method not in METHODS:
+            raise LeftOut("memtopo's protocol does not have it")
+        return method, given
+
+    def _default_pool(self, device: int) -> int:
+        """Return the driver's number of the pool that is in place of the default one of a GPU."""
+        if device not in self._pools:
+            self._pools[device] = self._driver.mem_pool_create(PoolProperties(gpu(device)))
+        return self._pools[device]
+
+    def _play_default_pool(self, call: TracedCall) -> Played:
+        """Use a pool of its own in place of the default one, or another one that the program has set."""
+        device = self._place(call.arguments["device"])
+        if call.method == "device_set_mem_pool":
+            self._pools[device] = self._object("pool", call.arguments["pool"])
+        elif isinstance(call.result, int):
+            self._numbered["pool", call.result] = self._default_pool(device)
+        return Played()
+
+    # Arguments
+
+    def _translated(self, call: TracedCall, shared: Handle | None) -> tuple[str, dict[str, Any]]:
+        """Method and arguments for the driver. Raises `LeftOut`, `_Missing`, and `UsageError` for a damaged call."""
+        try:
+            method, given = self._as_protocol(call)
+            return method, self._arguments(call, method, given, shared)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            message = f"call {call.number} of the record does not have the arguments of {call.call}: {call.arguments}"
+            raise UsageError(shorten(printable(message), _LONGEST)) from error
+
+    def _arguments(
+        self, call: TracedCall, method: str, given: Mapping[str, Any], shared: Handle | None
+    ) -> dict[str, Any]:
+        """Arguments of a method in its order. Raises `LeftOut` and `_Missing`."""
+        found: dict[str, Any] = {}
+        for name in parameters(method):
+            if name in given:
+                found[name] = self._argument(call, method, name, given[name], shared)
+            elif name in defaults(method):
+                found[name] = defaults(method)[name]
+            else:
+                raise LeftOut(f"its {name} is not in the record")
+        return found
+
+    def _argument(self, call: TracedCall, method: str, name: str, value: Any, shared: Handle | None) -> Any:
+        if name in ("shared", "data") or (name == "handle" and isinstance(value, str)):
+            if shared is None:
+                raise LeftOut("its handle is of no export in the record")
+            return shared.shared
+        if name == "pool" and method != call.method:
+            return value  # the driver's own
+        try:
+            if name in ADDRESSES and method == "mem_host_register":
+                return self._registered(value, call.arguments["size"])
+            if name in ADDRESSES:
+                return self._address(value, hint=method == "mem_address_reserve")
+            if name in OBJECTS:
+                return self._object(OBJECTS[name], value)
+            return argument(method, name, value, self._place)
+        except (ValueError, KeyError, TypeError) as error:
+            raise LeftOut(f"memtopo's protocol does not have it with {name}={value!r}") from error
+
+    def _place(self, ordinal: int) -> int:
+        return self._gpus[ordinal] if 0 <= ordinal < len(self._gpus) else ordinal
+
+    def _object(self, kind: str, number: int) -> int:
+        if kind == "stream" and 0 <= number <= 2:  # noqa: PLR2004 stream 0, and by name the legacy one and a thread's own
+            return 0
+        if (found := self._numbered.get((kind, number))) is not None:
+            return found
+        if kind == "stream":
+            found = self._numbered[kind, number] = self._driver.stream_create()
+            return found
+        raise _Missing(f"{kind} {number:#x}")
+
+    def _address(self, address: int, *, hint: bool) -> int:
+        found = self._placed.around(address) if address else None
+        if found and (not found.size or address - found.recorded < found.size + hint):
+            return found.address + address - found.recorded
+        if hint or not address:
+            return address
+        raise _Missing(f"memory at {address:#x}")
+
+    def _registered(self, address: int, size: int) -> int:
+        """Return memory of this process in place of that which a program registers."""
+        try:
+            memory = mmap.mmap(-1, size + _PAGE)
+        except (OSError, OverflowError) as error:
+            raise LeftOut("there is no such memory here") from error
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + address % _PAGE
+        self._memory[start] = memory
+        self._placed.add(address, _Placed(address, size, start))
+        return start
+
+    @contextmanager
+    def _in_context(self, call: TracedCall) -> Iterator[None]:
+        """Make the context current that was current when a program made a call; runs of memtopo do so by calls."""
+        if call.thread is None or call.device is None or call.method.startswith("device_primary_ctx"):
+            yield
+            return
+        self._driver.ctx_push_current(self._context(self._place(call.device)))
+        try:
+            yield
+        finally:
+            with suppress(DriverError):
+                self._driver.ctx_pop_current()
+
+    def _context(self, device: int) -> int:
+        """Return the context of a GPU, which is retained if no call of the record has retained it."""
+        active = self._driver.device_primary_ctx_get_state(device)
+        if not active or device not in self._contexts:
+            self._contexts[device] = self._driver.device_primary_ctx_retain(device)
+            if active:
+                self._driver.device_primary_ctx_release(device)
+        return self._contexts[device]

@@ -1,0 +1,159 @@
+"""Records of all processes of a run, in the order of time, and the memory at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from memtopo.common.errors import UsageError
+from memtopo.plans.trace import TracedCall, TraceFile, TraceHead, read_traces
+from memtopo.records.live import ProcessMemory
+
+MARK = "mark"
+"""Method of a line that names a moment."""
+
+PEAK, END = "peak", "end"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A call of a record: its process by index, and its time in seconds since the first process began."""
+
+    time: float
+    process: int
+    call: TracedCall
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Calls of processes, in the order of time."""
+
+    heads: tuple[TraceHead, ...]
+    calls: tuple[RecordedCall, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of the moments that the program marked, in order."""
+        return tuple(str(each.call.arguments.get("label")) for each in self.calls if each.call.method == MARK)
+
+    @property
+    def gpus(self) -> list[tuple[int, ...]]:
+        """Ordinals among all GPUs of the record, by those of each process; empty where all see the same."""
+        uuids = list(dict.fromkeys(uuid for head in self.heads for uuid in head.gpus))
+        return [tuple(uuids.index(each) for each in head.gpus) for head in self.heads]
+
+    def processes(self) -> list[ProcessMemory]:
+        """Return the processes before their first calls, with GPUs by their UUIDs, where the record has them."""
+        return [ProcessMemory(head, gpus) for head, gpus in zip(self.heads, self.gpus, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Bytes of memory by location after a call."""
+
+    time: float
+    memory: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Memory of all processes at one moment: after the first `calls` calls of a record, `time` seconds after its begin.
+
+    `leaks` are the processes at the end of the record, where nothing should be left. `samples` are of the whole record.
+    """
+
+    record: Record
+    name: str
+    calls: int
+    time: float
+    processes: tuple[ProcessMemory, ...]
+    end: tuple[ProcessMemory, ...]
+    samples: tuple[Sample, ...]
+
+
+def read_record(paths: Iterable[str | Path]) -> Record:
+    """Read a record: traces in files or folders. Raises `UsageError`."""
+    return merged(read_traces(paths))
+
+
+def merged(traces: Sequence[TraceFile]) -> Record:
+    """Return the calls of several traces in the order of time. Raises `UsageError`."""
+    try:
+        starts = [datetime.fromisoformat(each.head.started).timestamp() for each in traces]
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"the record has no time at which it began: {error}") from error
+    first = min(starts)
+    calls = [
+        RecordedCall(start - first + call.time, index, call)
+        for index, (trace, start) in enumerate(zip(traces, starts, strict=True))
+        for call in trace.calls
+    ]
+    heads = tuple(each.head for each in traces)
+    return Record(heads, tuple(sorted(calls, key=lambda each: each.time)))
+
+
+def moment(record: Record, at: str = PEAK) -> Moment:
+    """Return the memory at a moment: `peak`, `end`, seconds since the begin, or a label that the program marked.
+
+    The peak has the most memory, of these moments the one with most of it mapped and accessible, and of these the last.
+    Raises `UsageError` for an unknown label and a damaged call.
+    """
+    end, samples, peak = record.processes(), [Sample(0.0, {})], 0
+    weights = [each.weight for each in end]
+    total = highest = (0, 0, 0, 0)
+    for index, each in enumerate(record.calls, 1):
+        end[each.process].apply(each.call, each.time)
+        before, after = weights[each.process], end[each.process].weight
+        if before != after:
+            weights[each.process] = after
+            total = _plus(total, before, after)
+            if before[0] != after[0]:
+                samples.append(Sample(each.time, memory(end)))
+        if total >= highest:
+            peak, highest = index, total
+    calls = peak if at == PEAK else _calls_until(record, at)
+    found = record.processes()
+    for each in record.calls[:calls]:
+        found[each.process].apply(each.call, each.time)
+    time = record.calls[calls - 1].time if calls else 0.0
+    return Moment(record, at, calls, time, tuple(found), tuple(end), tuple(samples))
+
+
+def memory(processes: Iterable[ProcessMemory]) -> dict[str, int]:
+    """Return the bytes of memory of processes by location."""
+    total: dict[str, int] = {}
+    for process in processes:
+        for location, size in process.memory.items():
+            if size:
+                total[location] = total.get(location, 0) + size
+    return total
+
+
+_Weight = tuple[int, int, int, int]
+
+
+def _plus(total: _Weight, before: _Weight, after: _Weight) -> _Weight:
+    return (
+        total[0] - before[0] + after[0],
+        total[1] - before[1] + after[1],
+        total[2] - before[2] + after[2],
+        total[3] - before[3] + after[3],
+    )
+
+
+def _calls_until(record: Record, at: str) -> int:
+    """Return the number of calls until a moment. Raises `UsageError`."""
+    if at == END:
+        return len(record.calls)
+    for index, each in enumerate(record.calls):
+        if each.call.method == MARK and each.call.arguments.get("label") == at:
+            return index + 1
+    try:
+        seconds = float(at)
+    except ValueError as error:
+        known = [PEAK, END, *dict.fromkeys(record.labels)]
+        message = f"the record has no moment {at!r}"
+        raise UsageError(message, hint=f"there are {', '.join(known)}, and seconds since its begin") from error
+    return sum(each.time <= seconds for each in record.calls)

@@ -1,0 +1,249 @@
+"""Replay of a record: the calls of all its processes, made in the order of time on the driver of a machine."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import NamedTuple, Protocol
+
+from memtopo.common.errors import UsageError
+from memtopo.driver.handles import Handle
+from memtopo.drivers.target import Target
+from memtopo.machine import MachineLine
+from memtopo.plans.trace import CONTEXT, TracedCall
+from memtopo.records.live import ProcessMemory
+from memtopo.records.objects import Exported, Memory
+from memtopo.records.pairing import likely_export
+from memtopo.records.player import IMPORTS, Played, Player
+from memtopo.records.record import MARK, Record, RecordedCall
+from memtopo.records.replay_process import PlayerProcess
+
+MOST_PROCESSES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayDifference:
+    """First call that ends otherwise than in the record: with `error` where the record has none, or the other way.
+
+    `reason` is the simulator's. `before` are the calls before it in its process.
+    """
+
+    call: TracedCall
+    error: str | None
+    reason: str | None
+    before: tuple[TracedCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutCalls:
+    """Calls of a function that were not made, with the reason."""
+
+    function: str
+    calls: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Result of a replay: the calls that were made, those left out, and the first difference.
+
+    `other_errors` counts calls that fail here and in the record, by the two errors.
+    """
+
+    machine: MachineLine
+    record: str
+    processes: int
+    calls: int
+    made: int
+    left_out: tuple[LeftOutCalls, ...]
+    other_errors: dict[str, int]
+    difference: ReplayDifference | None
+
+
+class Playing(Protocol):
+    """One process of a replay."""
+
+    def play(self, call: TracedCall, shared: Handle | None = None) -> Played:
+        """Make a call, with the handle that it imports."""
+
+
+def replay(record: Record, target: Target) -> Replay:
+    """Make the calls of a record on a machine, up to the first that ends otherwise. Raises `MemtopoError`."""
+    left_out: Counter[tuple[str, str]] = Counter()
+    errors: Counter[str] = Counter()
+    made, difference = 0, None
+    with _players(record, target) as players:
+        shares = _Shares(record)
+        for index, each in enumerate(record.calls):
+            if each.call.method == MARK or each.call.seconds is None:
+                continue
+            played = _play(players[each.process], each, shares)
+            if played.left_out:
+                left_out[each.call.call, played.left_out] += 1
+                continue
+            made += 1
+            if (played.error is None) != (each.call.error is None):
+                difference = ReplayDifference(each.call, played.error, played.reason, _before(record, index))
+                break
+            if played.error != each.call.error:
+                errors[f"{each.call.call}: {played.error} for {each.call.error}"] += 1
+        shares.close()
+    found = tuple(LeftOutCalls(name, number, reason) for (name, reason), number in left_out.most_common())
+    name = next((head.layout for head in record.heads if head.layout), "")
+    calls = sum(each.call.method != MARK for each in record.calls)
+    return Replay(target.line, name, len(record.heads), calls, made, found, dict(errors), difference)
+
+
+def _play(player: Playing, each: RecordedCall, shares: _Shares) -> Played:
+    """Make one call, with the handle that another process has shared."""
+    shared = shares.imported(each)
+    try:
+        played = player.play(each.call, shared)
+    finally:
+        if shared:
+            with suppress(OSError):
+                shared.close()
+    if played.shared:
+        shares.keep(each, played.shared)
+    return played._replace(shared=None)
+
+
+def _before(record: Record, index: int) -> tuple[TracedCall, ...]:
+    process = record.calls[index].process
+    calls = [each.call for each in record.calls[:index] if each.process == process]
+    return tuple(calls[-CONTEXT:])
+
+
+@contextmanager
+def _players(record: Record, target: Target) -> Iterator[Sequence[Playing]]:
+    """Players of all processes: that of a single one is here, and of several each is a process."""
+    gpus = record.gpus
+    if len(gpus) == 1:
+        driver = target.open()
+        try:
+            yield [Player(driver, gpus[0])]
+        finally:
+            if target.simulated:
+                driver.close()  # type: ignore[attr-defined]
+        return
+    if len(gpus) > MOST_PROCESSES:
+        raise UsageError(f"the record has {len(gpus):,} processes, and a replay at most {MOST_PROCESSES}")
+    started: list[PlayerProcess] = []
+    try:
+        started.extend(PlayerProcess.launch(target, each) for each in gpus)
+        for each in started:
+            each.ready()
+        yield started
+    finally:
+        for each in started:
+            each.end()
+
+
+class _Share(NamedTuple):
+    """Object that is shared, by a transport."""
+
+    memory: int
+    via: str
+
+
+class _Shares:
+    """Handles that calls of a record share, for as long as calls import them: an open descriptor pins memory (fact 29).
+
+    A call that imports is matched with an export of the record: by the digest of the handle, or by the object that a
+    descriptor is most likely of.
+    """
+
+    def __init__(self, record: Record) -> None:
+        self._exports: dict[tuple[int, int], _Share] = {}
+        self._imports: dict[tuple[int, int], _Share] = {}
+        self._handles: dict[_Share, Handle] = {}
+        self._follow(record)
+        self._left = Counter(self._imports.values())
+
+    def imported(self, each: RecordedCall) -> Handle | None:
+        """Return the handle that a call imports, which is the caller's; None if it imports none that was shared."""
+        share = self._imports.get((each.process, each.call.number))
+        if share is None or share not in self._handles:
+            return None
+        self._left[share] -= 1
+        if not self._left[share]:
+            return self._handles.pop(share)
+        handle = self._handles[share]
+        return handle if handle.fd is None else replace(handle, fd=os.dup(handle.fd))
+
+    def keep(self, each: RecordedCall, handle: Handle) -> None:
+        """Keep the handle that a call has made, if a later call imports it."""
+        share = self._exports.get((each.process, each.call.number))
+        if share is None or not self._left[share] or share in self._handles:
+            handle.close()
+        else:
+            self._handles[share] = handle
+
+    def close(self) -> None:
+        """Close what was not imported."""
+        for handle in self._handles.values():
+            handle.close()
+
+    def _follow(self, record: Record) -> None:
+        """Find the object that each call exports or imports."""
+        processes = record.processes()
+        imports: list[tuple[tuple[int, int], Memory]] = []
+        pools: list[Exported] = []
+        for each in record.calls:
+            process, key = processes[each.process], (each.process, each.call.number)
+            number = len(process.exports)
+            process.apply(each.call, each.time)
+            if each.call.method == "mem_pool_export_to_shareable_handle":
+                if pool := _exported_pool(process, each):
+                    pools.append(pool)
+                    self._exports[key] = _share(pool)
+            elif len(process.exports) > number:
+                self._exports[key] = _share(process.exports[-1])
+            elif each.call.method in IMPORTS and (memory := _made(process, each.call)):
+                imports.append((key, memory))
+        exports = sorted([*pools, *(each for process in processes for each in process.exports)], key=_time)
+        self._imports.update(_paired(imports, exports))
+
+
+_time = attrgetter("time")
+
+
+def _share(exported: Exported) -> _Share:
+    return _Share(id(exported.memory), exported.via)
+
+
+def _exported_pool(process: ProcessMemory, each: RecordedCall) -> Exported | None:
+    """Return the export of a pool, which a spec has with that of its allocations."""
+    pool = process.handles.get(("pools", each.call.arguments.get("pool", 0)))
+    return Exported(pool, "fd", None, each.time) if pool else None
+
+
+def _made(process: ProcessMemory, call: TracedCall) -> Memory | None:
+    """Return the object that a call has imported; None if it failed."""
+    if not isinstance(call.result, int):
+        return None
+    kind = IMPORTS[call.method]
+    return process.handles.get((kind, call.result)) if kind else process.addressed.around(call.result)
+
+
+def _paired(
+    imports: Iterable[tuple[tuple[int, int], Memory]], exports: Sequence[Exported]
+) -> Iterator[tuple[tuple[int, int], _Share]]:
+    """Yield what each call imports."""
+    by_token = {each.token: each for each in exports if each.token}
+    taken: dict[int, set[int]] = {}
+    for (process, number), memory in imports:
+        if not memory.imported:  # a chunk of its own, which the process has exported
+            own = next((each for each in exports if each.memory is memory), None)
+        elif memory.token:
+            own = by_token.get(memory.token)
+        else:
+            others = [each for each in exports if each.via != "ipc" or each.memory.process != memory.process]
+            own = likely_export(memory, others, taken.setdefault(process, set()))
+        if own:
+            taken.setdefault(process, set()).add(id(own.memory))
+            yield (process, number), _share(own)

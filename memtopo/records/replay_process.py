@@ -1,0 +1,145 @@
+"""Processes of a replay: each has a driver of its own, and makes the calls of one process of the record."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self, get_args
+
+from memtopo.common.errors import MemtopoError
+from memtopo.common.processes import inherited_socket, python_command, signal_on_parent_death, spawn_connected
+from memtopo.common.text import printable, signal_name
+from memtopo.driver.handles import Handle
+from memtopo.drivers import target
+from memtopo.drivers.target import Target
+from memtopo.machine import dump, parse
+from memtopo.plans.trace import TracedCall
+from memtopo.records.player import Played, Player
+from memtopo.sharing.channel import Channel
+
+_COMMAND = python_command("memtopo.records.replay_process:main")
+_LIMIT = 60.0
+"""Seconds that a call may take, and the start of a process."""
+
+_EXIT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """First message to a process: the machine to simulate, None for real GPUs, and the ordinals of its GPUs."""
+
+    record: str | None
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """Request to make a call; the handle that it imports is beside it."""
+
+    call: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """End of a call; what it shares is beside it."""
+
+    error: str | None = None
+    reason: str | None = None
+    left_out: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The process ends by an exception."""
+
+    error: str
+
+
+ToPlayer = Begin | Play
+FromPlayer = Answer | Broken
+
+
+class ReplayFailed(MemtopoError):
+    """A process of a replay could not be started, or ended."""
+
+
+def main(descriptor: str) -> None:
+    """Make the calls that come through a socket, until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # handled by the other end
+    signal_on_parent_death(signal.SIGKILL)
+    channel: Channel[ToPlayer] = Channel(inherited_socket(descriptor), get_args(ToPlayer))
+    try:
+        _answer(channel)
+    except Exception as error:  # noqa: BLE001 reported by the replay; a traceback here would be lost
+        channel.send(Broken(printable(f"{type(error).__name__}: {error}")))
+    channel.drain(_EXIT)
+
+
+def _answer(channel: Channel[ToPlayer]) -> None:
+    player: Player | None = None
+    while channel.wait() and (received := channel.receive()):
+        match received.message:
+            case Begin(record, gpus):
+                machine = parse(record.encode(), "the machine of the replay") if record else None
+                player = Player(target.open_in_worker(machine, simulated=record is not None, visible=()), gpus)
+                channel.send(Answer())
+            case Play(call):
+                assert player
+                played = player.play(TracedCall(**call), next(iter(received.handles), None))
+                received.close()
+                shared = [played.shared] if played.shared else []
+                channel.send(Answer(played.error, played.reason, played.left_out), shared)
+
+
+class PlayerProcess:
+    """A process at the other end of a channel, with the methods of a `Player`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel[FromPlayer]) -> None:
+        self._process, self._channel = process, channel
+
+    @classmethod
+    def launch(cls, machine: Target, gpus: Sequence[int]) -> Self:
+        """Start a process; `ready` waits for its driver. Raises `ReplayFailed`."""
+        try:
+            process, sock = spawn_connected(_COMMAND)
+        except OSError as error:
+            raise ReplayFailed(f"a process of the replay cannot be started: {error.strerror}") from error
+        channel: Channel[FromPlayer] = Channel(sock, get_args(FromPlayer))
+        channel.send(Begin(dump(machine.machine) if machine.simulated else None, tuple(gpus)))
+        return cls(process, channel)
+
+    def ready(self) -> None:
+        """Wait until the driver is open. Raises `ReplayFailed`."""
+        self._receive()
+
+    def play(self, call: TracedCall, shared: Handle | None = None) -> Played:
+        """Make a call there; the handle is closed here. Raises `ReplayFailed`."""
+        fields = {name: getattr(call, name) for name in TracedCall.__slots__}
+        self._channel.send(Play(fields), [shared] if shared else [])
+        return self._receive()
+
+    def end(self) -> None:
+        """End the process, and with it all that it has."""
+        self._channel.close()
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_EXIT)
+
+    def _receive(self) -> Played:
+        if not self._channel.wait(_LIMIT):
+            return Played("TIMEOUT", f"the call has not returned after {_LIMIT:.0f} s")
+        received = self._channel.receive()
+        if received is None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_EXIT)
+            status = self._process.poll()
+            ended = signal_name(-status) if status is not None and status < 0 else f"status {status}"
+            return Played("PROCESS_ENDED", f"the process ended with {ended}")
+        match received.message:
+            case Broken(error):
+                raise ReplayFailed(f"a process of the replay failed: {error}")
+            case Answer(error, reason, left_out):
+                return Played(error, reason, left_out, next(iter(received.handles), None))

@@ -1,0 +1,128 @@
+"""`memtopo.capturing`: a part of a process is recorded; and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.helpers import captures
+
+BEFORE = f"import memtopo, os\n{captures.BEFORE}driver = Driver().init(0)\ncupti = os.environ['STUB_CUPTI']\n"
+
+
+def run(code: str, **more: str) -> str:
+    """What a program prints whose driver and CUPTI are the stubs."""
+    command = [sys.executable, "-c", BEFORE + code]
+    done = subprocess.run(command, env=captures.variables(**more), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_calls_within_the_block_are_recorded() -> None:
+    code = """
+driver.allocate(1)
+with memtopo.capturing(cupti=cupti) as record:
+    driver.allocate(2)
+    memtopo.mark("loaded")
+    print(len(record.calls))
+    driver.allocate(3)
+driver.allocate(4)
+memtopo.mark("after")
+print([call.arguments for call in record.calls], record.traces[0].head.gpus[1][-2:])
+kept = record.file
+print(kept.exists())
+del record
+print(kept.exists())
+"""
+    shown = "[{'size': 2}, {'label': 'loaded'}, {'size': 3}] 01"
+    assert run(code).splitlines() == ["2", shown, "True", "False"]
+
+
+def test_a_block_without_calls_has_an_empty_record() -> None:
+    code = """
+with memtopo.capturing(cupti=cupti) as record:
+    print(record.calls)
+print(record.calls, record.traces)
+"""
+    assert run(code).splitlines() == ["()", "() ()"]
+
+
+def test_a_file_of_ones_own_is_kept_and_replaced_by_the_next_capture(tmp_path: Path) -> None:
+    code = f"""
+for size in (1, 2):
+    with memtopo.capturing({str(tmp_path / "r.jsonl")!r}, stacks="python", cupti=cupti) as record:
+        driver.allocate(size)
+print([(call.arguments, call.stack[-1]) for call in record.calls], record.file)
+"""
+    assert run(code) == f"[({{'size': 2}}, '<string>:8 <module>')] {tmp_path / 'r.jsonl'}\n"
+
+
+def test_an_exception_ends_the_capture() -> None:
+    code = """
+try:
+    with memtopo.capturing(cupti=cupti) as record:
+        raise KeyError
+except KeyError:
+    print(driver.allocate(1), record.calls)
+"""
+    assert run(code) == "0 ()\n"
+
+
+def test_threads_may_make_calls_while_a_capture_ends() -> None:
+    code = """
+from threading import Event, Thread
+ended = Event()
+def work():
+    while not ended.is_set():
+        driver.allocate(1)
+threads = [Thread(target=work) for _ in range(4)]
+[thread.start() for thread in threads]
+for _ in range(20):
+    with memtopo.capturing(cupti=cupti) as record:
+        driver.allocate(2)
+    assert {"size": 2} in [call.arguments for call in record.calls]
+ended.set()
+[thread.join() for thread in threads]
+print("ok")
+"""
+    assert run(code) == "ok\n"
+
+
+def test_two_captures_at_once_are_refused() -> None:
+    code = """
+with memtopo.capturing(cupti=cupti) as record:
+    try:
+        with memtopo.capturing(cupti=cupti):
+            pass
+    except memtopo.UsageError as error:
+        print(error)
+    driver.allocate(1)
+print(len(record.calls))
+"""
+    assert run(code).splitlines() == ["a capture of this process runs already", "1"]
+
+
+def test_what_prevents_a_capture_is_an_error() -> None:
+    code = """
+try:
+    with memtopo.capturing(cupti=cupti):
+        pass
+except memtopo.NotCaptured as error:
+    print(error.exit_code, error)
+"""
+    assert run(code, CUPTI_RESULT="39").startswith("3 CUPTI has another subscriber, such as a profiler")
+
+
+def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("precious")
+    code = f"""
+for file in ({str(tmp_path / "other")!r}, {str(tmp_path)!r}, {str(tmp_path / "no/r")!r}):
+    try:
+        with memtopo.capturing(file, cupti=cupti):
+            pass
+    except memtopo.MemtopoError as error:
+        print(type(error).__name__)
+"""
+    assert run(code).splitlines() == ["UsageError", "UsageError", "NotWritten"]
+    assert (tmp_path / "other").read_text() == "precious"

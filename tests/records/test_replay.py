@@ -1,0 +1,231 @@
+"""Replays: a record ends on its own machine as it did, and one with another meaning does not, at the right call."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from memtopo.common.errors import UsageError
+from memtopo.drivers.target import Target, resolve
+from memtopo.output import schemas
+from memtopo.output.programs import recorded_program
+from memtopo.output.programs.languages import text
+from memtopo.plans.calls import named
+from memtopo.records.player import IMPORTS
+from memtopo.records.program import NoProgram, program_calls
+from memtopo.records.record import Record, read_record
+from memtopo.records.replay import Replay, replay
+from tests.cli.conftest import InlineRunner
+from tests.helpers.program_calls import comparable, compile_program, make_library, run_programs
+from tests.helpers.samples import sampled
+from tests.helpers.specs import EVERY_SPEC, PLANNED_ONLY, ROOT
+
+RECORDS = {path.name.partition(".")[0]: path for path in sorted((ROOT / "tests" / "data").glob("re*/*.jsonl.xz"))}
+NAMES = [*RECORDS]
+BUILT = [path for path in EVERY_SPEC if path not in PLANNED_ONLY]
+Damage = Callable[[dict[str, Any]], dict[str, Any] | None]
+
+
+def captured(name: str, folder: Path) -> Record:
+    """A record of a program that ran on an H100, or on two H200s."""
+    file = folder / f"{name}.jsonl"
+    file.write_bytes(lzma.decompress(RECORDS[name].read_bytes()))
+    return read_record([file])
+
+
+def machine_of(record: Record) -> Target:
+    """The machine that a record is of."""
+    return resolve("h100x1" if len(record.heads[0].gpus) == 1 else "h200x2")
+
+
+def made(run_inline: InlineRunner, spec: str, folder: Path, machine: str = "h200x4") -> Path:
+    """The trace of a run of a spec."""
+    trace = folder / "trace"
+    done = run_inline("apply", ROOT / "specs" / f"{spec}.yaml", "--machine", machine, "--trace", trace)
+    assert done.status == 0, done.err
+    return trace
+
+
+def damaged(trace: Path, change: Damage) -> Replay:
+    """Replay of a trace in which calls are other ones, or none."""
+    head, *lines = trace.read_text().splitlines()
+    changed = [change(json.loads(line)) for line in lines]
+    trace.write_text("".join(f"{each}\n" for each in (head, *(json.dumps(line) for line in changed if line))))
+    return replay(read_record([trace]), resolve("h200x4"))
+
+
+@pytest.mark.parametrize("spec", sampled(BUILT, seconds=4))
+def test_the_record_of_a_run_ends_as_the_run_did(run_inline: InlineRunner, tmp_path: Path, spec: Path) -> None:
+    found = run_inline("replay", made(run_inline, spec.stem, tmp_path), "--machine", "h200x4")
+    assert found.status == 0, found.out
+    assert "ok: all calls that were made end as in the record" in found.out
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_program_did_on_gpus_the_simulator_allows(tmp_path: Path, name: str) -> None:
+    record = captured(name, tmp_path)
+    found = replay(record, machine_of(record))
+    assert found.difference is None
+    assert found.left_out == ()
+    assert found.made == sum(each.call.method != "mark" for each in record.calls)
+
+
+def test_a_machine_that_refuses_a_call_is_named_with_its_reason(tmp_path: Path) -> None:
+    """PyTorch asks for a fabric handle first, which this H100 refused; its next request has none."""
+    record = captured("torch-expandable", tmp_path)
+    index = next(n for n, each in enumerate(record.calls) if each.call.method == "mem_create" and each.call.error)
+    call = replace(record.calls[index].call, error=None, result=1)
+    calls = (*record.calls[:index], replace(record.calls[index], call=call), *record.calls[index + 1 :])
+    found = replay(replace(record, calls=calls), resolve("h100x1"))
+    assert found.difference
+    assert (found.difference.call.number, found.difference.error) == (call.number, "CUDA_ERROR_NOT_PERMITTED")
+    assert found.difference.reason
+    assert found.difference.before == tuple(each.call for each in record.calls[:index])[-5:]
+
+
+def test_a_call_that_failed_in_the_record_and_succeeds_here_is_named(tmp_path: Path) -> None:
+    record = captured("cupy-raw", tmp_path)
+    index = next(n for n, each in enumerate(record.calls) if each.call.method == "mem_alloc")
+    call = replace(record.calls[index].call, error="CUDA_ERROR_OUT_OF_MEMORY", result=None)
+    calls = (*record.calls[:index], replace(record.calls[index], call=call), *record.calls[index + 1 :])
+    difference = replay(replace(record, calls=calls), resolve("h100x1")).difference
+    assert difference
+    assert (difference.call.number, difference.error) == (call.number, None)
+
+
+def test_of_a_removed_call_the_one_that_needs_it_is_named(run_inline: InlineRunner, tmp_path: Path) -> None:
+    def without_first_map(line: dict[str, Any]) -> dict[str, Any] | None:
+        return None if line.get("step") == "map weights" and not line["undo"] else line
+
+    found = damaged(made(run_inline, "single-gpu", tmp_path), without_first_map).difference
+    assert found
+    assert (found.call.call, found.error) == ("cuMemSetAccess", "CUDA_ERROR_INVALID_VALUE")
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("mem_create", "cuMemMap"), ("mem_address_reserve", "cuMemMap"), ("mem_unmap", "cuMemAddressFree")],
+)
+def test_without_the_calls_of_one_kind_the_next_that_needs_them_is_named(
+    run_inline: InlineRunner, tmp_path: Path, method: str, name: str
+) -> None:
+    found = damaged(
+        made(run_inline, "single-gpu", tmp_path), lambda line: None if line["method"] == method else line
+    ).difference
+    assert found
+    assert found.call.call == name
+
+
+def test_another_size_is_named_where_it_no_longer_fits(run_inline: InlineRunner, tmp_path: Path) -> None:
+    def larger(line: dict[str, Any]) -> dict[str, Any]:
+        if line["method"] == "mem_create":
+            line["arguments"]["size"] += 2 << 20
+        return line
+
+    found = damaged(made(run_inline, "single-gpu", tmp_path), larger).difference
+    assert found
+    assert found.call.call == "cuMemMap"
+    assert found.reason
+
+
+def test_memory_that_is_unmapped_in_part_is_named(run_inline: InlineRunner, tmp_path: Path) -> None:
+    def half(line: dict[str, Any]) -> dict[str, Any]:
+        if line["method"] == "mem_unmap":
+            line["arguments"]["size"] //= 2
+        return line
+
+    found = damaged(made(run_inline, "quickstart", tmp_path), half).difference
+    assert found
+    assert found.call.call == "cuMemUnmap"
+
+
+def test_a_smaller_machine_refuses_what_it_lacks(run_inline: InlineRunner, tmp_path: Path) -> None:
+    trace = made(run_inline, "four-gpu-kv", tmp_path)
+    refused = run_inline("replay", trace, "--machine", "h200x2", "--json")
+    assert refused.status == 1
+    assert not list(Draft202012Validator(schemas.schema("replay")).iter_errors(refused.document))
+    difference = refused.document["difference"]
+    assert difference["call"]["call"] == "cuDevicePrimaryCtxRetain"
+    assert difference["error"] == "CUDA_ERROR_INVALID_DEVICE"
+
+
+def test_calls_that_memtopo_does_not_have_are_counted_and_named(run_inline: InlineRunner, tmp_path: Path) -> None:
+    def other(line: dict[str, Any]) -> dict[str, Any]:
+        return line | ({"method": "ctx_enable_peer", "call": "cuCtxEnablePeerAccess"} if line["n"] == 3 else {})
+
+    found = damaged(made(run_inline, "quickstart", tmp_path), other)
+    assert [(each.function, each.calls) for each in found.left_out if "does not have it" in each.reason] == [
+        ("cuCtxEnablePeerAccess", 1)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_record_is_replayed_or_refused(tmp_path: Path, seed: int) -> None:
+    chosen = random.Random(seed)
+    file = tmp_path / "damaged.jsonl"
+    head, *lines = lzma.decompress(RECORDS["torch-expandable"].read_bytes()).decode().splitlines()
+    for _ in range(40):
+        changed = [json.loads(line) for line in lines]
+        for _ in range(3):
+            line = chosen.choice(changed)
+            held = chosen.choice([line, line["arguments"]]) if isinstance(line.get("arguments"), dict) else line
+            if held:
+                key = chosen.choice([*held])
+                held[key] = chosen.choice([None, -1, 0, 1 << 70, "x", [], {}, {"location": "gpu9"}, True, 2.5])
+        file.write_text("".join(f"{each}\n" for each in (head, *map(json.dumps, changed))))
+        with suppress(UsageError):
+            replay(read_record([file]), resolve("h100x1"))
+
+
+def test_processes_pass_their_handles_on(run_inline: InlineRunner, tmp_path: Path) -> None:
+    """Descriptors and IPC handles: without the exports, imports have none."""
+    trace = made(run_inline, "legacy-ipc", tmp_path)
+    whole = run_inline("replay", trace, "--machine", "h200x4", "--json").document
+    assert whole["difference"] is None
+    assert not any("handle" in each["reason"] for each in whole["left_out"])
+    importer = max(trace.iterdir(), key=lambda file: file.read_text().count("ipc_open_mem_handle"))
+    alone = run_inline("replay", importer, "--machine", "h200x4", "--json").document
+    assert any(each["reason"] == "its handle is of no export in the record" for each in alone["left_out"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_program_of_a_record_makes_its_calls(tmp_path: Path, name: str) -> None:
+    record = captured(name, tmp_path)
+    importing = {each.process for each in record.calls if each.call.method in IMPORTS}
+    for process, head in enumerate(record.heads):
+        if process in importing:
+            with pytest.raises(NoProgram, match="imports what another process exports"):
+                program_calls(record, process, None)
+            continue
+        calls = program_calls(record, process, None)
+        program = recorded_program("recorded", head.process, machine_of(record).line, calls)
+        source = tmp_path / f"program{process}.c"
+        source.write_text(text(program, "c"))
+        folder = tmp_path / f"lib{process}"
+        folder.mkdir()
+        make_library(folder)
+        ran = run_programs({"": compile_program(source, folder)}, folder, tmp_path)[""]
+        assert comparable(ran)[0] == comparable([each for each in calls if each.method != "init"])[0]
+        compile(text(program, "cuda-python"), "program.py", "exec")
+        assert len(list(named(calls))) == len(calls)
+
+
+def test_the_program_of_a_difference_ends_with_its_call(run_inline: InlineRunner, tmp_path: Path) -> None:
+    trace = made(run_inline, "single-gpu", tmp_path)
+    lines = trace.read_text().splitlines()
+    trace.write_text("".join(f"{line}\n" for line in lines if '"method": "mem_unmap"' not in line))
+    found = run_inline("replay", trace, "--machine", "h200x4", "--as", "c")
+    assert found.status == 1
+    build = found.out.partition("static void build(void) {")[2].partition("\n}")[0]
+    assert build.rstrip().splitlines()[-1].strip().startswith("CHECK(cuMemAddressFree(range_made")
+    assert "cuMemAddressFree: CUDA_ERROR" in found.err
+    assert run_inline("replay", trace, "--as", "c", "--json", "--machine", "h200x4").status == 2

@@ -1,0 +1,223 @@
+"""Memory snapshots of PyTorch: the record has the calls of its allocator, and nothing of a pickle is executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import pickletools
+import random
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.common.errors import UsageError
+from memtopo.drivers.target import resolve
+from memtopo.plans.trace import TracedCall
+from memtopo.records.pickles import MOST_NESTED, RefusedPickle, plain_values
+from memtopo.records.record import moment, read_record
+from memtopo.records.replay import replay
+from memtopo.records.snapshot import read_snapshot, record_lines
+from tests.cli.conftest import InlineRunner
+from tests.helpers.specs import ROOT
+
+SNAPSHOTS = ROOT / "tests" / "data" / "snapshots"
+"""Of PyTorch 2.11 on an H100: three layers, a cache of which a part is freed, and a request that is too large."""
+
+MIB = 1 << 20
+
+
+def written(values: Any, folder: Path) -> Path:
+    """A snapshot as PyTorch writes it."""
+    file = folder / "snapshot.pickle"
+    file.write_bytes(pickle.dumps(values))
+    return file
+
+
+def calls(file: Path, folder: Path) -> Sequence[TracedCall]:
+    """The calls of the record of a snapshot."""
+    record = folder / "record.jsonl"
+    record.write_text("".join(f"{line}\n" for line in record_lines(read_snapshot(str(file)))))
+    return [each.call for each in read_record([record]).calls]
+
+
+def event(action: str, addr: int, size: int, time: int = 1, **more: Any) -> dict[str, Any]:
+    frames = [{"filename": "/a/b/layer.py", "line": 7, "name": "forward"}]
+    return {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": time, "frames": frames, **more}
+
+
+def segment(address: int, size: int, *, expandable: bool = False, device: int = 0) -> dict[str, Any]:
+    return {
+        "device": device, "address": address, "total_size": size, "is_expandable": expandable, "blocks": [],
+    }  # fmt: skip
+
+
+def made(found: Sequence[TracedCall], *methods: str) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(each.method, each.arguments) for each in found if each.method in methods]
+
+
+@pytest.mark.parametrize("name", ["native", "expandable"])
+def test_the_record_ends_with_the_segments_of_the_snapshot(run_inline: InlineRunner, tmp_path: Path, name: str) -> None:
+    record = tmp_path / "record.jsonl"
+    done = run_inline("import", SNAPSHOTS / f"{name}.pickle", "-o", record)
+    assert done.status == 0
+    assert f"saved to {record}" in done.err
+    segments = plain_values((SNAPSHOTS / f"{name}.pickle").read_bytes())["segments"]
+    at_end = moment(read_record([record]), "end")
+    assert sum(each.memory["gpu0"] for each in at_end.processes) == sum(each["total_size"] for each in segments)
+    found = replay(read_record([record]), resolve("h100x1"))
+    assert (found.difference, found.left_out, found.other_errors) == (None, (), {})
+    assert run_inline("show", record, "--at", "end").status == 0
+    assert run_inline("import", SNAPSHOTS / f"{name}.pickle").out == record.read_text()
+
+
+def test_calls_have_the_times_and_the_stacks_of_their_events(tmp_path: Path) -> None:
+    found = calls(SNAPSHOTS / "native.pickle", tmp_path)
+    first, second, *_ = (each for each in found if each.method == "mem_alloc" and each.arguments["size"] == 24 * MIB)
+    assert first.stack[0] == second.stack[0] == "<string>:12 <module>"
+    assert 0.16 < first.time < second.time < 0.2
+    failed = [each for each in found if each.error]
+    assert [(each.call, each.error, each.arguments) for each in failed] == [
+        ("cuMemAlloc", "CUDA_ERROR_OUT_OF_MEMORY", {"size": 200 << 30})
+    ]
+
+
+def test_what_existed_before_the_history_is_made_at_its_begin(tmp_path: Path) -> None:
+    """A segment that is freed without an allocation, one that is still there, and a map that is undone in part."""
+    history = [
+        event("segment_free", 0x1000000, 2 * MIB, 5),
+        event("segment_alloc", 0x3000000, 4 * MIB, 6),
+        event("segment_unmap", 0x10000000 + 2 * MIB, 2 * MIB, 7),
+        event("segment_map", 0x10000000 + 8 * MIB, 2 * MIB, 8),
+    ]
+    segments = [
+        segment(0x2000000, 20 * MIB), segment(0x3000000, 4 * MIB),
+        segment(0x10000000, 2 * MIB, expandable=True), segment(0x10000000 + 4 * MIB, 6 * MIB, expandable=True),
+    ]  # fmt: skip
+    found = calls(written({"segments": segments, "device_traces": [history]}, tmp_path), tmp_path)
+    before = [each for each in found if each.time == 0 and not each.stack]
+    assert made(before, "mem_alloc") == [("mem_alloc", {"size": 2 * MIB}), ("mem_alloc", {"size": 20 * MIB})]
+    assert [given["address"] for _, given in made(before, "mem_map")] == [0x10000000 + n * MIB for n in (0, 2, 4)]
+    assert made(found, "mem_address_reserve")[0][1]["size"] == 10 * MIB
+    assert [each.method for each in found if each.time > 0][:1] == ["mem_alloc"]
+    record = read_record([tmp_path / "record.jsonl"])
+    assert replay(record, resolve("h100x1")).difference is None
+    assert sum(each.memory["gpu0"] for each in moment(record, "end").processes) == 32 * MIB
+
+
+def test_a_snapshot_without_a_history_has_its_segments(tmp_path: Path) -> None:
+    values = {"segments": [segment(0x2000000, 20 * MIB, device=1)], "device_traces": [[], []]}
+    found = calls(written(values, tmp_path), tmp_path)
+    assert [each.call for each in found] == ["cuDevicePrimaryCtxRetain", "cuMemAlloc"]
+    assert {each.device for each in found} == {1}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_histories_replay_without_a_difference(tmp_path: Path, seed: int) -> None:
+    chosen = random.Random(seed)
+    history, live, mapped = [], dict[int, int](), set[int]()
+    base, page = 0x7F00_0000_0000, 2 * MIB
+    for time in range(1, 200):
+        first, count = chosen.randrange(32), chosen.randrange(1, 6)
+        pages = {*range(first, first + count)}
+        match chosen.randrange(4):
+            case 0:
+                address, size = 0x10_0000_0000 + time * 16 * MIB, page * chosen.randrange(1, 5)
+                live[address] = size
+                history.append(event("segment_alloc", address, size, time))
+            case 1 if live:
+                address = chosen.choice([*live])
+                history.append(event("segment_free", address, live.pop(address), time))
+            case 2 if not pages & mapped:
+                mapped |= pages
+                history.append(event("segment_map", base + first * page, count * page, time))
+            case 3 if pages <= mapped:
+                mapped -= pages
+                history.append(event("segment_unmap", base + first * page, count * page, time))
+    start = chosen.randrange(len(history) // 2)
+    segments = [segment(address, size) for address, size in live.items()]
+    segments += [segment(base + each * page, page, expandable=True) for each in mapped]
+    calls(written({"segments": segments, "device_traces": [history[start:]]}, tmp_path), tmp_path)
+    record = read_record([tmp_path / "record.jsonl"])
+    assert replay(record, resolve("h100x1")).difference is None
+    at_end = sum(each.memory["gpu0"] for each in moment(record, "end").processes)
+    assert at_end == sum(live.values()) + len(mapped) * page
+
+
+class _Runs:
+    """What a hostile pickle does: it has a function called."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self._file}",)
+
+
+def test_a_class_or_a_function_in_a_snapshot_is_refused_and_nothing_runs(
+    run_inline: InlineRunner, tmp_path: Path
+) -> None:
+    trap = tmp_path / "executed"
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        file = tmp_path / "hostile.pickle"
+        file.write_bytes(pickle.dumps({"segments": [_Runs(trap)]}, protocol))
+        refused = run_inline("import", file)
+        assert refused.status == 2
+        assert "it has the class" in refused.err
+        assert "system" in refused.err
+    assert not trap.exists()
+    with pytest.raises(RefusedPickle, match=r"OrderedDict"):
+        plain_values(pickle.dumps(OrderedDict(a=1)))
+
+
+BUILDING = ("REDUCE", "BUILD", "NEWOBJ", "OBJ", "INST", "EXT1")
+
+
+@pytest.mark.parametrize("code", [each.code for each in pickletools.opcodes if each.name in BUILDING])
+def test_instructions_that_build_objects_are_refused(code: str) -> None:
+    with pytest.raises(RefusedPickle, match=r"instruction|damaged"):
+        plain_values(b"\x80\x04}}" + code.encode("latin-1") + b"\x01.")
+
+
+def test_a_pickle_that_is_cut_deep_or_of_another_form_is_refused(tmp_path: Path) -> None:
+    whole = (SNAPSHOTS / "native.pickle").read_bytes()
+    for end in (0, 1, 100, len(whole) // 2, len(whole) - 1):
+        with pytest.raises(RefusedPickle):
+            plain_values(whole[:end])
+    with pytest.raises(RefusedPickle, match="in one another"):
+        plain_values(b"\x80\x04" + b"(" * (MOST_NESTED + 1) + b".")
+    wrong: list[Any] = [
+        [], 5, {"segments": 5}, {"segments": [1]}, {"segments": [{"device": -1}]},
+        {"segments": [segment(1, -5)]}, {"segments": [], "device_traces": 7},
+        {"segments": [], "device_traces": [[{"action": 7}]]},
+        {"segments": [], "device_traces": [[{"action": "segment_alloc", "addr": "1", "size": 2}]]},
+        {"segments": [segment(True, 5)]},
+    ]  # fmt: skip
+    for values in wrong:
+        with pytest.raises(UsageError, match="is no snapshot of PyTorch"):
+            read_snapshot(str(written(values, tmp_path)))
+
+
+def test_damaged_bytes_are_read_or_refused(tmp_path: Path) -> None:
+    whole = (SNAPSHOTS / "expandable.pickle").read_bytes()
+    chosen = random.Random(7)
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(chosen.randrange(1, 4)):
+            data[chosen.randrange(len(data))] = chosen.randrange(256)
+        file = tmp_path / "damaged.pickle"
+        file.write_bytes(data)
+        with suppress(UsageError):
+            assert all(isinstance(json.loads(line), dict) for line in record_lines(read_snapshot(str(file))))
+
+
+def test_a_file_that_is_no_record_is_not_replaced(run_inline: InlineRunner, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    assert run_inline("import", SNAPSHOTS / "native.pickle", "-o", mine).status == 2
+    assert mine.read_text() == "mine"
+    assert run_inline("import", tmp_path / "none.pickle").status == 2

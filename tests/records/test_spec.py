@@ -1,0 +1,140 @@
+"""Records as specs: what `apply` built is what the spec of its record builds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memtopo.records.record import moment, read_record
+from memtopo.records.spec import spec_of
+from tests.cli.conftest import InlineRunner
+from tests.helpers.records import Calls, shape
+from tests.helpers.samples import sampled
+from tests.helpers.specs import EVERY_SPEC, PLANNED_ONLY
+
+EXTERNAL = {"vulkan-consumer", "vulkan-frame"}
+"""Specs with memory of another API, of which a record does not tell the producer."""
+APPLIED = [path for path in EVERY_SPEC if path not in PLANNED_ONLY and path.stem not in EXTERNAL]
+
+
+@pytest.mark.parametrize("path", sampled(APPLIED, seconds=4.0))
+def test_the_spec_of_a_record_builds_the_same_memory(run_inline: InlineRunner, tmp_path: Path, path: Path) -> None:
+    shapes = []
+    spec = path
+    for name in ("first", "second"):
+        trace = tmp_path / name
+        done = run_inline("apply", spec, "--machine", "h200x4", "--check", "none", "--trace", trace)
+        assert done.status == 0, done.err + done.out
+        found = moment(read_record([trace]))
+        shapes.append(shape(found))
+        spec = tmp_path / f"{name}.yaml"
+        spec.write_text(spec_of(found, name))
+    assert shapes[0] == shapes[1], spec.read_text()
+
+
+def test_equal_ranges_and_chunks_become_counts(tmp_path: Path) -> None:
+    calls = Calls()
+    for _ in range(3):
+        base = calls.reserve(8)
+        for offset in (0, 2, 4):
+            calls.map(base, offset, calls.create(2, "gpu1"), 2)
+        calls.grant(base, 6, gpu0="r", gpu1="rw")
+    text = spec_of(calls.moment(), "three")
+    assert "range: {size: 8MiB, count: 3}" in text
+    assert "chunk: {location: gpu1, size: 2MiB, count: 9}" in text
+    assert "range: [{chunk: chunk, each: 3}]" in text
+    assert "range: {gpu0: r, gpu1: rw}" in text
+
+
+def test_chunks_that_alternate_between_gpus_are_one_entry_and_others_one_for_each_gpu() -> None:
+    calls = Calls()
+    base = calls.reserve(16)
+    for index, location in enumerate(["gpu0", "gpu1", "gpu0", "gpu1"]):
+        calls.map(base, 2 * index, calls.create(2, location), 2)
+    assert "chunk: {location: [gpu0, gpu1], size: 2MiB, count: 4}" in spec_of(calls.moment(), "a")
+    calls.map(base, 8, calls.create(2, "gpu1"), 2)
+    text = spec_of(calls.moment(), "b")
+    assert "chunk: {location: gpu0, size: 2MiB, count: 2}" in text
+    assert "chunk-2: {location: gpu1, size: 2MiB, count: 3}" in text
+    assert "range: [chunk.0, chunk-2.0, chunk.1, chunk-2.1:3]" in text
+
+
+def test_a_chunk_that_is_mapped_again_is_named_again() -> None:
+    """Side by side, in a gap, and in another range."""
+    calls = Calls()
+    first, second, zero = calls.reserve(16), calls.reserve(4), calls.create(2, "gpu0")
+    for offset in (0, 2, 4, 12):
+        calls.map(first, offset, zero, 2)
+    calls.map(second, 0, zero, 2)
+    text = spec_of(calls.moment(), "again")
+    assert "range: [{chunk: chunk, each: 3}, {chunk: chunk, offset: 12MiB}]" in text
+    assert "range-2: [chunk]" in text
+
+
+def test_access_that_differs_within_a_range_is_of_parts() -> None:
+    calls = Calls()
+    base = calls.reserve(8)
+    for offset in (0, 2, 4):
+        calls.map(base, offset, calls.create(2, "gpu0"), 2)
+    calls.grant(base, 4, gpu0="rw")
+    calls.grant(base, 2, gpu0="none", gpu1="r")
+    text = spec_of(calls.moment(), "parts")
+    first, second = "{offset: 0, size: 2MiB, grant: {gpu1: r}}", "{offset: 2MiB, size: 2MiB, grant: {gpu0: rw}}"
+    assert f"range: [{first}, {second}]" in text
+
+
+def test_a_range_that_lost_its_memory_and_got_some_again_has_a_state() -> None:
+    calls = Calls()
+    kept, slept = calls.reserve(4), calls.reserve(2)
+    calls.map(kept, 0, calls.create(2, "gpu0"), 2)
+    calls.map(kept, 2, calls.create(2, "gpu0"), 2)
+    calls.map(slept, 0, calls.create(2, "gpu0"), 2)
+    calls.unmap(kept, 2, 2)
+    calls.unmap(slept, 0, 2)
+    calls.map(kept, 2, calls.create(2, "gpu0"), 2)
+    calls.map(slept, 0, calls.create(2, "gpu0"), 2)
+    assert "states:\n  asleep: {drop: [range-2]}" in spec_of(calls.moment(), "s")
+
+
+def test_what_a_spec_cannot_say_is_a_comment(tmp_path: Path) -> None:
+    calls = Calls()
+    calls.call("mem_host_register", {"address": 1 << 30, "size": 4096, "flags": 0})
+    handle = calls.call("mem_import_from_shareable_handle", {"shared": 5, "kind": 1}, result=7)
+    calls.map(calls.reserve(2), 0, handle, 2)
+    text = spec_of(calls.moment(), "comments")
+    assert "# not in this spec: 1 of 4 KiB in all: registered memory of the program itself" in text
+    assert "chunk: {from: outside/chunk, location: gpu0, size: 2MiB}" in text
+    assert "# the exporter of 'chunk' is not in the record: its size and location are assumed" in text
+
+
+def test_imports_are_paired_by_the_digest_of_their_handle() -> None:
+    """Whatever the order of exports and imports is."""
+    exporter, importer = Calls("a"), Calls("b")
+    chunks = [exporter.create(2, f"gpu{index}", handles=["fd"]) for index in range(2)]
+    for index, chunk in enumerate(chunks):
+        exporter.call("mem_export_to_shareable_handle", {"handle": chunk, "kind": 1}, result=f"handle:{index}")
+    base = importer.reserve(4)
+    for offset, index in ((0, 1), (2, 0)):
+        given = {"shared": f"handle:{index}", "kind": 1}
+        importer.map(base, offset, importer.call("mem_import_from_shareable_handle", given, result=70 + index), 2)
+    text = spec_of(exporter.moment(importer), "pairs")
+    assert "range: [chunk-2, chunk]" in text
+    assert "chunk: {from: a.chunk}" in text or "chunk-2: {from: a.chunk-1}" in text
+
+
+def test_processes_with_process_ids_and_gpus_by_uuid_get_names_and_ordinals_of_the_record() -> None:
+    first, second = Calls("4711", gpus=("GPU-a", "GPU-b")), Calls("4712", gpus=("GPU-b",))
+    for each in (first, second):
+        each.create(2, "gpu0")
+    found = first.moment(second)
+    assert "  p1:\n    chunks:\n      chunk: {location: gpu1, size: 2MiB}" in spec_of(found, "uuids")
+
+
+@pytest.mark.parametrize("at", ["peak", "end"])
+def test_a_record_without_memory_is_a_spec_without_entries(run_inline: InlineRunner, tmp_path: Path, at: str) -> None:
+    file = Calls().write(tmp_path / "empty.jsonl")
+    spec = tmp_path / "spec.yaml"
+    assert run_inline("spec", file, "--at", at, "-o", spec).status == 0
+    assert spec.read_text().endswith("memtopo: 1\nname: empty\n")
+    assert run_inline("validate", spec, "--machine", "none").status == 0
