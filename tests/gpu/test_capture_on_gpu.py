@@ -185,12 +185,18 @@ def _plain(calls: Iterable[TracedCall], methods: set[str]) -> list[tuple[Any, ..
         (
             call.method,
             call.error,
-            {name: _number(value) for name, value in call.arguments.items() if name not in ("flags", "kind", "advice")},
+            {name: _number(value) for name, value in call.arguments.items() if name not in _asked(call)},
             _number(call.result),
         )
         for call in calls
         if call.method in methods
     ]
+
+
+def _asked(call: TracedCall) -> tuple[str, ...]:
+    """Arguments that are not compared: flags as numbers or names, and what a capture asks the driver for."""
+    imported = ("location",) if call.method == "mem_import_from_shareable_handle" else ()
+    return ("flags", "kind", "advice", *imported)
 
 
 def _number(value: Any) -> Any:
