@@ -1,4 +1,4 @@
-"""Records of programs that ran on an H100: PyTorch, torch_memory_saver, CuPy, JAX, and memtopo itself."""
+"""Records of programs that ran on H100s: PyTorch, torch_memory_saver, CuPy, JAX, RMM, NCCL, and memtopo itself."""
 
 from __future__ import annotations
 
@@ -73,6 +73,12 @@ def test_rings_of_nccl_have_the_buffers_of_its_spec(run_inline: InlineRunner, tm
     assert not {("chunks", f"gpu{gpu}", 10) for gpu in (0, 1)} & {*rows}
     assert ("imports", "", 10) not in rows
     assert [rows["chunks", f"gpu{gpu}", 2]["in_record"] - 24 for gpu in (0, 1)] == [98, 98]
+
+
+def test_resources_of_rmm_have_the_memory_of_its_spec(tmp_path: Path) -> None:
+    """An arena is one allocation, and a pool of managed memory is fetched to the GPU."""
+    assert "buffers:\n  rmm: {location: gpu0, size: 2GiB}" in spec_of(recorded("rmm-arena", tmp_path), "arena")
+    assert "managed:\n  rmm: {size: 1GiB, prefetch: gpu0}" in spec_of(recorded("rmm-managed", tmp_path), "managed")
 
 
 def test_memory_that_slept_has_a_state(tmp_path: Path) -> None:
