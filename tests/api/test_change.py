@@ -16,6 +16,7 @@ from memtopo.drivers.target import Target
 from memtopo.kinds.layout import current
 from tests.api.child_process import Process
 from tests.api.test_apply import failing
+from tests.helpers.processes import open_descriptors
 
 SPEC: dict[str, Any] = {
     "memtopo": 1,
@@ -173,6 +174,8 @@ def test_a_change_may_add_an_import(start: Callable[..., Process]) -> None:
     importing["imports"] = {"hot": {"from": "kv-store/pages", "location": "gpu0", "size": "2MiB", "count": 32}}
     importing["map"]["view"], importing["access"]["view"] = ["hot"], {"gpu0": "r"}
     with memtopo.applied(SPEC, "h200x2") as layout:
+        before = open_descriptors()
         assert layout.change(importing).different == 0
         assert layout.range("view").size == 64 << 20
+        assert open_descriptors() == before + 1 + 32, "the connection, and the simulator's of each chunk"
         assert layout.change(SPEC).different == 0

@@ -284,6 +284,22 @@ def test_a_failed_return_leaves_a_range_that_can_only_be_taken_down() -> None:
     require_taken_down(layout)
 
 
+def test_a_view_shows_no_memory_that_a_failed_return_has_left_unmapped() -> None:
+    with memtopo.applied(spec(), failing(0)) as layout:
+        driver: Any = layout._session._opened
+        kv = layout.range("kv")
+        kv.map(0, "page", 2)
+        view = np.from_dlpack(kv.view(0, 2 * M))
+        view[:] = 7
+        driver.at, driver._every = driver.calls + 6, True
+        with pytest.raises(memtopo.NotMapped, match="can only be taken down"):
+            batched(kv, [(0, 1)], [(4, 2)])
+        driver.at = 0
+        assert (offsets(kv), view[0], view[M]) == ([1], 0, 7)
+        del view
+    require_taken_down(layout)
+
+
 def test_a_failed_creation_or_release_leaves_the_pool_consistent() -> None:
     with memtopo.applied(spec(), failing(0)) as layout:
         driver: Any = layout._session._opened

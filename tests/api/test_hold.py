@@ -67,6 +67,15 @@ def test_others_attach_while_the_program_goes_on_and_nothing_stays() -> None:
     assert open_descriptors() == before
 
 
+def test_a_look_at_the_heaps_of_a_held_layout_leaves_no_descriptor() -> None:
+    heaps = {"heaps": {"h": {"location": "gpu0", "size": "64MiB"}}, "access": {"h": {"gpu0": "rw"}}}
+    with memtopo.hold({"memtopo": 1, "name": "weights", **heaps}, "h200x2"), connect(endpoint("weights")) as client:
+        (heap,) = client.status().heaps
+        before = open_descriptors()
+        assert client.status().heaps == (heap,)
+        assert open_descriptors() == before
+
+
 def test_clients_switch_and_change_it() -> None:
     text = json.dumps(SPEC | {"params": {"pages": 3}, "ranges": {"w": {"size": "6MiB"}}}).encode()
     larger = layout_source(read_text(text, "larger.yaml"), load("h200x2"))

@@ -244,6 +244,27 @@ def test_what_a_killed_client_has_sealed_is_adopted_with_its_bytes_and_its_epoch
     assert len(pool_of(layout).created) == 3
 
 
+def test_an_adoption_that_fails_gives_back_what_it_had(runtime: Path) -> None:
+    """It stays sealed. Each driver call of the adoption fails once."""
+    target = failing(0)
+    with held(SPEC, target), attached(target) as shared:
+        with attached(target) as first:
+            first.range("kv").map(0, "page", 3)
+            first.range("kv").seal(0, 3 * M, key="prompt")
+        until(lambda: lent() == (0, 3))
+        kv, driver = shared.range("kv"), shared._session._opened
+        before = driver.calls  # type: ignore[attr-defined]
+        kv.adopt(0, "prompt")
+        calls = driver.calls - before  # type: ignore[attr-defined]
+        kv.unmap(0, 3 * M, release=True)
+        for at in range(1, calls + 1):
+            driver.at = driver.calls + at  # type: ignore[attr-defined]
+            with pytest.raises(memtopo.NotMapped):
+                kv.adopt(0, "prompt")
+            driver.at = 0  # type: ignore[attr-defined]
+            assert (offsets(kv), lent(), shared.chunks("page").created) == ([], (0, 3), 0), at
+
+
 def test_a_key_is_of_one_client_until_it_has_ended(
     layout: Held, client: Attached, borrow: Callable[[], Borrower]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,6 +38,13 @@ def test_a_process_of_two_lists_has_its_bytes_once() -> None:
     compute, graphics = ProcessMemory(0, 7, ("compute",), 4096), ProcessMemory(0, 7, ("graphics",), 4096)
     assert nvml._merged(compute, graphics) == ProcessMemory(0, 7, ("compute", "graphics"), 4096)
     assert nvml._merged(ProcessMemory(0, 7, ("compute",), None), graphics).bytes == 4096
+
+
+def test_a_process_on_two_instances_has_the_bytes_of_each() -> None:
+    lists = dict.fromkeys((query for _, query in nvml._LISTS), lambda gpu: [record(7, 4096, gpu), record(7, 8192, 3)])
+    processes, _ = nvml._processes(SimpleNamespace(**lists), 0, 2)
+    work = ("compute", "graphics")
+    assert processes == [ProcessMemory(0, 7, work, 4096, 2), ProcessMemory(0, 7, work, 8192, 3)]
 
 
 @pytest.mark.skipif(bool(ctypes.util.find_library("nvidia-ml")), reason="NVML is installed here")

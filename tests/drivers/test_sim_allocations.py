@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memtopo.common.units import GiB, KiB, MiB
 from memtopo.driver.kernels import Kernels
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Access, Grant, gpu
+from memtopo.driver.types import Access, Grant, HandleType, PoolProperties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.machine import CONTEXT_BYTES
 from tests.contract.memory import INVALID_VALUE, created, current, refused
@@ -63,6 +63,16 @@ def test_allocations_and_chunks_share_the_budget(sim: SimDriver) -> None:
             sim.mem_alloc(GiB)
         with current(sim, 1), allocated(sim, 79 * GiB):
             assert sim.mem_get_info()[0] == GiB - CONTEXT_BYTES
+
+
+def test_an_allocation_that_a_full_pool_refuses_takes_neither_memory_nor_addresses(sim: SimDriver) -> None:
+    with current(sim):
+        pool = sim.mem_pool_create(PoolProperties(gpu(0), HandleType.NONE, 64 * MiB))
+        first, (free, _) = sim.mem_alloc_from_pool_async(512, pool), sim.mem_get_info()
+        with refused("CUDA_ERROR_OUT_OF_MEMORY"):
+            sim.mem_alloc_from_pool_async(80 * MiB, pool)
+        assert sim.mem_get_info()[0] == free
+        assert sim.mem_alloc_from_pool_async(512, pool) == first + 512
 
 
 def test_allocations_end_with_their_context(sim: SimDriver) -> None:

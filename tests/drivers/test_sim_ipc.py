@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.units import GiB, MiB
-from memtopo.driver.types import EventFlags, HandleType, Location, Properties, gpu
+from memtopo.driver.types import EventFlags, HandleType, Location, PoolProperties, Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.sim.shared_files import SEALS, Tag
 from memtopo.machine import Machine, Trial, dump
@@ -348,6 +348,21 @@ def test_a_process_that_nobody_waited_for_is_gone(sim: SimDriver) -> None:
         os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
         with refused(INVALID_HANDLE):
             sim.ipc_open_mem_handle(handle)
+
+
+def test_a_handle_is_not_of_the_next_process_with_the_same_number(sim: SimDriver) -> None:
+    with elsewhere(invented()) as other, current(sim), current(other), allocated(other, M) as address:
+        handle = other.ipc_get_mem_handle(address)
+        sim.ipc_close_mem_handle(sim.ipc_open_mem_handle(handle))
+        with refused(INVALID_HANDLE):
+            sim.ipc_open_mem_handle(handle[:16] + bytes(8) + handle[24:])  # of a process that began with the machine
+
+
+def test_a_pool_that_is_imported_twice_has_one_file(sim: SimDriver) -> None:
+    pool = sim.mem_pool_create(PoolProperties(gpu(0), FD))
+    with closing(sim.mem_pool_export_to_shareable_handle(pool, FD)) as fd:
+        first, before = sim.mem_pool_import_from_shareable_handle(fd, FD), open_descriptors()
+        assert (sim.mem_pool_import_from_shareable_handle(fd, FD), open_descriptors()) == (first, before)
 
 
 def test_events_that_are_not_there(sim: SimDriver) -> None:

@@ -148,7 +148,11 @@ def test_a_switch_has_slots_for_128_objects(sim: SimDriver) -> None:
         sim.multicast_bind_mem(handle, 0, chunk(sim, 0), 0, M)
     with refused(OUT_OF_MEMORY):
         sim.multicast_bind_mem(objects[-1], 0, chunk(sim, 0), 0, M)
+    sim.multicast_bind_mem(objects[0], M, chunk(sim, 0), 0, M)
     sim.multicast_unbind(objects[0], 0, 0, M)
+    with refused(OUT_OF_MEMORY):
+        sim.multicast_bind_mem(objects[-1], 0, chunk(sim, 0), 0, M)
+    sim.multicast_unbind(objects[0], 0, M, M)
     sim.multicast_bind_mem(objects[-1], 0, chunk(sim, 0), 0, M)
 
 

@@ -59,6 +59,13 @@ def test_the_nearest_free_address_is_between_or_beside_other_fixed_ranges() -> N
     ]
 
 
+def test_every_range_over_the_longest_one_is_found() -> None:
+    """Also one behind a shorter range that ends before it."""
+    fixed = {"a": (96, 0x20000000000), "b": (2, 0x20002000000), "r": (2, 0x20004000000)}
+    ranges = (f"{name}: {{size: {size}MiB, address: {at:#x}, fixed: true}}" for name, (size, at) in fixed.items())
+    assert len(helps(", ".join(ranges))) == 2
+
+
 def test_the_suggested_address_does() -> None:
     ranges = [f"a{n}: {{size: 2MiB, address: {0x20000000000 + n * 0x4000000:#x}, fixed: true}}" for n in range(50)]
     (near,) = helps(", ".join([*ranges, "r: {size: 40MiB, address: 0x20060000000, fixed: true}"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import lcm
 
 import pytest
 from hypothesis import given
@@ -147,6 +148,9 @@ def test_a_count_in_percent_has_equal_parts_for_ranges_without_a_size(parts: int
     assert found.of(RangeGroup)["kv"].size == whole // parts * GRANULE
     slices = equal.replace("map: {kv: [page]", f"map: {{kv.0:{parts}: [page]")
     assert mapped(geometry_of(slices)) == mapped(found)
+    both = equal.replace("w: {size: fill}", "w: {size: fill}, v: {size: fill, count: 3}")
+    both = both.replace("[page]", "[page], v: [page]").replace("access: {", "access: {v: {gpu0: rw}, ")
+    assert clean_geometry(both).of(ChunkGroup)["page"].count == whole - whole % lcm(parts, 3)
 
 
 def test_a_share_without_a_chunk_for_each_range_is_refused() -> None:

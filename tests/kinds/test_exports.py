@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from memtopo.kinds.exports import emptied_exports
 from memtopo.machine import Trial
 from tests.helpers.machines import invented
 from tests.helpers.sharing_specs import OWN, VIEW, only_diagnostic, reader
-from tests.helpers.specs import codes, diagnose
+from tests.helpers.specs import clean_geometry, codes, diagnose
 
 EXPORTS = [
     ("{chunk: w, via: fd}", []),
@@ -74,6 +75,14 @@ def test_exported_chunks_are_used_and_unmapped_imports_are_not() -> None:
     (part,) = diagnose(reader("{from: server.w}", VIEW.replace("v: x", "v: x.0")))
     assert part.message == "3 of the 4 imported chunks 'x' are not mapped"
     assert codes(reader("{from: server.b}", "")) == codes(reader("{from: server.e}", "")) == []
+
+
+@pytest.mark.parametrize(("commit", "emptied"), [(", commit: required", ["w"]), ("", [])])
+def test_an_export_that_gets_more_chunks_has_to_be_committed_again(commit: str, emptied: list[str]) -> None:
+    text = "chunks: {w: {location: gpu0, size: 2MiB, count: 2, handles: fd}}\n"
+    text += f"exports: {{w: {{chunk: w, via: fd{commit}}}}}"
+    before, after = (clean_geometry(text.replace("count: 2", f"count: {count}")) for count in (2, 3))
+    assert list(emptied_exports(before, after, ())) == emptied
 
 
 FAILED = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")

@@ -107,6 +107,13 @@ def test_an_offset_is_that_on_every_gpu() -> None:
     ]  # fmt: skip
 
 
+def test_an_entry_without_an_offset_follows_the_one_before_it() -> None:
+    bound = "[{chunk: part.0:2, offset: 8MiB}, {chunk: part.2:4, offset: 0}, part.4:6]"
+    text = TEAM.replace("16MiB", "24MiB").replace(" 8MiB", " 12MiB").replace("count: 4", "count: 6")
+    found = bindings(text.replace("bind: {team: [part]}", f"bind: {{team: {bound}}}"))
+    assert [each.offset // MiB for each in found] == [8, 8, 0, 0, 4, 4]
+
+
 def test_a_chunk_that_is_no_multiple_of_the_granule_of_the_team_is_not_bound() -> None:
     """Its own GPU has a smaller one."""
     machine = with_multicast(changed(WORKS, devices=[WORKS.devices[0], invented(2, granule=4 * MiB).devices[1]]))

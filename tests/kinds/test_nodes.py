@@ -228,8 +228,9 @@ def test_a_count_that_does_not_divide_is_answered_with_counts_that_do(count: int
 
 
 def test_fabric_that_failed_on_the_exporting_node_is_reported_once() -> None:
-    machines = Cluster({"a": in_clique(invented(1)), "b": with_fabric(1)})
-    assert codes(PAIR.replace("VIA", "fabric"), machines) == ["MT404"]
+    for importer in (with_fabric(1), in_clique(with_fabric(1), clique=2)):
+        machines = Cluster({"a": in_clique(invented(1)), "b": importer})
+        assert codes(PAIR.replace("VIA", "fabric"), machines) == ["MT404"]
 
 
 def test_fabric_that_failed_on_the_importing_node_is_refused() -> None:

@@ -20,17 +20,36 @@ from tests.helpers.specs import EVERY_SPEC, document
 
 MACHINE = load("h200x4")
 PARTS = """
-ranges: {r: {size: 32MiB}, ring: {size: 8MiB}, other: {size: 8MiB, count: 2}}
+ranges: {r: {size: 32MiB}, ring: {size: 8MiB}, other: {size: 8MiB, count: 2}, turns: {size: 8MiB, count: 3}}
 chunks:
   a: {location: [gpu0, gpu1], size: 2MiB, count: 12}
   b: {location: gpu1, size: 2MiB, count: 8}
   c: {location: gpu0, size: 2MiB}
-map: {r: [{chunk: a, offset: 4MiB}], ring: [c, c, b.2, b.3], other: [{chunk: b, each: 4}]}
-access: {r: {gpu0: rw, gpu1: rw}, ring: {gpu0: rw, gpu1: rw}, other: {gpu1: rw}}
+map:
+  r: [{chunk: a, offset: 4MiB}]
+  ring: [c, c, b.2, b.3]
+  other: [{chunk: b, each: 4}]
+  turns: [{chunk: a, each: 4, order: round-robin}]
+access: {r: {gpu0: rw, gpu1: rw}, ring: {gpu0: rw, gpu1: rw}, other: {gpu1: rw}, turns: {gpu0: rw, gpu1: rw}}
 states:
   parts: {drop: ["a.1:3", a.5, b.0], offload: {"a.8:11": "host:0", b.7: pinned}}
   ends: {drop: ["a.0:2", a.11, c]}
   ranges: {drop: [other.1], offload: {ring: "host:0"}}
+"""
+IMPORTED = """
+processes:
+  server:
+    ranges: {r: {size: 8MiB}}
+    chunks: {w: {location: gpu0, size: 2MiB, count: 4, handles: fd}}
+    map: {r: [w]}
+    access: {r: {gpu0: rw}}
+    exports: {end: {chunk: "w.2:4", via: fd}}
+    states: {asleep: {drop: [w.0, w.3]}}
+  reader:
+    imports: {end: {from: server.end}}
+    ranges: {v: {size: 4MiB}}
+    map: {v: [end]}
+    access: {v: {gpu0: rw}}
 """
 
 
@@ -71,8 +90,9 @@ def test_a_state_of_a_spec_has_what_its_plan_has(spec: Path) -> None:
     compared(geometry)
 
 
-def test_a_state_without_parts_of_chunks_has_what_its_plan_has() -> None:
-    geometry = validate(document(PARTS), MACHINE).geometry
+@pytest.mark.parametrize("text", [PARTS, IMPORTED])
+def test_a_state_without_parts_of_chunks_has_what_its_plan_has(text: str) -> None:
+    geometry = validate(document(text), MACHINE).geometry
     assert geometry
     compared(geometry)
 

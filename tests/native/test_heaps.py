@@ -45,6 +45,17 @@ def test_what_cannot_be_freed_is_tried_again_until_it_can() -> None:
         assert heap.allocate(GRANULE) == address
 
 
+def test_the_last_failure_is_kept_whether_the_driver_or_the_heap_refused() -> None:
+    with opened() as (driver, heap):
+        assert heap.failure is None
+        driver.at = driver.calls + 1
+        for size, refusal in ((GRANULE, DriverError), (2 * SIZE, Refusal)):
+            with pytest.raises(refusal):
+                heap.allocate(size)
+            assert heap.failure
+            assert (type(heap.failure[0]), heap.failure[1]) == (refusal, size)
+
+
 def test_allocations_that_cannot_be_mapped_again_are_counted() -> None:
     with opened(every=True) as (driver, heap):
         heap.allocate(GRANULE)

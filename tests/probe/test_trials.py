@@ -10,11 +10,12 @@ import pytest
 from memtopo.driver.handles import Handle
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import DriverError, Grant, MemAttach, gpu
+from memtopo.driver.types import DriverError, Grant, Location, LocationKind, MemAttach, gpu
 from memtopo.drivers.sim import SimDriver, SimTrialCalls
 from memtopo.machine import Machine, Trial
 from memtopo.probe import probe
 from memtopo.probe.messages import ImportAnswer, ImportRequest
+from memtopo.probe.run import _worst
 from memtopo.probe.trial_table import PlannedTrial, planned_trials
 from memtopo.probe.trials import TrialResources, attempt
 from tests.helpers.machines import complete, invented
@@ -167,3 +168,8 @@ def test_access_is_granted_to_the_gpus_of_the_trial_only() -> None:
         simulated.init()
         attempt(resources(simulated, simulated), PlannedTrial(gpu(0), "store", 2))
     assert {grant.location for grant in granted} == {gpu(0), gpu(2)}
+
+
+def test_host_memory_is_as_usable_as_by_the_gpu_that_can_use_it_least() -> None:
+    tried = [(PlannedTrial(Location(LocationKind.HOST), "create", n), Trial(works=n != 1)) for n in range(3)]
+    assert [each.works for each in _worst(tried).values()] == [False]

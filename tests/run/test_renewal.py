@@ -21,7 +21,7 @@ chunks: {page: {location: gpu0, size: 2MiB, count: 2}}
 map: {a: [page]}
 access: {a: {gpu0: rw}}
 """
-PAGE = frozenset({("", ("chunk", "page.0"))})
+PAGE, OTHER = (frozenset({("", ("chunk", label))}) for label in ("page.0", "page.1"))
 
 
 @contextmanager
@@ -60,3 +60,11 @@ def test_a_failing_call_of_a_renewal_leaves_all_memory_or_all_but_the_renewed() 
             assert not made.recheck().different
             assert not made.recreate(PAGE).different
             assert made.whole
+
+
+def test_a_renewal_leaves_away_what_was_absent_before() -> None:
+    with running() as (made, _):
+        made.set_absent(OTHER)
+        assert not made.recreate(PAGE).different
+        assert made.absent == OTHER
+        assert "page.1" not in made.run.execution.layout.chunks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -68,8 +69,9 @@ def held(
     *,
     leaks: bool = False,
     only: set[str] | None = None,
+    stop: Callable[[], int] = lambda: 0,
 ) -> Report:
-    """Report of a run that is used while it is held; `only` as for `Failing`."""
+    """Report of a run that is used while it is held; `only` as for `Failing`, `stop` as for `apply`."""
     with SimDriver(MACHINE) as driver:
         driver.init()
         failing = Failing(driver, only=only)
@@ -79,7 +81,7 @@ def held(
             use(made, failing)
             return HoldResult()
 
-        report = apply(request_of(text, check), ledger, hold=hold)
+        report = apply(request_of(text, check), ledger, hold=hold, stop=stop)
         assert ledger.empty is not leaks
         return report
 
@@ -303,6 +305,20 @@ def test_a_signal_after_any_part_of_a_change_brings_the_layout_back(last: Change
         assert not made.recheck().different
 
     assert held(BEFORE, use).exit_code == 0
+
+
+def test_a_signal_stops_a_check_after_a_change_that_was_rolled_back() -> None:
+    received: list[int] = []
+
+    def use(made: Conducted, failing: Failing) -> None:
+        failing.at = failing.calls + 1
+        with pytest.raises(StepFailed):
+            made.change(request_of(AFTER))
+        received.append(signal.SIGTERM)
+        with pytest.raises(MemtopoError, match="the check was not finished"):
+            made.recheck()
+
+    held(BEFORE, use, stop=lambda: sum(received))
 
 
 def test_a_change_that_the_end_of_another_process_cuts_off_leaves_nothing() -> None:

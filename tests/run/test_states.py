@@ -146,8 +146,11 @@ def test_every_pair_of_states_can_be_switched(text: str) -> None:
 
 def test_a_chunk_is_offloaded_from_its_own_gpu_where_that_may_write() -> None:
     text = SLEEPING.replace("gpu1: r}", "gpu1: rw}")
-    asleep = planner.plan_states(plan_of(text, TWO), geometry_of(text, TWO))["asleep"]
-    assert [step.device for step in asleep.steps if step.keeps] == [0, 1, 0, 1]  # type: ignore[attr-defined]
+    states = plans(text)
+    copies = [step for step, _ in transition(states["awake"].steps, states["asleep"].steps).actions]
+    assert [(step.chunks, step.device) for step in copies if isinstance(step, CopyOut)] == [
+        ((f"w.{number}",), number % 2) for number in (3, 2, 1, 0)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderEvent, Supervision, passed_claim
 from memtopo.sharing.holder.state import MOST_OF_CLIENTS, PERIOD, HolderEvents
+from memtopo.sharing.holder.systemd import Notifier
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import Holder, holding
 from tests.helpers.memfd_exports import OFFERS, OneState
@@ -95,6 +96,15 @@ def test_the_watchdog_is_notified_if_systemd_watches_this_process(runtime: Path,
             assert holder.end(signal.SIGTERM)["held"]["notes"] == []
         finally:
             holder.kill()
+
+
+@pytest.mark.parametrize(("limit", "process", "interval"), [("40000", 0, 0.01), ("40000", 1, None), ("0", 0, None)])
+def test_the_watchdog_is_notified_four_times_in_its_period(
+    limit: str, process: int, interval: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", limit)
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid() + process))
+    assert Notifier().interval == interval
 
 
 def seqpacket(path: str) -> socket.socket:

@@ -8,7 +8,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.status import CheckResult, LocationMemory, Statistics
 from tests.helpers import child_process
 from tests.helpers.holders import holding, until
-from tests.helpers.memfd_exports import PAGE, OneState
+from tests.helpers.memfd_exports import PAGE, POOL, OneState
 
 MEMORY = (LocationMemory("gpu0", "GPU-1", 3 * PAGE, 3), LocationMemory("host:0", None, PAGE, 1))
 Dial = Callable[[], socket.socket]
@@ -227,6 +227,20 @@ def test_statistics_over_the_protocol_are_those_of_the_holder(client: Client) ->
     assert found.last_check
     assert found.last_check.different == 0
     assert before <= found.last_check.time <= time.time()
+
+
+def test_objects_that_are_lent_count_at_their_own_locations(runtime: Path, layout: OneState) -> None:
+    """But for those that exist if they are not lent, too."""
+    assert POOL.lends
+    layout.kept = (replace(POOL, location="gpu0, gpu1", lends=replace(POOL.lends, kept=1)),)
+    with holding(layout, supervision=Supervision(lambda: MEMORY)), connect(endpoint("kv")) as client:
+        blocks, _ = client.lend("pool", 4)
+        for each in blocks:
+            each.handle.close()
+        found = client.statistics()
+    assert found
+    memory = {each.location: (each.bytes // PAGE, each.allocations) for each in found.memory}
+    assert memory == {"gpu0": (4, 4), "gpu1": (2, 2), "host:0": (1, 1)}
 
 
 @pytest.mark.parametrize("check", [CheckResult(1234.5, 6), None])

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.sharing.status import Status
 from memtopo.usage import LayoutUse, ProcessFiles, locked_layouts, usage
+from tests.helpers.memfd_exports import MACHINE
 from tests.usage.test_survey import NOTHING, uses
 
 
@@ -28,6 +30,16 @@ def test_a_locked_layout_belongs_to_the_process_that_has_the_lock(
         assert list(locked_layouts(tmp_path)) == [(os.getpid(), held)]
         assert uses(usage(NOTHING, [], files, locked_layouts(tmp_path)), os.getpid()) == [held]
     assert list(locked_layouts(tmp_path)) == []
+
+
+def test_a_layout_that_answers_is_not_listed_by_its_lock_too(tmp_path: Path, files: ProcessFiles) -> None:
+    place = tmp_path / "tmp" / "memtopo-1000"
+    place.mkdir(parents=True)
+    status = Status("kv", str(place / "kv.sock"), os.getpid(), 0, 1.5, "serving", None, None, MACHINE, (), ())
+    with (place / "kv.sock.lock").open("w") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        (held,) = uses(usage(NOTHING, [status], files, locked_layouts(tmp_path)), os.getpid())
+    assert (held.role, held.since) == ("holder", 1.5)
 
 
 @pytest.mark.parametrize("name", ["kv.join", "kv.engine.0"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ import pytest
 from memtopo.driver.types import GpuMemory, GpuUsage, ProcessMemory
 from memtopo.sharing.client import Client
 from memtopo.sharing.held import Entry, answers
+from memtopo.sharing.sockets import name_lease
 from memtopo.sharing.status import Importer, Status
 from memtopo.usage import LayoutUse, ProcessFiles, ProcessUsage, Usage, usage
 from tests.helpers.child_process import ChildProcess
@@ -59,6 +61,14 @@ def test_an_importer_whose_holder_has_ended_is_an_orphan(start: Callable[..., An
     importer.close_input()
     importer.ended()
     assert uses(usage(NOTHING, answers(Client.status), files), importer.pid) == []
+
+
+def test_an_importer_of_a_holder_in_another_pid_namespace_is_no_orphan(files: ProcessFiles) -> None:
+    """Its lease does not name the process of the holder, whose end is not seen here."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as lease:
+        name_lease(lease, "/run/kv.sock", 0)
+        (use,) = uses(usage(NOTHING, [], files), os.getpid())
+    assert (use.layout, use.role, use.holder) == ("kv", "importer", None)
 
 
 def test_an_importer_of_a_holder_that_was_not_asked_is_listed_without_bytes(

@@ -139,10 +139,9 @@ def test_an_importer_finds_the_bytes_of_a_wrong_chunk(
     assert not any("w.2" in each for each in subjects)
 
 
-def shared(access: str) -> Report:
-    report = processes.apply(
-        ensemble(server_and_readers(3, access=f"gpu1: {access}"), machine.load("h200x2"), check="full")
-    )
+def shared(access: str, readers: int = 0) -> Report:
+    text = server_and_readers(3, readers, f"gpu1: {access}")
+    report = processes.apply(ensemble(text, machine.load("h200x2"), check="full"))
     assert (report.outcome, report.check) == ("ok", "full"), report
     return report
 
@@ -152,9 +151,10 @@ def test_processes_verify_fills_of_others_and_importers_fill_in_rounds_of_their_
     assert tallies(shared(access).checks)[ALL].looked_at == seen
 
 
-def test_an_imported_chunk_of_a_sibling_has_a_replica() -> None:
-    found = tallies(shared("r").checks)[FORBIDDEN]
-    assert found.looked_at >= 1
+@pytest.mark.parametrize("readers", [0, 2])
+def test_an_imported_chunk_of_a_sibling_has_one_replica(readers: int) -> None:
+    found = tallies(shared("r", readers).checks)[FORBIDDEN]
+    assert found.looked_at == 1
     assert found.looked_at == found.as_declared
     assert not found.not_checked, found.why_not
 
