@@ -147,7 +147,8 @@ class Heap:
         """Return the host address of the byte that `sleep` has kept of a device address; None if none is kept."""
         content = self._content
         for each in content.native.allocations():
-            if each.address <= address < each.address + each.size and each.number in content.backups:
+            kept = each.number in content.kept and each.number in content.backups
+            if kept and each.address <= address < each.address + each.size:
                 return content.backups[each.number].address + address - each.address
         return None
 

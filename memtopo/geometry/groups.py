@@ -76,6 +76,16 @@ def round_robin(count: int, locations: Sequence[Location]) -> Mapping[Location, 
     return found
 
 
+def in_turns(locations: Sequence[Location]) -> Sequence[Location]:
+    """Return the locations that objects are assigned to in turns, without repetitions of all of them."""
+    periods = (
+        period
+        for period in range(1, len(locations))
+        if all(locations[index] == locations[index - period] for index in range(period, len(locations)))
+    )
+    return locations[: next(periods, len(locations))]
+
+
 def gpus(locations: Iterable[Location]) -> frozenset[int]:
     """Ordinals of the GPUs among some locations, of one node."""
     return frozenset([location.id for location in locations if location.kind is LocationKind.GPU])

@@ -280,7 +280,7 @@ class ProcessRun:
         try:
             return self.check_switched().checks()
         except (StepFailed, Stopped) as error:
-            raise MemtopoError(f"the check was not finished: {error or 'interrupted'}") from error
+            raise MemtopoError(f"the check was not finished: {str(error) or 'interrupted'}") from error
 
     def check_switched(self, kept: Fingerprints | None = None) -> FindingTally:
         """Check the layout by queries, and compare what a switch has `kept`. Raises `StepFailed` or `Stopped`."""

@@ -15,7 +15,7 @@ from memtopo.common.units import NamedPart, exact
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.types import LocationKind
 from memtopo.geometry import Geometry
-from memtopo.geometry.groups import Group, declared_as, from_outside, largest_count
+from memtopo.geometry.groups import Group, declared_as, from_outside, in_turns, largest_count
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.external import ExternalObject, ProducedGroup
 from memtopo.kinds.layout import HandleSource, LentBlock
@@ -295,7 +295,7 @@ class HolderHandles(HandleSource):
             for index in range(largest_count(group))
             if group.origin.sources[index // group.origin.each][1] == export
         ]
-        locations = list(dict.fromkeys(map(group.location_of, own)))
+        locations = in_turns([group.location_of(index) for index in own])
         if all(each.kind is LocationKind.GPU for each in locations):
             return ", ".join(self._gpu(self._gpus[each.id]) for each in locations)
         return ", ".join(map(str, locations))

@@ -19,7 +19,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import LocationKind
 from memtopo.geometry import Geometry
-from memtopo.geometry.groups import RangeGroup, property_words
+from memtopo.geometry.groups import RangeGroup, in_turns, property_words
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.layout import Layout
 from memtopo.language.limits import LARGEST_PARTS
@@ -318,7 +318,7 @@ class LayoutExports:
         return self._check()
 
     def _offer(self, name: str, group: ExportGroup) -> Offer:
-        locations = list(dict.fromkeys(group.locations))
+        locations = in_turns(group.locations)
         # By UUID if all are GPUs; else by their names, which are the same in all processes of a machine.
         gpus = [each.id for each in locations if each.kind is LocationKind.GPU]
         uuids = None

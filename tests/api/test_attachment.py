@@ -34,18 +34,20 @@ Start = Callable[..., Process]
 MANY = """
 memtopo: 1
 name: many
-ranges: {all: {size: 32MiB}, host: {size: 2MiB}}
+ranges: {all: {size: 32MiB}, host: {size: 2MiB}, twice: {size: 10MiB}}
 chunks:
   page: {location: [gpu0, gpu1], size: 2MiB, count: 15, handles: fd}
   last: {location: gpu1, size: 2MiB, handles: fd}
   shared: {location: "host:0", size: 2MiB, handles: fd, parts: {flag: 4KiB, data: rest}}
-map: {all: [page, last], host: shared}
-access: {all: {gpu0: rw}, host: {host: rw, gpu0: r}}
+  twice: {location: [gpu0, gpu0, gpu1], size: 2MiB, count: 5, handles: fd}
+map: {all: [page, last], host: shared, twice: twice}
+access: {all: {gpu0: rw}, host: {host: rw, gpu0: r}, twice: {gpu0: rw}}
 exports:
   page: {chunk: page, via: fd}
   some: {chunk: "page.2:6", via: fd}
   last: {chunk: last, via: fd}
   shared: {chunk: shared, via: fd}
+  twice: {chunk: twice, via: fd}
 """
 
 
@@ -111,7 +113,7 @@ def test_chunks_of_gpus_and_host_are_imported_at_their_locations(start: Start, m
     start(spec=many, machine="h200x2")
     with memtopo.attach("many", machine="h200x2") as shared:
         assert {name: view.size for name, view in shared.ranges.items()} == {
-            "page": 30 << 20, "some": 8 << 20, "last": 2 << 20, "shared": 2 << 20,
+            "page": 30 << 20, "some": 8 << 20, "last": 2 << 20, "shared": 2 << 20, "twice": 10 << 20,
         }  # fmt: skip
         page, some = (np.asarray(shared.export(name)) for name in ("page", "some"))
         page[(4 << 20) + 9] = 42

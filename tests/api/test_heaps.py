@@ -197,6 +197,10 @@ def test_a_heap_sleeps_at_the_programs_request(layout: Live, keep: Any, found: i
         heap.wake()
     heap.drop_backup()
     assert heap.backup(address) is None
+    heap.sleep()
+    heap.wake()
+    heap.sleep(None)
+    assert heap.backup(address) is None
 
 
 def test_a_heap_that_sleeps_at_the_programs_request_sleeps_through_states(layout: Live) -> None:
