@@ -78,6 +78,9 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
     if how.state is not None:
         geometry, note = _in_state(geometry, how.state), f"in state {how.state}, {note}"
     shown = Drawing(build_diagram(geometry, loaded.target.machines), geometry.name, note, loaded.document.position)
+    if is_record(spec):
+        note = f"at {how.at or 'its peak'}, {note}"
+        shown = replace(shown, note=note)
     if "html" in (stdout, *files.values()) and is_record(spec):
         shown = replace(shown, timeline=_timeline(spec, how.at))
     picture = json.PictureDocument(json.VERSION, geometry.name, line, shown.diagram, how.state)

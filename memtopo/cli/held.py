@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -63,6 +64,10 @@ def show_command(
     """
     if name is not None and is_record(name):
         return _show_record(name, at, as_json=as_json)
+    if name is not None and os.path.isfile(name):  # noqa: PTH113 a path as it was written
+        from memtopo.plans.trace import no_record
+
+        raise no_record(name)
     with connect_to(name, socket, allow_uid or ()) as client:
         status = complete_status(client)
     show(status, lambda: pages("held").layout(status, time.time()), as_json=as_json, marker="layout")

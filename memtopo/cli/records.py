@@ -6,7 +6,6 @@ from typing import Annotated
 
 from memtopo.cli.options import At, argument, option
 from memtopo.cli.results import require_replaceable, write
-from memtopo.common.errors import UsageError
 from memtopo.driver.trace_files import is_record
 from memtopo.output import plain
 
@@ -20,10 +19,11 @@ def spec_command(record: RecordFile, at: At = None, output: SpecOutput = None) -
 
     Equal objects become entries with counts. What a spec cannot say is a comment at its begin.
     """
+    from memtopo.plans.trace import no_record
     from memtopo.records.spec import OWN, document
 
     if not is_record(record):
-        raise UsageError(f"{record!r} is no record", hint="'memtopo capture -o FILE -- COMMAND' writes one")
+        raise no_record(record)
     text = document(record, at).text
     if output in (None, "-"):
         plain.print_document(text.splitlines())

@@ -56,7 +56,10 @@ def _print_program(record: Record, found: Replay, language: Literal["c", "cuda-p
     last = found.difference.call if found.difference else None
     process = next((each.process for each in record.calls if each.call is last), 0)
     if last is None and len(record.heads) > 1:
-        raise UsageError("the record has several processes, and no call ends otherwise", hint="replay one file of them")
+        raise UsageError(
+            "the record has several processes, and no call ends otherwise",
+            hint="a program is written of one process that shares nothing",
+        )
     calls = program_calls(record, process, last)
     program = recorded_program(found.record or "record", record.heads[process].process, found.machine, calls)
     plain.print_lines(text(program, language).splitlines())

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from memtopo.common.units import rounded
+from memtopo.language.names import AWAKE
 from memtopo.output import humanize
 from memtopo.output.blocks import Cell, Page, Section, Table, Toned, columns, notes
 from memtopo.output.humanize import plural
@@ -14,14 +15,15 @@ from memtopo.session.budget import Budget, Combination, SwitchPeak
 MOST_ROWS = 64
 """Rows of combinations, and of switches, that a page has."""
 
-_LISTED = 2
+_FEW = 24
+"""Combinations that a page lists all."""
 
 
 def page(budget: Budget) -> Page:
     """The output of `memtopo budget`."""
     sections = [Section("memory by layout", [_memory(budget)]), Section("states together", [_together(budget)])]
     if budget.switches:
-        sections.append(Section("switches", [_switches(budget)]))
+        sections.append(Section("peaks of switches, without contexts", [_switches(budget)]))
     where = f"on {humanize.machine(budget.machine)}"
     title = plural(len(budget.layouts), "layout")
     return Page("budget", title, where, sections=[*sections, *notes(_notes(budget))], verdict=_verdict(budget))
@@ -40,14 +42,22 @@ def _memory(budget: Budget) -> Table:
 
 
 def _together(budget: Budget) -> Table:
-    """A row for each combination, with its memory and what is too much."""
-    shown = budget.combinations[:MOST_ROWS]
-    rows = [
-        (*each.states.values(), *(rounded(each.memory[at]) for at in budget.memory), _missing(each)) for each in shown
-    ]
-    names = (each.name for each in budget.layouts)
-    heading = columns(*names, *(f">{at}" for at in budget.memory), "")
-    return Table(heading, rows, more=len(budget.combinations) - len(shown))
+    """A row for each combination, with its memory and what is too much; of many, the few that fit or do not."""
+    first, *others = budget.combinations
+    lacking, fitting = ([each for each in others if bool(each.shortfalls) is lacks] for lacks in (True, False))
+    fewer = lacking if len(lacking) <= len(fitting) else fitting
+    shown = [first, *(others if len(others) < _FEW else fewer)][:MOST_ROWS]
+    rows = [(_states(each), *(rounded(each.memory[at]) for at in budget.memory), _missing(each)) for each in shown]
+    heading = columns("states", *(f">{at}" for at in budget.memory), "")
+    left = len(budget.combinations) - len(shown)
+    word = "" if len(others) < _FEW else "the others fit" if fewer is lacking else "the others do not fit"
+    return Table(heading, rows, more=left, note=word)
+
+
+def _states(found: Combination) -> str:
+    """States of the layouts that are not awake."""
+    asleep = [f"{name} {state}" for name, state in found.states.items() if state != AWAKE]
+    return ", ".join(asleep) or "all awake"
 
 
 def _missing(found: Combination) -> Cell:
@@ -60,7 +70,7 @@ def _switches(budget: Budget) -> Table:
     rows: list[Sequence[Cell]] = []
     for (layout, before, cells), each in groupby(budget.switches, lambda each: _switch(each, budget)):
         rows.append((layout, f"{before} → {', '.join(switch.after for switch in each)}", *cells))
-    heading = columns("layout", "switch", *(f">peak on {at}" for at in budget.memory), "fits beside")
+    heading = columns("layout", "switch", *(f">{at}" for at in budget.memory), "fits beside")
     return Table(heading, rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS))
 
 
@@ -69,15 +79,13 @@ def _switch(each: SwitchPeak, budget: Budget) -> tuple[str, str, tuple[Cell, ...
 
 
 def _beside(switch: SwitchPeak) -> Cell:
-    fitting = switch.fitting
-    if len(fitting) == len(switch.beside):
+    fitting, number = len(switch.fitting), len(switch.beside)
+    if fitting == number:
         return Toned("all states" if any(each.states for each in switch.beside) else "alone", "good")
-    if not fitting:
-        least = min((each.lacks for each in switch.beside), key=lambda lacks: max(lacks.values()))
-        return Toned(f"none: {_sizes(least)} too much", "bad")
-    listed = "; ".join(" ".join(each.values()) for each in fitting[:_LISTED])
-    more = len(fitting) - _LISTED
-    return f"{listed}{f'; {more:,} more' if more > 0 else ''}"
+    if fitting:
+        return f"{fitting:,} of {number:,} states"
+    least = min((each.lacks for each in switch.beside), key=lambda lacks: max(lacks.values()))
+    return Toned(f"none: {_sizes(least)} too much", "bad")
 
 
 def _sizes(lacks: Mapping[str, int]) -> str:

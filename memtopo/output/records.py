@@ -60,7 +60,7 @@ def comparison_page(found: Comparison) -> Page:
     headings = columns("memory", "where", ">size of each", "with", ">in the spec", ">in the record")
     below = [each.position or "" for each in found.differences[:_MOST_ROWS]]
     table = Table(headings, rows[:_MOST_ROWS], more=max(0, len(rows) - _MOST_ROWS), below=below).filled()
-    within = f", within {found.within:.0%} of the bytes" if found.within else ""
+    within = f", within {found.within * 100:g}% of the bytes" if found.within else ""
     if rows:
         places = Counter(each.section for each in found.differences)
         what = ", ".join(f"{count} of {section}" for section, count in places.items())

@@ -18,6 +18,9 @@ from memtopo.driver.trace_files import HEAD, SUFFIX, is_trace
 
 LARGEST_FILE = 4 << 30
 
+MARK = "mark"
+"""Method of a line that names a moment."""
+
 CONTEXT = 5
 """Calls before a failed one that a summary has."""
 
@@ -155,10 +158,24 @@ def _read(path: Path) -> list[TraceFile]:
         raise UsageError(f"the trace {str(path)!r} cannot be read: {error.strerror}") from error
     try:
         _VERSION.validate_json(lines[0], strict=True)
+    except ValueError as error:
+        raise no_record(path) from error
+    try:
         return _traces(lines)
     except ValueError as error:
-        hint = "name a file that 'memtopo apply --trace FILE' or 'memtopo capture' has written"
-        raise UsageError(f"{str(path)!r} is no trace of memtopo", hint=hint) from error
+        raise UsageError(f"the trace {str(path)!r} is damaged: {error} is no call", hint="make it again") from error
+
+
+_OTHERS = {b"\x80": "'memtopo import' makes a record of a snapshot of PyTorch", b"\xfd7zXZ": "unpack it: xz -d"}
+
+
+def no_record(path: str | Path) -> UsageError:
+    """Return the error of a file that is no trace, and what to do with it."""
+    hint = "name a file that 'memtopo apply --trace FILE' or 'memtopo capture' has written"
+    with suppress(OSError, ValueError), Path(path).open("rb") as file:
+        start = file.read(5)
+        hint = next((text for magic, text in _OTHERS.items() if start.startswith(magic)), hint)
+    return UsageError(f"{str(path)!r} is no trace of memtopo", hint=hint)
 
 
 def _traces(lines: Sequence[str]) -> list[TraceFile]:
@@ -166,14 +183,17 @@ def _traces(lines: Sequence[str]) -> list[TraceFile]:
     found: list[tuple[TraceHead, list[TracedCall]]] = []
     latest: dict[str, list[TracedCall]] = {}
     *whole, last = lines
-    for line in whole:
-        if line.startswith(HEAD):
-            head = _HEAD.validate_json(line, strict=True)
-            latest[head.process] = []
-            found.append((head, latest[head.process]))
-        else:
-            call = _call(line)
-            latest.get(call.process, found[0][1]).append(call)
+    for number, line in enumerate(whole, 1):
+        try:
+            if line.startswith(HEAD):
+                head = _HEAD.validate_json(line, strict=True)
+                latest[head.process] = []
+                found.append((head, latest[head.process]))
+            else:
+                call = _call(line)
+                latest.get(call.process, found[0][1]).append(call)
+        except ValueError as error:
+            raise ValueError(f"line {number}") from error
     if ended := _last(last):
         latest.get(ended.process, found[0][1]).append(ended)
     return [TraceFile(head, tuple(calls)) for head, calls in found]
@@ -195,8 +215,8 @@ def _last(line: str) -> TracedCall | None:
 
 def summary(traces: Sequence[TraceFile]) -> TraceSummary:
     """Summary of the traces of one run."""
-    calls = [call for trace in traces for call in trace.calls]
-    failed = [found for trace in traces for found in _failed(trace.calls)]
+    calls = [call for trace in traces for call in trace.calls if call.method != MARK]
+    failed = [found for trace in traces for found in _failed(trace)]
     return TraceSummary(
         traces=tuple(trace.head for trace in traces),
         calls=len(calls),
@@ -206,10 +226,16 @@ def summary(traces: Sequence[TraceFile]) -> TraceSummary:
     )
 
 
-def _failed(calls: Sequence[TracedCall]) -> Iterator[FailedCall]:
-    """Calls of steps with an error, and a last call that did not return. Other calls may fail as the check expects."""
+def _failed(trace: TraceFile) -> Iterator[FailedCall]:
+    """Calls with an error, and a last call that did not return; of a layout calls of steps alone.
+
+    Of each function and error of a captured program the first, since allocators try again.
+    """
+    calls, captured, seen = trace.calls, not trace.head.layout, set[tuple[str, str]]()
     for index, call in enumerate(calls):
-        if call.seconds is None or (call.error and call.step):
+        new = captured and (call.call, call.error or "") not in seen
+        if call.seconds is None or (call.error and (call.step or new)):
+            seen.add((call.call, call.error or ""))
             yield FailedCall(call, tuple(calls[max(index - CONTEXT, 0) : index]))
 
 

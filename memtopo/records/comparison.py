@@ -95,21 +95,21 @@ def compare(
             *each, len(wanted.get(each, ())), len(found.get(each, ())), _position(document, wanted.get(each))
         )
         for each, count in missing.items()
-        if count and (each.section, each.location) not in tolerated
+        if count and each._replace(size=0) not in tolerated
     ]
     rows.sort(key=lambda row: (-row.size * abs(row.in_spec - row.in_record), row.section, row.location))
     return Comparison(document.file, name, recorded.name, within, tuple(rows))
 
 
-def _tolerated(missing: Mapping[Thing, int], wanted: Mapping[Thing, Any], within: float) -> set[tuple[str, str]]:
-    """Sections and locations whose bytes differ by no more than a share of those in the spec."""
+def _tolerated(missing: Mapping[Thing, int], wanted: Mapping[Thing, Any], within: float) -> set[Thing]:
+    """Objects of all sizes whose bytes differ by no more than a share of those in the spec."""
     if not within:
         return set()
-    differences, totals = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    differences, totals = Counter[Thing](), Counter[Thing]()
     for each, count in missing.items():
-        differences[each.section, each.location] += count * each.size
+        differences[each._replace(size=0)] += count * each.size
     for each, objects in wanted.items():
-        totals[each.section, each.location] += each.size * len(objects)
+        totals[each._replace(size=0)] += each.size * len(objects)
     return {each for each, size in differences.items() if abs(size) <= within * totals[each]}
 
 

@@ -284,6 +284,9 @@ class ProcessMemory:
             memory.details["read_mostly"] = True
         elif _is(call.arguments["advice"], Advice.SET_PREFERRED_LOCATION):
             memory.details["prefer"] = location
+            self._remove(memory)
+            memory.location = location
+            self.memory[location] = self.memory.get(location, 0) + memory.physical
         elif _is(call.arguments["advice"], Advice.SET_ACCESSED_BY):
             memory.details.setdefault("accessed_by", []).append(location)
 

@@ -8,11 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 from memtopo.common.errors import UsageError
-from memtopo.plans.trace import TracedCall, TraceFile, TraceHead, read_traces
+from memtopo.plans.trace import MARK, TracedCall, TraceFile, TraceHead, read_traces
 from memtopo.records.live import ProcessMemory
-
-MARK = "mark"
-"""Method of a line that names a moment."""
 
 PEAK, END = "peak", "end"
 
@@ -37,6 +34,11 @@ class Record:
     def labels(self) -> tuple[str, ...]:
         """Labels of the moments that the program marked, in order."""
         return tuple(str(each.call.arguments.get("label")) for each in self.calls if each.call.method == MARK)
+
+    @property
+    def made(self) -> int:
+        """Number of calls of the driver."""
+        return sum(each.call.method != MARK for each in self.calls)
 
     @property
     def gpus(self) -> list[tuple[int, ...]]:
@@ -151,7 +153,7 @@ def _calls_until(record: Record, at: str) -> int:
         if each.call.method == MARK and each.call.arguments.get("label") == at:
             return index + 1
     try:
-        seconds = float(at)
+        seconds = float(at.removesuffix("s"))
     except ValueError as error:
         known = [PEAK, END, *dict.fromkeys(record.labels)]
         message = f"the record has no moment {at!r}"

@@ -14,12 +14,12 @@ from memtopo.common.errors import UsageError
 from memtopo.driver.handles import Handle
 from memtopo.drivers.target import Target
 from memtopo.machine import MachineLine
-from memtopo.plans.trace import CONTEXT, TracedCall
+from memtopo.plans.trace import CONTEXT, MARK, TracedCall
 from memtopo.records.live import ProcessMemory
 from memtopo.records.objects import Exported, Memory
 from memtopo.records.pairing import likely_export
 from memtopo.records.player import IMPORTS, Played, Player
-from memtopo.records.record import MARK, Record, RecordedCall
+from memtopo.records.record import Record, RecordedCall
 from memtopo.records.replay_process import PlayerProcess
 
 MOST_PROCESSES = 256

@@ -23,8 +23,8 @@ from memtopo.common.units import LARGEST, shorten
 from memtopo.common.version import __version__
 from memtopo.driver.functions import function
 from memtopo.driver.trace import VERSION
+from memtopo.plans.trace import MARK
 from memtopo.records.pickles import RefusedPickle, plain_values
-from memtopo.records.record import MARK
 
 LARGEST_FILE = 1 << 30
 MOST_EVENTS = 4_000_000

@@ -25,7 +25,7 @@ OWN = re.compile(rb"# Memory of a program, ")
 def document(path: str, at: str | None = None) -> Document:
     """Return the spec of the memory in a record, by default at its peak. Raises `UsageError`."""
     text = spec_of(moment(read_record([path]), at or PEAK), Path(path).name.partition(".")[0])
-    return read_text(text.encode(), path)
+    return read_text(text.encode(), f"{path} (as a spec)")
 
 
 def spec_of(found: Moment, name: str) -> str:
@@ -59,6 +59,8 @@ def _labels(processes: Sequence[ProcessMemory]) -> list[str]:
 def _text(found: Moment, name: str, specs: Sequence[ProcessSpec]) -> Iterator[str]:
     yield f"# Memory of a program, {found.name}: after {found.calls:,} of {len(found.record.calls):,} recorded calls."
     for each in specs:
+        if each.memory.name.isdecimal() and len(specs) > 1:
+            yield f"# {each.name} is process {each.memory.name}."
         for note in each.notes:
             yield f"# {f'{each.name}: ' if len(specs) > 1 else ''}{note}"
     yield "memtopo: 1"

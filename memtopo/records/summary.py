@@ -58,7 +58,7 @@ def summary(name: str, moment: Moment) -> RecordSummary:
         moment=moment.name,
         time=moment.time,
         seconds=seconds,
-        calls=len(record.calls),
+        calls=record.made,
         machine=record.heads[0].machine,
         processes=tuple(each.process for each in record.heads),
         marks=tuple(dict.fromkeys(record.labels)),
