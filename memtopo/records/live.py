@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from memtopo.common.errors import UsageError
 from memtopo.driver.functions import CONSTANTS
 from memtopo.driver.types import Advice, HandleType, HostFlags, MemAttach, PoolAttribute
 from memtopo.plans.trace import TracedCall, TraceHead
+from memtopo.records.arguments import argument, arguments_of, location
 from memtopo.records.objects import AddressTable, Exported, Mapped, Memory, Reservation
 
 _Effect = Callable[["ProcessMemory", TracedCall], None]
@@ -77,20 +77,27 @@ class ProcessMemory:
         if not effect or call.error is not None or call.seconds is None:
             return
         self._time = time
-        try:
+        with arguments_of(call, self.name):
             _require_numbers(call)
             effect(self, call)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            where = f"call {call.number} of the record{f', of process {self.name}' if self.name else ''},"
-            raise UsageError(f"{where} does not have the arguments of {call.call}: {call.arguments}") from error
 
     def gpu(self, ordinal: int) -> str:
         """Name of a GPU of the record by the ordinal of the process."""
-        return f"gpu{self._gpus[ordinal] if 0 <= ordinal < len(self._gpus) else ordinal}"
+        return f"gpu{self._ordinal(ordinal)}"
 
-    def place(self, location: str) -> str:
-        """Return a location with the ordinal of the record."""
-        return self.gpu(int(location[3:])) if location[:3] == "gpu" and location[3:].isdecimal() else location
+    def place(self, text: str) -> str:
+        """Return a location with the ordinal of the record. Raises `ValueError` for a text that is none."""
+        return str(location(text, self._ordinal))
+
+    def _ordinal(self, ordinal: int) -> int:
+        return self._gpus[ordinal] if 0 <= ordinal < len(self._gpus) else ordinal
+
+    def _grants_of(self, call: TracedCall) -> dict[str, str]:
+        """Access by location; a capture has a text in place of grants that are too many for a line."""
+        grants = [each for each in call.arguments["grants"] if isinstance(each, dict)]
+        if not all(isinstance(each["access"], str) for each in grants):
+            raise ValueError(grants)
+        return {self.place(each["location"]): each["access"] for each in grants}
 
     def current(self, call: TracedCall) -> str:
         """Location of the context that is current at a call."""
@@ -139,9 +146,9 @@ class ProcessMemory:
 
     @_effect("mem_create")
     def _create(self, call: TracedCall) -> None:
-        properties = call.arguments["properties"]
-        location = self.place(properties["location"])
-        chunk = self._new(call, "chunks", location, call.arguments["size"], details=dict(properties))
+        details = dict(call.arguments["properties"])
+        properties = argument("mem_create", "properties", details, self._ordinal)
+        chunk = self._new(call, "chunks", str(properties.location), call.arguments["size"], details=details)
         self.handles["chunks", call.result] = chunk
 
     @_effect("multicast_create")
@@ -155,7 +162,8 @@ class ProcessMemory:
             found.references += 1
             return
         chunk = self._new(call, "chunks", "", imported=True, token=_token(call.arguments["shared"]))
-        chunk.location = self.place(call.arguments.get("location", ""))
+        if "location" in call.arguments:
+            chunk.location = self.place(call.arguments["location"])
         self.handles["chunks", call.result] = chunk
 
     @_effect("mem_retain_allocation_handle")
@@ -202,9 +210,7 @@ class ProcessMemory:
 
     @_effect("mem_set_access")
     def _grant(self, call: TracedCall) -> None:
-        grants = {
-            self.place(each["location"]): each["access"] for each in call.arguments["grants"] if isinstance(each, dict)
-        }
+        grants = self._grants_of(call)
         for each in self.mapped.within(call.arguments["address"], call.arguments["size"]):
             before = len(each.grants)
             each.grants = {at: word for at, word in {**each.grants, **grants}.items() if word != "none"}
@@ -279,26 +285,26 @@ class ProcessMemory:
         memory = self.addressed.around(call.arguments["address"])
         if not memory or memory.kind != "managed":
             return
-        location = self.place(str(call.arguments.get("location", "")))
         if _is(call.arguments["advice"], Advice.SET_READ_MOSTLY):
             memory.details["read_mostly"] = True
         elif _is(call.arguments["advice"], Advice.SET_PREFERRED_LOCATION):
-            memory.details["prefer"] = location
+            memory.details["prefer"] = self.place(call.arguments["location"])
         elif _is(call.arguments["advice"], Advice.SET_ACCESSED_BY):
-            memory.details.setdefault("accessed_by", []).append(location)
+            memory.details.setdefault("accessed_by", []).append(self.place(call.arguments["location"]))
 
     @_effect("mem_prefetch_async")
     def _prefetch(self, call: TracedCall) -> None:
         memory = self.addressed.around(call.arguments["address"])
         if memory and memory.kind == "managed":
-            memory.details["prefetch"] = self.place(str(call.arguments.get("location", "")))
+            memory.details["prefetch"] = self.place(call.arguments["location"])
 
     # Pools
 
     @_effect("mem_pool_create")
     def _create_pool(self, call: TracedCall) -> None:
         details = dict(call.arguments["properties"])
-        pool = self._new(call, "pools", self.place(details["location"]), details=details)
+        properties = argument("mem_pool_create", "properties", details, self._ordinal)
+        pool = self._new(call, "pools", str(properties.location), details=details)
         self.handles["pools", call.result] = pool
 
     @_effect("device_get_default_mem_pool", "device_get_mem_pool")
@@ -317,8 +323,8 @@ class ProcessMemory:
     @_effect("mem_pool_set_access")
     def _pool_access(self, call: TracedCall) -> None:
         if pool := self.handles.get(("pools", call.arguments["pool"])):
-            grants = [self.place(each["location"]) for each in call.arguments["grants"] if isinstance(each, dict)]
-            pool.details.setdefault("accessed_by", []).extend(at for at in grants if at != pool.location)
+            granted = [at for at in self._grants_of(call) if at != pool.location]
+            pool.details.setdefault("accessed_by", []).extend(granted)
 
     @_effect("mem_pool_import_from_shareable_handle")
     def _import_pool(self, call: TracedCall) -> None:
@@ -380,7 +386,7 @@ class ProcessMemory:
 _DESTROYED = {"pool": "pools", "event": "events", "memory": "external"}
 
 
-_NUMBERS = ("size", "address", "offset", "alignment", "pitch", "height", "device")
+_NUMBERS = ("size", "address", "offset", "alignment", "pitch", "height", "device", "value")
 
 
 def _require_numbers(call: TracedCall) -> None:
