@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import Any
 
 from memtopo.common.units import exact, rounded
@@ -28,6 +29,12 @@ _NO_SPEC = {
     "external": "memory of another API, for which a spec names the producer",
     "multicast": "a multicast object, whose team and binds the record does not tell apart",
 }
+
+
+def unused(taken: Container[str], *wanted: str) -> str:
+    """Return the first of several names that is not taken, or the last of them with a number."""
+    numbered = (f"{wanted[-1]}-{number}" for number in count(2))
+    return next(each for each in chain(wanted, numbered) if each not in taken)
 
 
 @dataclass(slots=True)

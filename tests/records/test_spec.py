@@ -131,6 +131,42 @@ def test_processes_with_process_ids_and_gpus_by_uuid_get_names_and_ordinals_of_t
     assert "  p1:\n    chunks:\n      chunk: {location: gpu1, size: 2MiB}" in spec_of(found, "uuids")
 
 
+def test_processes_whose_names_are_one_in_a_spec_get_numbers() -> None:
+    """With the states of each."""
+    first, second, third = Calls("a b"), Calls("a-b"), Calls("a-b")
+    for each in (first, second, third):
+        base = each.reserve(2)
+        each.map(base, 0, each.create(2, "gpu0"), 2)
+        if each is second:
+            each.unmap(base, 0, 2)
+            each.map(base, 0, each.create(2, "gpu0"), 2)
+    text = spec_of(first.moment(second, third), "names")
+    assert [line for line in text.splitlines() if line.startswith("  a")] == ["  a-b:", "  a-b-2:", "  a-b-3:"]
+    assert text.count("states:") == 1
+    assert "asleep" in text.partition("  a-b-2:")[2].partition("  a-b-3:")[0]
+
+
+def test_exports_of_any_parts_of_an_entry_get_names() -> None:
+    exporter, importer = Calls("a"), Calls("b")
+    chunks = [exporter.create(2, "gpu0", handles=["fd", "fabric"]) for _ in range(4)]
+    for kind in (1, 8):
+        for index, chunk in enumerate(chunks):
+            exporter.call(
+                "mem_export_to_shareable_handle", {"handle": chunk, "kind": kind}, result=f"handle:{kind}{index}"
+            )
+    runs = [(1, range(3)), (8, range(2)), (8, range(1)), (1, range(2)), (1, range(1)), (8, range(3))]
+    for kind, indices in runs:
+        base = importer.reserve(2 * len(indices))
+        for index in indices:
+            given = {"shared": f"handle:{kind}{index}", "kind": kind}
+            importer.map(
+                base, 2 * index, importer.call("mem_import_from_shareable_handle", given, result=len(importer.calls)), 2
+            )
+    text = spec_of(exporter.moment(importer), "parts")
+    names = [line.split(":")[0].strip() for line in text.splitlines() if "via:" in line]
+    assert len(names) == len({*names}) == len(runs)
+
+
 @pytest.mark.parametrize("at", ["peak", "end"])
 def test_a_record_without_memory_is_a_spec_without_entries(run_inline: InlineRunner, tmp_path: Path, at: str) -> None:
     file = Calls().write(tmp_path / "empty.jsonl")
