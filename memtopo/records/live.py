@@ -48,6 +48,8 @@ class ProcessMemory:
         """Numbers of the calls that reserved ranges which were without memory and got some again."""
         self._emptied: set[int] = set()
         self._contexts: dict[int, int] = {}
+        self._created: dict[int, int] = {}
+        """GPUs of contexts that are no primary ones."""
         self._current: list[int] = []
         self.memory: dict[str, int] = {}
         """Bytes of memory by location."""
@@ -107,7 +109,7 @@ class ProcessMemory:
 
     def _new(self, call: TracedCall, kind: str, location: str, size: int = 0, **more: Any) -> Memory:
         """An object that a call made; its memory is counted."""
-        memory = Memory(kind, self.name, location, size, call, self._time, **more)
+        memory = Memory(kind, self.name, location, size, call, self._time, context=self.current(call), **more)
         if memory.physical:
             self.memory[location] = self.memory.get(location, 0) + memory.physical
         return memory
@@ -122,6 +124,35 @@ class ProcessMemory:
     def _retain_context(self, call: TracedCall) -> None:
         if isinstance(call.result, int):
             self._contexts[call.result] = call.arguments["device"]
+
+    @_effect("device_primary_ctx_reset")
+    def _reset_context(self, call: TracedCall) -> None:
+        self._end_context(call.arguments["device"])
+
+    @_effect("ctx_create")
+    def _create_context(self, call: TracedCall) -> None:
+        self._created[call.result] = call.arguments["device"]
+
+    @_effect("ctx_destroy")
+    def _destroy_context(self, call: TracedCall) -> None:
+        device = self._created.pop(call.arguments["context"], None)
+        if device is not None and device not in self._contexts.values():
+            self._end_context(device)
+
+    def _end_context(self, device: int) -> None:
+        """Free what ends with the context of a GPU, unless it may be of another context there.
+
+        Chunks and pools are of the process. A release of a primary context tells nothing: the CUDA runtime retains it
+        by no call of the record.
+        """
+        if device in self._created.values():
+            return
+        for address, each in self.addressed.items():
+            if each.context == self.gpu(device) and each.kind != "allocations":
+                self._remove(self.addressed.pop(address))
+        for key, each in [*self.handles.items()]:
+            if each.context == self.gpu(device) and each.kind in ("events", "external"):
+                del self.handles[key]
 
     @_effect("ctx_push_current")
     def _push(self, call: TracedCall) -> None:

@@ -31,6 +31,8 @@ class Memory:
     details: dict[str, Any] = field(default_factory=dict)
     address: int | None = None
     imported: bool = False
+    context: str = ""
+    """GPU of the context that was current when it was made."""
     token: str | None = None
     """Digest of the handle that it was imported by, if the record has one."""
     pool: Memory | None = None
@@ -89,6 +91,10 @@ class AddressTable(Generic[_T]):
 
     def __iter__(self) -> Iterator[_T]:
         return (self._at[start] for start in self._starts)
+
+    def items(self) -> list[tuple[int, _T]]:
+        """Return the objects with their addresses."""
+        return [(start, self._at[start]) for start in self._starts]
 
     def add(self, address: int, found: _T) -> None:
         """Add an object, in place of one that has the address. Raises `TypeError` for what is no address."""
