@@ -48,6 +48,8 @@ class ProcessMemory:
         """Numbers of the calls that reserved ranges which were without memory and got some again."""
         self._emptied: set[int] = set()
         self._contexts: dict[int, int] = {}
+        self._set_pools: dict[str, int] = {}
+        """Pools that the program has set in place of the default ones, by GPU."""
         self._created: dict[int, int] = {}
         """GPUs of contexts that are no primary ones."""
         self._current: list[int] = []
@@ -69,8 +71,9 @@ class ProcessMemory:
         yield from sorted(found.values(), key=lambda each: each.call.number)
 
     def objects(self, kind: str) -> list[Memory]:
-        """Return the other objects of a kind, in the order of their calls."""
-        every = {id(each): each for each in (*self.addressed, *self.handles.values()) if each.kind == kind}
+        """Return the other objects of a kind, in the order of their calls: a destroyed pool, until it is empty."""
+        pools = (each.pool for each in self.addressed if each.pool)
+        every = {id(each): each for each in (*self.addressed, *self.handles.values(), *pools) if each.kind == kind}
         return sorted(every.values(), key=lambda each: each.call.number)
 
     def apply(self, call: TracedCall, time: float) -> None:
@@ -299,13 +302,18 @@ class ProcessMemory:
 
     @_effect("mem_alloc_async", "mem_alloc_from_pool_async")
     def _alloc_async(self, call: TracedCall) -> None:
-        pool = self.handles.get(("pools", call.arguments.get("pool", 0)))
-        if not pool:
-            location = self.current(call)
-            default = next((each for each in self.objects("pools") if each.details.get("default") == location), None)
-            pool = default or self._new(call, "pools", location, details={"default": location})
-            self.handles["pools", call.arguments.get("pool", -1 - int(location[3:]))] = pool
+        location = self.current(call)
+        set_pool = self._set_pools.get(location, -1 - int(location[3:]))
+        pool = self._pool_numbered(call.arguments.get("pool", set_pool), location, call)
         self._allocate(call, "allocations", pool.location, call.arguments["size"]).pool = pool
+
+    def _pool_numbered(self, number: int, location: str, call: TracedCall) -> Memory:
+        """Return a pool, which is the default one of a GPU if no call has made it."""
+        if ("pools", number) not in self.handles:
+            default = next((each for each in self.objects("pools") if each.details.get("default") == location), None)
+            default = default or self._new(call, "pools", location, details={"default": location})
+            self.handles["pools", number] = default
+        return self.handles["pools", number]
 
     @_effect("mem_free", "mem_free_async", "mem_free_host", "mem_host_unregister", "ipc_close_mem_handle")
     def _free(self, call: TracedCall) -> None:
@@ -340,9 +348,11 @@ class ProcessMemory:
 
     @_effect("device_get_default_mem_pool", "device_get_mem_pool")
     def _default_pool(self, call: TracedCall) -> None:
-        location = self.gpu(call.arguments["device"])
-        pool = self._new(call, "pools", location, details={"default": location})
-        self.handles.setdefault(("pools", call.result), pool)
+        self._pool_numbered(call.result, self.gpu(call.arguments["device"]), call)
+
+    @_effect("device_set_mem_pool")
+    def _set_pool(self, call: TracedCall) -> None:
+        self._set_pools[self.gpu(call.arguments["device"])] = call.arguments["pool"]
 
     @_effect("mem_pool_set_attribute")
     def _pool_attribute(self, call: TracedCall) -> None:

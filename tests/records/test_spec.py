@@ -97,6 +97,40 @@ def test_a_range_that_lost_its_memory_and_got_some_again_has_a_state() -> None:
     assert "states:\n  asleep: {drop: [range-2]}" in spec_of(calls.moment(), "s")
 
 
+def test_allocations_of_a_destroyed_pool_are_in_the_spec_with_it() -> None:
+    """The driver keeps the pool until they are freed."""
+    calls = Calls()
+    calls.call("mem_pool_create", {"properties": {"location": "gpu1", "handles": [], "max_size": 0}}, result=5)
+    calls.call("mem_alloc_from_pool_async", {"size": 2 << 20, "pool": 5, "stream": 0}, result=1 << 40)
+    calls.call("mem_pool_destroy", {"pool": 5})
+    text = spec_of(calls.moment(at="end"), "pool")
+    assert "pool: {location: gpu1}" in text
+    assert "allocation: {pool: pool, size: 2MiB}" in text
+    calls.call("mem_free_async", {"address": 1 << 40, "stream": 0})
+    assert "pool" not in spec_of(calls.moment(at="end"), "none")
+
+
+def test_allocations_without_a_pool_are_of_the_one_that_the_program_has_set() -> None:
+    calls = Calls()
+    calls.call("device_get_default_mem_pool", {"device": 0}, result=4, device=0)
+    properties = {"location": "gpu0", "handles": ["fd"], "max_size": 0}
+    calls.call("mem_pool_create", {"properties": properties}, result=5, device=0)
+    calls.call("device_set_mem_pool", {"device": 0, "pool": 5}, device=0)
+    calls.call("mem_alloc_async", {"size": 2 << 20, "stream": 0}, result=1 << 40, device=0)
+    text = spec_of(calls.moment(), "set")
+    assert "pool-2: {location: gpu0, handles: fd}" in text
+    assert "allocation: {pool: pool-2, size: 2MiB}" in text
+
+
+def test_a_default_pool_is_one_whichever_call_names_it_first() -> None:
+    calls = Calls()
+    calls.call("mem_alloc_async", {"size": 2 << 20, "stream": 0}, result=1 << 40, device=0)
+    calls.call("device_get_default_mem_pool", {"device": 0}, result=4, device=0)
+    calls.call("mem_alloc_from_pool_async", {"size": 2 << 20, "pool": 4, "stream": 0}, result=1 << 41, device=0)
+    text = spec_of(calls.moment(), "default")
+    assert "pools:\n  pool: {location: gpu0}\n\nallocations:\n  allocation: {pool: pool, size: 2MiB, count: 2}" in text
+
+
 def test_what_a_spec_cannot_say_is_a_comment(tmp_path: Path) -> None:
     calls = Calls()
     calls.call("mem_host_register", {"address": 1 << 30, "size": 4096, "flags": 0})
