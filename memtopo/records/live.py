@@ -202,7 +202,7 @@ class ProcessMemory:
 
     @_effect("mem_retain_allocation_handle")
     def _retain(self, call: TracedCall) -> None:
-        if mapped := self.mapped.around(call.arguments["address"]):
+        if mapped := self.mapped.at(call.arguments["address"]):
             mapped.chunk.references += 1
             self.handles.setdefault(("chunks", call.result), mapped.chunk)
 
@@ -226,7 +226,7 @@ class ProcessMemory:
         chunk.size, chunk.mappings = chunk.size or call.arguments["size"], chunk.mappings + 1
         self.mapped.add(call.arguments["address"], Mapped(call.arguments["address"], call.arguments["size"], chunk, {}))
         self._bytes_mapped += call.arguments["size"]
-        held = self.ranges.around(call.arguments["address"])
+        held = self.ranges.at(call.arguments["address"])
         if held and held.call.number in self._emptied:
             self.slept.add(held.call.number)
 
@@ -238,7 +238,7 @@ class ProcessMemory:
             self._grants -= len(each.grants)
             each.chunk.mappings -= 1
             self._remove_unused(each.chunk)
-        held = self.ranges.around(call.arguments["address"])
+        held = self.ranges.at(call.arguments["address"])
         if held and not self.mapped.within(held.address, held.size):
             self._emptied.add(held.call.number)
 
@@ -264,7 +264,7 @@ class ProcessMemory:
 
     @_effect("mem_get_handle_for_address_range")
     def _export_addresses(self, call: TracedCall) -> None:
-        if mapped := self.mapped.around(call.arguments["address"]):
+        if mapped := self.mapped.at(call.arguments["address"]):
             self.exports.append(Exported(mapped.chunk, "dmabuf", None, self._time))
 
     # Memory with an address
@@ -321,7 +321,7 @@ class ProcessMemory:
 
     @_effect("mem_advise")
     def _advise(self, call: TracedCall) -> None:
-        memory = self.addressed.around(call.arguments["address"])
+        memory = self.addressed.at(call.arguments["address"])
         if not memory or memory.kind != "managed":
             return
         if _is(call.arguments["advice"], Advice.SET_READ_MOSTLY):
@@ -333,7 +333,7 @@ class ProcessMemory:
 
     @_effect("mem_prefetch_async")
     def _prefetch(self, call: TracedCall) -> None:
-        memory = self.addressed.around(call.arguments["address"])
+        memory = self.addressed.at(call.arguments["address"])
         if memory and memory.kind == "managed":
             memory.details["prefetch"] = self.place(call.arguments["location"])
 
@@ -379,7 +379,7 @@ class ProcessMemory:
 
     @_effect("mem_pool_export_pointer")
     def _export_pointer(self, call: TracedCall) -> None:
-        if memory := self.addressed.around(call.arguments["address"]):
+        if memory := self.addressed.at(call.arguments["address"]):
             self.exports.append(Exported(memory, "fd", _token(call.result), self._time))
 
     # Legacy IPC, events and external memory
@@ -391,7 +391,7 @@ class ProcessMemory:
 
     @_effect("ipc_get_mem_handle")
     def _export_buffer(self, call: TracedCall) -> None:
-        if memory := self.addressed.around(call.arguments["address"]):
+        if memory := self.addressed.at(call.arguments["address"]):
             self.exports.append(Exported(memory, "ipc", _token(call.result), self._time))
 
     @_effect("ipc_open_mem_handle")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from memtopo.plans.trace import TracedCall
 
@@ -76,7 +76,12 @@ class Exported:
     time: float
 
 
-_T = TypeVar("_T")
+class _Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+_T = TypeVar("_T", bound=_Sized)
 
 
 class AddressTable(Generic[_T]):
@@ -120,3 +125,9 @@ class AddressTable(Generic[_T]):
         """Return the last object that begins at an address or before it."""
         index = bisect_right(self._starts, address) - 1
         return self._at[self._starts[index]] if index >= 0 else None
+
+    def at(self, address: int) -> _T | None:
+        """Return the object that has an address; one of unknown size, which is 0, has its first address alone."""
+        found = self.around(address)
+        index = bisect_right(self._starts, address) - 1
+        return found if found and address - self._starts[index] < max(found.size, 1) else None

@@ -227,7 +227,7 @@ def _made(process: ProcessMemory, call: TracedCall) -> Memory | None:
     if not isinstance(call.result, int):
         return None
     kind = IMPORTS[call.method]
-    return process.handles.get((kind, call.result)) if kind else process.addressed.around(call.result)
+    return process.handles.get((kind, call.result)) if kind else process.addressed.at(call.result)
 
 
 def _paired(

@@ -57,3 +57,18 @@ def test_a_context_of_a_program_ends_with_its_memory_unless_the_gpu_has_another_
     for each in (calls, retained):
         each.call("ctx_destroy", {"context": 2})
     assert (held(calls), held(retained)) == ({}, {"gpu0": 1})
+
+
+def test_an_address_behind_memory_is_none_of_it() -> None:
+    """A record that begins late has not made all that its calls name."""
+    calls = Calls()
+    calls.call("mem_alloc", {"size": MIB}, result=1 << 40, device=0)
+    base = calls.reserve(4)
+    calls.map(base, 0, calls.create(2, "gpu0"), 2)
+    for address in (1 << 40, (1 << 40) + MIB):
+        calls.call("ipc_get_mem_handle", {"address": address}, result=f"handle:{address}")
+    for address in (base, base + 2 * MIB):
+        calls.call("mem_retain_allocation_handle", {"address": address}, result=address)
+    (process,) = calls.moment(at=END).processes
+    assert [each.token for each in process.exports] == [f"handle:{1 << 40}"]
+    assert [each.references for each in process.chunks()] == [2]
