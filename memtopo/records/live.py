@@ -270,9 +270,13 @@ class ProcessMemory:
     # Memory with an address
 
     def _allocate(self, call: TracedCall, kind: str, location: str, size: int, **details: Any) -> Memory:
-        self._remove(self.addressed.pop(call.result))  # which was freed by a call that the record does not have
-        memory = self._new(call, kind, location, size, details=details, address=call.result)
-        self.addressed.add(call.result, memory)
+        return self._placed(self._new(call, kind, location, size, details=details, address=call.result))
+
+    def _placed(self, memory: Memory) -> Memory:
+        """Put memory at its address, in place of what was freed there by a call that the record does not have."""
+        address: Any = memory.address
+        self._remove(self.addressed.pop(address))
+        self.addressed.add(address, memory)
         return memory
 
     @_effect("mem_alloc", "mem_alloc_pitch")
@@ -298,7 +302,7 @@ class ProcessMemory:
     @_effect("mem_host_register")
     def _register(self, call: TracedCall) -> None:
         address = call.arguments["address"]
-        self.addressed.add(address, self._new(call, "registered", "host", call.arguments["size"], address=address))
+        self._placed(self._new(call, "registered", "host", call.arguments["size"], address=address))
 
     @_effect("mem_alloc_async", "mem_alloc_from_pool_async")
     def _alloc_async(self, call: TracedCall) -> None:
@@ -385,9 +389,7 @@ class ProcessMemory:
     # Legacy IPC, events and external memory
 
     def _open(self, call: TracedCall, kind: str, handle: Any) -> Memory:
-        memory = self._new(call, kind, "", address=call.result, imported=True, token=_token(handle))
-        self.addressed.add(call.result, memory)
-        return memory
+        return self._placed(self._new(call, kind, "", address=call.result, imported=True, token=_token(handle)))
 
     @_effect("ipc_get_mem_handle")
     def _export_buffer(self, call: TracedCall) -> None:

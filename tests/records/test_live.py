@@ -72,3 +72,15 @@ def test_an_address_behind_memory_is_none_of_it() -> None:
     (process,) = calls.moment(at=END).processes
     assert [each.token for each in process.exports] == [f"handle:{1 << 40}"]
     assert [each.references for each in process.chunks()] == [2]
+
+
+def test_memory_is_no_longer_counted_where_other_memory_begins() -> None:
+    """It was freed by a call that the record does not have."""
+    calls = Calls()
+    for address in (1 << 40, 1 << 41, 1 << 42):
+        calls.call("mem_host_alloc", {"size": MIB, "flags": 0}, result=address, device=0)
+    assert held(calls) == {"host": 3}
+    calls.call("mem_alloc", {"size": MIB}, result=1 << 40, device=0)
+    calls.call("mem_host_register", {"address": 1 << 41, "size": MIB, "flags": 0}, device=0)
+    calls.call("ipc_open_mem_handle", {"handle": "handle:1", "flags": 1}, result=1 << 42, device=0)
+    assert held(calls) == {"gpu0": 1}
