@@ -11,7 +11,7 @@ from memtopo.common.errors import Exit, MemtopoError
 from memtopo.driver.functions import FUNCTIONS, OBJECTS, function
 from memtopo.driver.recorder import DriverCall
 from memtopo.plans.trace import TracedCall
-from memtopo.records.arguments import argument
+from memtopo.records.arguments import argument, arguments_of
 from memtopo.records.player import DEFAULT_POOL, IMPORTS, LEFT_OUT, as_protocol
 from memtopo.records.record import Record
 
@@ -63,12 +63,16 @@ class _Calls:
         for call in calls:
             if call.error is not None and call is not last:
                 continue
-            if call.method in DEFAULT_POOL:
-                yield from self._default_pool(call)
-            elif call.method == "mem_alloc_async":
-                yield from self._from_default_pool(call)
-            elif self._is_kept(call):
-                yield from self._with_context(call)
+            with arguments_of(call):
+                yield from self._of_call(call)
+
+    def _of_call(self, call: TracedCall) -> Iterator[DriverCall]:
+        if call.method in DEFAULT_POOL:
+            yield from self._default_pool(call)
+        elif call.method == "mem_alloc_async":
+            yield from self._from_default_pool(call)
+        elif self._is_kept(call):
+            yield from self._with_context(call)
 
     def _is_kept(self, call: TracedCall) -> bool:
         """Return whether a program makes a call: not a query, nor the release of what a query has retained."""

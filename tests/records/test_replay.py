@@ -26,6 +26,7 @@ from memtopo.records.record import Record, read_record
 from memtopo.records.replay import Replay, replay
 from tests.cli.conftest import InlineRunner
 from tests.helpers.program_calls import comparable, compile_program, make_library, run_programs
+from tests.helpers.records import Calls
 from tests.helpers.samples import sampled
 from tests.helpers.specs import EVERY_SPEC, PLANNED_ONLY, ROOT
 
@@ -229,3 +230,22 @@ def test_the_program_of_a_difference_ends_with_its_call(run_inline: InlineRunner
     assert build.rstrip().splitlines()[-1].strip().startswith("CHECK(cuMemAddressFree(range_made")
     assert "cuMemAddressFree: CUDA_ERROR" in found.err
     assert run_inline("replay", trace, "--as", "c", "--json", "--machine", "h200x4").status == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "result"),
+    [
+        ("mem_retain_allocation_handle", {"address": 1}, []),
+        ("mem_release", {}, None),
+        ("device_get_mem_pool", {}, 1),
+        ("mem_alloc_pitch", {}, 1),
+    ],
+)
+def test_no_program_is_made_of_damaged_calls(
+    tmp_path: Path, method: str, arguments: dict[str, Any], result: object
+) -> None:
+    calls = Calls()
+    calls.call(method, arguments, result=result)
+    record = read_record([calls.write(tmp_path / "r.jsonl")])
+    with pytest.raises(UsageError, match="call 1 of the record does not have the arguments of"):
+        program_calls(record, 0, None)
