@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from memtopo.language import Document, read_text
-from memtopo.records.entries import WORD, ProcessSpec, declare_memory, range_groups, unused
+from memtopo.records.entries import ProcessSpec, declare_memory, range_groups, unused, word
 from memtopo.records.live import ProcessMemory
 from memtopo.records.mappings import declare_mappings, declare_states
 from memtopo.records.pairing import declare_exports, declare_imports, exporters
@@ -54,7 +54,7 @@ def _labels(processes: Sequence[ProcessMemory]) -> list[str]:
     """Names of processes: those of the record; `p0`, `p1` and so on for process ids."""
     found: list[str] = []
     for index, each in enumerate(processes):
-        label = WORD.sub("-", each.name).strip("-")
+        label = word(each.name)
         found.append(unused(found, label if label[:1].isalpha() else f"p{index}"))
     return found
 
@@ -65,7 +65,7 @@ def _text(found: Moment, name: str, specs: Sequence[ProcessSpec]) -> Iterator[st
         for note in each.notes:
             yield f"# {f'{each.name}: ' if len(specs) > 1 else ''}{note}"
     yield "memtopo: 1"
-    yield f"name: {WORD.sub('-', name).strip('-') or 'recorded'}"
+    yield f"name: {word(name) or 'recorded'}"
     if len(specs) == 1:
         yield from _sections(specs[0], "")
     elif specs:

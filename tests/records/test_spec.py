@@ -180,6 +180,19 @@ def test_processes_whose_names_are_one_in_a_spec_get_numbers() -> None:
     assert "asleep" in text.partition("  a-b-2:")[2].partition("  a-b-3:")[0]
 
 
+def test_names_of_a_record_that_are_too_long_for_a_spec_are_cut(run_inline: InlineRunner, tmp_path: Path) -> None:
+    """Those of a library, and of a process."""
+    processes = [Calls("x" * 300), Calls("x" * 300)]
+    for each in processes:
+        for address, size in ((1 << 40, 2), (1 << 41, 4)):
+            stack = (f"lib{'a' * 300}.so:make",)
+            each.call("mem_alloc", {"size": size << 20}, result=address, device=0, stack=stack)
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(spec_of(processes[0].moment(processes[1]), "n" * 300))
+    checked = run_inline("validate", spec, "--machine", "h200x2")
+    assert checked.status == 0, checked.out
+
+
 def test_exports_of_any_parts_of_an_entry_get_names() -> None:
     exporter, importer = Calls("a"), Calls("b")
     chunks = [exporter.create(2, "gpu0", handles=["fd", "fabric"]) for _ in range(4)]
