@@ -33,6 +33,11 @@ Place = Callable[[int], int]
 _LONGEST = 300
 
 
+def places(gpus: Sequence[int]) -> Place:
+    """Return the ordinals of GPUs by those of a process that sees `gpus`; others are as they are."""
+    return lambda ordinal: gpus[ordinal] if 0 <= ordinal < len(gpus) else ordinal
+
+
 @contextmanager
 def arguments_of(call: TracedCall, process: str = "") -> Iterator[None]:
     """Raise `UsageError`, which names the call, if its arguments are not those of its function."""

@@ -11,7 +11,7 @@ from typing import Any
 from memtopo.driver.functions import CONSTANTS
 from memtopo.driver.types import Advice, HandleType, HostFlags, MemAttach, PoolAttribute
 from memtopo.plans.trace import TracedCall, TraceHead
-from memtopo.records.arguments import argument, arguments_of, location
+from memtopo.records.arguments import argument, arguments_of, location, places
 from memtopo.records.objects import AddressTable, Exported, Mapped, Memory, Reservation
 
 _Effect = Callable[["ProcessMemory", TracedCall], None]
@@ -36,7 +36,7 @@ class ProcessMemory:
     """
 
     def __init__(self, head: TraceHead, gpus: Sequence[int] = ()) -> None:
-        self.head, self.name, self._gpus = head, head.process, gpus
+        self.head, self.name, self._ordinal = head, head.process, places(gpus)
         self.ranges: AddressTable[Reservation] = AddressTable()
         self.mapped: AddressTable[Mapped] = AddressTable()
         self.addressed: AddressTable[Memory] = AddressTable()
@@ -93,9 +93,6 @@ class ProcessMemory:
     def place(self, text: str) -> str:
         """Return a location with the ordinal of the record. Raises `ValueError` for a text that is none."""
         return str(location(text, self._ordinal))
-
-    def _ordinal(self, ordinal: int) -> int:
-        return self._gpus[ordinal] if 0 <= ordinal < len(self._gpus) else ordinal
 
     def _grants_of(self, call: TracedCall) -> dict[str, str]:
         """Access by location; a capture has a text in place of grants that are too many for a line."""

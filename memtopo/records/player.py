@@ -19,7 +19,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import DriverError, PoolProperties, gpu
 from memtopo.driver.wrappers import METHODS, defaults, parameters
 from memtopo.plans.trace import TracedCall
-from memtopo.records.arguments import argument, arguments_of
+from memtopo.records.arguments import argument, arguments_of, places
 from memtopo.records.objects import AddressTable
 
 LEFT_OUT = {
@@ -101,7 +101,7 @@ class Player:
     """Player of the calls of one process. `gpus` are the driver's ordinals by those of the process."""
 
     def __init__(self, driver: KernelDriver, gpus: Sequence[int] = ()) -> None:
-        self._driver, self._gpus = driver, gpus
+        self._driver, self._place = driver, places(gpus)
         self._numbered: dict[tuple[str, int], int] = {}
         self._placed: AddressTable[_Placed] = AddressTable()
         self._contexts: dict[int, int] = {}
@@ -214,9 +214,6 @@ class Player:
             return argument(method, name, value, self._place)
         except (ValueError, KeyError, TypeError) as error:
             raise LeftOut(f"memtopo's protocol does not have it with {name}={value!r}") from error
-
-    def _place(self, ordinal: int) -> int:
-        return self._gpus[ordinal] if 0 <= ordinal < len(self._gpus) else ordinal
 
     def _object(self, kind: str, number: int) -> int:
         if kind == "stream" and 0 <= number <= 2:  # noqa: PLR2004 stream 0, and by name the legacy one and a thread's own
