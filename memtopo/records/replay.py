@@ -20,7 +20,7 @@ from memtopo.records.objects import Exported, Memory
 from memtopo.records.pairing import likely_export
 from memtopo.records.player import IMPORTS, Played, Player
 from memtopo.records.record import MARK, Record, RecordedCall
-from memtopo.records.replay_process import PlayerProcess
+from memtopo.records.replay_process import PROCESS_ENDED, TIMEOUT, PlayerProcess
 
 MOST_PROCESSES = 256
 
@@ -86,7 +86,8 @@ def replay(record: Record, target: Target) -> Replay:
                 left_out[each.call.call, played.left_out] += 1
                 continue
             made += 1
-            if (played.error is None) != (each.call.error is None):
+            ended = played.error in (TIMEOUT, PROCESS_ENDED)
+            if ended or (played.error is None) != (each.call.error is None):
                 difference = ReplayDifference(each.call, played.error, played.reason, _before(record, index))
                 break
             if played.error != each.call.error:
