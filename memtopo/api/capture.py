@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from memtopo.driver.trace_files import create_record
-from memtopo.native.injection import Stacks, start_capture, stop_capture, write_mark
+from memtopo.native.injection import Stacks, require_no_capture, start_capture, stop_capture, write_mark
 from memtopo.plans.trace import TracedCall, TraceFile, read_traces
 
 
@@ -51,6 +51,7 @@ def capturing(
     Raises `NotCaptured` if CUPTI is absent, taken by a profiler or forbidden, or Python gives no stacks; `Unavailable`
     without a driver; `UsageError` for a file that is no trace, or if this process is captured already; `NotWritten`.
     """
+    require_no_capture()  # whose record may be this file
     folder = tempfile.mkdtemp(prefix="memtopo-") if file is None else None
     record = Capture(Path(folder, "capture.jsonl") if folder else Path(file or "").absolute(), folder)
     create_record(record.file)

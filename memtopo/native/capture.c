@@ -293,6 +293,8 @@ enum { NO_DRIVER = -1, NO_CUPTI = -2, NO_FILE = -3, NO_PYTHON = -4, NO_CALLS = -
 
 static void describe(char *message, size_t room, const char *text) { snprintf(message, room, "%s", text ? text : ""); }
 
+int memtopo_capture_runs(void) { return subscriber != NULL; }
+
 /* Record this process from now on, in a file that exists. */
 int memtopo_capture_start(const char *path, const char *cupti_path, const char *stack_kind, const char *version, char *message, size_t room) {
     struct rlimit limit;

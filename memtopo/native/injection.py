@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from memtopo.common.errors import Exit, MemtopoError, Unavailable, UsageError
+from memtopo.common.errors import Exit, MemtopoError, NotWritten, Unavailable, UsageError
 from memtopo.common.processes import python_command
 from memtopo.common.version import __version__
 from memtopo.native import CAPTURE, loaded
@@ -218,6 +218,7 @@ _REFUSALS: Mapping[int, tuple[type[MemtopoError], str, str | None]] = {
     _NO_DRIVER: (Unavailable, "no NVIDIA driver is installed here: {message}", _ON_GPU),
     _NO_INIT: (Unavailable, "the driver cannot be used here: {message}", "'memtopo probe' says more"),
     _NO_CUPTI: (_NotLoaded, "CUPTI ({cupti}) cannot be loaded: {message}", _OF_WHEELS),
+    _NO_FILE: (NotWritten, "the record cannot be written: {message}", None),
     _NO_PYTHON: (NotCaptured, f"this Python {_NO_STACKS}", _WITH_STACKS),
     _NO_CALLS: (NotCaptured, "CUPTI ({cupti}) knows none of the driver's calls", _ANOTHER),
     _RUNNING: (UsageError, "a capture of this process runs already", None),
@@ -232,6 +233,12 @@ _OTHER = NotCaptured, "CUPTI ({cupti}) refuses to be subscribed to: error {resul
 def _refusal(result: int, message: str, cupti: str) -> MemtopoError:
     kind, text, hint = _REFUSALS.get(result, _OTHER)
     return kind(text.format(result=result, message=message, cupti=cupti).strip(), hint=hint)
+
+
+def require_no_capture() -> None:
+    """Raise `UsageError` if this process is recorded, and `NoLibrary`."""
+    if loaded(CAPTURE).memtopo_capture_runs():
+        raise _refusal(_RUNNING, "", "")
 
 
 def start_capture(record: str, cupti: str | None, stacks: Stacks) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from functools import cache
 from typing import Any, get_type_hints
 
+from memtopo.common.errors import UsageError
+from memtopo.common.text import printable
+from memtopo.common.units import shorten
 from memtopo.driver.functions import CONSTANTS, PLAIN_FLAGS
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import (
@@ -21,9 +25,28 @@ from memtopo.driver.types import (
     Properties,
     gpu,
 )
+from memtopo.plans.trace import TracedCall
 
 Place = Callable[[int], int]
 """Ordinal of a GPU by that of the process in the record."""
+
+_LONGEST = 300
+
+
+def places(gpus: Sequence[int]) -> Place:
+    """Return the ordinals of GPUs by those of a process that sees `gpus`; others are as they are."""
+    return lambda ordinal: gpus[ordinal] if 0 <= ordinal < len(gpus) else ordinal
+
+
+@contextmanager
+def arguments_of(call: TracedCall, process: str = "") -> Iterator[None]:
+    """Raise `UsageError`, which names the call, if its arguments are not those of its function."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        where = f"call {call.number} of the record{f', of process {process},' if process else ''}"
+        message = f"{where} does not have the arguments of {call.call}: {call.arguments}"
+        raise UsageError(shorten(printable(message), _LONGEST)) from error
 
 
 def argument(method: str, name: str, value: Any, place: Place) -> Any:
@@ -66,8 +89,10 @@ def _properties(value: Mapping[str, Any], place: Place) -> Properties:
 
 
 def _pool_properties(value: Mapping[str, Any], place: Place) -> PoolProperties:
-    handles = _handles(value.get("handles", ()))
-    return PoolProperties(location(value["location"], place), handles, value.get("max_size", 0))
+    handles, most = _handles(value.get("handles", ())), value.get("max_size", 0)
+    if not isinstance(most, int):
+        raise ValueError(f"max_size is {most!r}")  # noqa: TRY004 a value of a record
+    return PoolProperties(location(value["location"], place), handles, most)
 
 
 def _grants(value: Sequence[Mapping[str, Any]], place: Place) -> tuple[Grant, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import Any
 
 from memtopo.common.units import exact, rounded
@@ -20,14 +21,28 @@ NOUNS = {
 }  # fmt: skip
 """Names of entries by their section, where the record has no source of the memory; of exports, what they export."""
 
-WORD = re.compile(r"[^A-Za-z0-9_-]+")
+_OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 """What a name of a spec cannot have."""
+
+_LONGEST = 100
+"""Characters of a name, which may get more of them: a spec has names of 128."""
 
 _NO_SPEC = {
     "registered": "registered memory of the program itself, for which a spec names the file that it is in",
     "external": "memory of another API, for which a spec names the producer",
     "multicast": "a multicast object, whose team and binds the record does not tell apart",
 }
+
+
+def word(text: str) -> str:
+    """Return a text with the characters that a name of a spec may have."""
+    return _OTHER.sub("-", text)[:_LONGEST].strip("-")
+
+
+def unused(taken: Container[str], *wanted: str) -> str:
+    """Return the first of several names that is not taken, or the last of them with a number."""
+    numbered = (f"{wanted[-1]}-{number}" for number in count(2))
+    return next(each for each in chain(wanted, numbered) if each not in taken)
 
 
 @dataclass(slots=True)
@@ -79,10 +94,12 @@ class ProcessSpec:
 
     def name_for(self, wanted: str) -> str:
         """A name of the process that no entry has yet."""
-        plain = WORD.sub("-", wanted).strip("-") or "entry"
-        plain = plain if plain[0].isalpha() else f"m{plain}"
-        self._names[plain] += 1
-        return plain if self._names[plain] == 1 else self.name_for(f"{plain}-{self._names[plain]}")
+        plain = word(wanted) or "entry"
+        return self._numbered(plain if plain[0].isalpha() else f"m{plain}")
+
+    def _numbered(self, name: str) -> str:
+        self._names[name] += 1
+        return name if self._names[name] == 1 else self._numbered(f"{name}-{self._names[name]}")
 
     def add(self, section: str, name: str, fields: Any) -> None:
         """Add an entry to a section."""

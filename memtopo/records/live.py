@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from memtopo.common.errors import UsageError
 from memtopo.driver.functions import CONSTANTS
 from memtopo.driver.types import Advice, HandleType, HostFlags, MemAttach, PoolAttribute
 from memtopo.plans.trace import TracedCall, TraceHead
+from memtopo.records.arguments import argument, arguments_of, location, places
 from memtopo.records.objects import AddressTable, Exported, Mapped, Memory, Reservation
 
 _Effect = Callable[["ProcessMemory", TracedCall], None]
@@ -36,7 +36,7 @@ class ProcessMemory:
     """
 
     def __init__(self, head: TraceHead, gpus: Sequence[int] = ()) -> None:
-        self.head, self.name, self._gpus = head, head.process, gpus
+        self.head, self.name, self._ordinal = head, head.process, places(gpus)
         self.ranges: AddressTable[Reservation] = AddressTable()
         self.mapped: AddressTable[Mapped] = AddressTable()
         self.addressed: AddressTable[Memory] = AddressTable()
@@ -48,6 +48,10 @@ class ProcessMemory:
         """Numbers of the calls that reserved ranges which were without memory and got some again."""
         self._emptied: set[int] = set()
         self._contexts: dict[int, int] = {}
+        self._set_pools: dict[str, int] = {}
+        """Pools that the program has set in place of the default ones, by GPU."""
+        self._created: dict[int, int] = {}
+        """GPUs of contexts that are no primary ones."""
         self._current: list[int] = []
         self.memory: dict[str, int] = {}
         """Bytes of memory by location."""
@@ -67,8 +71,9 @@ class ProcessMemory:
         yield from sorted(found.values(), key=lambda each: each.call.number)
 
     def objects(self, kind: str) -> list[Memory]:
-        """Return the other objects of a kind, in the order of their calls."""
-        every = {id(each): each for each in (*self.addressed, *self.handles.values()) if each.kind == kind}
+        """Return the other objects of a kind, in the order of their calls: a destroyed pool, until it is empty."""
+        pools = (each.pool for each in self.addressed if each.pool)
+        every = {id(each): each for each in (*self.addressed, *self.handles.values(), *pools) if each.kind == kind}
         return sorted(every.values(), key=lambda each: each.call.number)
 
     def apply(self, call: TracedCall, time: float) -> None:
@@ -77,20 +82,24 @@ class ProcessMemory:
         if not effect or call.error is not None or call.seconds is None:
             return
         self._time = time
-        try:
+        with arguments_of(call, self.name):
             _require_numbers(call)
             effect(self, call)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            where = f"call {call.number} of the record{f', of process {self.name}' if self.name else ''},"
-            raise UsageError(f"{where} does not have the arguments of {call.call}: {call.arguments}") from error
 
     def gpu(self, ordinal: int) -> str:
         """Name of a GPU of the record by the ordinal of the process."""
-        return f"gpu{self._gpus[ordinal] if 0 <= ordinal < len(self._gpus) else ordinal}"
+        return f"gpu{self._ordinal(ordinal)}"
 
-    def place(self, location: str) -> str:
-        """Return a location with the ordinal of the record."""
-        return self.gpu(int(location[3:])) if location[:3] == "gpu" and location[3:].isdecimal() else location
+    def place(self, text: str) -> str:
+        """Return a location with the ordinal of the record. Raises `ValueError` for a text that is none."""
+        return str(location(text, self._ordinal))
+
+    def _grants_of(self, call: TracedCall) -> dict[str, str]:
+        """Access by location; a capture has a text in place of grants that are too many for a line."""
+        grants = [each for each in call.arguments["grants"] if isinstance(each, dict)]
+        if not all(isinstance(each["access"], str) for each in grants):
+            raise ValueError(grants)
+        return {self.place(each["location"]): each["access"] for each in grants}
 
     def current(self, call: TracedCall) -> str:
         """Location of the context that is current at a call."""
@@ -100,7 +109,7 @@ class ProcessMemory:
 
     def _new(self, call: TracedCall, kind: str, location: str, size: int = 0, **more: Any) -> Memory:
         """An object that a call made; its memory is counted."""
-        memory = Memory(kind, self.name, location, size, call, self._time, **more)
+        memory = Memory(kind, self.name, location, size, call, self._time, context=self.current(call), **more)
         if memory.physical:
             self.memory[location] = self.memory.get(location, 0) + memory.physical
         return memory
@@ -115,6 +124,35 @@ class ProcessMemory:
     def _retain_context(self, call: TracedCall) -> None:
         if isinstance(call.result, int):
             self._contexts[call.result] = call.arguments["device"]
+
+    @_effect("device_primary_ctx_reset")
+    def _reset_context(self, call: TracedCall) -> None:
+        self._end_context(call.arguments["device"])
+
+    @_effect("ctx_create")
+    def _create_context(self, call: TracedCall) -> None:
+        self._created[call.result] = call.arguments["device"]
+
+    @_effect("ctx_destroy")
+    def _destroy_context(self, call: TracedCall) -> None:
+        device = self._created.pop(call.arguments["context"], None)
+        if device is not None and device not in self._contexts.values():
+            self._end_context(device)
+
+    def _end_context(self, device: int) -> None:
+        """Free what ends with the context of a GPU, unless it may be of another context there.
+
+        Chunks and pools are of the process. A release of a primary context tells nothing: the CUDA runtime retains it
+        by no call of the record.
+        """
+        if device in self._created.values():
+            return
+        for address, each in self.addressed.items():
+            if each.context == self.gpu(device) and each.kind != "allocations":
+                self._remove(self.addressed.pop(address))
+        for key, each in [*self.handles.items()]:
+            if each.context == self.gpu(device) and each.kind in ("events", "external"):
+                del self.handles[key]
 
     @_effect("ctx_push_current")
     def _push(self, call: TracedCall) -> None:
@@ -139,9 +177,9 @@ class ProcessMemory:
 
     @_effect("mem_create")
     def _create(self, call: TracedCall) -> None:
-        properties = call.arguments["properties"]
-        location = self.place(properties["location"])
-        chunk = self._new(call, "chunks", location, call.arguments["size"], details=dict(properties))
+        details = dict(call.arguments["properties"])
+        properties = argument("mem_create", "properties", details, self._ordinal)
+        chunk = self._new(call, "chunks", str(properties.location), call.arguments["size"], details=details)
         self.handles["chunks", call.result] = chunk
 
     @_effect("multicast_create")
@@ -155,12 +193,13 @@ class ProcessMemory:
             found.references += 1
             return
         chunk = self._new(call, "chunks", "", imported=True, token=_token(call.arguments["shared"]))
-        chunk.location = self.place(call.arguments.get("location", ""))
+        if "location" in call.arguments:
+            chunk.location = self.place(call.arguments["location"])
         self.handles["chunks", call.result] = chunk
 
     @_effect("mem_retain_allocation_handle")
     def _retain(self, call: TracedCall) -> None:
-        if mapped := self.mapped.around(call.arguments["address"]):
+        if mapped := self.mapped.at(call.arguments["address"]):
             mapped.chunk.references += 1
             self.handles.setdefault(("chunks", call.result), mapped.chunk)
 
@@ -184,7 +223,7 @@ class ProcessMemory:
         chunk.size, chunk.mappings = chunk.size or call.arguments["size"], chunk.mappings + 1
         self.mapped.add(call.arguments["address"], Mapped(call.arguments["address"], call.arguments["size"], chunk, {}))
         self._bytes_mapped += call.arguments["size"]
-        held = self.ranges.around(call.arguments["address"])
+        held = self.ranges.at(call.arguments["address"])
         if held and held.call.number in self._emptied:
             self.slept.add(held.call.number)
 
@@ -196,15 +235,13 @@ class ProcessMemory:
             self._grants -= len(each.grants)
             each.chunk.mappings -= 1
             self._remove_unused(each.chunk)
-        held = self.ranges.around(call.arguments["address"])
+        held = self.ranges.at(call.arguments["address"])
         if held and not self.mapped.within(held.address, held.size):
             self._emptied.add(held.call.number)
 
     @_effect("mem_set_access")
     def _grant(self, call: TracedCall) -> None:
-        grants = {
-            self.place(each["location"]): each["access"] for each in call.arguments["grants"] if isinstance(each, dict)
-        }
+        grants = self._grants_of(call)
         for each in self.mapped.within(call.arguments["address"], call.arguments["size"]):
             before = len(each.grants)
             each.grants = {at: word for at, word in {**each.grants, **grants}.items() if word != "none"}
@@ -224,15 +261,19 @@ class ProcessMemory:
 
     @_effect("mem_get_handle_for_address_range")
     def _export_addresses(self, call: TracedCall) -> None:
-        if mapped := self.mapped.around(call.arguments["address"]):
+        if mapped := self.mapped.at(call.arguments["address"]):
             self.exports.append(Exported(mapped.chunk, "dmabuf", None, self._time))
 
     # Memory with an address
 
     def _allocate(self, call: TracedCall, kind: str, location: str, size: int, **details: Any) -> Memory:
-        self._remove(self.addressed.pop(call.result))  # which was freed by a call that the record does not have
-        memory = self._new(call, kind, location, size, details=details, address=call.result)
-        self.addressed.add(call.result, memory)
+        return self._placed(self._new(call, kind, location, size, details=details, address=call.result))
+
+    def _placed(self, memory: Memory) -> Memory:
+        """Put memory at its address, in place of what was freed there by a call that the record does not have."""
+        address: Any = memory.address
+        self._remove(self.addressed.pop(address))
+        self.addressed.add(address, memory)
         return memory
 
     @_effect("mem_alloc", "mem_alloc_pitch")
@@ -258,17 +299,22 @@ class ProcessMemory:
     @_effect("mem_host_register")
     def _register(self, call: TracedCall) -> None:
         address = call.arguments["address"]
-        self.addressed.add(address, self._new(call, "registered", "host", call.arguments["size"], address=address))
+        self._placed(self._new(call, "registered", "host", call.arguments["size"], address=address))
 
     @_effect("mem_alloc_async", "mem_alloc_from_pool_async")
     def _alloc_async(self, call: TracedCall) -> None:
-        pool = self.handles.get(("pools", call.arguments.get("pool", 0)))
-        if not pool:
-            location = self.current(call)
-            default = next((each for each in self.objects("pools") if each.details.get("default") == location), None)
-            pool = default or self._new(call, "pools", location, details={"default": location})
-            self.handles["pools", call.arguments.get("pool", -1 - int(location[3:]))] = pool
+        location = self.current(call)
+        set_pool = self._set_pools.get(location, -1 - int(location[3:]))
+        pool = self._pool_numbered(call.arguments.get("pool", set_pool), location, call)
         self._allocate(call, "allocations", pool.location, call.arguments["size"]).pool = pool
+
+    def _pool_numbered(self, number: int, location: str, call: TracedCall) -> Memory:
+        """Return a pool, which is the default one of a GPU if no call has made it."""
+        if ("pools", number) not in self.handles:
+            default = next((each for each in self.objects("pools") if each.details.get("default") == location), None)
+            default = default or self._new(call, "pools", location, details={"default": location})
+            self.handles["pools", number] = default
+        return self.handles["pools", number]
 
     @_effect("mem_free", "mem_free_async", "mem_free_host", "mem_host_unregister", "ipc_close_mem_handle")
     def _free(self, call: TracedCall) -> None:
@@ -276,39 +322,41 @@ class ProcessMemory:
 
     @_effect("mem_advise")
     def _advise(self, call: TracedCall) -> None:
-        memory = self.addressed.around(call.arguments["address"])
+        memory = self.addressed.at(call.arguments["address"])
         if not memory or memory.kind != "managed":
             return
-        location = self.place(str(call.arguments.get("location", "")))
         if _is(call.arguments["advice"], Advice.SET_READ_MOSTLY):
             memory.details["read_mostly"] = True
         elif _is(call.arguments["advice"], Advice.SET_PREFERRED_LOCATION):
-            memory.details["prefer"] = location
+            location = memory.details["prefer"] = self.place(call.arguments["location"])
             self._remove(memory)
             memory.location = location
             self.memory[location] = self.memory.get(location, 0) + memory.physical
         elif _is(call.arguments["advice"], Advice.SET_ACCESSED_BY):
-            memory.details.setdefault("accessed_by", []).append(location)
+            memory.details.setdefault("accessed_by", []).append(self.place(call.arguments["location"]))
 
     @_effect("mem_prefetch_async")
     def _prefetch(self, call: TracedCall) -> None:
-        memory = self.addressed.around(call.arguments["address"])
+        memory = self.addressed.at(call.arguments["address"])
         if memory and memory.kind == "managed":
-            memory.details["prefetch"] = self.place(str(call.arguments.get("location", "")))
+            memory.details["prefetch"] = self.place(call.arguments["location"])
 
     # Pools
 
     @_effect("mem_pool_create")
     def _create_pool(self, call: TracedCall) -> None:
         details = dict(call.arguments["properties"])
-        pool = self._new(call, "pools", self.place(details["location"]), details=details)
+        properties = argument("mem_pool_create", "properties", details, self._ordinal)
+        pool = self._new(call, "pools", str(properties.location), details=details)
         self.handles["pools", call.result] = pool
 
     @_effect("device_get_default_mem_pool", "device_get_mem_pool")
     def _default_pool(self, call: TracedCall) -> None:
-        location = self.gpu(call.arguments["device"])
-        pool = self._new(call, "pools", location, details={"default": location})
-        self.handles.setdefault(("pools", call.result), pool)
+        self._pool_numbered(call.result, self.gpu(call.arguments["device"]), call)
+
+    @_effect("device_set_mem_pool")
+    def _set_pool(self, call: TracedCall) -> None:
+        self._set_pools[self.gpu(call.arguments["device"])] = call.arguments["pool"]
 
     @_effect("mem_pool_set_attribute")
     def _pool_attribute(self, call: TracedCall) -> None:
@@ -320,8 +368,8 @@ class ProcessMemory:
     @_effect("mem_pool_set_access")
     def _pool_access(self, call: TracedCall) -> None:
         if pool := self.handles.get(("pools", call.arguments["pool"])):
-            grants = [self.place(each["location"]) for each in call.arguments["grants"] if isinstance(each, dict)]
-            pool.details.setdefault("accessed_by", []).extend(at for at in grants if at != pool.location)
+            granted = [at for at in self._grants_of(call) if at != pool.location]
+            pool.details.setdefault("accessed_by", []).extend(granted)
 
     @_effect("mem_pool_import_from_shareable_handle")
     def _import_pool(self, call: TracedCall) -> None:
@@ -335,19 +383,17 @@ class ProcessMemory:
 
     @_effect("mem_pool_export_pointer")
     def _export_pointer(self, call: TracedCall) -> None:
-        if memory := self.addressed.around(call.arguments["address"]):
+        if memory := self.addressed.at(call.arguments["address"]):
             self.exports.append(Exported(memory, "fd", _token(call.result), self._time))
 
     # Legacy IPC, events and external memory
 
     def _open(self, call: TracedCall, kind: str, handle: Any) -> Memory:
-        memory = self._new(call, kind, "", address=call.result, imported=True, token=_token(handle))
-        self.addressed.add(call.result, memory)
-        return memory
+        return self._placed(self._new(call, kind, "", address=call.result, imported=True, token=_token(handle)))
 
     @_effect("ipc_get_mem_handle")
     def _export_buffer(self, call: TracedCall) -> None:
-        if memory := self.addressed.around(call.arguments["address"]):
+        if memory := self.addressed.at(call.arguments["address"]):
             self.exports.append(Exported(memory, "ipc", _token(call.result), self._time))
 
     @_effect("ipc_open_mem_handle")
@@ -383,7 +429,7 @@ class ProcessMemory:
 _DESTROYED = {"pool": "pools", "event": "events", "memory": "external"}
 
 
-_NUMBERS = ("size", "address", "offset", "alignment", "pitch", "height", "device")
+_NUMBERS = ("size", "address", "offset", "alignment", "pitch", "height", "device", "value")
 
 
 def _require_numbers(call: TracedCall) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from memtopo.plans.trace import TracedCall
 
@@ -31,6 +31,8 @@ class Memory:
     details: dict[str, Any] = field(default_factory=dict)
     address: int | None = None
     imported: bool = False
+    context: str = ""
+    """GPU of the context that was current when it was made."""
     token: str | None = None
     """Digest of the handle that it was imported by, if the record has one."""
     pool: Memory | None = None
@@ -74,7 +76,12 @@ class Exported:
     time: float
 
 
-_T = TypeVar("_T")
+class _Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+_T = TypeVar("_T", bound=_Sized)
 
 
 class AddressTable(Generic[_T]):
@@ -89,6 +96,10 @@ class AddressTable(Generic[_T]):
 
     def __iter__(self) -> Iterator[_T]:
         return (self._at[start] for start in self._starts)
+
+    def items(self) -> list[tuple[int, _T]]:
+        """Return the objects with their addresses."""
+        return [(start, self._at[start]) for start in self._starts]
 
     def add(self, address: int, found: _T) -> None:
         """Add an object, in place of one that has the address. Raises `TypeError` for what is no address."""
@@ -114,3 +125,9 @@ class AddressTable(Generic[_T]):
         """Return the last object that begins at an address or before it."""
         index = bisect_right(self._starts, address) - 1
         return self._at[self._starts[index]] if index >= 0 else None
+
+    def at(self, address: int) -> _T | None:
+        """Return the object that has an address; one of unknown size, which is 0, has its first address alone."""
+        found = self.around(address)
+        index = bisect_right(self._starts, address) - 1
+        return found if found and address - self._starts[index] < max(found.size, 1) else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memtopo.common.units import exact
-from memtopo.records.entries import NOUNS, Entry, Place, ProcessSpec
+from memtopo.records.entries import NOUNS, Entry, Place, ProcessSpec, unused
 from memtopo.records.live import ProcessMemory
 from memtopo.records.objects import Exported, Memory
 
@@ -118,10 +118,7 @@ def _export(owner: ProcessSpec, first: Place, count: int, via: str) -> str:
     if key not in owner.exports:
         whole = count == len(first.entry.members)
         wanted = first.entry.name if whole else f"{first.entry.name}-{first.index}"
-        taken = set(owner.exports.values())
-        owner.exports[key] = next(
-            each for each in (wanted, f"{wanted}-{via}", f"{wanted}-{count}") if each not in taken
-        )
+        owner.exports[key] = unused(set(owner.exports.values()), wanted, f"{wanted}-{via}", f"{wanted}-{count}")
         noun = NOUNS[first.entry.members[0].kind]
         owner.add("exports", owner.exports[key], {noun: first.entry.reference(first.index, count), "via": via})
     return owner.exports[key]

@@ -13,16 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from memtopo.common.errors import UsageError
-from memtopo.common.text import printable
-from memtopo.common.units import shorten
 from memtopo.driver.functions import ADDRESSES, AT_ADDRESSES, OBJECTS, function
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import DriverError, PoolProperties, gpu
 from memtopo.driver.wrappers import METHODS, defaults, parameters
 from memtopo.plans.trace import TracedCall
-from memtopo.records.arguments import argument
+from memtopo.records.arguments import argument, arguments_of, places
 from memtopo.records.objects import AddressTable
 
 LEFT_OUT = {
@@ -50,7 +47,7 @@ _BUILDING = {
 """Calls that a process can make only with what its own calls have made."""
 
 DEFAULT_POOL = ("device_get_default_mem_pool", "device_get_mem_pool", "device_set_mem_pool")
-_PAGE, _LONGEST = 4096, 300
+_PAGE = 4096
 _UNKNOWN = "of what no call of the record has made"
 
 
@@ -104,7 +101,7 @@ class Player:
     """Player of the calls of one process. `gpus` are the driver's ordinals by those of the process."""
 
     def __init__(self, driver: KernelDriver, gpus: Sequence[int] = ()) -> None:
-        self._driver, self._gpus = driver, gpus
+        self._driver, self._place = driver, places(gpus)
         self._numbered: dict[tuple[str, int], int] = {}
         self._placed: AddressTable[_Placed] = AddressTable()
         self._contexts: dict[int, int] = {}
@@ -116,7 +113,8 @@ class Player:
         """Make a recorded call, with the handle that it imports, and remember what it makes."""
         try:
             if call.method in DEFAULT_POOL:
-                return self._play_default_pool(call)
+                with arguments_of(call):
+                    return self._play_default_pool(call)
             with self._in_context(call):
                 return self._made(call, *self._translated(call, shared))
         except DriverError as error:
@@ -181,12 +179,9 @@ class Player:
 
     def _translated(self, call: TracedCall, shared: Handle | None) -> tuple[str, dict[str, Any]]:
         """Method and arguments for the driver. Raises `LeftOut`, `_Missing`, and `UsageError` for a damaged call."""
-        try:
+        with arguments_of(call):
             method, given = self._as_protocol(call)
             return method, self._arguments(call, method, given, shared)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            message = f"call {call.number} of the record does not have the arguments of {call.call}: {call.arguments}"
-            raise UsageError(shorten(printable(message), _LONGEST)) from error
 
     def _arguments(
         self, call: TracedCall, method: str, given: Mapping[str, Any], shared: Handle | None
@@ -219,9 +214,6 @@ class Player:
             return argument(method, name, value, self._place)
         except (ValueError, KeyError, TypeError) as error:
             raise LeftOut(f"memtopo's protocol does not have it with {name}={value!r}") from error
-
-    def _place(self, ordinal: int) -> int:
-        return self._gpus[ordinal] if 0 <= ordinal < len(self._gpus) else ordinal
 
     def _object(self, kind: str, number: int) -> int:
         if kind == "stream" and 0 <= number <= 2:  # noqa: PLR2004 stream 0, and by name the legacy one and a thread's own

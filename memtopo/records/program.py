@@ -11,7 +11,7 @@ from memtopo.common.errors import Exit, MemtopoError
 from memtopo.driver.functions import FUNCTIONS, OBJECTS, function
 from memtopo.driver.recorder import DriverCall
 from memtopo.plans.trace import TracedCall
-from memtopo.records.arguments import argument
+from memtopo.records.arguments import argument, arguments_of, places
 from memtopo.records.player import DEFAULT_POOL, IMPORTS, LEFT_OUT, as_protocol
 from memtopo.records.record import Record
 
@@ -49,7 +49,7 @@ class _Calls:
     """The contexts, names and references of a program while its calls are listed."""
 
     def __init__(self, gpus: tuple[int, ...]) -> None:
-        self._gpus = gpus
+        self._place = places(gpus)
         self._made: Counter[str] = Counter()
         self._contexts: dict[int, int] = {}
         self._current: int | None = None
@@ -63,12 +63,16 @@ class _Calls:
         for call in calls:
             if call.error is not None and call is not last:
                 continue
-            if call.method in DEFAULT_POOL:
-                yield from self._default_pool(call)
-            elif call.method == "mem_alloc_async":
-                yield from self._from_default_pool(call)
-            elif self._is_kept(call):
-                yield from self._with_context(call)
+            with arguments_of(call):
+                yield from self._of_call(call)
+
+    def _of_call(self, call: TracedCall) -> Iterator[DriverCall]:
+        if call.method in DEFAULT_POOL:
+            yield from self._default_pool(call)
+        elif call.method == "mem_alloc_async":
+            yield from self._from_default_pool(call)
+        elif self._is_kept(call):
+            yield from self._with_context(call)
 
     def _is_kept(self, call: TracedCall) -> bool:
         """Return whether a program makes a call: not a query, nor the release of what a query has retained."""
@@ -149,6 +153,3 @@ class _Calls:
         if name == "stream":
             return value if ("stream", value) in self._objects else 0
         return value if name in OBJECTS else argument(method, name, value, self._place)
-
-    def _place(self, ordinal: int) -> int:
-        return self._gpus[ordinal] if 0 <= ordinal < len(self._gpus) else ordinal

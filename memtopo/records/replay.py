@@ -20,7 +20,7 @@ from memtopo.records.objects import Exported, Memory
 from memtopo.records.pairing import likely_export
 from memtopo.records.player import IMPORTS, Played, Player
 from memtopo.records.record import Record, RecordedCall
-from memtopo.records.replay_process import PlayerProcess
+from memtopo.records.replay_process import PROCESS_ENDED, TIMEOUT, PlayerProcess
 
 MOST_PROCESSES = 256
 
@@ -86,7 +86,8 @@ def replay(record: Record, target: Target) -> Replay:
                 left_out[each.call.call, played.left_out] += 1
                 continue
             made += 1
-            if (played.error is None) != (each.call.error is None):
+            ended = played.error in (TIMEOUT, PROCESS_ENDED)
+            if ended or (played.error is None) != (each.call.error is None):
                 difference = ReplayDifference(each.call, played.error, played.reason, _before(record, index))
                 break
             if played.error != each.call.error:
@@ -227,7 +228,7 @@ def _made(process: ProcessMemory, call: TracedCall) -> Memory | None:
     if not isinstance(call.result, int):
         return None
     kind = IMPORTS[call.method]
-    return process.handles.get((kind, call.result)) if kind else process.addressed.around(call.result)
+    return process.handles.get((kind, call.result)) if kind else process.addressed.at(call.result)
 
 
 def _paired(

@@ -26,6 +26,9 @@ _LIMIT = 60.0
 
 _EXIT = 5.0
 
+TIMEOUT, PROCESS_ENDED = "TIMEOUT", "PROCESS_ENDED"
+"""Ends of calls that are no errors of a driver: the process makes no others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Begin:
@@ -130,14 +133,14 @@ class PlayerProcess:
 
     def _receive(self) -> Played:
         if not self._channel.wait(_LIMIT):
-            return Played("TIMEOUT", f"the call has not returned after {_LIMIT:.0f} s")
+            return Played(TIMEOUT, f"the call has not returned after {_LIMIT:.0f} s")
         received = self._channel.receive()
         if received is None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_EXIT)
             status = self._process.poll()
             ended = signal_name(-status) if status is not None and status < 0 else f"status {status}"
-            return Played("PROCESS_ENDED", f"the process ended with {ended}")
+            return Played(PROCESS_ENDED, f"the process ended with {ended}")
         match received.message:
             case Broken(error):
                 raise ReplayFailed(f"a process of the replay failed: {error}")

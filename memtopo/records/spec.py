@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from memtopo.language import Document, read_text
-from memtopo.records.entries import WORD, ProcessSpec, declare_memory, range_groups
+from memtopo.records.entries import ProcessSpec, declare_memory, range_groups, unused, word
 from memtopo.records.live import ProcessMemory
 from memtopo.records.mappings import declare_mappings, declare_states
 from memtopo.records.pairing import declare_exports, declare_imports, exporters
@@ -43,17 +43,20 @@ def spec_of(found: Moment, name: str) -> str:
         declare_imports(each, owners, pairs)
     for each in specs:
         declare_exports(each)
-    slept = {process.name: process.slept for process in found.end}
+    slept = {id(process.head): process.slept for process in found.end}
     for each in specs:
         declare_mappings(each)
-        declare_states(each, slept.get(each.memory.name, set()))
+        declare_states(each, slept[id(each.memory.head)])
     return "\n".join(_text(found, name, specs)) + "\n"
 
 
 def _labels(processes: Sequence[ProcessMemory]) -> list[str]:
-    """Names of processes: those of the record, `p0`, `p1` and so on for process ids."""
-    found = [WORD.sub("-", each.name).strip("-") for each in processes]
-    return [label if label[:1].isalpha() else f"p{index}" for index, label in enumerate(found)]
+    """Names of processes: those of the record; `p0`, `p1` and so on for process ids."""
+    found: list[str] = []
+    for index, each in enumerate(processes):
+        label = word(each.name)
+        found.append(unused(found, label if label[:1].isalpha() else f"p{index}"))
+    return found
 
 
 def _text(found: Moment, name: str, specs: Sequence[ProcessSpec]) -> Iterator[str]:
@@ -64,7 +67,7 @@ def _text(found: Moment, name: str, specs: Sequence[ProcessSpec]) -> Iterator[st
         for note in each.notes:
             yield f"# {f'{each.name}: ' if len(specs) > 1 else ''}{note}"
     yield "memtopo: 1"
-    yield f"name: {WORD.sub('-', name).strip('-') or 'recorded'}"
+    yield f"name: {word(name) or 'recorded'}"
     if len(specs) == 1:
         yield from _sections(specs[0], "")
     elif specs:

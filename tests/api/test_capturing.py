@@ -103,6 +103,32 @@ print(len(record.calls))
     assert run(code).splitlines() == ["a capture of this process runs already", "1"]
 
 
+def test_a_capture_that_is_refused_leaves_the_record_of_the_one_that_runs(tmp_path: Path) -> None:
+    code = f"""
+file = {str(tmp_path / "r.jsonl")!r}
+with memtopo.capturing(file, cupti=cupti) as record:
+    driver.allocate(1)
+    try:
+        with memtopo.capturing(file, cupti=cupti):
+            pass
+    except memtopo.UsageError:
+        pass
+print(len(record.calls))
+"""
+    assert run(code) == "1\n"
+
+
+def test_a_record_that_cannot_be_written_is_not_the_fault_of_cupti(tmp_path: Path) -> None:
+    code = f"""
+from memtopo.native.injection import start_capture
+try:
+    start_capture({str(tmp_path / "no/r.jsonl")!r}, cupti, "none")
+except memtopo.MemtopoError as error:
+    print(type(error).__name__, error)
+"""
+    assert run(code) == "NotWritten the record cannot be written: No such file or directory\n"
+
+
 def test_what_prevents_a_capture_is_an_error() -> None:
     code = """
 try:

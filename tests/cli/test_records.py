@@ -127,6 +127,40 @@ def test_a_call_without_its_arguments_is_named(run_inline: InlineRunner, tmp_pat
     assert "call 2 of the record, of process p.1, does not have the arguments of cuMemCreate" in refused.err
 
 
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("mem_create", {"size": 2, "properties": {"location": "gpu0", "handles": 5}}),
+        ("mem_create", {"size": 2, "properties": {"location": "gpu0", "handles": [[]]}}),
+        ("mem_create", {"size": 2, "properties": {"location": "gpu0\nname: x"}}),
+        ("mem_pool_create", {"properties": {"location": "gpu0", "max_size": "x"}}),
+        ("mem_pool_set_attribute", {"pool": 1, "attribute": 4, "value": "x"}),
+        ("mem_set_access", {"address": 1, "size": 2, "grants": [{"location": "gpu0", "access": []}]}),
+        ("mem_pool_set_access", {"pool": 5, "grants": [{"location": [], "access": "rw"}]}),
+    ],
+)
+def test_damage_within_arguments_is_refused(
+    run_inline: InlineRunner, tmp_path: Path, method: str, arguments: dict[str, object]
+) -> None:
+    calls = Calls()
+    calls.call("mem_pool_create", {"properties": {"location": "gpu0", "handles": [], "max_size": 0}}, result=5)
+    calls.call(method, arguments, result=6)
+    refused = run_inline("spec", calls.write(tmp_path / "r.jsonl"))
+    assert refused.status == 2
+    assert "call 2 of the record does not have the arguments of" in refused.err
+
+
+@pytest.mark.parametrize("arguments", [{}, {"device": 0}, {"device": "x", "pool": 1}, {"device": 0, "pool": []}])
+def test_a_damaged_call_for_a_default_pool_is_not_replayed(
+    run_inline: InlineRunner, tmp_path: Path, arguments: dict[str, object]
+) -> None:
+    calls = Calls()
+    calls.call("device_set_mem_pool", arguments, error="CUDA_ERROR_INVALID_VALUE")
+    refused = run_inline("replay", calls.write(tmp_path / "r.jsonl"), *M)
+    assert refused.status == 2
+    assert "call 1 of the record does not have the arguments of device_set_mem_pool" in refused.err
+
+
 def test_texts_of_a_record_are_escaped(run_inline: InlineRunner, tmp_path: Path) -> None:
     calls = Calls("\x1b[31m\n::error::p")
     calls.call("mem_alloc", {"size": 96 << 20}, result=1 << 40, device=0, stack=("lib\x1b[31m\n.so:f",))
@@ -149,7 +183,9 @@ def test_random_damage_is_refused_or_shown(run_inline: InlineRunner, record: Pat
         chosen = random.Random(seed)
         damaged = [json.loads(line) for line in chosen.sample(lines, len(lines) - seed)]
         for call in chosen.sample(damaged, 20):
-            place = chosen.choice([call, call["arguments"] or call])
+            given = call["arguments"]
+            within = [each for each in given.values() if isinstance(each, dict)] if isinstance(given, dict) else []
+            place = chosen.choice([call, given or call, *filter(None, within)])
             place[chosen.choice(list(place))] = chosen.choice(WRONG)
         record.write_text("".join(f"{line}\n" for line in (head, *map(json.dumps, damaged))))
         for command in (("show", record), ("spec", record), ("diff", QUICKSTART, record, *M)):

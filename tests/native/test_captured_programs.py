@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import signal
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -280,6 +282,42 @@ def test_stacks_of_c_have_modules_and_symbols_without_those_of_the_capture(file:
         assert not [each for each in modules if each.startswith(("capture", "libcupti", "libcuda"))]
         assert "/" not in "".join(modules)
         assert any("Py" in frame for frame in call.stack)
+
+
+STARTED = """
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((constructor)) static void start(void) {
+    void *cupti = dlopen(getenv("STUB_CUPTI"), RTLD_NOW | RTLD_NOLOAD);
+    int (*call)(const char *, const void *, int) = (int (*)(const char *, const void *, int))dlsym(cupti, "stub_call");
+    unsigned long long made = 1, parameters[2] = {(unsigned long long)&made, 7};
+    usleep(400000);
+    call("cuMemAlloc_v2", parameters, 0);
+}
+"""
+
+
+def test_a_library_may_make_calls_while_it_is_loaded(file: Path, tmp_path: Path) -> None:
+    """The loader keeps its lock then, for which a stack of another thread may have to wait."""
+    source, library = tmp_path / "started.c", tmp_path / "started.so"
+    source.write_text(STARTED)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    code = f"""
+import ctypes, signal, threading, time
+signal.alarm(30)
+driver = Driver().init()
+driver.cupti.stub_call
+load = ctypes.CDLL(None).dlopen
+loader = threading.Thread(target=load, args=({os.fsencode(library)!r}, 2))
+loader.start()
+time.sleep(0.1)
+driver.allocate(1)
+loader.join()
+"""
+    found = captures.run(code, file, stacks="c")
+    assert found.done.returncode == 0, found.done.stderr
+    assert sorted(call.arguments["size"] for call in found.calls) == [1, 7]
 
 
 def test_a_mark_is_a_line_where_a_capture_runs(file: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import lzma
 import random
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,21 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from memtopo.common.errors import UsageError
+from memtopo.driver.handles import Handle
 from memtopo.drivers.target import Target, resolve
 from memtopo.output import schemas
 from memtopo.output.programs import recorded_program
 from memtopo.output.programs.languages import text
 from memtopo.plans.calls import named
-from memtopo.records.player import IMPORTS
+from memtopo.plans.trace import TracedCall
+from memtopo.records.player import IMPORTS, Played
 from memtopo.records.program import NoProgram, program_calls
 from memtopo.records.record import Record, read_record
 from memtopo.records.replay import Replay, replay
+from memtopo.records.replay_process import PROCESS_ENDED
 from tests.cli.conftest import InlineRunner
 from tests.helpers.program_calls import comparable, compile_program, make_library, run_programs
+from tests.helpers.records import Calls
 from tests.helpers.samples import sampled
 from tests.helpers.specs import EVERY_SPEC, PLANNED_ONLY, ROOT
 
@@ -229,3 +233,41 @@ def test_the_program_of_a_difference_ends_with_its_call(run_inline: InlineRunner
     assert build.rstrip().splitlines()[-1].strip().startswith("CHECK(cuMemAddressFree(range_made")
     assert "cuMemAddressFree: CUDA_ERROR" in found.err
     assert run_inline("replay", trace, "--as", "c", "--json", "--machine", "h200x4").status == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "result"),
+    [
+        ("mem_retain_allocation_handle", {"address": 1}, []),
+        ("mem_release", {}, None),
+        ("device_get_mem_pool", {}, 1),
+        ("mem_alloc_pitch", {}, 1),
+    ],
+)
+def test_no_program_is_made_of_damaged_calls(
+    tmp_path: Path, method: str, arguments: dict[str, Any], result: object
+) -> None:
+    calls = Calls()
+    calls.call(method, arguments, result=result)
+    record = read_record([calls.write(tmp_path / "r.jsonl")])
+    with pytest.raises(UsageError, match="call 1 of the record does not have the arguments of"):
+        program_calls(record, 0, None)
+
+
+class Ending:
+    """A process of a replay that ends in its first call."""
+
+    def play(self, call: TracedCall, shared: Handle | None = None) -> Played:
+        return Played(PROCESS_ENDED, f"the process ended in {call.call}, {shared}")
+
+
+def test_a_process_that_ends_in_a_call_which_failed_in_the_record_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls()
+    for _ in range(2):
+        calls.call("mem_alloc", {"size": 2 << 20}, error="CUDA_ERROR_OUT_OF_MEMORY", device=0)
+    monkeypatch.setattr("memtopo.records.replay._players", lambda *_: nullcontext([Ending()]))
+    found = replay(read_record([calls.write(tmp_path / "r.jsonl")]), resolve("h100x1"))
+    assert found.difference
+    assert (found.difference.call.number, found.difference.error, found.other_errors) == (1, PROCESS_ENDED, {})

@@ -97,6 +97,40 @@ def test_a_range_that_lost_its_memory_and_got_some_again_has_a_state() -> None:
     assert "states:\n  asleep: {drop: [range-2]}" in spec_of(calls.moment(), "s")
 
 
+def test_allocations_of_a_destroyed_pool_are_in_the_spec_with_it() -> None:
+    """The driver keeps the pool until they are freed."""
+    calls = Calls()
+    calls.call("mem_pool_create", {"properties": {"location": "gpu1", "handles": [], "max_size": 0}}, result=5)
+    calls.call("mem_alloc_from_pool_async", {"size": 2 << 20, "pool": 5, "stream": 0}, result=1 << 40)
+    calls.call("mem_pool_destroy", {"pool": 5})
+    text = spec_of(calls.moment(at="end"), "pool")
+    assert "pool: {location: gpu1}" in text
+    assert "allocation: {pool: pool, size: 2MiB}" in text
+    calls.call("mem_free_async", {"address": 1 << 40, "stream": 0})
+    assert "pool" not in spec_of(calls.moment(at="end"), "none")
+
+
+def test_allocations_without_a_pool_are_of_the_one_that_the_program_has_set() -> None:
+    calls = Calls()
+    calls.call("device_get_default_mem_pool", {"device": 0}, result=4, device=0)
+    properties = {"location": "gpu0", "handles": ["fd"], "max_size": 0}
+    calls.call("mem_pool_create", {"properties": properties}, result=5, device=0)
+    calls.call("device_set_mem_pool", {"device": 0, "pool": 5}, device=0)
+    calls.call("mem_alloc_async", {"size": 2 << 20, "stream": 0}, result=1 << 40, device=0)
+    text = spec_of(calls.moment(), "set")
+    assert "pool-2: {location: gpu0, handles: fd}" in text
+    assert "allocation: {pool: pool-2, size: 2MiB}" in text
+
+
+def test_a_default_pool_is_one_whichever_call_names_it_first() -> None:
+    calls = Calls()
+    calls.call("mem_alloc_async", {"size": 2 << 20, "stream": 0}, result=1 << 40, device=0)
+    calls.call("device_get_default_mem_pool", {"device": 0}, result=4, device=0)
+    calls.call("mem_alloc_from_pool_async", {"size": 2 << 20, "pool": 4, "stream": 0}, result=1 << 41, device=0)
+    text = spec_of(calls.moment(), "default")
+    assert "pools:\n  pool: {location: gpu0}\n\nallocations:\n  allocation: {pool: pool, size: 2MiB, count: 2}" in text
+
+
 def test_what_a_spec_cannot_say_is_a_comment(tmp_path: Path) -> None:
     calls = Calls()
     calls.call("mem_host_register", {"address": 1 << 30, "size": 4096, "flags": 0})
@@ -129,6 +163,55 @@ def test_processes_with_process_ids_and_gpus_by_uuid_get_names_and_ordinals_of_t
         each.create(2, "gpu0")
     found = first.moment(second)
     assert "  p1:\n    chunks:\n      chunk: {location: gpu1, size: 2MiB}" in spec_of(found, "uuids")
+
+
+def test_processes_whose_names_are_one_in_a_spec_get_numbers() -> None:
+    """With the states of each."""
+    first, second, third = Calls("a b"), Calls("a-b"), Calls("a-b")
+    for each in (first, second, third):
+        base = each.reserve(2)
+        each.map(base, 0, each.create(2, "gpu0"), 2)
+        if each is second:
+            each.unmap(base, 0, 2)
+            each.map(base, 0, each.create(2, "gpu0"), 2)
+    text = spec_of(first.moment(second, third), "names")
+    assert [line for line in text.splitlines() if line.startswith("  a")] == ["  a-b:", "  a-b-2:", "  a-b-3:"]
+    assert text.count("states:") == 1
+    assert "asleep" in text.partition("  a-b-2:")[2].partition("  a-b-3:")[0]
+
+
+def test_names_of_a_record_that_are_too_long_for_a_spec_are_cut(run_inline: InlineRunner, tmp_path: Path) -> None:
+    """Those of a library, and of a process."""
+    processes = [Calls("x" * 300), Calls("x" * 300)]
+    for each in processes:
+        for address, size in ((1 << 40, 2), (1 << 41, 4)):
+            stack = (f"lib{'a' * 300}.so:make",)
+            each.call("mem_alloc", {"size": size << 20}, result=address, device=0, stack=stack)
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(spec_of(processes[0].moment(processes[1]), "n" * 300))
+    checked = run_inline("validate", spec, "--machine", "h200x2")
+    assert checked.status == 0, checked.out
+
+
+def test_exports_of_any_parts_of_an_entry_get_names() -> None:
+    exporter, importer = Calls("a"), Calls("b")
+    chunks = [exporter.create(2, "gpu0", handles=["fd", "fabric"]) for _ in range(4)]
+    for kind in (1, 8):
+        for index, chunk in enumerate(chunks):
+            exporter.call(
+                "mem_export_to_shareable_handle", {"handle": chunk, "kind": kind}, result=f"handle:{kind}{index}"
+            )
+    runs = [(1, range(3)), (8, range(2)), (8, range(1)), (1, range(2)), (1, range(1)), (8, range(3))]
+    for kind, indices in runs:
+        base = importer.reserve(2 * len(indices))
+        for index in indices:
+            given = {"shared": f"handle:{kind}{index}", "kind": kind}
+            importer.map(
+                base, 2 * index, importer.call("mem_import_from_shareable_handle", given, result=len(importer.calls)), 2
+            )
+    text = spec_of(exporter.moment(importer), "parts")
+    names = [line.split(":")[0].strip() for line in text.splitlines() if "via:" in line]
+    assert len(names) == len({*names}) == len(runs)
 
 
 @pytest.mark.parametrize("at", ["peak", "end"])

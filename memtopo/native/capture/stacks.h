@@ -44,14 +44,21 @@ static void describe_frame(void *address, char text[LONGEST_FRAME]) {
     else snprintf(text, LONGEST_FRAME, "%.100s:+0x%zx", module, (size_t)((char *)address - (char *)found.dli_fbase));
 }
 
-static const char *frame_text(void *address) {
+/* Text of an address. The lock is not held while the loader is asked: its own lock may be held by a thread that loads a
+ * library whose start makes a call, and waits for this one. */
+static void frame_text(void *address, char text[LONGEST_FRAME]) {
     size_t slot = ((uintptr_t)address >> 2 ^ (uintptr_t)address >> 13) % CACHED;
-    if (cache[slot].address != address) {
-        cache[slot].address = NULL; /* a process may be forked meanwhile */
-        describe_frame(address, cache[slot].text);
-        cache[slot].address = address;
-    }
-    return cache[slot].text;
+    pthread_mutex_lock(&stack_mutex);
+    int is_known = cache[slot].address == address;
+    if (is_known) strcpy(text, cache[slot].text);
+    pthread_mutex_unlock(&stack_mutex);
+    if (is_known) return;
+    describe_frame(address, text);
+    pthread_mutex_lock(&stack_mutex);
+    cache[slot].address = NULL; /* a process may be forked meanwhile */
+    strcpy(cache[slot].text, text);
+    cache[slot].address = address;
+    pthread_mutex_unlock(&stack_mutex);
 }
 
 static int has_room(const line_t *line) { return line->length < LONGEST - ROOM; }
@@ -60,17 +67,16 @@ static void put_separator(line_t *line) { put(line, line->text[line->length - 1]
 
 static void put_c_stack(line_t *line) {
     void *frames[MOST_FRAMES];
+    char text[LONGEST_FRAME];
     int count = backtrace(frames, MOST_FRAMES);
-    pthread_mutex_lock(&stack_mutex);
     for (int at = 0; at < count && has_room(line); at++) {
         /* The last byte of the call, since what it returns to may be the next function. */
-        const char *text = frame_text((char *)frames[at] - 1);
+        frame_text((char *)frames[at] - 1, text);
         if (!*text) continue;
         put_separator(line);
         put_escaped(line, text, strlen(text));
         put(line, "\"");
     }
-    pthread_mutex_unlock(&stack_mutex);
 }
 
 static struct {
