@@ -23,7 +23,7 @@ from memtopo.api.joined import Joined, JoinedLayout, join, rank
 from memtopo.api.live import Event, Live
 from memtopo.api.specs import Loaded, load, plan
 from memtopo.api.views import GpuView, HostView, View
-from memtopo.common.errors import InternalError, MemtopoError, Unavailable, UsageError
+from memtopo.common.errors import InternalError, MemtopoError, NotWritten, Unavailable, UsageError
 from memtopo.driver.types import DriverError
 from memtopo.native.injection import NotCaptured
 from memtopo.run.processes.member import ProcessLost
@@ -67,6 +67,7 @@ __all__ = [
     "NotJoined",
     "NotMapped",
     "NotSwitched",
+    "NotWritten",
     "ProcessLost",
     "ProducerFailed",
     "Semaphore",

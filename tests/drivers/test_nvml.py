@@ -43,8 +43,10 @@ def test_a_process_of_two_lists_has_its_bytes_once() -> None:
 def test_a_process_on_two_instances_has_the_bytes_of_each() -> None:
     lists = dict.fromkeys((query for _, query in nvml._LISTS), lambda gpu: [record(7, 4096, gpu), record(7, 8192, 3)])
     processes, _ = nvml._processes(SimpleNamespace(**lists), 0, 2)
-    work = ("compute", "graphics")
-    assert processes == [ProcessMemory(0, 7, work, 4096, 2), ProcessMemory(0, 7, work, 8192, 3)]
+    assert [(each.pid, each.work, each.bytes, each.instance) for each in processes] == [
+        (7, ("compute", "graphics"), 4096, 2),
+        (7, ("compute", "graphics"), 8192, 3),
+    ]
 
 
 @pytest.mark.skipif(bool(ctypes.util.find_library("nvidia-ml")), reason="NVML is installed here")
