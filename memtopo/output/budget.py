@@ -48,7 +48,7 @@ def _together(budget: Budget) -> Table:
     fewer = lacking if len(lacking) <= len(fitting) else fitting
     shown = [first, *(others if len(others) < _FEW else fewer)][:MOST_ROWS]
     rows = [(_states(each), *(rounded(each.memory[at]) for at in budget.memory), _missing(each)) for each in shown]
-    heading = columns("states", *(f">{at}" for at in budget.memory), "")
+    heading = columns("not awake", *(f">{at}" for at in budget.memory), "")
     left = len(budget.combinations) - len(shown)
     word = "" if len(others) < _FEW else "the others fit" if fewer is lacking else "the others do not fit"
     return Table(heading, rows, more=left, note=word)
@@ -57,7 +57,7 @@ def _together(budget: Budget) -> Table:
 def _states(found: Combination) -> str:
     """States of the layouts that are not awake."""
     asleep = [f"{name} {state}" for name, state in found.states.items() if state != AWAKE]
-    return ", ".join(asleep) or "all awake"
+    return ", ".join(asleep) or "none"
 
 
 def _missing(found: Combination) -> Cell:

@@ -360,7 +360,7 @@ def test_a_handle_is_not_of_the_next_process_with_the_same_number(sim: SimDriver
 
 def test_a_pool_that_is_imported_twice_has_one_file(sim: SimDriver) -> None:
     pool = sim.mem_pool_create(PoolProperties(gpu(0), FD))
-    with closing(int(sim.mem_pool_export_to_shareable_handle(pool, FD))) as fd:  # type: ignore[arg-type]
+    with closing(int(sim.mem_pool_export_to_shareable_handle(pool, FD))) as fd:
         first, before = sim.mem_pool_import_from_shareable_handle(fd, FD), open_descriptors()
         assert (sim.mem_pool_import_from_shareable_handle(fd, FD), open_descriptors()) == (first, before)
 
