@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import sys
 import tempfile
@@ -459,7 +460,10 @@ def test_a_coordinator_that_is_stopped_holds_up_no_process(join: Start, pair: Pa
     began = time.monotonic()
     assert [each["report"]["leaks"] for each in reports(members)] == [[], []]
     assert time.monotonic() - began < 2 + 5 + 1
+    end = os.pidfd_open(coordinator)
     os.kill(coordinator, signal.SIGKILL)
+    assert select.select([end], [], [], TIMEOUT)[0]
+    os.close(end)
     cleaned()
 
 
