@@ -28,7 +28,7 @@ class Capture:
 
     @property
     def traces(self) -> tuple[TraceFile, ...]:
-        """What was recorded until now: the traces of this process and of those that it has forked."""
+        """Traces of this process until now, and of each that it has forked."""
         return tuple(read_traces([self.file])) if self.file.stat().st_size else ()
 
     @property
