@@ -84,13 +84,13 @@ def _each(elements: Sequence[Sequence[_Slice]]) -> list[Any]:
     for index, each in enumerate(first):
         own = [slices[index] for slices in elements if index < len(slices)]
         entry, count = each.place.entry, each.count
-        alike = len(own) == len(elements) and all(
+        equal = len(own) == len(elements) and all(
             (one.place.entry, one.count, one.repeats) == (entry, count, each.repeats) for one in own
         )
         in_turn = [one.place.index for one in own] == [number * count for number in range(len(own))]
         shared = len(entry.members) == 1 and (each.repeats or count == 1)
         used_once = sum(one.place.entry is entry for one in first) == 1
-        if not alike or not used_once or not (shared or (in_turn and not each.repeats)):
+        if not equal or not used_once or not (shared or (in_turn and not each.repeats)):
             return []
         fields = {"offset": exact(each.offset)} if each.offset != end else {}
         found.append({"chunk": entry.name, **fields, "each": count})
