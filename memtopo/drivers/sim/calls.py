@@ -83,8 +83,8 @@ R = TypeVar("R")
 class CallGate(BatchDriver):
     """A driver that makes one call at a time, and none while `blocked` has an error and its reason."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
+    def __init__(self, lock: threading.Lock | None = None) -> None:
+        self.lock = lock or threading.Lock()
         self.blocked: tuple[str, str] | None = ("CUDA_ERROR_NOT_INITIALIZED", "the driver is not initialised")
 
     def fatal_error(self) -> tuple[str, str] | None:

@@ -102,13 +102,17 @@ _HOST_NUMA = LocationKind.HOST_NUMA
 
 
 class SimMemoryBudget:
-    """Free and total bytes of every location of a machine; what a NUMA node takes is taken of the whole host, too."""
+    """Free and total bytes of every location of a machine; what a NUMA node takes is taken of the whole host, too.
 
-    def __init__(self, machine: Machine) -> None:
+    The processes of one machine have a budget each, of the same memory: `of` is another one of the machine.
+    """
+
+    def __init__(self, machine: Machine, of: SimMemoryBudget | None = None) -> None:
         nodes = [location for location in machine.locations if location.kind == LocationKind.HOST_NUMA]
         self._total = {gpu(i): device.memory_bytes for i, device in enumerate(machine.devices)}
         self._total |= dict.fromkeys([*nodes, HOST_NODE, WHOLE_HOST], machine.host_room) | machine.node_bytes
-        self._used = dict.fromkeys(self._total, 0)
+        self.used: dict[Location, int] = of.used if of else dict.fromkeys(self._total, 0)
+        self._own = dict.fromkeys(self._total, 0)
 
     def check(self, location: Location, size: int) -> None:
         """Refuse a size that is not free, with `CUDA_ERROR_OUT_OF_MEMORY`."""
@@ -124,7 +128,14 @@ class SimMemoryBudget:
     def add(self, location: Location, size: int) -> None:
         """Take memory that was checked to be free."""
         for each in self._counted(location):
-            self._used[each] += size
+            self.used[each] += size
+            self._own[each] += size
+
+    def end(self) -> None:
+        """Give back what this process has taken."""
+        for each, size in self._own.items():
+            self.used[each] -= size
+            self._own[each] = 0
 
     def give(self, location: Location, size: int) -> None:
         """Give memory back."""
@@ -132,7 +143,7 @@ class SimMemoryBudget:
 
     def free(self, location: Location) -> int:
         """Bytes that are not taken."""
-        return min([self._total[each] - self._used[each] for each in self._counted(location)])
+        return min([self._total[each] - self.used[each] for each in self._counted(location)])
 
     def total(self, location: Location) -> int:
         """Bytes in all."""

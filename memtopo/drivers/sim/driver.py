@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self, get_type_hints
 
@@ -14,7 +15,7 @@ from memtopo.drivers.sim.address_space import Reservations
 from memtopo.drivers.sim.allocations import SimAllocations
 from memtopo.drivers.sim.calls import CallGate, RefusedCall, driver_call
 from memtopo.drivers.sim.chunks import Creation, SimChunks, SimMappings
-from memtopo.drivers.sim.devices import SimDevices
+from memtopo.drivers.sim.devices import SimDevices, SimMemoryBudget
 from memtopo.drivers.sim.events import SimEvents
 from memtopo.drivers.sim.external import SimImportedMemory, SimSemaphores
 from memtopo.drivers.sim.host_memory import SimManagedMemory, SimPinnedMemory
@@ -42,7 +43,8 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
     """A driver without a GPU: a recorded machine, every rule of `docs/driver-facts.md`, and memory that holds bytes.
 
     Errors have the driver's names and the reason in addition. Close it to free its memory. A call is the method of its
-    name of one of the parts; here are calls that need several.
+    name of one of the parts; here are calls that need several. The drivers of the processes of one machine share the
+    budget of its memory, and the lock of their calls.
     """
 
     devices: SimDevices
@@ -67,11 +69,17 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
     external: SimImportedMemory
     semaphores: SimSemaphores
 
-    def __init__(self, machine: Machine) -> None:
-        CallGate.__init__(self)
+    def __init__(
+        self,
+        machine: Machine,
+        budget: SimMemoryBudget | None = None,
+        lock: threading.Lock | None = None,
+        pid: int | None = None,
+    ) -> None:
+        CallGate.__init__(self, lock)
         self.machine = machine
         self._closed: tuple[str, str] | None = None
-        self.process = sim = SimProcess(machine)
+        self.process = sim = SimProcess(machine, budget, pid)
         self.devices, self.contexts, self.streams = sim.devices, sim.contexts, sim.streams
         self.creation, self.addresses = Creation(machine), Reservations(machine.address_granularity)
         self.chunks = SimChunks(sim, self.creation)

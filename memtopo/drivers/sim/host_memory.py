@@ -144,9 +144,10 @@ class SimPinnedMemory:
         self._check_registered(address, address + size, flags)
         if any(self._allocations.within(address, address + size)):
             raise invalid("the memory is an allocation of the driver")
-        memory = SimProcessMemory(-1, address, size)
+        memory, pid = SimProcessMemory(-1, address, size, pid=self._sim.pid), self._sim.pid
         self._allocations.register(device, address, size, flags, memory)
-        if not (_is_mapped(start, end, writable=not flags & RegisterFlags.READ_ONLY) and memory.present(start, end)):
+        writable = not flags & RegisterFlags.READ_ONLY
+        if not (_is_mapped(start, end, pid, writable=writable) and memory.present(start, end)):
             self._allocations.unregister(address)
             raise invalid("a page is not mapped, behind the end of its file, or read-only without READ_ONLY")
 
@@ -189,13 +190,13 @@ class SimPinnedMemory:
         return (found.flags | HostFlags.DEVICEMAP) & ~RegisterFlags.READ_ONLY
 
 
-def _is_mapped(start: int, end: int, *, writable: bool) -> bool:
-    """Return whether each page of this process from `start` to `end` may be read, and written if `writable`.
+def _is_mapped(start: int, end: int, pid: int | None, *, writable: bool) -> bool:
+    """Return whether each page of a process from `start` to `end` may be read, and written if `writable`.
 
     Pages of a file that is on a disk, shared with others, cannot be locked (fact 85).
     """
     needed = {"r", "w"} if writable else {"r"}
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    for line in Path(f"/proc/{pid or 'self'}/maps").read_text().splitlines():
         span, permissions, _, device = line.split(maxsplit=4)[:4]
         low, high = (int(each, 16) for each in span.split("-"))
         if low <= start < high:

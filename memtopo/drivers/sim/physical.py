@@ -70,17 +70,21 @@ class Physical:
             yield start - self.offset, end - self.offset
 
 
+@dataclass(slots=True)
 class SimProcessMemory(Physical):
-    """Memory of this process at the address `offset`. A page that is gone is an `OSError`, and no signal."""
+    """Memory of a process, or of this one, at the address `offset`.
 
-    __slots__ = ()
+    A page that is gone is an `OSError`, and no signal.
+    """
+
+    pid: int | None = None
 
     def read(self, at: int, count: int) -> bytes:
-        with _process_memory() as fd:
+        with self._memory() as fd:
             return Physical(fd, self.offset, self.size).read(at, count)
 
     def write(self, at: int, data: bytes | bytearray | memoryview) -> None:
-        with _process_memory() as fd:
+        with self._memory() as fd:
             Physical(fd, self.offset, self.size).write(at, data)
 
     def extents(self, at: int, count: int) -> Iterator[tuple[int, int]]:
@@ -88,21 +92,20 @@ class SimProcessMemory(Physical):
 
     def present(self, start: int, end: int) -> bool:
         """Return whether each page between two addresses can be read: none is behind the end of its file."""
-        with _process_memory() as fd:
+        with self._memory() as fd:
             try:
                 return all(os.pread(fd, 1, page) for page in {start, end - PAGE})
             except OSError:
                 return False
 
-
-@contextmanager
-def _process_memory() -> Iterator[int]:
-    """Descriptor of the memory of this process, by address; it is open for one access, and counts in no snapshot."""
-    fd = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    @contextmanager
+    def _memory(self) -> Iterator[int]:
+        """Descriptor of the memory of the process, by address; open for one access, and counted in no snapshot."""
+        fd = os.open(f"/proc/{self.pid or 'self'}/mem", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
 
 class Arena:

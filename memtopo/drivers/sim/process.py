@@ -82,6 +82,17 @@ class Contexts:
         """Return whether a context is current on this thread."""
         return bool(self._stack.devices)
 
+    def ctx_get_current(self) -> int:
+        """Context that is current on this thread; 0 for none."""
+        return FIRST_CONTEXT + self._stack.devices[-1] if self._stack.devices else 0
+
+    def ctx_set_current(self, context: int) -> None:
+        """Replace the current context of this thread; 0 removes it."""
+        if context:
+            self.ctx_push_current(context)
+        if len(self._stack.devices) > bool(context):
+            del self._stack.devices[-1 - bool(context)]
+
     def current(self) -> int:
         """Device whose context is current on this thread."""
         if not self._stack.devices:
@@ -179,11 +190,14 @@ class Streams:
 
 
 class SimProcess:
-    """A process on a recorded machine, without what it has laid out: what all parts of the driver use."""
+    """A process on a recorded machine, without what it has laid out: what all parts of the driver use.
 
-    def __init__(self, machine: Machine) -> None:
+    `pid` is the process whose memory is registered, this one if it is None. Processes of one machine share a budget.
+    """
+
+    def __init__(self, machine: Machine, budget: SimMemoryBudget | None = None, pid: int | None = None) -> None:
         self.machine, self.devices = machine, SimDevices(machine)
-        self.files = Files()
-        self.arena, self.budget = Arena(self.files), SimMemoryBudget(machine)
+        self.files, self.pid = Files(), pid
+        self.arena, self.budget = Arena(self.files), budget or SimMemoryBudget(machine)
         self.blocks, self.contexts = AllocationBlocks(self.budget), Contexts(self.devices, self.budget)
         self.streams = Streams(self.contexts)
