@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
-import signal
 import sys
-from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 from memtopo.cli.options import argument, option
-from memtopo.common.errors import Exit, MemtopoError, UsageError, signal_status
+from memtopo.cli.programs import require_program, run_program
+from memtopo.common.errors import UsageError
 from memtopo.driver.trace_files import HEAD, create_record
 from memtopo.native.injection import RECORD, Injection, Stacks, require_stacks, working_cupti
 from memtopo.output import plain
 
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _STACKS = "Record the functions that made each call: of C, or of Python; a call takes longer then."
 
 Command = Annotated[list[str], argument("COMMAND…", "A program and its arguments.")]
@@ -42,27 +38,15 @@ def capture_command(
     and page-locked memory, IPC, events, external memory, multicast. The program runs as it would by itself, and its
     exit status is that of this command. Its options follow '--'.
     """
-    _require_program(command[0])
+    require_program("capture", command[0])
     _require_own(output)
     injected = working_cupti(cupti, command)
     if stacks == "python":
         require_stacks(command)
     create_record(output)
-    status = _run(command, {**os.environ, **Injection(os.path.realpath(output), injected, stacks).environment})
+    status = run_program(command, {**os.environ, **Injection(os.path.realpath(output), injected, stacks).environment})
     plain.print_lines([_summary(_count(output), output)], sys.stderr)
     return status
-
-
-def _require_program(program: str) -> None:
-    """Raise `UsageError` for a program that does not exist or cannot be executed."""
-    if shutil.which(program):
-        return
-    found = os.path.exists(program)  # noqa: PTH110 a path as it was written
-    reason = "it is a folder" if os.path.isdir(program) else "it may not be executed"  # noqa: PTH112 likewise
-    raise UsageError(
-        f"the program {program!r} cannot be started: {reason if found else 'it does not exist'}",
-        hint="name a program and its arguments: memtopo capture -- COMMAND…",
-    )
 
 
 def _require_own(output: str) -> None:
@@ -70,44 +54,6 @@ def _require_own(output: str) -> None:
     around = os.environ.get(RECORD)
     if around and os.path.realpath(output) == os.path.realpath(around):
         raise UsageError(f"{output!r} is the record of the capture that runs this one", hint="name another file: -o")
-
-
-def _run(command: Sequence[str], environment: dict[str, str]) -> int:
-    """Run a program to its end; return its status as shells have it. Raises `MemtopoError` if it cannot be started.
-
-    Signals for this process go to the program. Ctrl-C reaches it by the terminal.
-    """
-    waited = {signal.SIGCHLD, *_FORWARDED}
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # which may be ignored: then no child could be waited for
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
-    try:
-        child = os.posix_spawnp(command[0], list(command), environment, setsigmask=before, setsigdef=_IGNORED_BY_PYTHON)
-        while True:
-            found = signal.sigwaitinfo(waited)
-            if found.si_signo != signal.SIGCHLD:
-                if found.si_pid:  # the system sends those of the terminal, to the program too
-                    os.kill(child, found.si_signo)
-            elif (ended := os.waitpid(child, os.WNOHANG))[0]:
-                return _status(ended[1])
-    except (OSError, ValueError) as error:
-        raise _NotStarted(command[0], error) from error
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _status(ended: int) -> int:
-    code = os.waitstatus_to_exitcode(ended)
-    return code if code >= 0 else signal_status(-code)
-
-
-class _NotStarted(MemtopoError):
-    """A program that cannot be started."""
-
-    exit_code = Exit.USAGE
-
-    def __init__(self, program: str, error: OSError | ValueError) -> None:
-        reason = (error.strerror or "").lower() if isinstance(error, OSError) else str(error)
-        super().__init__(f"the program {program!r} cannot be started: {reason}")
 
 
 class _Counts(NamedTuple):
