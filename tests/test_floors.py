@@ -19,7 +19,7 @@ FLOORS: list[set[str]] = [
     {"diagnostics", "driver"},
     {"language", "machine"},
     {"drivers", "geometry", "native"},
-    {"kinds"},
+    {"kinds", "testing"},
     {"plans", "spec"},
     {"planner", "rules"},
     {"executor", "sharing"},
@@ -29,7 +29,7 @@ FLOORS: list[set[str]] = [
     {"records"},
     {"output"},
     {"api", "cli"},
-    {"", "__main__", "allocators", "torch"},
+    {"", "__main__", "allocators", "pytest_plugin", "torch"},
 ]
 
 # Packages, and the rooms or modules that may import each. Pydantic validates the content of files; what opens no driver
@@ -39,13 +39,14 @@ IMPORTERS: dict[str, set[str]] = {
     "cupy": {"allocators"},
     "rmm": {"allocators"},
     "memtopo.drivers.cuda": {"cli", "drivers.cuda", "drivers.target", "probe"},
-    "memtopo.drivers.sim": {"api", "drivers.sim", "drivers.target", "sharing"},
+    "memtopo.drivers.sim": {"api", "drivers.sim", "drivers.target", "sharing", "testing"},
     "memtopo.drivers.target": {"api", "cli", "output", "probe", "records", "run", "session", "sharing"},
     "vulkan": {"vulkan"},
     "yaml": {"language"},
     "pydantic": {
         "diagnostics", "kinds", "language", "machine", "output", "plans", "run.nodes", "session", "sharing", "spec",
     },
+    "pytest": {"pytest_plugin"},
     "ray": {"run.nodes"},
     "torch": {"torch"},
     "vllm": {"torch.vllm"},

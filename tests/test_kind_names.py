@@ -13,7 +13,7 @@ from memtopo.kinds import KINDS, Kind
 from memtopo.kinds.exports import EXPORTABLE
 
 ROOT = Path(__file__).parent.parent / "memtopo"
-APART = ("driver", "drivers", "api", "native", "records", "torch", "allocators")
+APART = ("driver", "drivers", "api", "native", "records", "torch", "allocators", "testing")
 """Rooms that name kinds by their purpose: the driver's objects, specs that are written, and the methods of the API."""
 
 CLASSES = {kind.group.__name__ for kind in KINDS} - {"Group"}

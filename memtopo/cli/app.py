@@ -31,11 +31,11 @@ COMMANDS = {
     "show": "held", "check": "held", "switch": "held", "change": "plan", "release": "held", "probe": "probe",
     "machines": "probe", "explain": "reference", "schema": "reference", "who": "held", "metrics": "held",
     "trace": "reference", "completion": "reference", "capture": "capture", "spec": "records", "replay": "replay",
-    "import": "replay", "budget": "budget",
+    "import": "replay", "budget": "budget", "simulator": "simulator",
 }  # fmt: skip
 """Modules of the commands; the function of `ls` is `ls_command`."""
 
-_SETTINGS = {"capture": {"allow_interspersed_args": False}}
+_SETTINGS = {name: {"allow_interspersed_args": False} for name in ("capture", "simulator")}
 """Settings of commands: what follows the first argument is the program's."""
 
 

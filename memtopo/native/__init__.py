@@ -1,7 +1,8 @@
-"""C libraries of memtopo, whose code runs in any thread of a program and never runs Python.
+"""C libraries of memtopo, whose code runs in any thread of a program.
 
-`HEAPS` is memory that a program allocates in a layout, `CAPTURE` the record of a program's memory calls. Each is part
-of a wheel, or compiled by the system's compiler when it is first needed. Without them, everything else works.
+`HEAPS` is memory that a program allocates in a layout, `CAPTURE` the record of a program's memory calls; neither runs
+Python. `LIBCUDA` has the functions of the driver, which the simulator answers. Each is part of a wheel, or compiled by
+the system's compiler when it is first needed. Without them, everything else works.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ class NoLibrary(MemtopoError):
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """C library: its name, which is that of its source, and its contents as a word of messages."""
+    """C library: its name, which is that of its source, its contents as a word of messages, and compiler options."""
 
     name: str
     contents: str
+    options: tuple[str, ...] = ()
 
     @property
     def source(self) -> Path:
@@ -64,7 +66,15 @@ class Library:
             file.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=file.parent) as folder:
                 made = Path(folder, file.name)
-                command = [*shlex.split(compiler), *FLAGS, "-o", os.fspath(made), os.fspath(self.source), "-ldl"]
+                command = [
+                    *shlex.split(compiler),
+                    *FLAGS,
+                    *self.options,
+                    "-o",
+                    os.fspath(made),
+                    os.fspath(self.source),
+                    "-ldl",
+                ]
                 subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 the system's own compiler
                 made.replace(file)
         except OSError as error:
@@ -77,7 +87,7 @@ class Library:
     def _compiled(self) -> Path:
         """Compile the library into the user's cache, unless it has been compiled from the same source before."""
         content = b"".join(file.read_bytes() for file in self.sources)
-        digest = sha256(content + " ".join(FLAGS).encode()).hexdigest()[:16]
+        digest = sha256(content + " ".join((*FLAGS, *self.options)).encode()).hexdigest()[:16]
         try:
             caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         except RuntimeError as error:  # the user has neither HOME nor an entry in the passwords
@@ -90,7 +100,8 @@ class Library:
 
 
 HEAPS, CAPTURE = Library("heaps", "heaps"), Library("capture", "captures")
-LIBRARIES = (HEAPS, CAPTURE)
+LIBCUDA = Library("libcuda", "the simulator", ("-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic"))
+LIBRARIES = (HEAPS, CAPTURE, LIBCUDA)
 
 
 @cache

@@ -35,7 +35,7 @@ def offered(line: str) -> list[str]:
     ("line", "words"),
     [
         ("memtopo val", ["validate"]),
-        ("memtopo s", ["show", "switch", "schema", "spec"]),
+        ("memtopo s", ["show", "switch", "schema", "spec", "simulator"]),
         ("MEMTOPO_JSON=1 memtopo val", ["validate"]),
         ("memtopo apply x --rehe", ["--rehearse"]),
         ("memtopo apply x --check f", ["fast", "full"]),

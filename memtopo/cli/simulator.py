@@ -1,0 +1,42 @@
+"""`memtopo simulator`: run programs whose CUDA driver is the simulator."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from memtopo.cli.options import MachineName, argument
+from memtopo.cli.programs import require_program, run_program
+from memtopo.common.errors import UsageError
+from memtopo.machine import load
+from memtopo.output import plain
+from memtopo.testing.library import SOCKET, folder
+from memtopo.testing.program import SharedMachine
+from memtopo.testing.server import Refusals, Server
+
+Command = Annotated[list[str] | None, argument("[COMMAND…]", "A program and its arguments.")]
+Path = Annotated[bool, typer.Option("--path", help="Print the folder of libcuda.so.1, for LD_LIBRARY_PATH, and exit.")]
+
+
+def simulator_command(command: Command = None, machine: MachineName = "h200x2", path: Path = False) -> int:
+    """Run a program on a simulated machine.
+
+    The program and its children get the simulator as their CUDA driver, libcuda.so.1. Memory, pools, events and copies
+    work; kernels do not run. Each refused call is reported with its reason, and the exit status is the program's.
+    """
+    if path:
+        plain.print_lines([str(folder())])
+        return 0
+    if not command:
+        raise UsageError("no program was given", hint="name one: memtopo simulator -- COMMAND…")
+    require_program("simulator", command[0])
+    shared = SharedMachine(load(machine), refused=Refusals())
+    server = Server(shared)
+    libraries = os.pathsep.join(filter(None, [str(folder()), os.environ.get("LD_LIBRARY_PATH")]))
+    try:
+        status = run_program(command, {**os.environ, "LD_LIBRARY_PATH": libraries, SOCKET: server.address})
+    finally:
+        server.close()
+    return status

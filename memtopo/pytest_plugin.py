@@ -1,0 +1,49 @@
+"""Plugin for pytest: the fixture `simulated_gpus`, and the marker that names its machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from memtopo.testing import Simulation
+
+_MARKER = (
+    "simulated_gpus(machine='h200x2', leaks='fail'): machine of the fixture simulated_gpus, and whether a test that "
+    "does not free what it creates fails ('fail') or not ('allow')"
+)
+_NAME = "simulated_gpus"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    config.addinivalue_line("markers", _MARKER)
+
+
+@pytest.fixture
+def simulated_gpus(request: pytest.FixtureRequest) -> Iterator[Simulation]:
+    """Simulated machine, whose GPUs are those of this process and its children; the test fails if objects are left.
+
+    `@pytest.mark.simulated_gpus("h100x1")` names another machine than `h200x2`, by its name or the path of its record,
+    and `leaks="allow"` lets a test leave objects. Raises as `memtopo.testing.simulated` does.
+    """
+    from memtopo.testing import simulated  # noqa: PLC0415 a session without such tests does without the simulator
+
+    machine, leaks = _asked(request)
+    with simulated(machine) as simulation:
+        yield simulation
+        left = [] if leaks == "allow" else simulation.leaks
+    if left:
+        pytest.fail("the test has not freed:\n" + "\n".join(f"  {leak}" for leak in left), pytrace=False)
+
+
+def _asked(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Machine and treatment of leaks that the marker of a test asks for."""
+    marker = request.node.get_closest_marker(_NAME)
+    given = dict(zip(("machine", "leaks"), marker.args, strict=False)) | marker.kwargs if marker else {}
+    found = {"machine": "h200x2", "leaks": "fail", **given}
+    if len(found) > 2 or found["leaks"] not in {"fail", "allow"}:  # noqa: PLR2004 of no other name
+        raise pytest.UsageError(f"the marker is {_MARKER}")
+    return found["machine"], found["leaks"]

@@ -1,0 +1,476 @@
+"""Calls of a program that are not methods of the driver protocol, or that point to the program's memory."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import (
+    DriverError,
+    EventFlags,
+    HandleType,
+    HostFlags,
+    LocationKind,
+    MemAttach,
+    PoolAttribute,
+    PoolProperties,
+    RangeAttribute,
+    gpu,
+)
+from memtopo.drivers.sim import SimDriver
+from memtopo.drivers.sim.address_space import LAST, LOWEST, PAGE, round_up
+from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
+from memtopo.drivers.sim.process import FIRST_CONTEXT
+from memtopo.testing.abi import SECRET_BYTES, Memory, external_memory, external_semaphore
+
+_PAUSE = 0.0005  # seconds
+_DMA_BUF = 1
+_NOWHERE = -2
+_API_VERSION = 3020
+_BYTES = frozenset(each for each in PoolAttribute if each >= PoolAttribute.RELEASE_THRESHOLD)
+_FENCE = struct.Struct("=Q136x")  # the value in parameters of a signal or a wait
+
+
+class Program(Memory, Protocol):
+    """Program that makes calls: its memory, and its descriptors."""
+
+    def opened(self, fd: int) -> int:
+        """Return a descriptor here of what a descriptor of the program is; close it. Raises `OSError`."""
+
+
+class Calls:
+    """Calls of one program on the simulator. Methods have the names of the C functions, in the protocol's spelling.
+
+    A call that is not here is the driver's method. Raises `DriverError`, and `RefusedCall` for what is refused here.
+    """
+
+    def __init__(self, driver: Driver, sim: SimDriver, program: Program) -> None:
+        self._driver, self._sim, self._program = driver, sim, program
+        self._default_pools: dict[int, int] = {}
+        self._pools: dict[int, int] = {}
+        self._priorities: dict[int, tuple[int, int]] = {}
+        self._peers: set[tuple[int, int]] = set()
+
+    # Devices and contexts. There are primary contexts alone: one that is created is that of its device.
+
+    def device_get(self, device: int) -> int:
+        """A device is its ordinal."""
+        self._driver.device_total_mem(device)
+        return device
+
+    def device_get_name(self, length: int, device: int) -> bytes:
+        """Name, ended by a zero, in at most `length` bytes."""
+        return _text(self._driver.device_get_name(device), length)
+
+    def device_get_pci_bus_id(self, length: int, device: int) -> bytes:
+        """PCI bus id, ended by a zero, in at most `length` bytes."""
+        return _text(self._driver.device_get_pci_bus_id(device), length)
+
+    def device_get_by_pci_bus_id(self, text: int) -> int:
+        """Device with a PCI bus id."""
+        wanted = text_at(self._program, text).lower()
+        for device in range(self._driver.device_get_count()):
+            if self._driver.device_get_pci_bus_id(device).lower() == wanted:
+                return device
+        raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"no gpu has the bus id {wanted!r}")
+
+    def device_compute_capability(self, device: int) -> tuple[int, int]:
+        """Major and minor number."""
+        found = self._sim.machine.devices[self.device_get(device)].attributes
+        return found.get("COMPUTE_CAPABILITY_MAJOR", 0), found.get("COMPUTE_CAPABILITY_MINOR", 0)
+
+    def device_primary_ctx_get_state(self, device: int) -> tuple[int, int]:
+        """Flags and activity of the primary context."""
+        return 0, int(self._driver.device_primary_ctx_get_state(device))
+
+    def device_primary_ctx_set_flags(self, flags: int, device: int) -> None:
+        """Flags have no effect."""
+        del flags
+        self.device_get(device)
+
+    def ctx_create(self, flags: int, device: int) -> int:
+        """Retain the primary context, and make it current."""
+        del flags
+        context = self._driver.device_primary_ctx_retain(device)
+        self._driver.ctx_push_current(context)
+        return context
+
+    def ctx_destroy(self, context: int) -> None:
+        """Release what `ctx_create` retained."""
+        if context == self.ctx_get_current():
+            self._driver.ctx_pop_current()
+        self._driver.device_primary_ctx_release(self._device_of(context))
+
+    def ctx_get_current(self) -> int:
+        """Context that is current on this thread; 0 for none."""
+        return self._sim.contexts.ctx_get_current()
+
+    def ctx_set_current(self, context: int) -> None:
+        """Replace the current context of this thread; 0 removes it."""
+        self._sim.contexts.ctx_set_current(context)
+
+    def ctx_get_device(self, context: int = 0) -> int:
+        """Device of the current context, or of another one."""
+        return self._device_of(context) if context else self._sim.contexts.current()
+
+    def ctx_get_api_version(self, context: int) -> int:
+        """Version of all contexts."""
+        self._device_of(context or self.ctx_get_current())
+        return _API_VERSION
+
+    def ctx_get_flags(self) -> int:
+        """Contexts have no flags."""
+        self._sim.contexts.current()
+        return 0
+
+    def ctx_get_stream_priority_range(self) -> tuple[int, int]:
+        """Least and greatest priority."""
+        self._sim.contexts.current()
+        return 0, -5
+
+    def ctx_synchronize(self, context: int = 0) -> None:
+        """Wait for the work of the current context, or of another one."""
+        if not context:
+            return self._driver.ctx_synchronize()
+        self._driver.ctx_push_current(context)
+        try:
+            self._driver.ctx_synchronize()
+        finally:
+            self._driver.ctx_pop_current()
+
+    def ctx_enable_peer_access(self, context: int, flags: int) -> None:
+        """Enable access of the current device to another one's allocations; it matters to kernels alone."""
+        device, peer = self._sim.contexts.current(), self._device_of(context)
+        if flags:
+            raise invalid("flags must be 0")
+        if not self._driver.device_can_access_peer(device, peer):
+            raise RefusedCall(
+                "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of gpu{peer}"
+            )
+        if (device, peer) in self._peers:
+            raise RefusedCall("CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", f"gpu{device} has access to gpu{peer}")
+        self._peers.add((device, peer))
+
+    def ctx_disable_peer_access(self, context: int) -> None:
+        """Disable it."""
+        pair = self._sim.contexts.current(), self._device_of(context)
+        if pair not in self._peers:
+            raise RefusedCall("CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "the access was not enabled")
+        self._peers.remove(pair)
+
+    def _device_of(self, context: int) -> int:
+        device = context - FIRST_CONTEXT
+        if not self._sim.contexts.active(device):
+            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "that is no context, or one that was released")
+        return device
+
+    # Memory.
+
+    def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
+        """Allocate page-locked memory in whole pages, since the program maps it."""
+        return self._driver.mem_host_alloc(round_up(size, PAGE), flags)
+
+    def mem_alloc_host(self, size: int) -> int:
+        """Allocate page-locked memory without flags."""
+        return self.mem_host_alloc(size, HostFlags.NONE)
+
+    def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
+        """Allocate managed memory in whole pages, since the program maps it."""
+        return self._driver.mem_alloc_managed(round_up(size, PAGE), flags)
+
+    def mem_host_get_device_pointer(self, address: int, flags: int) -> int:
+        """Address of page-locked memory for the device."""
+        if flags:
+            raise invalid("flags must be 0")
+        return self._driver.mem_host_get_device_pointer(address)
+
+    def mem_get_handle_for_address_range(self, address: int, size: int, type: int, flags: Any) -> int:
+        """Descriptor of a dma-buf."""
+        if type != _DMA_BUF:
+            raise invalid("the handle type must be that of a dma-buf")
+        return self._driver.mem_get_handle_for_address_range(address, size, flags)
+
+    def mem_import_from_shareable_handle(self, shared: int, kind: HandleType) -> int:
+        """Import a chunk by the descriptor that a pointer is, or by the bytes that it points to."""
+        return self._imported(shared, kind, lambda handle: self._driver.mem_import_from_shareable_handle(handle, kind))
+
+    def mem_pool_import_from_shareable_handle(self, shared: int, kind: HandleType, flags: int) -> int:
+        """Import a pool in the same way."""
+        call = self._driver.mem_pool_import_from_shareable_handle
+        return self._imported(shared, kind, lambda handle: call(handle, kind, flags))
+
+    def _imported(self, shared: int, kind: HandleType, make: Callable[[int | bytes], int]) -> int:
+        if kind == HandleType.FABRIC:
+            return make(self._program.read(shared, SECRET_BYTES))
+        return self._with_descriptor(shared, make)
+
+    def _with_descriptor(self, fd: int, make: Callable[[int], int]) -> int:
+        try:
+            opened = self._program.opened(fd)
+        except OSError as error:
+            raise invalid(f"that is no file descriptor of a simulated object: {error.strerror}") from error
+        try:
+            return make(opened)
+        finally:
+            os.close(opened)
+
+    def pointer_get_attribute(self, data: int, attribute: int, address: int) -> None:
+        """Attribute of the memory at an address."""
+        self._program.write(data, self._attribute(attribute, address))
+
+    def pointer_get_attributes(self, count: int, attributes: int, data: int, address: int) -> None:
+        """Several attributes; 0 for those that the memory does not have."""
+        kinds = struct.unpack(f"={count}i", self._program.read(attributes, 4 * count))
+        targets = struct.unpack(f"={count}Q", self._program.read(data, 8 * count))
+        for kind, target in zip(kinds, targets, strict=True):
+            try:
+                self._program.write(target, self._attribute(kind, address))
+            except RefusedCall:
+                self._program.write(target, b"\0" * len(_packed_attribute(kind, 0)))
+
+    def _attribute(self, attribute: int, address: int) -> bytes:
+        allocation = self._sim.allocations.find(address)
+        mapping = None if allocation else self._sim.mappings.find(address)
+        found = allocation or mapping
+        if found is None:
+            raise invalid("nothing is allocated or mapped at the address")
+        location = mapping.chunk.properties.location if mapping else gpu(allocation.device) if allocation else gpu(0)
+        is_managed = allocation is not None and allocation.advised is not None
+        on_host = location.kind != LocationKind.GPU or (allocation is not None and allocation.by_cpu and not is_managed)
+        values: Mapping[int, int] = {
+            2: 1 if on_host else 2,  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
+            3: address,
+            **({4: address} if on_host or is_managed else {}),
+            8: int(is_managed),
+            9: max(location.id, 0),
+            11: found.start,
+            12: found.end - found.start,
+            13: 1,
+        }
+        if attribute not in values:
+            raise invalid(f"attribute {attribute} of a pointer is not simulated, or the memory has none")
+        return _packed_attribute(attribute, values[attribute])
+
+    def mem_range_get_attribute(
+        self, data: int, length: int, attribute: RangeAttribute, address: int, size: int
+    ) -> None:
+        """Attribute of a managed range, as so many bytes of 32-bit numbers."""
+        found = self._driver.mem_range_get_attribute(address, size, attribute)
+        count = length // 4
+        if length % 4 or not count:
+            raise invalid("the size of the data is no multiple of 4")
+        self._program.write(data, struct.pack(f"={count}i", *(*found, *[_NOWHERE] * count)[:count]))
+
+    # Copies and fills. A copy from or to memory of the program that the driver does not know is made at once.
+
+    def memcpy_htod(self, destination: int, source: int, count: int) -> None:
+        self._driver.memcpy_htod(destination, self._program.read(source, count))
+
+    def memcpy_dtoh(self, destination: int, source: int, count: int) -> None:
+        self._program.write(destination, self._driver.memcpy_dtoh(source, count))
+
+    def memcpy_dtod(self, destination: int, source: int, count: int) -> None:
+        self._driver.memcpy_async(destination, source, count, 0)
+
+    def memcpy(self, destination: int, source: int, count: int) -> None:
+        self.memcpy_async(destination, source, count, 0)
+
+    def memcpy_async(self, destination: int, source: int, count: int, stream: int) -> None:
+        if self._is_known(destination) and self._is_known(source):
+            return self._driver.memcpy_async(destination, source, count, stream)
+        self.stream_synchronize(stream)
+        if self._is_known(destination):
+            return self.memcpy_htod(destination, source, count)
+        if self._is_known(source):
+            return self.memcpy_dtoh(destination, source, count)
+        return self._program.write(destination, self._program.read(source, count))
+
+    memcpy_htod_async = memcpy_dtoh_async = memcpy_dtod_async = memcpy_async
+
+    def _is_known(self, address: int) -> bool:
+        """Return whether an address is one of the driver's, or of memory that is registered with it."""
+        return LOWEST <= address < LAST or self._sim.allocations.find(address) is not None
+
+    def memset_d16(self, address: int, value: int, count: int) -> None:
+        self._fill(address, value.to_bytes(2, "little"), count)
+
+    def memset_d32(self, address: int, value: int, count: int) -> None:
+        self._fill(address, value.to_bytes(4, "little"), count)
+
+    def memset_d8_async(self, address: int, value: int, count: int, stream: int) -> None:
+        self._fill(address, bytes([value]), count, stream)
+
+    def memset_d16_async(self, address: int, value: int, count: int, stream: int) -> None:
+        self._fill(address, value.to_bytes(2, "little"), count, stream)
+
+    def memset_d32_async(self, address: int, value: int, count: int, stream: int) -> None:
+        self._fill(address, value.to_bytes(4, "little"), count, stream)
+
+    def _fill(self, address: int, element: bytes, count: int, stream: int = 0) -> None:
+        self.stream_synchronize(stream)
+        if address % len(element):
+            raise invalid("the address is not aligned to the elements")
+        self._driver.memset_d8(address, element[0], count * len(element))
+        if len(set(element)) > 1:
+            self._driver.memcpy_htod(address, element * count)
+
+    # Pools.
+
+    def init(self, flags: int = 0) -> None:
+        """Allow all other calls. Default pools are the first ones, so that their handles are the same each time."""
+        if flags:
+            raise invalid("flags must be 0")
+        self._driver.init()
+        for device in range(self._driver.device_get_count() if not self._default_pools else 0):
+            with suppress(DriverError):  # it has no pools
+                self._default_pools[device] = self._sim.mem_pool_create(PoolProperties(gpu(device)))
+
+    def device_get_default_mem_pool(self, device: int) -> int:
+        """Pool that the device has from the beginning."""
+        self.device_get(device)
+        if device not in self._default_pools:
+            raise unsupported(f"gpu{device} has no memory pools")
+        return self._default_pools[device]
+
+    def device_get_mem_pool(self, device: int) -> int:
+        """Pool of `mem_alloc_async` on a device."""
+        return self._pools.get(device) or self.device_get_default_mem_pool(device)
+
+    def device_set_mem_pool(self, device: int, pool: int) -> None:
+        """Change it."""
+        self.device_get(device)
+        self._driver.mem_pool_get_access(pool, gpu(device))
+        self._pools[device] = pool
+
+    def mem_alloc_async(self, size: int, stream: int) -> int:
+        """Allocate memory of the pool of the current device."""
+        return self._driver.mem_alloc_from_pool_async(
+            size, self.device_get_mem_pool(self._sim.contexts.current()), stream
+        )
+
+    def mem_pool_destroy(self, pool: int) -> None:
+        if pool in self._default_pools.values():
+            raise invalid("the default pool of a device cannot be destroyed")
+        self._driver.mem_pool_destroy(pool)
+        self._pools = {device: each for device, each in self._pools.items() if each != pool}
+
+    def mem_pool_set_attribute(self, pool: int, attribute: PoolAttribute, value: int) -> None:
+        data = self._program.read(value, 8 if attribute in _BYTES else 4)
+        self._driver.mem_pool_set_attribute(pool, attribute, int.from_bytes(data, "little"))
+
+    def mem_pool_get_attribute(self, pool: int, attribute: PoolAttribute, value: int) -> None:
+        found = self._driver.mem_pool_get_attribute(pool, attribute)
+        self._program.write(value, found.to_bytes(8 if attribute in _BYTES else 4, "little"))
+
+    # Streams and events. Work is done at once, but what waits for an external semaphore.
+
+    def stream_create(self, flags: int) -> int:
+        """Create a stream; one that waits for stream 0 is made as one that does not."""
+        return self.stream_create_with_priority(flags, 0)
+
+    def stream_create_with_priority(self, flags: int, priority: int) -> int:
+        if flags not in {0, 1}:
+            raise invalid("the flags are not a stream's")
+        stream = self._driver.stream_create(1)
+        self._priorities[stream] = flags, max(-5, min(0, priority))
+        return stream
+
+    def stream_get_priority(self, stream: int) -> int:
+        self._sim.streams.get(stream)
+        return self._priorities.get(stream, (0, 0))[1]
+
+    def stream_get_flags(self, stream: int) -> int:
+        self._sim.streams.get(stream)
+        return self._priorities.get(stream, (0, 0))[0]
+
+    def stream_get_ctx(self, stream: int) -> int:
+        return FIRST_CONTEXT + self._sim.streams.get(stream).device
+
+    def stream_get_device(self, stream: int) -> int:
+        return self._sim.streams.get(stream).device
+
+    def stream_is_capturing(self, stream: int) -> int:
+        """Return that the stream is not captured: graphs are not simulated."""
+        self._sim.streams.get(stream)
+        return 0
+
+    def stream_query(self, stream: int) -> None:
+        if not self._driver.stream_query(stream):
+            raise RefusedCall("CUDA_ERROR_NOT_READY", "work of the stream is outstanding")
+
+    def stream_synchronize(self, stream: int) -> None:
+        while not self._driver.stream_query(stream):
+            time.sleep(_PAUSE)
+
+    def event_query(self, event: int) -> None:
+        if not self._driver.event_query(event):
+            raise RefusedCall("CUDA_ERROR_NOT_READY", "the event has not completed")
+
+    def event_record_with_flags(self, event: int, stream: int) -> None:
+        self._driver.event_record(event, stream)
+
+    def event_create(self, flags: EventFlags) -> int:
+        return self._driver.event_create(flags)
+
+    # Multicast objects and external memory.
+
+    def multicast_create(self, team: tuple[int, int, int, int]) -> int:
+        devices, size, handles, flags = team
+        return self._driver.multicast_create(devices, size, HandleType(handles), flags)
+
+    def multicast_get_granularity(self, team: tuple[int, int, int, int], *, recommended: bool) -> int:
+        del team, recommended
+        raise unsupported("the granularity of multicast objects was never measured")
+
+    def import_external_memory(self, described: int) -> int:
+        fd, kind, size, dedicated = external_memory(self._program, described)
+        call = self._driver.import_external_memory
+        return self._with_descriptor(fd, lambda own: call(os.dup(own), kind, size, dedicated=dedicated))
+
+    def external_memory_get_mapped_buffer(self, memory: int, part: tuple[int, int]) -> int:
+        return self._driver.external_memory_get_mapped_buffer(memory, *part)
+
+    def import_external_semaphore(self, described: int) -> int:
+        fd, kind = external_semaphore(self._program, described)
+        return self._with_descriptor(fd, lambda own: self._driver.import_external_semaphore(os.dup(own), kind))
+
+    def signal_external_semaphores_async(self, semaphores: int, described: int, count: int, stream: int) -> None:
+        for semaphore, value in self._fences(semaphores, described, count):
+            self._driver.signal_external_semaphore(semaphore, value, stream)
+
+    def wait_external_semaphores_async(self, semaphores: int, described: int, count: int, stream: int) -> None:
+        for semaphore, value in self._fences(semaphores, described, count):
+            self._driver.wait_external_semaphore(semaphore, value, stream)
+
+    def _fences(self, semaphores: int, described: int, count: int) -> list[tuple[int, int]]:
+        numbers = struct.unpack(f"={count}Q", self._program.read(semaphores, 8 * count))
+        data = self._program.read(described, _FENCE.size * count)
+        return [(number, value) for number, (value,) in zip(numbers, _FENCE.iter_unpack(data), strict=True)]
+
+
+def _packed_attribute(attribute: int, value: int) -> bytes:
+    """Bytes of an attribute of a pointer: numbers and flags have 32 bits, addresses and sizes 64."""
+    return struct.pack("=Q" if attribute in {1, 3, 4, 5, 7, 11, 12, 14, 17, 18, 19, 20} else "=i", value)
+
+
+def _text(text: str, length: int) -> bytes:
+    if length <= 0:
+        raise invalid("there is no room for the text")
+    return text.encode()[: length - 1] + b"\0"
+
+
+def text_at(memory: Memory, address: int) -> str:
+    """Return the text, ended by a zero, at an address."""
+    found = b""
+    while not found.endswith(b"\0") and len(found) < 256:  # noqa: PLR2004 longer than any name
+        found += memory.read(address + len(found), 1)
+    return found.rstrip(b"\0").decode(errors="replace")
+
+
+METHODS = frozenset(name for name in dir(Calls) if not name.startswith("_"))
+"""Calls that are answered here."""

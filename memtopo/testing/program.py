@@ -1,0 +1,318 @@
+"""Programs of a simulated machine: each call that one makes is decoded, made by the simulator, and recorded."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
+
+from memtopo.driver.ledger import CALLS, Ledger, Opens
+from memtopo.driver.types import DriverError
+from memtopo.driver.wrappers import METHODS as PROTOCOL
+from memtopo.drivers.sim import SimDriver
+from memtopo.drivers.sim.calls import RefusedCall, driver_error, invalid
+from memtopo.drivers.sim.devices import SimMemoryBudget
+from memtopo.drivers.sim.physical import Physical
+from memtopo.drivers.sim.process import FIRST_CONTEXT
+from memtopo.machine import Machine
+from memtopo.testing import calls
+from memtopo.testing.abi import Function, error_numbers, exported, functions, newest, packed
+
+_INVALID = "CUDA_ERROR_INVALID_VALUE"
+_MOST_CALLS = 1 << 16
+_NOT_CALLS = ("pointer_is_managed", "signal_external_semaphore", "wait_external_semaphore", "host_write", "host_read")
+_LAUNCHES = ("fill", "verify", "fingerprint", "store", "load", "module_load_data", "module_unload")
+
+FUNCTIONS: Mapping[str, Function] = functions(
+    dict.fromkeys([*sorted(PROTOCOL - {*_NOT_CALLS, *_LAUNCHES}), *calls.METHODS])
+)
+"""Simulated functions by exported name."""
+
+_BY_NUMBER = tuple(FUNCTIONS.get(name) for name in exported())
+_LOOKUP = len(_BY_NUMBER)
+_CHANGES_MAPPED = frozenset({
+    "mem_host_alloc", "mem_alloc_host", "mem_alloc_managed", "mem_free", "mem_free_host", "device_primary_ctx_release",
+})  # fmt: skip
+"""Calls after which memory is mapped into the program, or not any more."""
+
+
+class Port(calls.Program, Protocol):
+    """Access to a program: its memory and descriptors, and where a call was made."""
+
+    def map(self, address: int, size: int, fd: int, offset: int) -> None:
+        """Map a part of a file at an address of the program. Raises `OSError`."""
+
+    def unmap(self, address: int, size: int) -> None:
+        """End such a mapping."""
+
+    def store_descriptor(self, pointer: int, fd: int) -> None:
+        """Give the program a descriptor, which is closed here, by its number at a pointer."""
+
+    def place(self) -> str:
+        """File and line of the call that is made, `FILE:LINE`; empty if that is not known."""
+
+
+class Call(NamedTuple):
+    """Call of a program: the C function without its version, the arguments by name, and the result or the error.
+
+    `error` is the driver's name, None for success. `place` is the file and line of a call that creates something, or
+    that is refused; it is empty if that is not known.
+    """
+
+    function: str
+    arguments: Mapping[str, Any]
+    result: Any = None
+    error: str | None = None
+    reason: str | None = None
+    place: str = ""
+    pid: int = 0
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name}={_shown(value)}" for name, value in self.arguments.items())
+        end = f": {self.error}" + (f" ({self.reason})" if self.reason else "") if self.error else ""
+        return f"{self.function}({values}){end}" + (f" at {self.place}" if self.place else "")
+
+
+class Leak(NamedTuple):
+    """Object that a program has not freed: the function and the line that created it, and its address or handle.
+
+    `account` is the account of the ledger that has it, such as `handles`, `size` is in bytes, None for an object
+    without one, and `references` the number of references.
+    """
+
+    function: str
+    place: str
+    key: int
+    account: str
+    size: int | None = None
+    references: int = 1
+    pid: int = 0
+
+    def __str__(self) -> str:
+        amount = f" ({self.size:,} bytes)" if self.size is not None else ""
+        many = f" ({self.references} references)" if self.references > 1 else ""
+        return f"{self.key:#x}{amount}{many} of {self.function or self.account} at {self.place or 'an unknown place'}"
+
+
+@dataclass(slots=True)
+class Fault:
+    """Failure of calls of a function: the `nth` of them from now on, or each that asks for `size` bytes or more."""
+
+    function: str
+    error: str
+    nth: int | None
+    size: int | None
+    made: int = 0
+
+    def meets(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        """Count a call; return whether it fails."""
+        if name != self.function:
+            return False
+        self.made += 1
+        asked = arguments.get("size", arguments.get("count", 0))
+        return (self.nth is None or self.made == self.nth) and (self.size is None or asked >= self.size)
+
+
+@dataclass(slots=True)
+class SharedMachine:
+    """What the programs of a simulated machine have in common: its memory, the faults, and the record of calls."""
+
+    machine: Machine
+    budget: SimMemoryBudget = field(init=False)
+    lock: Lock = field(default_factory=Lock)
+    faults: list[Fault] = field(default_factory=list)
+    calls: deque[Call] = field(default_factory=lambda: deque(maxlen=_MOST_CALLS))
+    refused: Callable[[Call], None] = lambda _: None
+    """Is called for each call that is refused."""
+
+    def __post_init__(self) -> None:
+        self.budget = SimMemoryBudget(self.machine)
+
+
+class SimulatedProgram:
+    """One program: its driver, and what it has open. `pid` is None for this process."""
+
+    def __init__(self, shared: SharedMachine, port: Port, pid: int | None = None) -> None:
+        self.shared, self._port, self.pid = shared, port, pid or 0
+        self.sim = SimDriver(shared.machine, SimMemoryBudget(shared.machine, shared.budget), shared.lock, pid)
+        self.ledger = Ledger(self.sim)
+        self._calls = calls.Calls(self.ledger, self.sim, port)
+        self._methods: dict[str, Callable[..., Any]] = {}
+        self._opened: defaultdict[str, dict[int, Call]] = defaultdict(dict)
+        self._mapped: dict[int, int] = {}
+        self.initialized = False
+        self.kept: frozenset[int] = frozenset()
+
+    def succeed(self, earlier: SimulatedProgram | None) -> None:
+        """Go on after an earlier simulation of the same process, whose libraries remember what they have.
+
+        `cuInit` is of a process, and primary contexts that were not released are retained when they are used again.
+        """
+        if earlier and earlier.initialized:
+            self._calls.init()
+            self.kept = earlier.kept | earlier.ledger.accounts["contexts"].keys()
+
+    def answer(self, number: int, words: Sequence[int]) -> int:
+        """Make a call by the number of its function; return the driver's status."""
+        if number == _LOOKUP:
+            return self._look_up(*words[:3])
+        function = _BY_NUMBER[number]
+        if function is None:
+            return self._refuse(exported()[number])
+        arguments: Mapping[str, Any] = {}
+        try:
+            arguments = function.arguments(self._port, words)
+            result = self._made(function, arguments, words)
+        except (DriverError, RefusedCall) as error:
+            return self._refused(function.name, arguments, error.name, error.reason)
+        except (ValueError, OSError) as error:
+            refused = invalid(str(error)) if isinstance(error, ValueError) else driver_error(function.name, error)
+            return self._refused(function.name, arguments, refused.name, refused.reason)
+        opens = _OPENS.get(function.method)
+        place = self._port.place() if opens else ""
+        self.shared.calls.append(call := Call(function.name, arguments, result, None, None, place, self.pid))
+        if opens:
+            key = result if opens.key is None else arguments[opens.key]
+            if opens.size or self.ledger.accounts[opens.account].get(key) == 1:  # a reference more has not created it
+                self._opened[opens.account][key] = call
+        return 0
+
+    @staticmethod
+    def names() -> frozenset[str]:
+        """Names of the functions that are simulated, without their versions."""
+        return frozenset(each.name for each in FUNCTIONS.values())
+
+    def read(self, address: int, size: int) -> bytes:
+        """Bytes at an address, without a check of access. Raises `DriverError`."""
+        return b"".join(physical.read(at, count) for physical, at, count in self._pieces(address, size))
+
+    def write(self, address: int, data: bytes) -> None:
+        """Store bytes there."""
+        rest = memoryview(data)
+        for physical, at, count in self._pieces(address, len(data)):
+            physical.write(at, rest[:count])
+            rest = rest[count:]
+
+    def _pieces(self, address: int, size: int) -> Iterator[tuple[Physical, int, int]]:
+        end = address + size
+        while address < end:
+            found = self.sim.mappings.find(address) or self.sim.allocations.find(address)
+            if found is None or not isinstance(found.physical, Physical):
+                raise DriverError("read", _INVALID, f"no memory is mapped or allocated at {address:#x}")
+            count = min(end, found.end) - address
+            yield found.physical, address - found.start, count
+            address += count
+
+    def leaks(self) -> list[Leak]:
+        """Objects that are open, but contexts, which programs keep until they end."""
+        return [
+            self._leak(account, key, value)
+            for account, entries in self.ledger.accounts.items()
+            if account != "contexts"
+            for key, value in list(entries.items())
+        ]
+
+    def close(self) -> None:
+        """Free what the program has, as the driver does when a process ends."""
+        for address, size in self._mapped.items():
+            self._port.unmap(address, size)
+        self._mapped.clear()
+        self.initialized = self.sim.blocked is None
+        with self.sim.lock:
+            self.sim.process.budget.end()
+        self.sim.close()
+
+    def _made(self, function: Function, arguments: Mapping[str, Any], words: Sequence[int]) -> Any:
+        for fault in self.shared.faults:
+            if fault.meets(function.name, arguments):
+                raise RefusedCall(fault.error, "the test asked for this failure")
+        if self.sim.blocked and function.method not in {"init", "driver_get_version"}:
+            raise RefusedCall(*self.sim.blocked)
+        for at, _ in function.results:
+            if not words[at]:
+                raise ValueError("a pointer to a result is null")
+        if self.kept and "context" in arguments:
+            self._retain_again(arguments["context"])
+        result = self._method(function.method)(**arguments)
+        if function.method in _CHANGES_MAPPED:
+            self._share(result)
+        results = result if isinstance(result, tuple) and len(function.results) > 1 else (result,)
+        for index, (at, kind) in enumerate(function.results):
+            self._return(kind, words[at], results[index] if index < len(results) else 0)
+        return result
+
+    def _retain_again(self, context: int) -> None:
+        device = context - FIRST_CONTEXT
+        if device in self.kept and device < len(self.shared.machine.devices) and not self.sim.contexts.active(device):
+            self.ledger.device_primary_ctx_retain(device)
+
+    def _method(self, method: str) -> Callable[..., Any]:
+        if method not in self._methods:
+            answers: Any = self.sim.devices if method == "driver_get_version" else self.ledger
+            self._methods[method] = getattr(self._calls if method in calls.METHODS else answers, method)
+        return self._methods[method]
+
+    def _return(self, kind: str, pointer: int, value: Any) -> None:
+        if kind != "shared":
+            self._port.write(pointer, packed(kind, value))
+        elif isinstance(value, int):
+            self._port.store_descriptor(pointer, value)
+        else:
+            self._port.write(pointer, value)
+
+    def _share(self, result: Any) -> None:
+        """Map memory that the CPU uses, too, into the program, or end mappings of what has been freed."""
+        if isinstance(result, int) and (found := self.sim.allocations.find(result)):
+            self._port.map(result, found.size, *self.sim.lend(result, writable=True))
+            self._mapped[result] = found.size
+        for address in [each for each in self._mapped if self.sim.allocations.find(each) is None]:
+            self._port.unmap(address, self._mapped.pop(address))
+
+    def _refuse(self, name: str) -> int:
+        is_kernels = any(word in name for word in ("Launch", "Module", "Library", "Kernel", "Func"))
+        reason = "kernels do not run on the simulator" if is_kernels else "it is not simulated"
+        return self._refused(name, {}, "CUDA_ERROR_NOT_SUPPORTED", reason)
+
+    def _refused(self, name: str, arguments: Mapping[str, Any], error: str, reason: str | None) -> int:
+        call = Call(name, arguments, None, error, reason, self._port.place(), self.pid)
+        self.shared.calls.append(call)
+        self.shared.refused(call)
+        return error_numbers()[error]
+
+    def _look_up(self, found: int, symbol: int, version: int) -> int:
+        name = calls.text_at(self._port, symbol)
+        exact = _OWN.get(name) or newest(name, version & 0xFFFF_FFFF, FUNCTIONS)
+        if exact is None:
+            return error_numbers()["CUDA_ERROR_NOT_FOUND"]
+        self._port.write(found, exported().index(exact).to_bytes(4, sys.byteorder))
+        return 0
+
+    def _leak(self, account: str, key: int, value: int) -> Leak:
+        call = self._opened[account].get(key)
+        size, count = (value, 1) if account in _SIZED else (None, value)
+        created = (call.function, call.place) if call else ("", "")
+        return Leak(*created, key, account, size, count, self.pid)
+
+
+_OWN = {name: name for name in ("cuGetErrorName", "cuGetErrorString")} | {"cuGetProcAddress": "cuGetProcAddress_v2"}
+"""Functions that need no simulator, each with its version."""
+
+_OPENS = {
+    method: entry
+    for method, entry in {
+        **CALLS,
+        "mem_alloc_host": CALLS["mem_host_alloc"],
+        "mem_alloc_async": CALLS["mem_alloc"],
+        "stream_create_with_priority": CALLS["stream_create"],
+    }.items()
+    if isinstance(entry, Opens)
+}
+_SIZED = {entry.account for entry in CALLS.values() if isinstance(entry, Opens) and entry.size}
+
+
+def _shown(value: Any) -> str:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:#x}" if is_number and value > 1 << 32 else str(value)

@@ -1,0 +1,234 @@
+"""Server of a simulated machine, which answers the calls of other processes over a socket.
+
+The library (`native/libcuda.c`) has a connection for each thread of a program, on which it sends one call at a time.
+What a call points to is read from and written to the memory of the program, by `/proc/PID/mem`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from secrets import token_hex
+
+from memtopo.common.errors import MemtopoError, internal_errors
+from memtopo.common.processes import process_stat
+from memtopo.machine import load
+from memtopo.testing.program import Call, SharedMachine, SimulatedProgram
+
+_CALL = struct.Struct("=9Q")
+_ORDER = struct.Struct("=iiQQQ")
+_DONE = struct.Struct("=i")
+_INSTANCE = struct.Struct("=Q")
+_PEER = struct.Struct("=3i")
+_ANSWER, _MAP, _UNMAP, _STORE_DESCRIPTOR = range(4)
+_LENGTH = 256
+_MOST_REFUSALS = 20
+_PATIENCE = 5  # seconds, for the end of connections of a process that has ended
+
+
+_Key = tuple[int, int]
+"""Process id of a program, and the number of the instance, which is another one after exec."""
+
+
+class _Ended(Exception):
+    """The program has ended, or this thread of it."""
+
+
+class RemoteProgram:
+    """Access to the program of a process. Orders go to the thread whose call is being made."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+        self._thread = threading.local()
+
+    def serve(self, connection: socket.socket) -> None:
+        """Use a connection for the orders of this thread's calls."""
+        self._thread.connection = connection
+
+    def ended(self) -> None:
+        """Note that the program has ended, and has no memory any more."""
+        self._thread.connection = None
+        os.close(self._memory)
+
+    def read(self, address: int, count: int) -> bytes:
+        found = os.pread(self._memory, count, address) if count else b""
+        while len(found) < count:
+            more = os.pread(self._memory, count - len(found), address + len(found))
+            if not more:
+                raise OSError(errno.EFAULT, "the program has no memory there")
+            found += more
+        return found
+
+    def write(self, address: int, data: bytes) -> None:
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._memory, data[done:], address + done)
+
+    def opened(self, fd: int) -> int:
+        return os.open(f"/proc/{self._pid}/fd/{fd & 0xFFFF_FFFF}", os.O_RDWR | os.O_CLOEXEC)
+
+    def map(self, address: int, size: int, fd: int, offset: int) -> None:
+        self._order(_MAP, (address, size, offset), [fd])
+
+    def unmap(self, address: int, size: int) -> None:
+        self._order(_UNMAP, (address, size, 0))
+
+    def store_descriptor(self, pointer: int, fd: int) -> None:
+        try:
+            self._order(_STORE_DESCRIPTOR, (pointer, 0, 0), [fd])
+        finally:
+            os.close(fd)
+
+    def place(self) -> str:
+        return ""
+
+    def _order(self, order: int, arguments: tuple[int, int, int], fds: Iterable[int] = ()) -> None:
+        connection = getattr(self._thread, "connection", None)
+        if connection is None:  # the program has ended, and has no mappings
+            return
+        socket.send_fds(connection, [_ORDER.pack(order, 0, *arguments)], [*fds])
+        if status := _DONE.unpack(_received(connection, _DONE.size))[0]:
+            raise OSError(status, f"the program cannot map memory at {arguments[0]:#x}: {os.strerror(status)}")
+
+
+class Server:
+    """Server of a machine, at a socket of the abstract namespace, for programs of this user.
+
+    `idle` is called when the last program has ended.
+    """
+
+    def __init__(self, shared: SharedMachine, idle: Callable[[], None] = lambda: None) -> None:
+        self._shared, self._idle = shared, idle
+        self._programs: dict[_Key, tuple[SimulatedProgram, RemoteProgram, list[socket.socket]]] = {}
+        self._lock = threading.Condition()
+        self.address = f"@memtopo-simulator-{token_hex(8)}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.bind(f"\0{self.address[1:]}")
+        self._socket.listen(_LENGTH)
+        threading.Thread(target=self._accept, daemon=True, name="memtopo simulator").start()
+
+    def programs(self) -> list[SimulatedProgram]:
+        """Programs that run. What those had that have ended has been freed."""
+        with self._lock:
+            self._lock.wait_for(lambda: all(process_stat(pid) for pid, _ in self._programs), _PATIENCE)
+            return [program for program, _, _ in self._programs.values()]
+
+    def close(self) -> None:
+        """End the server: programs that go on get errors."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        with self._lock:
+            connections = [each for _, _, every in self._programs.values() for each in every]
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            pid, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+            if uid != os.getuid():
+                connection.close()
+                continue
+            threading.Thread(target=self._serve, args=(connection, pid), daemon=True, name=f"memtopo {pid}").start()
+
+    def _serve(self, connection: socket.socket, pid: int) -> None:
+        try:
+            key = pid, _INSTANCE.unpack(_received(connection, _INSTANCE.size))[0]
+            program, port = self._connected(connection, key)
+        except _Ended:
+            connection.close()
+            return
+        except OSError as error:
+            _say(f"the memory of process {pid} cannot be used: {error.strerror}")
+            connection.close()
+            return
+        port.serve(connection)
+        with suppress(_Ended, OSError):
+            while True:
+                number, *words = _CALL.unpack(_received(connection, _CALL.size))
+                connection.send(_ORDER.pack(_ANSWER, program.answer(number, words), 0, 0, 0))
+        self._disconnected(connection, key)
+
+    def _connected(self, connection: socket.socket, key: _Key) -> tuple[SimulatedProgram, RemoteProgram]:
+        with self._lock:
+            if key not in self._programs:
+                port = RemoteProgram(key[0])
+                self._programs[key] = SimulatedProgram(self._shared, port, key[0]), port, []
+            program, port, connections = self._programs[key]
+            connections.append(connection)
+            return program, port
+
+    def _disconnected(self, connection: socket.socket, key: _Key) -> None:
+        connection.close()
+        with self._lock:
+            program, port, connections = self._programs[key]
+            connections.remove(connection)
+            if connections:
+                return
+            port.ended()
+            program.close()
+            del self._programs[key]
+            self._lock.notify_all()
+            is_idle = not self._programs
+        if is_idle:
+            self._idle()
+
+
+def serve(made: str) -> None:
+    """Serve a machine for the program that starts this process, and those that it starts, until the last one has ended.
+
+    The machine is that of MEMTOPO_MACHINE, and the address of the server is written to the descriptor `made`. Refused
+    calls and their reasons go to the standard error, as functions that are not simulated do at the end of a program.
+    """
+    with internal_errors():
+        name = os.environ.get("MEMTOPO_MACHINE") or "h200x2"
+        try:
+            shared = SharedMachine(load(name), refused=Refusals())
+        except MemtopoError as error:
+            _say(str(error))
+            sys.exit(error.exit_code)
+        ended = threading.Event()
+        server = Server(shared, idle=ended.set)
+        with open(int(made), "w") as file:  # noqa: PTH123 a descriptor
+            file.write(server.address)
+        ended.wait()
+
+
+class Refusals:
+    """Reports of refused calls of programs, of the first of each program."""
+
+    def __init__(self) -> None:
+        self._count: Counter[int] = Counter()
+
+    def __call__(self, call: Call) -> None:
+        if call.error == "CUDA_ERROR_NOT_READY":
+            return
+        self._count[call.pid] += 1
+        if self._count[call.pid] <= _MOST_REFUSALS:
+            _say(f"process {call.pid}: {call}")
+        if self._count[call.pid] == _MOST_REFUSALS:
+            _say(f"process {call.pid}: more refused calls are not shown")
+
+
+def _say(text: str) -> None:
+    print(f"memtopo simulator: {text}", file=sys.stderr, flush=True)  # noqa: T201 of programs that are not ours
+
+
+def _received(connection: socket.socket, size: int) -> bytes:
+    found = connection.recv(size)
+    if len(found) != size:
+        raise _Ended
+    return found
