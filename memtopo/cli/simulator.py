@@ -14,7 +14,7 @@ from memtopo.machine import load
 from memtopo.output import plain
 from memtopo.testing.library import SOCKET, folder
 from memtopo.testing.program import SharedMachine
-from memtopo.testing.server import Refusals, Server
+from memtopo.testing.server import Refusals, Server, report_left
 
 Command = Annotated[list[str] | None, argument("[COMMAND…]", "A program and its arguments.")]
 Path = Annotated[bool, typer.Option("--path", help="Print the folder of libcuda.so.1, for LD_LIBRARY_PATH, and exit.")]
@@ -24,7 +24,8 @@ def simulator_command(command: Command = None, machine: MachineName = "h200x2", 
     """Run a program on a simulated machine.
 
     The program and its children get the simulator as their CUDA driver, libcuda.so.1. Memory, pools, events and copies
-    work; kernels do not run. Each refused call is reported with its reason, and the exit status is the program's.
+    work; kernels do not run. Refused calls are reported with their reasons, and what a program has not freed. The exit
+    status is the program's.
     """
     if path:
         plain.print_lines([str(folder())])
@@ -37,6 +38,8 @@ def simulator_command(command: Command = None, machine: MachineName = "h200x2", 
     libraries = os.pathsep.join(filter(None, [str(folder()), os.environ.get("LD_LIBRARY_PATH")]))
     try:
         status = run_program(command, {**os.environ, "LD_LIBRARY_PATH": libraries, SOCKET: server.address})
+        server.programs()  # which waits for the last to be noticed
     finally:
         server.close()
+    report_left(shared.left)
     return status

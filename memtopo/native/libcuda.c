@@ -30,7 +30,7 @@
 typedef uint64_t word_t;
 
 /* As in cuda.h. */
-enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, DEINITIALIZED = 4, NO_DRIVER = 34, NOT_FOUND = 500, SYSTEM_NOT_READY = 802 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, DEINITIALIZED = 4, STUB_LIBRARY = 34, NOT_FOUND = 500, SYSTEM_NOT_READY = 802 };
 typedef struct { char bytes[64]; } secret_t;
 
 enum { MOST_WORDS = 8 };
@@ -181,7 +181,7 @@ static int over_socket(const call_t *call) {
     int fd, done;
     if (connection < 0) {
         pthread_once(&started, start);
-        if (lease < 0) return NO_DRIVER;
+        if (lease < 0) return STUB_LIBRARY;
         connection = connected();
         pthread_setspecific(of_thread, &of_thread);
     }

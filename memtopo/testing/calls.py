@@ -23,12 +23,14 @@ from memtopo.driver.types import (
     gpu,
 )
 from memtopo.drivers.sim import SimDriver
-from memtopo.drivers.sim.address_space import LAST, LOWEST, PAGE, round_up
+from memtopo.drivers.sim.address_space import FIRST, HIGHEST, LOWEST, PAGE, round_up
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.process import FIRST_CONTEXT
 from memtopo.testing.abi import SECRET_BYTES, Memory, external_memory, external_semaphore
 
 _PAUSE = 0.0005  # seconds
+_LAST = 112 << 40
+"""End of the addresses of allocations, below those that the kernel chooses for programs."""
 _DMA_BUF = 1
 _NOWHERE = -2
 _API_VERSION = 3020
@@ -294,7 +296,8 @@ class Calls:
 
     def _is_known(self, address: int) -> bool:
         """Return whether an address is one of the driver's, or of memory that is registered with it."""
-        return LOWEST <= address < LAST or self._sim.allocations.find(address) is not None
+        own = LOWEST <= address < HIGHEST or FIRST <= address < _LAST
+        return own or self._sim.allocations.find(address) is not None
 
     def memset_d16(self, address: int, value: int, count: int) -> None:
         self._fill(address, value.to_bytes(2, "little"), count)

@@ -94,7 +94,9 @@ class Leak(NamedTuple):
     def __str__(self) -> str:
         amount = f" ({self.size:,} bytes)" if self.size is not None else ""
         many = f" ({self.references} references)" if self.references > 1 else ""
-        return f"{self.key:#x}{amount}{many} of {self.function or self.account} at {self.place or 'an unknown place'}"
+        return f"{self.key:#x}{amount}{many} of {self.function or self.account}" + (
+            f" at {self.place}" if self.place else ""
+        )
 
 
 @dataclass(slots=True)
@@ -125,6 +127,8 @@ class SharedMachine:
     lock: Lock = field(default_factory=Lock)
     faults: list[Fault] = field(default_factory=list)
     calls: deque[Call] = field(default_factory=lambda: deque(maxlen=_MOST_CALLS))
+    left: list[Leak] = field(default_factory=list)
+    """Objects that programs had when they ended."""
     refused: Callable[[Call], None] = lambda _: None
     """Is called for each call that is refused."""
 
@@ -220,6 +224,7 @@ class SimulatedProgram:
         for address, size in self._mapped.items():
             self._port.unmap(address, size)
         self._mapped.clear()
+        self.shared.left += self.leaks()
         self.initialized = self.sim.blocked is None
         with self.sim.lock:
             self.sim.process.budget.end()

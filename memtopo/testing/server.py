@@ -13,14 +13,14 @@ import struct
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from secrets import token_hex
 
 from memtopo.common.errors import MemtopoError, internal_errors
 from memtopo.common.processes import process_stat
 from memtopo.machine import load
-from memtopo.testing.program import Call, SharedMachine, SimulatedProgram
+from memtopo.testing.program import Call, Leak, SharedMachine, SimulatedProgram
 
 _CALL = struct.Struct("=9Q")
 _ORDER = struct.Struct("=iiQQQ")
@@ -29,7 +29,7 @@ _INSTANCE = struct.Struct("=Q")
 _PEER = struct.Struct("=3i")
 _ANSWER, _MAP, _UNMAP, _STORE_DESCRIPTOR = range(4)
 _LENGTH = 256
-_MOST_REFUSALS = 20
+_MOST_REPORTS = 20
 _PATIENCE = 5  # seconds, for the end of connections of a process that has ended
 
 
@@ -207,6 +207,14 @@ def serve(made: str) -> None:
         ended.wait()
 
 
+def report_left(left: Sequence[Leak]) -> None:
+    """Report what programs had when they ended, of the first objects."""
+    for leak in left[:_MOST_REPORTS]:
+        _say(f"process {leak.pid}: ended without a free of {leak}")
+    if len(left) > _MOST_REPORTS:
+        _say(f"{len(left) - _MOST_REPORTS:,} more objects are not shown")
+
+
 class Refusals:
     """Reports of refused calls of programs, of the first of each program."""
 
@@ -217,9 +225,9 @@ class Refusals:
         if call.error == "CUDA_ERROR_NOT_READY":
             return
         self._count[call.pid] += 1
-        if self._count[call.pid] <= _MOST_REFUSALS:
+        if self._count[call.pid] <= _MOST_REPORTS:
             _say(f"process {call.pid}: {call}")
-        if self._count[call.pid] == _MOST_REFUSALS:
+        if self._count[call.pid] == _MOST_REPORTS:
             _say(f"process {call.pid}: more refused calls are not shown")
 
 

@@ -13,12 +13,18 @@ from memtopo.language import read_file
 from memtopo.plans.trace import read_traces
 from memtopo.rules.validation import validate
 from tests.helpers.command_line import run_memtopo
-from tests.helpers.program_calls import HEADERS, comparable, compile_program, driver_calls, make_library, run_programs
-from tests.helpers.specs import EVERY_SPEC
-from tests.output.test_programs import REAL_HEADER, REFUSED
+from tests.helpers.program_calls import (
+    EXPRESSIBLE,
+    HEADERS,
+    comparable,
+    compile_program,
+    driver_calls,
+    make_library,
+    run_programs,
+)
+from tests.output.test_programs import REAL_HEADER
 
 pytestmark = pytest.mark.gpu
-EXPRESSIBLE = [path for path in EVERY_SPEC if path.stem not in REFUSED]
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from memtopo import machine
 from memtopo.driver.functions import CONSTANTS, FUNCTIONS, PLAIN_FLAGS
 from memtopo.driver.recorder import DriverCall
+from memtopo.machine import Machine, MachineLine
+from memtopo.output.programs.languages import Language, texts
 from memtopo.plans.calls import ListedCall, listed, named
 from memtopo.plans.trace import TraceFile
+from memtopo.run.planned_calls import planned_calls
+from tests.helpers.specs import EVERY_SPEC, ROOT, composed
 
-ROOT = Path(__file__).parent.parent.parent
 LIBRARY = ROOT / "tests" / "programs" / "libcuda.c"
 HEADERS = ROOT / "tests" / "programs" / "include"
+LINE = MachineLine("h200x4", simulated=True, devices=(), driver="13.0")
+REFUSED = {"multicast", "shared-ring", "vulkan-frame"}
+"""Specs with what no program can make by its calls alone."""
+EXPRESSIBLE = [path for path in EVERY_SPEC if path.stem not in REFUSED]
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-O1")
 _METHODS = {function.name: method for method, function in FUNCTIONS.items()}
 _NUMBERS = {name: value for each in (*CONSTANTS.values(), *PLAIN_FLAGS.values()) for value, name in each.names.items()}
@@ -30,6 +38,17 @@ _EXPORTS = (
 )  # fmt: skip
 
 Comparable = tuple[str, str | None, tuple[tuple[str, Any], ...]]
+
+
+def written(spec: str | Path, language: Language, folder: Path, facts: Machine | None = None) -> dict[str, Path]:
+    """Programs of a spec by process, for a machine with four H200s unless another one is given."""
+    found = composed(spec, facts or machine.load("h200x4"))
+    calls = planned_calls(found.plan, found.geometry)
+    written = texts(found.plan.name, LINE, calls, language, found.plan.common_ranges)
+    files = {label: folder / name for label, name in zip(calls, written, strict=True)}
+    for file, text in zip(files.values(), written.values(), strict=True):
+        file.write_text(text)
+    return files
 
 
 def make_library(folder: Path) -> None:

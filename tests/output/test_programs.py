@@ -13,7 +13,7 @@ import pytest
 from memtopo import machine
 from memtopo.driver.functions import FUNCTIONS
 from memtopo.driver.recorder import DriverCall
-from memtopo.machine import Machine, MachineLine
+from memtopo.machine import Machine
 from memtopo.output.calls import TEST, line
 from memtopo.output.programs import NotExpressible
 from memtopo.output.programs.languages import Language, texts
@@ -21,15 +21,20 @@ from memtopo.output.programs.writer import Names, words_of_parts
 from memtopo.plans.calls import NamedCall, named
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.machines import with_fabric
-from tests.helpers.program_calls import comparable, compile_program, make_library, run_programs
+from tests.helpers.program_calls import (
+    EXPRESSIBLE,
+    LINE,
+    REFUSED,
+    comparable,
+    compile_program,
+    make_library,
+    run_programs,
+    written,
+)
 from tests.helpers.samples import sampled
-from tests.helpers.specs import EVERY_SPEC, ROOT, composed, run_request
+from tests.helpers.specs import ROOT, composed, run_request
 
 H200X4 = machine.load("h200x4")
-LINE = MachineLine("h200x4", simulated=True, devices=(), driver="13.0")
-REFUSED = {"multicast", "shared-ring", "vulkan-frame"}
-"""Specs with what no program can make by its calls alone."""
-EXPRESSIBLE = [path for path in EVERY_SPEC if path.stem not in REFUSED]
 IN_PYTHON = {"quickstart", "elastic-kv", "hand-over", "legacy-ipc", "managed", "nic-kv"}
 """Those whose programs in Python are run each time: a process that imports the bindings takes a second."""
 IN_OTHER_SPECS = {
@@ -101,17 +106,6 @@ def planned(spec: str | Path, facts: Machine = H200X4) -> dict[str, list[DriverC
     found = composed(spec, facts)
     calls = planned_calls(found.plan, found.geometry)
     return {label: [each for each in entries if isinstance(each, DriverCall)] for label, entries in calls.items()}
-
-
-def written(spec: str | Path, language: Language, folder: Path, facts: Machine = H200X4) -> dict[str, Path]:
-    """Programs of a spec by process."""
-    found = composed(spec, facts)
-    calls = planned_calls(found.plan, found.geometry)
-    written = texts(found.plan.name, LINE, calls, language, found.plan.common_ranges)
-    files = {label: folder / name for label, name in zip(calls, written, strict=True)}
-    for file, text in zip(files.values(), written.values(), strict=True):
-        file.write_text(text)
-    return files
 
 
 @pytest.mark.parametrize("path", sampled(EXPRESSIBLE))

@@ -98,13 +98,13 @@ class SimEvents:
         if found.device != device:
             reason = f"the event is of gpu{found.device}: on hardware the process may die (fact 78)"
             raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", reason)
-        return shared_files.pack_handle(found.fd, found.tag)
+        return shared_files.pack_handle(self._sim.files, found.fd, found.tag)
 
     def ipc_open_event_handle(self, handle: bytes) -> int:
         """Open another process's event in the current context; returns a new event each time (fact 47)."""
         device = self._sim.contexts.current()
         shared_handle = shared_files.unpack_handle(handle, _ERRORS)
-        if shared_handle.is_own:
+        if shared_handle.is_of(self._sim.files):
             raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "an event cannot be opened in the process that created it")
         fd, tag = shared_files.open_handle(shared_handle, self._sim.files, _ERRORS, "event")
         return self._open.add(SimEvent(device, fd, tag, imported=True))

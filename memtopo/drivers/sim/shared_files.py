@@ -12,6 +12,7 @@ import resource
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -81,10 +82,17 @@ def read_tag(fd: str) -> Tag | None:
     return Tag(kind, int(size), int(granule), location, nonce, set_)
 
 
+_numbers = count()
+
+
 class Files:
-    """Files that one simulator has open; the remaining ones are closed with it."""
+    """Files that one simulator has open; the remaining ones are closed with it.
+
+    `number` tells the simulators of one process apart.
+    """
 
     def __init__(self) -> None:
+        self.number = next(_numbers)
         self._open: set[int] = set()
         self._close = weakref.finalize(self, _close_all, self._open)
 
@@ -202,7 +210,7 @@ def close_descriptor(fd: int) -> None:
         os.close(fd)
 
 
-_HANDLE = Struct("=8sQQQ8s24x")  # magic, pid, start time, fd, nonce
+_HANDLE = Struct("=8sQQQ8sQ16x")  # magic, pid, start time, fd, nonce, number of the simulator
 _MAGIC = b"memtopo\0"
 
 
@@ -215,17 +223,17 @@ class HandleErrors(NamedTuple):
 
 
 class SharedHandle(NamedTuple):
-    """A file of a process: pid and start time, since pids are reused, and the file's descriptor and nonce."""
+    """A file of a process: pid and start time, since pids are reused, descriptor, nonce, and the simulator's number."""
 
     pid: int
     start_time: int
     fd: int
     nonce: str
+    number: int
 
-    @property
-    def is_own(self) -> bool:
-        """True if this process exported it, and none of another pid namespace with the same number."""
-        return self.pid == os.getpid() and self.is_alive
+    def is_of(self, files: Files) -> bool:
+        """Return whether this simulator exported it, and none of another pid namespace with the same numbers."""
+        return self.pid == os.getpid() and self.number == files.number and self.is_alive
 
     @property
     def is_alive(self) -> bool:
@@ -234,11 +242,12 @@ class SharedHandle(NamedTuple):
         return found is not None and found.start == self.start_time
 
 
-def pack_handle(fd: int, tag: Tag) -> bytes:
-    """Return the 64 bytes that name an open file of this process; always the same for one file."""
+def pack_handle(files: Files, fd: int, tag: Tag) -> bytes:
+    """Return the 64 bytes that name an open file of a simulator; always the same for one file."""
     pid = os.getpid()
     found = process_stat(pid)
-    return _HANDLE.pack(_MAGIC, pid, found.start if found else 0, fd, bytes.fromhex(tag.nonce))
+    start = found.start if found else 0
+    return _HANDLE.pack(_MAGIC, pid, start, fd, bytes.fromhex(tag.nonce), files.number)
 
 
 def check_handle_size(handle: int | bytes) -> bytes:
@@ -250,10 +259,10 @@ def check_handle_size(handle: int | bytes) -> bytes:
 
 def unpack_handle(handle: bytes, errors: HandleErrors) -> SharedHandle:
     """Decode a handle; refuses malformed bytes."""
-    magic, pid, start_time, fd, nonce = _HANDLE.unpack(check_handle_size(handle))
+    magic, pid, start_time, fd, nonce, number = _HANDLE.unpack(check_handle_size(handle))
     if magic != _MAGIC:
         raise RefusedCall(errors.malformed, "the bytes are no handle of a simulator")
-    return SharedHandle(pid, start_time, fd, nonce.hex())
+    return SharedHandle(pid, start_time, fd, nonce.hex(), number)
 
 
 def open_handle(shared: SharedHandle, files: Files, errors: HandleErrors, *kinds: str) -> tuple[int, Tag]:

@@ -52,7 +52,7 @@ class AllocationSharing:
         if allocation is None or allocation.kind != "own":
             raise invalid("the address is in no allocation of this process's device memory")
         tag = self.own_file(allocation)
-        return pack_handle(allocation.physical.fd, tag)
+        return pack_handle(self._sim.files, allocation.physical.fd, tag)
 
     def ipc_open_mem_handle(self, handle: bytes, flags: int = 1) -> int:
         """Open another process's allocation at an address for the current context; openings are counted (fact 46)."""
@@ -60,7 +60,7 @@ class AllocationSharing:
             raise invalid("flags must be 1, which enables peer access")
         device = self._sim.contexts.current()
         shared_handle = unpack_handle(handle, _ERRORS)
-        if shared_handle.is_own:
+        if shared_handle.is_of(self._sim.files):
             raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "memory cannot be opened in the process that allocated it")
         openings = self.allocations.openings(shared_handle.nonce) if shared_handle.is_alive else []
         own = (each for each in openings if each.device == device)
@@ -132,7 +132,8 @@ class ChunkSharing:
         if kind not in chunk.properties.handles:
             raise invalid(f"the chunk was not created with handle type {kind.words[0]}")
         tag = self.own_file(chunk)
-        return os.dup(chunk.physical.fd) if kind == HandleType.FD else pack_handle(chunk.physical.fd, tag)
+        fd = chunk.physical.fd
+        return os.dup(fd) if kind == HandleType.FD else pack_handle(self._sim.files, fd, tag)
 
     def mem_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
         """Import a shared chunk; returns a new handle each time (facts 27, 43)."""
@@ -176,7 +177,7 @@ class SharedPools(SimPools):
         own.exported = True
         if kind == HandleType.FABRIC:
             self._creation.check_permitted(Properties(own.location, HandleType.FABRIC))
-            return pack_handle(own.fd, own.tag)
+            return pack_handle(self._sim.files, own.fd, own.tag)
         return os.dup(own.fd)
 
     def mem_pool_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType, flags: int = 0) -> int:

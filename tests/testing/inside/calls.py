@@ -1,0 +1,250 @@
+"""Calls of `cuda.bindings.driver`, answered by the simulator in this process."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from cuda.bindings import driver
+
+from memtopo.common.errors import UsageError
+from memtopo.driver.types import DriverError
+from memtopo.testing import Simulation, simulated
+from tests.helpers.client_calls import FD, GPU, SIZE, access, made, mapped, properties, unmap, use
+
+INVALID = driver.CUresult.CUDA_ERROR_INVALID_VALUE
+MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+
+
+def test_results_have_the_types_of_the_package(simulated_gpus: Simulation) -> None:
+    made(driver.cuInit(0))
+    assert driver.cuDeviceGetCount() == (driver.CUresult.CUDA_SUCCESS, 2)
+    handle = made(driver.cuMemCreate(SIZE, properties(1), 0))
+    assert isinstance(handle, driver.CUmemGenericAllocationHandle)
+    found = made(driver.cuMemGetAllocationPropertiesFromHandle(handle))
+    assert (found.location.type, found.location.id, found.requestedHandleTypes) == (GPU, 1, FD)
+    made(driver.cuMemRelease(handle))
+    assert made(driver.cuDeviceGetName(64, 0)).rstrip(b"\0 ") == b"NVIDIA H200"
+    assert made(driver.cuDriverGetVersion()) == 13000
+    assert [call.function for call in simulated_gpus.calls[-2:]] == ["cuDeviceGetName", "cuDriverGetVersion"]
+
+
+@pytest.mark.simulated_gpus("h100x1")
+def test_the_marker_names_the_machine(simulated_gpus: Simulation) -> None:
+    made(driver.cuInit(0))
+    assert made(driver.cuDeviceGetCount()) == 1
+    assert "H100" in simulated_gpus.machine.devices[0].name
+
+
+def test_bytes_are_copied_and_filled(simulated_gpus: Simulation) -> None:
+    use()
+    address, handle = mapped()
+    made(driver.cuMemcpyHtoD(address, b"written", 7))
+    assert simulated_gpus.read(address, 8) == b"written\0"
+    simulated_gpus.write(address, b"W")
+    found = bytearray(7)
+    made(driver.cuMemcpyDtoH(found, address, 7))
+    assert found == b"Written"
+    made(driver.cuMemcpyDtoD(address + 512, address, 7))
+    made(driver.cuMemsetD8(address, 1, 3))
+    made(driver.cuMemsetD16(address + 4, 0x0302, 2))
+    made(driver.cuMemsetD32Async(address + 8, 0x07060504, 2, 0))
+    assert simulated_gpus.read(address, 16) == b"\1\1\1t\2\3\2\3\4\5\6\7\4\5\6\7"
+    assert simulated_gpus.read(address + 512, 7) == b"Written"
+    unmap(address, handle)
+    with pytest.raises(DriverError, match="no memory is mapped"):
+        simulated_gpus.read(address, 1)
+
+
+def test_memory_of_the_host_is_used_by_the_cpu_and_by_copies(simulated_gpus: Simulation) -> None:
+    use()
+    address, handle = mapped()
+    pinned, managed = int(made(driver.cuMemHostAlloc(100, 0))), int(made(driver.cuMemAllocManaged(5000, 1)))
+    for host in (pinned, managed):
+        ctypes.memmove(host, b"by the cpu", 10)
+        made(driver.cuMemcpyAsync(address, host, 10, 0))
+        assert simulated_gpus.read(address, 10) == b"by the cpu"
+        made(driver.cuMemsetD8(host, 7, 100))
+        assert ctypes.string_at(host, 100) == b"\7" * 100
+    own = mmap.mmap(-1, 1 << 16)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(own))
+    made(driver.cuMemHostRegister(start, 1 << 16, 0))
+    own[:4] = b"page"
+    made(driver.cuMemcpyAsync(address, start, 4, 0))
+    assert simulated_gpus.read(address, 4) == b"page"
+    made(driver.cuMemHostUnregister(start))
+    pageable = ctypes.create_string_buffer(b"pageable")
+    made(driver.cuMemcpy(address, ctypes.addressof(pageable), 8))
+    assert simulated_gpus.read(address, 8) == b"pageable"
+    made(driver.cuMemFreeHost(pinned))
+    made(driver.cuMemFree(managed))
+    assert f"{pinned:x}" not in Path("/proc/self/maps").read_text()
+    unmap(address, handle)
+
+
+def test_pools_streams_and_events(simulated_gpus: Simulation) -> None:
+    use()
+    stream, event = made(driver.cuStreamCreate(0)), made(driver.cuEventCreate(0))
+    pool = made(driver.cuDeviceGetDefaultMemPool(0))
+    assert int(made(driver.cuDeviceGetMemPool(0))) == int(pool)
+    threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    made(driver.cuMemPoolSetAttribute(pool, threshold, driver.cuuint64_t(1 << 40)))
+    assert int(made(driver.cuMemPoolGetAttribute(pool, threshold))) == 1 << 40
+    address = made(driver.cuMemAllocAsync(1000, stream))
+    made(driver.cuMemsetD8Async(address, 9, 1000, stream))
+    made(driver.cuEventRecord(event, stream))
+    made(driver.cuEventSynchronize(event))
+    made(driver.cuStreamSynchronize(stream))
+    assert simulated_gpus.read(int(address), 1000) == b"\x09" * 1000
+    made(driver.cuMemFreeAsync(address, stream))
+    assert driver.cuMemPoolDestroy(pool)[0] == INVALID
+    made(driver.cuEventDestroy(event))
+    made(driver.cuStreamDestroy(stream))
+
+
+def test_what_is_known_of_addresses(simulated_gpus: Simulation) -> None:
+    use()
+    address, handle = mapped(2 * SIZE)
+    kinds = driver.CUpointer_attribute
+    asked = [kinds.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, kinds.CU_POINTER_ATTRIBUTE_RANGE_SIZE]
+    assert made(driver.cuPointerGetAttributes(2, asked, address + 5)) == [0, 2 * SIZE]
+    assert made(driver.cuPointerGetAttribute(kinds.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)) == 2
+    assert not made(driver.cuPointerGetAttribute(kinds.CU_POINTER_ATTRIBUTE_IS_MANAGED, address))
+    assert driver.cuPointerGetAttribute(kinds.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 4096)[0] == INVALID
+    base, size = made(driver.cuMemGetAddressRange(address + SIZE))
+    assert (int(base), size) == (address, 2 * SIZE)
+    location = driver.CUmemLocation()
+    location.type, location.id = GPU, 0
+    assert made(driver.cuMemGetAccess(location, address)) == 3
+    unmap(address, handle, 2 * SIZE)
+    assert not simulated_gpus.leaks
+
+
+def test_one_gpu_reads_what_another_has(simulated_gpus: Simulation) -> None:
+    use(1)
+    address, handle = mapped()
+    assert driver.cuMemcpyHtoD(address, b"peer", 4)[0] == INVALID
+    assert "no rw access" in simulated_gpus.why(INVALID)
+    made(driver.cuMemSetAccess(address, SIZE, [access(0), access(1)], 2))
+    made(driver.cuMemcpyHtoD(address, b"peer", 4))
+    assert made(driver.cuDeviceCanAccessPeer(0, 1)) == 1
+    peer = made(driver.cuDevicePrimaryCtxRetain(0))
+    made(driver.cuCtxEnablePeerAccess(peer, 0))
+    assert driver.cuCtxEnablePeerAccess(peer, 0)[0] == driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+    unmap(address, handle)
+
+
+def test_contexts_are_of_threads(simulated_gpus: Simulation) -> None:
+    context = use()
+    assert int(made(driver.cuCtxGetCurrent())) == context
+    made(driver.cuCtxSetCurrent(0))
+    assert int(made(driver.cuCtxGetCurrent())) == 0
+    assert driver.cuCtxSynchronize()[0] == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
+    made(driver.cuCtxPushCurrent(context))
+    assert int(made(driver.cuCtxGetDevice())) == 0
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(driver.cuCtxGetDevice).result()[0] == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
+    assert int(made(driver.cuCtxPopCurrent())) == context
+
+
+def test_a_leak_has_the_line_that_created_it() -> None:
+    with simulated() as gpu:
+        use()
+        address, handle = mapped()
+        made(driver.cuMemRetainAllocationHandle(address))
+        made(driver.cuMemUnmap(address, SIZE))
+        found = {leak.function: leak for leak in gpu.leaks}
+    assert set(found) == {"cuMemCreate", "cuMemAddressReserve"}
+    chunk, addresses = found["cuMemCreate"], found["cuMemAddressReserve"]
+    assert (chunk.key, chunk.references, chunk.account) == (handle, 2, "handles")
+    assert (addresses.key, addresses.size) == (address, SIZE)
+    file, _, line = chunk.place.rpartition(":")
+    assert "cuMemCreate" in Path(file).read_text().splitlines()[int(line) - 1]
+    assert str(chunk) == f"{handle:#x} (2 references) of cuMemCreate at {chunk.place}"
+
+
+def test_an_object_that_was_freed_is_no_leak_even_if_its_number_is_used_again(simulated_gpus: Simulation) -> None:
+    use()
+    for _ in range(3):
+        unmap(*mapped())
+    assert not simulated_gpus.leaks
+    assert simulated_gpus.free(0) == made(driver.cuMemGetInfo())[0]
+
+
+def test_calls_fail_on_demand_and_change_nothing(simulated_gpus: Simulation) -> None:
+    use()
+    free = simulated_gpus.free()
+    simulated_gpus.fail("cuMemCreate", nth=2)
+    handles = [driver.cuMemCreate(SIZE, properties(), 0) for _ in range(3)]
+    assert [each[0] for each in handles] == [0, MEMORY, 0]
+    assert free - simulated_gpus.free() == 2 * SIZE
+    assert "the test asked for this failure" in simulated_gpus.why("CUDA_ERROR_OUT_OF_MEMORY")
+    simulated_gpus.fail("cuMemCreate", "CUDA_ERROR_UNKNOWN", size=4 * SIZE)
+    assert driver.cuMemCreate(4 * SIZE, properties(), 0)[0] == driver.CUresult.CUDA_ERROR_UNKNOWN
+    small = made(driver.cuMemCreate(SIZE, properties(), 0))
+    simulated_gpus.fail("cuMemRelease", "CUDA_ERROR_INVALID_VALUE")
+    assert driver.cuMemRelease(small)[0] == INVALID
+    simulated_gpus.clear_faults()
+    for handle in (handles[0][1], handles[2][1], small):
+        made(driver.cuMemRelease(handle))
+    with pytest.raises(UsageError, match="'cuMemCreat' is no function"):
+        simulated_gpus.fail("cuMemCreat")
+    with pytest.raises(UsageError, match="no error of the driver"):
+        simulated_gpus.fail("cuMemCreate", "OUT_OF_MEMORY")
+
+
+def test_memory_is_as_much_as_the_machine_has(simulated_gpus: Simulation) -> None:
+    use()
+    free, total = made(driver.cuMemGetInfo())
+    assert total == simulated_gpus.machine.devices[0].memory_bytes
+    assert driver.cuMemCreate(free // SIZE * SIZE + SIZE, properties(), 0)[0] == MEMORY
+    assert "gpu0 has" in simulated_gpus.why(MEMORY)
+
+
+def test_wrong_values_are_answered_as_by_the_driver(simulated_gpus: Simulation) -> None:
+    assert driver.cuInit(1)[0] == INVALID
+    use()
+    handle = made(driver.cuMemCreate(SIZE, properties(), 0))
+    made(driver.cuMemRelease(handle))
+    assert driver.cuMemRelease(handle)[0] == INVALID
+    assert driver.cuMemMap(0, SIZE, 0, handle, 0)[0] == INVALID
+    wrong = properties()
+    wrong.location.id = 7
+    assert driver.cuMemCreate(SIZE, wrong, 0)[0] == driver.CUresult.CUDA_ERROR_INVALID_DEVICE
+    with pytest.raises(TypeError):
+        driver.cuMemCreate("2MiB", properties(), 0)
+    assert driver.cuDeviceGetAttribute(driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 0)[0] == INVALID
+    assert "cuDeviceGetAttribute" in simulated_gpus.why()
+    assert simulated_gpus.why("CUDA_ERROR_UNKNOWN") == ""
+
+
+def test_a_call_that_is_not_simulated_raises_with_its_name(simulated_gpus: Simulation) -> None:
+    use()
+    with pytest.raises(Exception, match="cuGraphCreate"):
+        driver.cuGraphCreate(0)
+    assert simulated_gpus.why() == ""
+
+
+def test_a_second_simulation_at_once_is_refused(simulated_gpus: Simulation) -> None:
+    with pytest.raises(UsageError, match="a simulation runs in this process already"), simulated():
+        pass
+    made(driver.cuInit(0))
+    assert made(driver.cuDeviceGetCount()) == 2
+    assert simulated_gpus.calls
+
+
+def test_after_the_end_calls_are_refused_and_the_next_simulation_starts_afresh() -> None:
+    with simulated() as first:
+        context = use()
+        address, _ = mapped()
+        first.write(address, b"first")
+    assert driver.cuDeviceGetCount()[0] == driver.CUresult.CUDA_ERROR_DEINITIALIZED
+    with simulated("h100x1") as second:
+        made(driver.cuCtxSetCurrent(context))  # which libraries remember
+        assert made(driver.cuDeviceGetCount()) == 1
+        assert not second.leaks
+        with pytest.raises(DriverError):
+            second.read(address, 1)

@@ -1,0 +1,105 @@
+"""Tests that run inside of a simulation, each file in a process of its own: the library stays in a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command_line import environment
+from tests.helpers.specs import ROOT
+
+INSIDE = sorted((Path(__file__).parent / "inside").glob("*.py"))
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest, with no other plugins than ours and its own."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
+    return subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("file", INSIDE, ids=lambda file: file.stem)
+def test_inside_of_a_simulation(file: Path) -> None:
+    done = run(str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+LEAKING = """
+import os
+import pytest
+from cuda.bindings import driver
+from tests.helpers.client_calls import SIZE, mapped, properties, use
+
+def test_that_forgets(simulated_gpus):
+    use()
+    driver.cuMemCreate(SIZE, properties(), 0)
+
+def test_after_it(simulated_gpus):
+    use()
+    assert not simulated_gpus.leaks
+
+def test_that_raises(simulated_gpus):
+    use()
+    mapped()
+    raise RuntimeError
+
+@pytest.mark.simulated_gpus("h900")
+def test_on_an_unknown_machine(simulated_gpus):
+    pass
+
+@pytest.mark.simulated_gpus(leak="allow")
+def test_with_a_misspelt_marker(simulated_gpus):
+    pass
+"""
+
+
+def test_a_test_that_leaves_memory_fails_with_the_line(tmp_path: Path) -> None:
+    (tmp_path / "test_leaking.py").write_text(LEAKING)
+    found = run(str(tmp_path / "test_leaking.py")).stdout
+    assert "the test has not freed:\n  0x3e000000 of cuMemCreate at " in found
+    assert f"{tmp_path}/test_leaking.py:9" in found
+    assert "ERROR" in found
+    assert "there is no machine 'h900'" in found or "h900" in found
+    assert "the marker is simulated_gpus(machine='h200x2', leaks='fail')" in found
+    assert "1 failed, 2 passed" in found, found
+
+
+MANY = """
+import os
+import pytest
+from cuda.bindings import driver
+from tests.helpers.client_calls import mapped, unmap, use
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+@pytest.fixture(scope="session")
+def before():
+    return []
+
+@pytest.mark.parametrize("number", range(200))
+def test_many(simulated_gpus, before, number):
+    use()
+    unmap(*mapped())
+    host = driver.cuMemHostAlloc(4096, 0)[1]
+    if number % 2:
+        driver.cuMemFreeHost(host)
+    before.append((open_files(), len(os.listdir("/proc/self/task")), len(open("/proc/self/maps").readlines())))
+
+def test_nothing_is_left(before):
+    files, threads, areas = map(list, zip(*before))
+    assert files[-1] == files[10]
+    assert threads[-1] <= threads[10] + 1
+    assert areas[-1] <= areas[10] + 5
+    assert not [name for name in os.listdir("/dev/shm") if "memtopo" in name]
+"""
+
+
+def test_nothing_is_left_after_two_hundred_tests(tmp_path: Path) -> None:
+    (tmp_path / "test_many.py").write_text(
+        MANY.replace("def test_many(", '@pytest.mark.simulated_gpus(leaks="allow")\ndef test_many(')
+    )
+    done = run(str(tmp_path / "test_many.py"))
+    assert "201 passed" in done.stdout, done.stdout
