@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from memtopo.diagnostics.explanations import PAGE as FACTS
@@ -20,16 +21,22 @@ def main() -> None:
 
 def with_index(page: str) -> str:
     """Return a page of facts with the index of its calls."""
+    rows = [f"| `{call}` | {links(numbers)} |" for call, numbers in sorted(calls(page).items())]
+    return _INDEX.sub("\n".join(["| call | facts |", "|---|---|", *rows, ""]), page)
+
+
+def calls(page: str) -> Mapping[str, list[int]]:
+    """Numbers of the facts of a page that name each call."""
     named: dict[str, list[int]] = {}
     for number, fact in read_facts(page).items():
         for call in dict.fromkeys(_CALL.findall(fact.text)):
             named.setdefault(call, []).append(number)
-    rows = [f"| `{call}` | {_links(numbers)} |" for call, numbers in sorted(named.items())]
-    return _INDEX.sub("\n".join(["| call | facts |", "|---|---|", *rows, ""]), page)
+    return named
 
 
-def _links(numbers: list[int]) -> str:
-    return ", ".join(f"[{number}](#fact-{number})" for number in numbers)
+def links(numbers: list[int], page: str = "") -> str:
+    """Links to facts, from another page than their own with its name."""
+    return ", ".join(f"[{number}]({page}#fact-{number})" for number in numbers)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Command line: `python -m tests.differential record|replay|minimise|run`."""
+"""Command line: `python -m tests.differential record|replay|minimise|run|count`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ def main() -> int:
     _add_replay(commands.add_parser("replay", help="replay recorded sequences on the simulator"))
     _add_minimise(commands.add_parser("minimise", help="find the shortest sequence for each kind of difference"))
     _add_run(commands.add_parser("run", help="make the calls of given sequences, each in a fresh process"))
+    counts = commands.add_parser("count", help="write how many recorded calls the simulator answers as the GPUs did")
+    counts.set_defaults(run=_count)
     options = parser.parse_args()
     return int(options.run(options))
 
@@ -153,6 +155,13 @@ def _run(options: argparse.Namespace) -> int:
     found = runner.all_answers(options.driver, [calls for _, calls in given], options.workers)
     for (name, calls), answered in zip(given, found, strict=True):
         print(Trace(name, tuple(map(Step, [*calls, END], answered))))
+    return 0
+
+
+def _count(_: argparse.Namespace) -> int:
+    from tests.differential import counts
+
+    counts.write()
     return 0
 
 
