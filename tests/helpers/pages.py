@@ -133,7 +133,8 @@ def _run(command: str, folder: Path) -> CommandResult:
     variables = {"COLUMNS": "80", "NO_COLOR": "1", "GITHUB_ACTIONS": "", "XDG_RUNTIME_DIR": str(folder / "run")}
     variables["PYTHONUNBUFFERED"] = ""  # a line is one write, so that lines of several processes stay whole
     words = shlex.split(command)
-    if words[0] in ("memtopo", "python") and not _SHELL & set(command):
+    is_own = words[0] == "memtopo" or (words[0] == "python" and not words[1].startswith("-"))
+    if is_own and not _SHELL & set(command):
         python = [sys.executable, *(["-m", "memtopo"] if words[0] == "memtopo" else [str(folder / words[1])])]
         arguments = words[1 if words[0] == "memtopo" else 2 :]
         done = run_python(
