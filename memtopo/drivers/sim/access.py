@@ -273,7 +273,8 @@ class MemoryOperations:
                 physical.copy(at, other, from_at, size)
             return True
 
-        self._sim.streams.add(queue, work)
+        if count:
+            self._sim.streams.add(queue, work)
 
     def _copying(self, stream: Stream) -> int:
         return self._sim.contexts.current() if self._sim.contexts.any_current() else stream.device
