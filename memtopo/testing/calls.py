@@ -15,6 +15,7 @@ from memtopo.driver.types import (
     EventFlags,
     HandleType,
     HostFlags,
+    Location,
     LocationKind,
     MemAttach,
     PoolAttribute,
@@ -24,6 +25,7 @@ from memtopo.driver.types import (
 )
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.sim.address_space import FIRST, HIGHEST, LOWEST, PAGE, round_up
+from memtopo.drivers.sim.allocations import SimAllocation
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.process import FIRST_CONTEXT
 from memtopo.testing.abi import SECRET_BYTES, Memory, external_memory, external_semaphore
@@ -241,9 +243,9 @@ class Calls:
         found = allocation or mapping
         if found is None:
             raise invalid("nothing is allocated or mapped at the address")
-        location = mapping.chunk.properties.location if mapping else gpu(allocation.device) if allocation else gpu(0)
+        location = mapping.chunk.properties.location if mapping else _location_of(allocation)
         is_managed = allocation is not None and allocation.advised is not None
-        on_host = location.kind != LocationKind.GPU or (allocation is not None and allocation.by_cpu and not is_managed)
+        on_host = location.kind != LocationKind.GPU or bool(allocation and allocation.by_cpu and not is_managed)
         values: Mapping[int, int] = {
             2: 1 if on_host else 2,  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
             3: address,
@@ -454,6 +456,13 @@ class Calls:
         numbers = struct.unpack(f"={count}Q", self._program.read(semaphores, 8 * count))
         data = self._program.read(described, _FENCE.size * count)
         return [(number, value) for number, (value,) in zip(numbers, _FENCE.iter_unpack(data), strict=True)]
+
+
+def _location_of(allocation: SimAllocation | None) -> Location:
+    """Location of an allocation, which is that of its pool if it has one."""
+    if allocation is None or allocation.pool is None:
+        return gpu(allocation.device if allocation else 0)
+    return allocation.pool.location
 
 
 def _packed_attribute(attribute: int, value: int) -> bytes:

@@ -161,7 +161,7 @@ def answers() -> Iterator[Answer]:
 def main(machine: str = "") -> None:
     """Print the answers."""
     with simulated(machine) if machine else nullcontext():
-        print(json.dumps(list(answers())))
+        sys.stdout.write(json.dumps(list(answers())))
 
 
 if __name__ == "__main__":

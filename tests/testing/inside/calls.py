@@ -123,6 +123,16 @@ def test_what_is_known_of_addresses(simulated_gpus: Simulation) -> None:
     assert not simulated_gpus.leaks
 
 
+def test_memory_of_a_pool_is_where_the_pool_is(simulated_gpus: Simulation) -> None:
+    use(1)
+    use(0)
+    made(driver.cuDeviceSetMemPool(0, made(driver.cuDeviceGetDefaultMemPool(1))))
+    address = int(made(driver.cuMemAllocAsync(SIZE, 0)))
+    ordinal = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    assert made(driver.cuPointerGetAttribute(ordinal, address)) == 1
+    made(driver.cuMemFree(address))
+
+
 def test_one_gpu_reads_what_another_has(simulated_gpus: Simulation) -> None:
     use(1)
     address, handle = mapped()
