@@ -73,6 +73,7 @@ _EXTERNAL_SEMAPHORE = struct.Struct("=i4xi12xI")
 _BUFFER = struct.Struct("=QQ")
 _TEAM = struct.Struct("=I4xQQQ")
 _ORDINAL_OF_HOST = -1
+_PER_THREAD = 2  # CU_STREAM_PER_THREAD, after CU_STREAM_LEGACY
 _MOST_GRANTS = 1 << 16
 SECRET_BYTES = 64
 
@@ -112,6 +113,7 @@ _VALUES: Mapping[str, Decode] = {
     "u8": lambda word: word & 0xFF,
     "pointer": lambda word: word,
     "ordinal": _ordinal,
+    "stream": lambda word: word if word > _PER_THREAD else 0,
     "location": lambda word: _location(_i32(word), _i32(word >> 32)),
     "attribute": lambda word: Attribute(_i32(word)),
     "peer-attribute": lambda word: PeerAttribute(_i32(word)),
@@ -167,7 +169,7 @@ _RESULTS: Mapping[str, Callable[[Any], bytes]] = {
 _TYPES: Mapping[str, str] = {
     "device": "i32", "peer": "i32", "attribute": "attribute", "location": "at-location", "properties": "properties",
     "kind": "kind", "advice": "advice", "priority": "i32", "value": "u8", "text": "pointer", "length": "i32",
-    "data": "pointer", "team": "team", "part": "part", "fd": "i32", "grants": "grants",
+    "data": "pointer", "stream": "stream", "team": "team", "part": "part", "fd": "i32", "grants": "grants",
 }  # fmt: skip
 
 _SIGNATURES: Mapping[str, str] = {

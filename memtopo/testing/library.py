@@ -20,7 +20,6 @@ SOCKET = "MEMTOPO_SIMULATOR"
 """Variable with the address of a simulator, which programs inherit."""
 
 _ANSWER = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 9)
-_UNKNOWN = 999
 _SKIPPED = ("memtopo.testing", "cuda.", "contextlib", "ctypes")
 
 Answer = Callable[[int, Sequence[int]], int]
@@ -72,7 +71,7 @@ def answer_calls(answer: Answer | None) -> None:
     """
     global _callback  # noqa: PLW0603 the library is one for a process
     _require_no_driver()
-    callback = _ANSWER(_protected(answer)) if answer else None
+    callback = _ANSWER(lambda number, *words: answer(number, words)) if answer else None
     loaded(LIBCUDA).memtopo_answer(callback)
     _callback = callback
     atexit.unregister(_refuse_calls)
@@ -81,17 +80,6 @@ def answer_calls(answer: Answer | None) -> None:
 
 def _refuse_calls() -> None:
     loaded(LIBCUDA).memtopo_answer(None)
-
-
-def _protected(answer: Answer) -> Callable[..., int]:
-    def called(number: int, *words: int) -> int:
-        try:
-            return answer(number, words)
-        except BaseException:  # noqa: BLE001 it cannot pass through C
-            sys.excepthook(*sys.exc_info())
-            return _UNKNOWN
-
-    return called
 
 
 def _require_no_driver() -> None:

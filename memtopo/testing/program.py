@@ -10,10 +10,13 @@ from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from memtopo.driver.ledger import CALLS, Ledger, Opens
-from memtopo.driver.types import DriverError
+from memtopo.driver.types import DriverError, LocationKind
 from memtopo.driver.wrappers import METHODS as PROTOCOL
 from memtopo.drivers.sim import SimDriver
+from memtopo.drivers.sim.access import HOST
+from memtopo.drivers.sim.allocations import SimAllocation
 from memtopo.drivers.sim.calls import RefusedCall, driver_error, invalid
+from memtopo.drivers.sim.chunks import Mapping as SimMapping
 from memtopo.drivers.sim.devices import SimMemoryBudget
 from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.process import FIRST_CONTEXT
@@ -34,7 +37,8 @@ FUNCTIONS: Mapping[str, Function] = functions(
 _BY_NUMBER = tuple(FUNCTIONS.get(name) for name in exported())
 _LOOKUP = len(_BY_NUMBER)
 _CHANGES_MAPPED = frozenset({
-    "mem_host_alloc", "mem_alloc_host", "mem_alloc_managed", "mem_free", "mem_free_host", "device_primary_ctx_release",
+    "mem_host_alloc", "mem_alloc_host", "mem_alloc_managed", "mem_free", "mem_free_host", "mem_set_access", "mem_unmap",
+    "device_primary_ctx_release",
 })  # fmt: skip
 """Calls after which memory is mapped into the program, or not any more."""
 
@@ -160,7 +164,17 @@ class SimulatedProgram:
             self.kept = earlier.kept | earlier.ledger.accounts["contexts"].keys()
 
     def answer(self, number: int, words: Sequence[int]) -> int:
-        """Make a call by the number of its function; return the driver's status."""
+        """Make a call by the number of its function; return the driver's status.
+
+        An exception of memtopo's own code is shown, and the status is that of an unknown error.
+        """
+        try:
+            return self._answer(number, words)
+        except BaseException:  # noqa: BLE001 it cannot pass through C, and the program waits for an answer
+            sys.excepthook(*sys.exc_info())
+            return error_numbers()["CUDA_ERROR_UNKNOWN"]
+
+    def _answer(self, number: int, words: Sequence[int]) -> int:
         if number == _LOOKUP:
             return self._look_up(*words[:3])
         function = _BY_NUMBER[number]
@@ -243,7 +257,8 @@ class SimulatedProgram:
             self._retain_again(arguments["context"])
         result = self._method(function.method)(**arguments)
         if function.method in _CHANGES_MAPPED:
-            self._share(result)
+            start = arguments.get("address", result) or 0
+            self._share(start, start + arguments.get("size", 0))
         results = result if isinstance(result, tuple) and len(function.results) > 1 else (result,)
         for index, (at, kind) in enumerate(function.results):
             self._return(kind, words[at], results[index] if index < len(results) else 0)
@@ -268,13 +283,25 @@ class SimulatedProgram:
         else:
             self._port.write(pointer, value)
 
-    def _share(self, result: Any) -> None:
-        """Map memory that the CPU uses, too, into the program, or end mappings of what has been freed."""
-        if isinstance(result, int) and (found := self.sim.allocations.find(result)):
-            self._port.map(result, found.size, *self.sim.lend(result, writable=True))
-            self._mapped[result] = found.size
-        for address in [each for each in self._mapped if self.sim.allocations.find(each) is None]:
-            self._port.unmap(address, self._mapped.pop(address))
+    def _share(self, address: int, end: int) -> None:
+        """Map memory of some addresses that the CPU uses, too, into the program, and end mappings of what was freed."""
+        for each in [each for each in self._mapped if self._of_cpu(each) is None]:
+            self._port.unmap(each, self._mapped.pop(each))
+        while address < end and (found := self.sim.allocations.find(address) or self.sim.mappings.find(address)):
+            if found.start not in self._mapped and self._of_cpu(found.start):
+                if isinstance(found, SimMapping) and found.chunk.properties.handles:
+                    self.sim.sharing.own_file(found.chunk)  # from where its memory does not move any more
+                self._port.map(found.start, found.end - found.start, *self.sim.lend(found.start, writable=True))
+                self._mapped[found.start] = found.end - found.start
+            address = found.end
+
+    def _of_cpu(self, address: int) -> SimAllocation | SimMapping | None:
+        """Memory at an address that the CPU uses, too; registered memory is the program's, and pools share pages."""
+        if allocation := self.sim.allocations.find(address):
+            return allocation if allocation.by_cpu and allocation.kind not in {"registered", "pooled"} else None
+        mapping = self.sim.mappings.find(address)
+        on_host = mapping is not None and mapping.chunk.properties.location.kind != LocationKind.GPU
+        return mapping if mapping and on_host and mapping.access.get(HOST) else None
 
     def _refuse(self, name: str) -> int:
         is_kernels = any(word in name for word in ("Launch", "Module", "Library", "Kernel", "Func"))

@@ -37,7 +37,7 @@ _Key = tuple[int, int]
 """Process id of a program, and the number of the instance, which is another one after exec."""
 
 
-class _Ended(Exception):
+class _Ended(OSError):
     """The program has ended, or this thread of it."""
 
 
@@ -156,7 +156,7 @@ class Server:
             connection.close()
             return
         port.serve(connection)
-        with suppress(_Ended, OSError):
+        with suppress(OSError):
             while True:
                 number, *words = _CALL.unpack(_received(connection, _CALL.size))
                 connection.send(_ORDER.pack(_ANSWER, program.answer(number, words), 0, 0, 0))

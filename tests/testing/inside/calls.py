@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -83,6 +84,23 @@ def test_memory_of_the_host_is_used_by_the_cpu_and_by_copies(simulated_gpus: Sim
     made(driver.cuMemFree(managed))
     assert f"{pinned:x}" not in Path("/proc/self/maps").read_text()
     unmap(address, handle)
+
+
+def test_the_cpu_uses_chunks_of_the_host_to_which_it_has_access(simulated_gpus: Simulation) -> None:
+    use()
+    host = properties()
+    host.location.type, host.location.id = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_HOST_NUMA, 0
+    both = [access(), access()]
+    both[1].location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_HOST_NUMA
+    handle, address = made(driver.cuMemCreate(SIZE, host, 0)), int(made(driver.cuMemAddressReserve(SIZE, 0, 0, 0)))
+    made(driver.cuMemMap(address, SIZE, 0, handle, 0))
+    made(driver.cuMemSetAccess(address, SIZE, both, 2))
+    ctypes.memmove(address, b"by the cpu", 10)
+    os.close(made(driver.cuMemExportToShareableHandle(handle, FD, 0)))
+    ctypes.memmove(address, b"BY", 2)
+    assert simulated_gpus.read(address, 10) == b"BY the cpu"
+    unmap(address, handle)
+    assert f"{address:x}" not in Path("/proc/self/maps").read_text()
 
 
 def test_pools_streams_and_events(simulated_gpus: Simulation) -> None:
