@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import struct
 import sys
@@ -113,7 +114,10 @@ class Server:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(f"\0{self.address[1:]}")
         self._socket.listen(_LENGTH)
+        # Its threads leave signals to the process, which may wait for them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         threading.Thread(target=self._accept, daemon=True, name="memtopo simulator").start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def programs(self) -> list[SimulatedProgram]:
         """Programs that run. What those had that have ended has been freed."""
