@@ -149,5 +149,5 @@ def test_an_installed_wheel_has_the_libraries_of_c_and_needs_no_compiler(install
         "env", f"XDG_CACHE_HOME={tmp_path}", "CC=/nonexistent", installed / "python", "-c", program, cwd=tmp_path
     )
     names = [Path(line).name for line in done.stdout.splitlines()]
-    assert names == [f"{name}-{platform.machine()}.so" for name in ("heaps", "capture")]
+    assert names == [f"{name}-{platform.machine()}.so" for name in ("heaps", "capture", "libcuda")]
     assert not [*tmp_path.iterdir()], "it was compiled"

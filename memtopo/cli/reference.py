@@ -13,7 +13,7 @@ from memtopo.cli.options import AsJson, Values, argument, described, option
 from memtopo.cli.results import pages, show
 from memtopo.common.errors import UsageError
 from memtopo.common.text import nearest
-from memtopo.diagnostics import CODES, explanations, messages
+from memtopo.diagnostics import CODES, errors, explanations, messages
 from memtopo.diagnostics.explanations import Explanation, Fact, facts
 from memtopo.output import explain as rendering
 from memtopo.output import json, plain
@@ -23,6 +23,9 @@ _FACT = re.compile(r"(?:fact-?)?([0-9]{1,4})", re.IGNORECASE)
 _SPACED = re.compile(r"\bfact ([0-9])", re.IGNORECASE)
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _OPTION = re.compile("--[a-z-]+=")
+_WITH_CODE = re.compile(r"\bMT[0-9]{3}\b(?=\])")
+_WORD = re.compile(r"\w+")
+_CALL = re.compile(r"cu[A-Z]\w+")
 _LONGEST = 80
 
 
@@ -49,8 +52,14 @@ CommandLine = Annotated[str | None, typer.Argument(hidden=True, help="The comman
 
 
 def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown = False, as_json: AsJson = False) -> int:
-    """Explain codes of diagnostics or driver facts; list the codes."""
-    named = _SPACED.sub(r"fact-\1", " ".join(codes or ())).split()
+    """Explain codes, driver facts, and errors of driver calls; list the codes.
+
+    'memtopo explain cuMemMap INVALID_VALUE' lists the causes of an error, the most likely first; so does one of both.
+    A message of memtopo or the driver can be given as a whole.
+    """
+    named = _named(" ".join(codes or ()))
+    if isinstance(named, tuple):
+        return _explain_error(*named, as_json=as_json)
     found: list[Explanation | Fact] = [_known(code) for code in (CODES if all_ else named)]
     if markdown:
         whole = len(found) in (0, len(CODES))
@@ -74,6 +83,37 @@ def schema_command(kind: SchemaKind) -> int:
     if kind not in schemas.KINDS:
         raise UsageError(f"there is no schema {kind!r}", hint=messages.choose(kind, schemas.KINDS))
     plain.print_document(json.dumps(schemas.schema(kind)).splitlines())
+    return 0
+
+
+def _named(text: str) -> list[str] | tuple[str | None, str | None]:
+    """Codes and facts in a text, or the call and the error of the driver that it names."""
+    if codes := _WITH_CODE.findall(text):
+        return [f"{code}" for code in codes]
+    words = _WORD.findall(text)
+    calls = [word for word in words if _CALL.fullmatch(word)]
+    known = {cause.error for cause in errors.causes()}
+    found = [
+        name for word in words if (name := word.upper().removeprefix("CUDA_ERROR_")) in known or name != word.upper()
+    ]
+    if calls or found:
+        return calls[0].partition("_v")[0] if calls else None, found[0] if found else None
+    return _SPACED.sub(r"fact-\1", text).split()
+
+
+def _explain_error(call: str | None, error: str | None, *, as_json: bool) -> int:
+    """Print the causes of an error, of a call or of both, and the facts that name the call."""
+    causes, cited = errors.of(call, error), explanations.naming(call) if call else []
+    if not causes and not cited:
+        named = " ".join(filter(None, [call, error]))
+        hint = "docs/errors.md has the calls with known causes, 'memtopo explain cuMemMap' those of one"
+        raise UsageError(f"nothing is known of {named!r}", hint=hint)
+    if as_json:
+        lines = json.dumps({"causes": causes, "facts": cited}).splitlines()
+    else:
+        width, colour = plain.width(sys.stdout), plain.colour(sys.stdout)
+        lines = rendering.causes(causes, cited, width=width, colour=colour)
+    plain.print_lines(lines, styled=True)
     return 0
 
 

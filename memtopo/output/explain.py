@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from memtopo.diagnostics import CODES, GROUPS
+from memtopo.diagnostics.errors import Cause
 from memtopo.diagnostics.explanations import PAGE, Example, Explanation, Fact, explanation
 from memtopo.output.plain import DEFAULT_WIDTH, paint
 
@@ -43,6 +44,23 @@ def text(found: Iterable[Explanation | Fact], *, width: int = DEFAULT_WIDTH, col
     return [line for block in blocks for line in ("", *block)][1:]
 
 
+def causes(
+    found: Sequence[Cause], cited: Sequence[Fact], *, width: int = DEFAULT_WIDTH, colour: bool = False
+) -> list[str]:
+    """Causes of errors by call, and the facts that name the call, as text."""
+    widest, lines, titles = min(width, WIDEST_PROSE), list[str](), dict.fromkeys(cause.title for cause in found)
+    for title in titles:
+        lines += ["", paint(title, "strong", colour=colour)]
+        for cause in (each for each in found if each.title == title):
+            numbers = ", ".join(map(str, cause.facts))
+            lines += _wrapped(f"- {cause.cause}", widest)
+            lines += [f"    {line}" for line in _wrapped(f"check: {cause.check} (fact {numbers})", widest - 4)]
+    if cited:
+        numbers = " ".join(f"fact-{fact.number}" for fact in cited)
+        lines += ["", *textwrap.wrap(f"more: memtopo explain {numbers}", widest, subsequent_indent="  ")]
+    return lines[1:]
+
+
 def table(*, colour: bool = False) -> list[str]:
     """Every code with its title, grouped."""
     lines: list[str] = []
@@ -50,7 +68,11 @@ def table(*, colour: bool = False) -> list[str]:
         lines += ["", paint(heading, "strong", colour=colour)]
         found = map(explanation, (name for name in CODES if name.startswith(prefix)))
         lines += [f"  {paint(each.code, each.severity, colour=colour)}  {each.title}" for each in found]
-    more = ["'memtopo explain CODE' says more about one of them", "'memtopo explain fact-15' prints a driver fact"]
+    more = [
+        "'memtopo explain CODE' says more about one of them",
+        "'memtopo explain fact-15' prints a driver fact",
+        "'memtopo explain cuMemMap INVALID_VALUE' lists the causes of an error of the driver",
+    ]
     return [*lines[1:], "", *more]
 
 

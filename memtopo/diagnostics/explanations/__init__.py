@@ -84,6 +84,11 @@ def facts() -> Mapping[int, Fact]:
     return read_facts(packed.read_text("utf-8") if packed.is_file() else _CHECKOUT.read_text("utf-8"))
 
 
+def naming(call: str) -> list[Fact]:
+    """Return the facts that name a call, in order."""
+    return [fact for fact in facts().values() if f"`{call}`" in fact.text]
+
+
 def read_facts(page: str) -> Mapping[int, Fact]:
     """Return the facts of a page by number."""
     headings = [(match.start(), match[1]) for match in _TOPIC.finditer(page)]

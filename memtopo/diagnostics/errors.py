@@ -1,0 +1,56 @@
+"""Causes of the driver's errors, by call, from the page docs/errors.md, which tests make on the simulator."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+PAGE = "errors.md"
+"""Page with the causes, the only copy of them. A wheel has it in the package; in a checkout it is in `docs/`."""
+
+EVERY = "Every call"
+"""Heading of the causes that any call may have."""
+
+_CHECKOUT = Path(__file__).parents[2] / "docs" / PAGE
+_PART = re.compile(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+_ROW = re.compile(r"^\| ([A-Z_]+) \| (.+?) \| (.+?) \| ([0-9, ]+) \|$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Cause of an error of a call, with what to check and the numbers of the facts that it rests on.
+
+    `error` is without `CUDA_ERROR_`; `cause` and `check` are Markdown.
+    """
+
+    call: str
+    error: str
+    cause: str
+    check: str
+    facts: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        """Call and error."""
+        return f"{self.call}: {self.error}"
+
+
+@cache
+def causes() -> tuple[Cause, ...]:
+    """Return all causes, those of a call and an error by likelihood."""
+    packed = resources.files(__package__).joinpath(PAGE)
+    page = packed.read_text("utf-8") if packed.is_file() else _CHECKOUT.read_text("utf-8")
+    return tuple(
+        Cause(call, error, cause, check, tuple(map(int, numbers.split(","))))
+        for call, rows in _PART.findall(page)
+        for error, cause, check, numbers in _ROW.findall(rows)
+    )
+
+
+def of(call: str | None, error: str | None) -> list[Cause]:
+    """Return the causes of a call, of an error, or of both, in order; none if nothing is known."""
+    found = [each for each in causes() if error in {None, each.error}]
+    return [each for each in found if call in {None, each.call}]

@@ -1,0 +1,258 @@
+"""Causes of errors by call: each is made on the simulator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from memtopo import machine
+from memtopo.diagnostics.errors import Cause, causes, of
+from memtopo.diagnostics.explanations import facts
+from memtopo.driver.types import (
+    Access,
+    AllocationType,
+    DriverError,
+    EventFlags,
+    Grant,
+    HandleType,
+    HostFlags,
+    Location,
+    LocationKind,
+    MemAttach,
+    PoolProperties,
+    Properties,
+    gpu,
+)
+from memtopo.drivers.sim import SimDriver
+from tests.helpers.command_line import run_memtopo
+
+M = 2 << 20
+FD, NONE, FABRIC = HandleType.FD, HandleType.NONE, HandleType.FABRIC
+HOST = Location(LocationKind.HOST)
+PLAIN = Properties(gpu(0))
+READ = (Grant(gpu(0), Access.R),)
+
+Make = Callable[[SimDriver], object]
+
+
+def chunk(sim: SimDriver, properties: Properties = PLAIN) -> int:
+    return sim.mem_create(M, properties)
+
+
+def mapping(sim: SimDriver, *grants: Grant, size: int = M) -> int:
+    address = sim.mem_address_reserve(size)
+    sim.mem_map(address, M, chunk(sim))
+    if grants:
+        sim.mem_set_access(address, M, grants)
+    return address
+
+
+def in_context(sim: SimDriver, then: Callable[[], object]) -> object:
+    sim.ctx_push_current(sim.device_primary_ctx_retain(0))
+    return then()
+
+
+def after_release(sim: SimDriver) -> None:
+    sim.ctx_push_current(sim.device_primary_ctx_retain(0))
+    sim.device_primary_ctx_release(0)
+    sim.ctx_synchronize()
+
+
+def twice(call: Callable[[int], object], made: int) -> None:
+    call(made)
+    call(made)
+
+
+def imported(sim: SimDriver) -> int:
+    fd = sim.mem_export_to_shareable_handle(chunk(sim, Properties(gpu(0), FD)), FD)
+    assert isinstance(fd, int)
+    try:
+        return sim.mem_import_from_shareable_handle(fd, FD)
+    finally:
+        os.close(fd)
+
+
+def closed() -> int:
+    reading, writing = os.pipe()
+    os.close(writing)
+    os.close(reading)
+    return reading
+
+
+def illegal(sim: SimDriver) -> None:
+    sim.ctx_push_current(sim.device_primary_ctx_retain(0))
+    sim.module_load_data()
+    address = mapping(sim, *READ)
+    sim.store(address, 1)
+    sim.ctx_synchronize()
+
+
+def own_ipc(sim: SimDriver) -> None:
+    sim.ctx_push_current(sim.device_primary_ctx_retain(0))
+    sim.ipc_open_mem_handle(sim.ipc_get_mem_handle(sim.mem_alloc(M)))
+
+
+MADE: dict[str, list[Make]] = {
+    "Every call": [
+        lambda _: SimDriver(machine.load("h200x2")).device_get_count(),
+        lambda sim: sim.memset_d8(mapping(sim, *READ), 0, 1),
+        after_release,
+    ],
+    "cuMemAddressReserve": [
+        lambda sim: sim.mem_address_reserve(M + 1),
+        lambda sim: sim.mem_address_reserve(M, 3 * M),
+        lambda sim: sim.mem_address_reserve(M, 0, (1 << 41) + 4096),
+        lambda sim: sim.mem_address_reserve(M, 0, 0, 1),
+        lambda sim: sim.mem_address_reserve(1 << 47),
+    ],
+    "cuMemAddressFree": [
+        lambda sim: sim.mem_address_free(mapping(sim), M),
+        lambda sim: sim.mem_address_free(sim.mem_address_reserve(2 * M), M),
+    ],
+    "cuMemCreate": [
+        lambda sim: sim.mem_create(M + 1, PLAIN),
+        lambda sim: sim.mem_create(M, PLAIN._replace(type=AllocationType.MANAGED)),
+        lambda sim: sim.mem_create(M, Properties(HOST, FD)),
+        lambda sim: sim.mem_create(M, PLAIN, 1),
+        lambda sim: sim.mem_create(32 << 40, PLAIN),
+        lambda sim: sim.mem_create(M, Properties(gpu(9))),
+        lambda sim: sim.mem_create(M, Properties(gpu(0), FABRIC)),
+    ],
+    "cuMemRelease": [lambda sim: twice(sim.mem_release, chunk(sim))],
+    "cuMemMap": [
+        lambda sim: sim.mem_map(sim.mem_address_reserve(2 * M) + 4096, M, chunk(sim)),
+        lambda sim: sim.mem_map(mapping(sim), M, chunk(sim)),
+        lambda sim: sim.mem_map(1 << 42, M, chunk(sim)),
+        lambda sim: sim.mem_map(sim.mem_address_reserve(M), M, chunk(sim), 0, 1),
+        lambda sim: sim.mem_map(sim.mem_address_reserve(2 * M), 2 * M, chunk(sim)),
+        lambda sim: sim.mem_map(sim.mem_address_reserve(M), M, chunk(sim), 4096),
+    ],
+    "cuMemUnmap": [
+        lambda sim: sim.mem_unmap(mapping(sim), M // 2),
+        lambda sim: sim.mem_unmap(1 << 42, M),
+    ],
+    "cuMemSetAccess": [
+        lambda sim: sim.mem_set_access(sim.mem_address_reserve(M), M, READ),
+        lambda sim: sim.mem_set_access(mapping(sim), M, (Grant(gpu(9), Access.R),)),
+        lambda sim: sim.mem_set_access(mapping(sim), M, ()),
+        lambda sim: sim.mem_set_access(mapping(sim), M, (Grant(HOST, Access.R),)),
+    ],
+    "cuMemGetAccess": [
+        lambda sim: sim.mem_get_access(sim.mem_address_reserve(M), gpu(0)),
+        lambda sim: sim.mem_get_access(mapping(sim), gpu(9)),
+    ],
+    "cuMemExportToShareableHandle": [
+        lambda sim: sim.mem_export_to_shareable_handle(chunk(sim), FD),
+        lambda sim: sim.mem_export_to_shareable_handle(imported(sim), FD),
+        lambda sim: sim.mem_export_to_shareable_handle(chunk(sim, Properties(gpu(0), FD)), NONE),
+    ],
+    "cuMemImportFromShareableHandle": [
+        lambda sim: sim.mem_import_from_shareable_handle(closed(), FD),
+        lambda sim: sim.mem_import_from_shareable_handle(0, NONE),
+    ],
+    "cuMemcpyHtoD": [
+        lambda sim: in_context(sim, lambda: sim.memcpy_htod(mapping(sim, *READ), b"1")),
+        lambda sim: in_context(sim, lambda: sim.memcpy_htod(sim.mem_alloc(M), b"1" * (M + 1))),
+        lambda sim: sim.memcpy_htod(mapping(sim, *READ), b"1"),
+    ],
+    "cuMemcpyDtoH": [
+        lambda sim: in_context(sim, lambda: sim.memcpy_dtoh(mapping(sim), 1)),
+        lambda sim: in_context(sim, lambda: sim.memcpy_dtoh(sim.mem_alloc(M), M + 1)),
+        lambda sim: sim.memcpy_dtoh(mapping(sim, *READ), 1),
+    ],
+    "cuMemsetD8": [
+        lambda sim: in_context(sim, lambda: sim.memset_d8(mapping(sim, *READ), 1, 1)),
+        lambda sim: sim.memset_d8(mapping(sim, *READ), 1, 1),
+    ],
+    "cuCtxSynchronize": [illegal, lambda sim: sim.ctx_synchronize()],
+    "cuMemAlloc": [
+        lambda sim: in_context(sim, lambda: sim.mem_alloc(32 << 40)),
+        lambda sim: in_context(sim, lambda: sim.mem_alloc(0)),
+        lambda sim: sim.mem_alloc(M),
+    ],
+    "cuMemFree": [lambda sim: in_context(sim, lambda: sim.mem_free(mapping(sim)))],
+    "cuIpcGetMemHandle": [
+        lambda sim: in_context(sim, lambda: sim.ipc_get_mem_handle(mapping(sim))),
+        lambda sim: sim.ipc_get_mem_handle(M),
+    ],
+    "cuIpcOpenMemHandle": [own_ipc, lambda sim: in_context(sim, lambda: sim.ipc_open_mem_handle(bytes(64), 1))],
+    "cuEventCreate": [
+        lambda sim: in_context(sim, lambda: sim.event_create(EventFlags.INTERPROCESS)),
+        lambda sim: sim.event_create(EventFlags.DISABLE_TIMING),
+    ],
+    "cuIpcGetEventHandle": [
+        lambda sim: in_context(sim, lambda: sim.ipc_get_event_handle(sim.event_create(EventFlags.DISABLE_TIMING)))
+    ],
+    "cuMemHostAlloc": [
+        lambda sim: sim.mem_host_alloc(M, HostFlags.NONE),
+        lambda sim: in_context(sim, lambda: sim.mem_host_alloc(M, HostFlags(64))),
+    ],
+    "cuMemAllocManaged": [lambda sim: in_context(sim, lambda: sim.mem_alloc_managed(0, MemAttach.GLOBAL))],
+    "cuMemPoolDestroy": [lambda sim: twice(sim.mem_pool_destroy, sim.mem_pool_create(PoolProperties(gpu(0))))],
+}
+"""Calls that have each cause, in the order of the page."""
+
+
+def every_cause() -> list[tuple[Cause, Make]]:
+    return [
+        each
+        for call, makes in MADE.items()
+        for each in zip([cause for cause in causes() if cause.call == call], makes, strict=True)
+    ]
+
+
+def test_each_cause_of_the_page_is_made_here() -> None:
+    assert [cause.call for cause in causes()] == [call for call, makes in MADE.items() for _ in makes]
+
+
+@pytest.mark.parametrize(("cause", "make"), every_cause(), ids=lambda each: getattr(each, "title", ""))
+def test_a_cause_has_the_error_that_the_page_says(cause: Cause, make: Make) -> None:
+    with SimDriver(machine.load("h200x2")) as sim:
+        sim.init()
+        with pytest.raises(DriverError) as raised:
+            make(sim)
+    assert raised.value.name == f"CUDA_ERROR_{cause.error}"
+    assert cause.call in {raised.value.call, "Every call"}
+    assert set(cause.facts) <= set(facts())
+
+
+def test_causes_are_found_by_call_error_and_both() -> None:
+    assert {cause.error for cause in of("cuMemMap", None)} == {"INVALID_VALUE", "NOT_SUPPORTED"}
+    assert {cause.call for cause in of(None, "NOT_PERMITTED")} == {"cuMemCreate"}
+    assert len(of("cuMemMap", "NOT_SUPPORTED")) == 2
+    assert of("cuMemMap", "NOT_PERMITTED") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("cuMemMap INVALID_VALUE", "cuMemMap: INVALID_VALUE"),
+        ("cuMemAlloc_v2", "cuMemAlloc: OUT_OF_MEMORY"),
+        ("invalid_context", "Every call: INVALID_CONTEXT"),
+        ("cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (gpu0 has 3 GiB free)", "cuMemCreate: OUT_OF_MEMORY"),
+        ("kv.yaml:5:38: error[MT301]: chunk 'hot': 3MiB is no multiple of 2MiB", "error[MT301]: "),
+        ("cuStreamWaitEvent", "more: memtopo explain fact-76"),
+    ],
+)
+def test_explain_understands_calls_errors_and_whole_messages(words: str, first: str) -> None:
+    assert run_memtopo("explain", words).out.startswith(first)
+
+
+def test_explain_lists_causes_with_checks_and_further_facts() -> None:
+    found = run_memtopo("explain", "cuMemMap", "NOT_SUPPORTED", COLUMNS="80")
+    assert "  - the offset is not 0\n      check: create a chunk for each part (fact 13)\n" in found.out
+    assert found.out.splitlines()[-1].startswith("more: memtopo explain fact-13 fact-15")
+    assert found.widest <= 80
+    document = run_memtopo("explain", "cuMemMap", "NOT_SUPPORTED", "--json").document
+    assert [cause["facts"] for cause in document["causes"]] == [[13, 28], [13]]
+
+
+@pytest.mark.parametrize("words", ["cuGraphCreate", "CUDA_ERROR_NO_SUCH", "cuMemMap NOT_PERMITTED_EVER"])
+def test_explain_says_that_nothing_is_known(words: str) -> None:
+    found = run_memtopo("explain", *words.split())
+    if found.status:
+        assert "nothing is known of" in found.err
+    else:
+        assert words.split(maxsplit=1)[0] in found.out
