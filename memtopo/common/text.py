@@ -65,7 +65,15 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # noqa: PLC0415 slow to import, and needed for errors only
 
     near = get_close_matches(word[:64], candidates, n=1)
-    return near[0] if near else None
+    return near[0] if near else _beginning(lower, candidates)
+
+
+def _beginning(word: str, known: Iterable[str]) -> str | None:
+    """Return the only known word that begins with `word` or that `word` begins with, `kv` for `kvcache`."""
+    found = [
+        name for name in known if len(name) > 1 and (word.startswith(name.lower()) or name.lower().startswith(word))
+    ]
+    return found[0] if len(found) == 1 and len(word) > 1 else None
 
 
 def only_near(word: str, known: Iterable[str], *, sure: float = 0.7) -> str | None:

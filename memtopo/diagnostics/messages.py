@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -92,13 +92,35 @@ def listed(known: Sequence[str]) -> str:
 def unknown(path: Path, known: Sequence[str]) -> Diagnostic:
     """Diagnostic of a key that is not one of the `known` keys."""
     key = str(path[-1])
-    meant = intended(key, known)
+    meant = intended(key, known) or _meant_elsewhere(key, known)
     help = did_you_mean(meant) if meant else f"known are {', '.join(known)}"
     if key.partition(":")[0] in known:
         help = without_space(key) or help
     only = only_near(key, known) if meant else None
     edit = Edit(path, "key", key, only) if only else None
     return Diagnostic("MT101", f"unknown key {shorten(key)!r}", path, "key", help=help, edit=edit)
+
+
+_ELSEWHERE: Mapping[str, Sequence[str]] = {
+    "location": ("device", "gpu", "node", "numa"),
+    "size": ("bytes", "length", "capacity"),
+    "count": ("n", "number", "num", "copies", "replicas"),
+    "handles": ("shareable", "shared", "handle_types", "requestedhandletypes", "exportable"),
+    "align": ("alignment",),
+    "drop": ("discard", "release", "free", "unmap"),
+    "offload": ("backup", "swap", "save", "sleep"),
+    "via": ("type", "handle", "handle_type"),
+    "from": ("source", "import"),
+    "compressible": ("compression", "compressed"),
+    "accessed_by": ("access", "peers"),
+}
+"""Keys, each with words that CUDA, libraries and other tools have for it."""
+
+
+def _meant_elsewhere(key: str, known: Sequence[str]) -> str | None:
+    """Known key that has another name elsewhere; None for any other word."""
+    plain = key.lower().replace("-", "_")
+    return next((word for word, others in _ELSEWHERE.items() if word in known and plain in others), None)
 
 
 def without_space(key: object) -> str | None:
@@ -170,7 +192,7 @@ def _intended(found: Sequence[Any], known: AllowedKeys) -> Iterator[tuple[object
             *entry, key = error["loc"]
             keys = known(error["loc"])
             if (case := (key, *keys)) not in near and len(near) < COMPARED:
-                near[case] = nearest(str(key), keys)
+                near[case] = nearest(str(key), keys) or _meant_elsewhere(str(key), keys)
             yield (*entry, near.get(case))
 
 

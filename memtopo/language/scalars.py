@@ -114,6 +114,8 @@ _SURE = 0.8
 _SMALL = 3
 """Digits of a number without a unit that probably counts MiB."""
 
+_AS_MANY = ("auto", "max", "all", "any", "rest", "remaining")
+_FROM_TO = re.compile(r"([0-9]+) *(?:-|\.\.|to) *([0-9]+)")
 _GROUPED = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)+"
 ADDRESS = re.compile(r"0x[0-9A-Fa-f]{1,16}")
 
@@ -163,7 +165,22 @@ def chunk_count(value: object) -> int | Share | Literal["fill"]:
     """Read a count of at least one, `fill`, or a share of memory in percent."""
     if value == "fill":
         return "fill"
-    return share(value) if isinstance(value, str) and value.endswith("%") else count(value)
+    if isinstance(value, str) and value.endswith("%"):
+        return share(value)
+    if isinstance(value, str) and (help := _other_count(value)):
+        raise InvalidValue("MT106", f"{shorten(value)!r} is not a count", help=help)
+    return count(value)
+
+
+def _other_count(written: str) -> str | None:
+    """Help for a count in words of other languages, or from one number to another; None for anything else."""
+    if written.lower() in _AS_MANY:
+        return "write fill for as many as the range takes, or a share of the memory that is free, such as 80%"
+    if match := _FROM_TO.fullmatch(written):
+        return (
+            f"write {{min: {match[1]}, max: {match[2]}}}, for chunks that a program creates and maps as it needs them"
+        )
+    return None
 
 
 def least_count(value: object) -> int | Share:

@@ -1,0 +1,49 @@
+"""Words that CUDA or other tools have, where the language has others: the help has the right one."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo import machine
+from memtopo.rules.validation import validate
+from tests.helpers.specs import document
+
+SPEC = """
+memtopo: 1
+name: near
+ranges: {kv: {size: 8MiB}, weights: {size: 2MiB}}
+chunks: {page: {location: gpu0, size: 2MiB, count: 4}, w: {location: gpu0, size: 2MiB}}
+map: {kv: page, weights: [w]}
+access: {kv: {gpu0: rw}, weights: {gpu0: rw}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "help"),
+    [
+        ("count: 4", "count: auto", "write fill for as many as the range takes"),
+        ("count: 4", "count: 0-20480", "write {min: 0, max: 20480}"),
+        ("count: 4", "count: 1..4", "write {min: 1, max: 4}"),
+        ("count: 4", "count: 4, shareable: fd", "did you mean 'handles'?"),
+        ("{location: gpu0, size: 2MiB}", "{device: gpu0, size: 2MiB}", "did you mean 'location'?"),
+        ("{location: gpu0, size: 2MiB}", "{location: gpu0, bytes: 2MiB}", "did you mean 'size'?"),
+        ("access: {kv:", "states: {s: {discard: [kv]}}\naccess: {kv:", "did you mean 'drop'?"),
+        ("access: {kv:", "access: {kvcache:", "did you mean 'kv'?"),
+        ("weights: [w]", "weight: [w]", "did you mean 'weights'?"),
+    ],
+)
+def test_the_help_has_the_word_of_the_language(written: str, instead: str, help: str) -> None:
+    assert written in SPEC
+    found = validate(document(SPEC.replace(written, instead, 1)), machine.load("h200x2")).diagnostics
+    (error, *more) = [each for each in found if each.severity == "error"]
+    assert error.help
+    assert error.help.startswith(help)
+    assert not more
+
+
+def test_a_word_that_begins_like_several_gets_no_suggestion() -> None:
+    spec = SPEC.replace("kv", "kv-of-a").replace("weights", "kv-of-b").replace("access: {kv-of-a", "access: {kv")
+    (error,) = [
+        each for each in validate(document(spec), machine.load("h200x2")).diagnostics if each.severity == "error"
+    ]
+    assert error.help == "known are kv-of-a, kv-of-b"
