@@ -1,0 +1,47 @@
+"""Calls that client libraries make besides those of their memory: finalizers, times and functions that they look up."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from cuda.bindings import driver
+
+from memtopo.testing import Simulation
+from tests.helpers.client_calls import made, use
+
+INVALID_HANDLE = driver.CUresult.CUDA_ERROR_INVALID_HANDLE
+
+
+@pytest.fixture(autouse=True)
+def context(simulated_gpus: Simulation) -> None:
+    use()
+
+
+class Stream:
+    """Stream that a collection of garbage destroys."""
+
+    def __init__(self) -> None:
+        self.number = made(driver.cuStreamCreate(1))
+        self.itself = self
+
+    def __del__(self) -> None:
+        made(driver.cuStreamDestroy(self.number))
+
+
+@pytest.mark.timeout(30)
+def test_a_finalizer_can_call_the_driver_while_a_call_is_answered(simulated_gpus: Simulation) -> None:
+    before = gc.get_threshold()
+    try:
+        for allocations in range(1, 200):  # so that a collection begins at each point of a call
+            gc.disable()
+            Stream()
+            gc.set_threshold(allocations)
+            gc.enable()
+            made(driver.cuStreamSynchronize(0))
+            assert gc.isenabled()
+            gc.collect()
+    finally:
+        gc.set_threshold(*before)
+        gc.enable()
+    assert not simulated_gpus.leaks
