@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 
 import pytest
 from cuda.bindings import driver
@@ -45,3 +46,16 @@ def test_a_finalizer_can_call_the_driver_while_a_call_is_answered(simulated_gpus
         gc.set_threshold(*before)
         gc.enable()
     assert not simulated_gpus.leaks
+
+
+def test_events_have_the_milliseconds_between_their_records() -> None:
+    start, end, untimed = (made(driver.cuEventCreate(flags)) for flags in (0, 0, 2))
+    made(driver.cuEventRecord(start, 0))
+    assert driver.cuEventElapsedTime(start, end) == (INVALID_HANDLE, None)
+    time.sleep(0.01)
+    for event in (end, untimed):
+        made(driver.cuEventRecordWithFlags(event, 0, 0))
+    assert 10 <= made(driver.cuEventElapsedTime(start, end)) < 10_000
+    assert driver.cuEventElapsedTime(start, untimed) == (INVALID_HANDLE, None)
+    for event in (start, end, untimed):
+        made(driver.cuEventDestroy(event))
