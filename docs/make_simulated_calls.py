@@ -80,7 +80,7 @@ REST = """\
 ## Not simulated
 
 {own} need no simulator.
-The {rest} others are not simulated: `cuGetProcAddress` does not find them, and a call returns NOT_SUPPORTED. Functions
+The {rest} others are not simulated: `cuGetProcAddress` finds them, and a call returns NOT_SUPPORTED. Functions
 for OpenGL, EGL and VDPAU, which other headers than `cuda.h` declare, are absent.
 
 | group | functions | names |

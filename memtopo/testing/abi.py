@@ -161,6 +161,7 @@ _RESULTS: Mapping[str, Callable[[Any], bytes]] = {
     "u64": struct.Struct("=Q").pack,
     "u32": struct.Struct("=I").pack,
     "i32": struct.Struct("=i").pack,
+    "f32": struct.Struct("=f").pack,
     "properties": _packed_properties,
     "bytes": bytes,
 }
@@ -281,6 +282,7 @@ _SIGNATURES: Mapping[str, str] = {
     "cuEventRecord": "event stream",
     "cuEventRecordWithFlags": "event stream _",
     "cuEventQuery": "event",
+    "cuEventElapsedTime": ">f32 start end",
     "cuEventSynchronize": "event",
     "cuStreamCreate": "> flags:u32",
     "cuStreamCreateWithPriority": "> flags:u32 priority",

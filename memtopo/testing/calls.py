@@ -59,6 +59,8 @@ class Calls:
         self._pools: dict[int, int] = {}
         self._priorities: dict[int, tuple[int, int]] = {}
         self._peers: set[tuple[int, int]] = set()
+        self._untimed: set[int] = set()
+        self._recorded: dict[int, float] = {}
 
     # Devices and contexts. There are primary contexts alone: one that is created is that of its device.
 
@@ -416,11 +418,25 @@ class Calls:
         if not self._driver.event_query(event):
             raise RefusedCall("CUDA_ERROR_NOT_READY", "the event has not completed")
 
-    def event_record_with_flags(self, event: int, stream: int) -> None:
+    def event_record(self, event: int, stream: int) -> None:
         self._driver.event_record(event, stream)
+        self._recorded[event] = time.monotonic()
+
+    event_record_with_flags = event_record
 
     def event_create(self, flags: EventFlags) -> int:
-        return self._driver.event_create(flags)
+        event = self._driver.event_create(flags)
+        self._recorded.pop(event, None)
+        (self._untimed.add if flags & EventFlags.DISABLE_TIMING else self._untimed.discard)(event)
+        return event
+
+    def event_elapsed_time(self, start: int, end: int) -> float:
+        """Milliseconds between the calls that recorded two events."""
+        for event in (start, end):
+            self.event_query(event)
+            if event in self._untimed or event not in self._recorded:
+                raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "an event has no timing, or was not recorded")
+        return 1000 * (self._recorded[end] - self._recorded[start])
 
     # Multicast objects and external memory.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import os
 import shlex
 import shutil
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
+from threading import RLock
 
 from memtopo.common.errors import UsageError
 from memtopo.common.processes import python_command
@@ -71,7 +73,7 @@ def answer_calls(answer: Answer | None) -> None:
     """
     global _callback  # noqa: PLW0603 the library is one for a process
     _require_no_driver()
-    callback = _ANSWER(lambda number, *words: answer(number, words)) if answer else None
+    callback = _ANSWER(_without_collection(answer)) if answer else None
     loaded(LIBCUDA).memtopo_answer(callback)
     _callback = callback
     atexit.unregister(_refuse_calls)
@@ -80,6 +82,33 @@ def answer_calls(answer: Answer | None) -> None:
 
 def _refuse_calls() -> None:
     loaded(LIBCUDA).memtopo_answer(None)
+
+
+def _without_collection(answer: Answer) -> Callable[..., int]:
+    """Return the function with no collection of garbage while it answers a call, on any thread.
+
+    A finalizer may call the driver. On a thread whose call has the simulator's lock, it would never get it.
+    """
+    lock = RLock()
+    answered = 0
+    is_enabled = False
+
+    def called(number: int, *words: int) -> int:
+        nonlocal answered, is_enabled
+        with lock:
+            if not answered:
+                is_enabled = gc.isenabled()
+                gc.disable()
+            answered += 1
+        try:
+            return answer(number, words)
+        finally:
+            with lock:
+                answered -= 1
+                if not answered and is_enabled:
+                    gc.enable()
+
+    return called
 
 
 def _require_no_driver() -> None:

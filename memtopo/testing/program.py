@@ -306,6 +306,8 @@ class SimulatedProgram:
     def _refuse(self, name: str) -> int:
         is_kernels = any(word in name for word in ("Launch", "Module", "Library", "Kernel", "Func"))
         reason = "kernels do not run on the simulator" if is_kernels else "it is not simulated"
+        if name == "cuGetExportTable":  # it has functions without documentation, by which the runtime begins
+            reason = "the runtime API is not simulated, only the driver API"
         return self._refused(name, {}, "CUDA_ERROR_NOT_SUPPORTED", reason)
 
     def _refused(self, name: str, arguments: Mapping[str, Any], error: str, reason: str | None) -> int:
@@ -316,7 +318,12 @@ class SimulatedProgram:
 
     def _look_up(self, found: int, symbol: int, version: int) -> int:
         name = calls.text_at(self._port, symbol)
-        exact = _OWN.get(name) or newest(name, version & 0xFFFF_FFFF, FUNCTIONS)
+        exact = _OWN.get(name)
+        for names in (
+            FUNCTIONS,
+            exported(),
+        ):  # a function that is not simulated is found, and refused when it is called
+            exact = exact or newest(name, version & 0xFFFF_FFFF, names)
         if exact is None:
             return error_numbers()["CUDA_ERROR_NOT_FOUND"]
         self._port.write(found, exported().index(exact).to_bytes(4, sys.byteorder))

@@ -49,7 +49,8 @@ def observed() -> Iterator[tuple[str, Any]]:
     yield "flags", made(cuda.cuCtxGetFlags())
     yield "api", made(cuda.cuCtxGetApiVersion(contexts[0].value))
     yield "text", cuda.cuGetErrorString(cuda.CUresult.CUDA_ERROR_INVALID_VALUE)[1].decode()
-    yield "kernel", made(cuda.cuGetProcAddress(b"cuLaunchKernel", 13000, 0))
+    yield "kernel", bool(cuda.cuGetProcAddress(b"cuLaunchKernel", 13000, 0)[1])
+    yield "runtime", cuda.cuGetExportTable(cuda.CUuuid())[0].name
     yield "direct", ctypes.CDLL("libcuda.so.1").cuLaunchKernel(*[0] * 8)
     threads = cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK
     yield "attribute", made(cuda.cuDeviceGetAttribute(threads, 0))
@@ -93,7 +94,8 @@ def mapped(address: int) -> bool:
         ("flags", 0),
         ("api", 3020),
         ("text", "invalid value"),
-        ("kernel", "NOT_FOUND"),
+        ("kernel", True),
+        ("runtime", "CUDA_ERROR_NOT_SUPPORTED"),
         ("direct", 801),
         ("attribute", "INVALID_VALUE"),
         ("link", "INVALID_VALUE"),

@@ -36,7 +36,7 @@ launch: CUDA_ERROR_NOT_SUPPORTED (not supported)
 graph: CUDA_ERROR_NOT_SUPPORTED (not supported)
 address of cuMemAlloc: CUDA_SUCCESS (success)
 in the version of the header: 1, status 0
-address of cuGraphCreate: CUDA_ERROR_NOT_FOUND (not found)
+address of cuNoFunction: CUDA_ERROR_NOT_FOUND (not found)
 none: 1, status 1
 """
 

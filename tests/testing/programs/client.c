@@ -95,7 +95,7 @@ int main(int count, char **arguments) {
     say("graph", cuGraphCreate(&function, 0));
     say("address of cuMemAlloc", cuGetProcAddress_v2("cuMemAlloc", &function, 12000, 0, &found));
     printf("in the version of the header: %d, status %d\n", function == (void *)cuMemAlloc, found);
-    say("address of cuGraphCreate", cuGetProcAddress_v2("cuGraphCreate", &function, 12000, 0, &found));
+    say("address of cuNoFunction", cuGetProcAddress_v2("cuNoFunction", &function, 12000, 0, &found));
     printf("none: %d, status %d\n", !function, found);
     return 0;
 }
