@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +15,7 @@ _MARKER = (
     "does not free what it creates fails ('fail') or not ('allow')"
 )
 _NAME = "simulated_gpus"
+_FAILED = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,20 +30,37 @@ def simulated_gpus(request: pytest.FixtureRequest) -> Iterator[Simulation]:
     `@pytest.mark.simulated_gpus("h100x1")` names another machine than `h200x2`, by its name or the path of its record,
     and `leaks="allow"` lets a test leave objects. Raises as `memtopo.testing.simulated` does.
     """
-    from memtopo.testing import simulated  # noqa: PLC0415 a session without such tests does without the simulator
+    from memtopo.common.errors import MemtopoError  # noqa: PLC0415 a session without such tests does without
+    from memtopo.testing import simulated  # noqa: PLC0415 likewise
 
     machine, leaks = _asked(request)
-    with simulated(machine) as simulation:
-        yield simulation
-        left = [] if leaks == "allow" else simulation.leaks
+    try:
+        simulation = simulated(machine)
+        gpus = simulation.__enter__()
+    except MemtopoError as error:
+        pytest.fail(f"{error}\n{error.hint or ''}".strip(), pytrace=False)
+    try:
+        yield gpus
+        left = [] if leaks == "allow" or request.node.stash.get(_FAILED, False) else gpus.leaks
+    finally:
+        simulation.__exit__(None, None, None)
     if left:
         pytest.fail("the test has not freed:\n" + "\n".join(f"  {leak}" for leak in left), pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note that a test has failed: what it leaves is a consequence."""
+    report = yield
+    if report.when == "call":
+        item.stash[_FAILED] = report.failed
+    return report
 
 
 def _asked(request: pytest.FixtureRequest) -> tuple[str, str]:
     """Machine and treatment of leaks that the marker of a test asks for."""
     marker = request.node.get_closest_marker(_NAME)
-    given = dict(zip(("machine", "leaks"), marker.args, strict=False)) | marker.kwargs if marker else {}
+    given = dict(zip(("machine", "leaks", "more", "more"), marker.args, strict=False)) | marker.kwargs if marker else {}
     found = {"machine": "h200x2", "leaks": "fail", **given}
     if len(found) > 2 or found["leaks"] not in {"fail", "allow"}:  # noqa: PLR2004 of no other name
         raise pytest.UsageError(f"the marker is {_MARKER}")

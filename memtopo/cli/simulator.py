@@ -12,7 +12,7 @@ from memtopo.cli.programs import require_program, run_program
 from memtopo.common.errors import UsageError
 from memtopo.machine import load
 from memtopo.output import plain
-from memtopo.testing.library import SOCKET, folder
+from memtopo.testing.library import folder, variables
 from memtopo.testing.program import SharedMachine
 from memtopo.testing.server import Refusals, Server, report_left
 
@@ -35,9 +35,8 @@ def simulator_command(command: Command = None, machine: MachineName = "h200x2", 
     require_program("simulator", command[0])
     shared = SharedMachine(load(machine), refused=Refusals())
     server = Server(shared)
-    libraries = os.pathsep.join(filter(None, [str(folder()), os.environ.get("LD_LIBRARY_PATH")]))
     try:
-        status = run_program(command, {**os.environ, "LD_LIBRARY_PATH": libraries, SOCKET: server.address})
+        status = run_program(command, {**os.environ, **variables(server.address)})
         server.programs()  # which waits for the last to be noticed
     finally:
         server.close()

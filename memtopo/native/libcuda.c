@@ -9,6 +9,7 @@
 #include <ctype.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -20,7 +21,9 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "libcuda/names.h"
@@ -86,9 +89,28 @@ static int connected(void) {
         close(fd);
         return -1;
     }
-    if (!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length)) prctl(PR_SET_PTRACER, peer.pid, 0, 0, 0);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) || peer.uid != getuid()) { /* it may write to this memory */
+        close(fd);
+        return -1;
+    }
+    prctl(PR_SET_PTRACER, peer.pid, 0, 0, 0);
     send(fd, &instance, sizeof instance, MSG_NOSIGNAL);
     return fd;
+}
+
+/* Become the simulator: no child of the program, without its terminal and its descriptors. */
+static void run_simulator(const char *program, int made) {
+    enum { FIRST = 3 };
+    if (fork()) _exit(0);
+    setsid();
+    dup2(made, FIRST);
+    if (syscall(SYS_close_range, FIRST + 1, ~0U, 0))
+        for (int fd = FIRST + 1; fd < 1 << 16; fd++) close(fd);
+    fcntl(FIRST, F_SETFD, 0);
+    unsetenv("LD_LIBRARY_PATH");
+    execl(program, program, "3", (char *)NULL);
+    fprintf(stderr, "memtopo simulator: %s cannot be run: %s\n", program, strerror(errno));
+    _exit(127);
 }
 
 /* Start a simulator that ends with this process. The program `simulator` lies beside this library. */
@@ -96,20 +118,14 @@ static int start_simulator(void) {
     Dl_info own;
     char program[PATH_MAX + 16], made[128];
     int ends[2];
-    if (!dladdr((void *)(uintptr_t)start_simulator, &own) || pipe(ends)) return -1;
+    if (!dladdr((void *)(uintptr_t)start_simulator, &own) || pipe2(ends, O_CLOEXEC)) return -1;
     snprintf(program, sizeof program, "%s", own.dli_fname);
     char *slash = strrchr(program, '/');
     snprintf(slash ? slash + 1 : program, 16, "simulator");
-    snprintf(made, sizeof made, "%d", ends[1]);
     pid_t child = fork();
-    if (!child) {
-        close(ends[0]);
-        unsetenv("LD_LIBRARY_PATH");
-        execl(program, program, made, (char *)NULL);
-        fprintf(stderr, "memtopo simulator: %s cannot be run: %s\n", program, strerror(errno));
-        _exit(127);
-    }
+    if (!child) run_simulator(program, ends[1]);
     close(ends[1]);
+    if (child > 0) waitpid(child, NULL, 0);
     ssize_t length = child < 0 ? 0 : read(ends[0], made, sizeof made - 1);
     close(ends[0]);
     if (length <= 0) return -1;
@@ -199,7 +215,7 @@ static int call(const call_t *made) {
     if (is_forked) return NOT_INITIALIZED;
     const word_t *of = made->words;
     int saved = errno;
-    answer_t python = in_python;
+    answer_t python = __atomic_load_n(&in_python, __ATOMIC_SEQ_CST);
     if (is_of_python && !python) return DEINITIALIZED;
     int status = python ? python(made->number, of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7]) : over_socket(made);
     if (made->number == NUMBER_cuInit && !status) is_initialized = 1;
@@ -210,7 +226,7 @@ static int call(const call_t *made) {
 /* Have the calls of this process answered by a function of Python, or refused. */
 PUBLIC void memtopo_answer(answer_t function) {
     is_of_python = 1;
-    in_python = function;
+    __atomic_store_n(&in_python, function, __ATOMIC_SEQ_CST);
 }
 
 /* Map a part of a file at an address where nothing is mapped; return 0 or an error of the system. */

@@ -8,14 +8,15 @@ types and errors are those of the packages, and no GPU is needed. The plugin for
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 
 from memtopo.common.errors import UsageError
+from memtopo.common.units import shorten
 from memtopo.driver.types import gpu
 from memtopo.machine import Machine, load
-from memtopo.testing.abi import error_numbers
-from memtopo.testing.library import SOCKET, OwnProgram, answer_calls, folder
+from memtopo.testing.abi import error_numbers, plain_name
+from memtopo.testing.library import OwnProgram, answer_calls, refuse_calls, variables
 from memtopo.testing.program import Call, Fault, Leak, SharedMachine, SimulatedProgram
 from memtopo.testing.server import Server
 
@@ -41,24 +42,31 @@ class Simulation:
     @property
     def calls(self) -> Sequence[Call]:
         """Calls of all programs, the last 65,536 of them, in the order in which they ended."""
-        return tuple(self._shared.calls)
+        return tuple(self._shared.calls.copy())  # which other threads may add to
 
     @property
     def leaks(self) -> Sequence[Leak]:
-        """Objects that programs which are running have not freed, each with the line that created it.
+        """Objects that programs have not freed and that run still, each with the line that created it.
 
         Contexts are no leaks, since programs keep them until they end.
         """
         return tuple(leak for program in self._programs() for leak in program.leaks())
 
+    @property
+    def left(self) -> Sequence[Leak]:
+        """What processes that have ended had not freed; the driver frees it then."""
+        self._programs()
+        return tuple(self._shared.left)
+
     def why(self, error: object = None) -> str:
         """Return the call that was refused last, with the rule that it broke and the fact that the rule rests on.
 
-        `error` is a result of `cuda.bindings.driver`, an exception that has its name, or a name such as
+        `error` is a result of `cuda.bindings.driver`, an exception with its name, a number, or a name such as
         `CUDA_ERROR_INVALID_VALUE`; without, it is that of any refused call. Returns an empty text if there was none.
+        Raises `UsageError` for what names no error.
         """
-        wanted = None if error is None else str(getattr(error, "name", error))
-        refused = (call for call in reversed(self._shared.calls) if call.error and (not wanted or call.error in wanted))
+        wanted = None if error is None else _errors_in(error)
+        refused = (call for call in reversed(self.calls) if call.error and (wanted is None or call.error in wanted))
         return next(map(str, refused), "")
 
     def fail(
@@ -67,21 +75,27 @@ class Simulation:
         """Make calls of a C function fail from now on, without an effect.
 
         `nth` counts from 1: that call alone fails. With `size`, the calls that ask for so many bytes or more fail.
-        Without either, all do. Raises `UsageError` for a function that is not simulated, or an unknown error.
+        Without either, all do. Raises `UsageError` for a function that is not simulated, an unknown error, or a number
+        below 1.
         """
-        if function not in SimulatedProgram.names():
+        name = plain_name(function)
+        if name not in SimulatedProgram.names():
             raise UsageError(f"{function!r} is no function that is simulated", hint="the names are those of cuda.h")
         if error not in error_numbers() or error == "CUDA_SUCCESS":
             raise UsageError(f"{error!r} is no error of the driver", hint="write CUDA_ERROR_OUT_OF_MEMORY, or another")
-        self._shared.faults.append(Fault(function, error, nth, size))
+        if nth is not None and nth < 1:
+            raise UsageError(f"there is no call number {nth}", hint="calls are counted from 1")
+        self._shared.faults.append(Fault(name, error, nth, size))
 
     def clear_faults(self) -> None:
         """End what `fail` has asked for."""
         self._shared.faults.clear()
 
     def free(self, device: int = 0) -> int:
-        """Bytes of a GPU that no program has taken."""
-        self._programs()
+        """Bytes of a GPU that no program has taken. Raises `UsageError` for a GPU that the machine has not."""
+        if not 0 <= device < len(self.machine.devices):
+            raise UsageError(f"the machine has no gpu{device}", hint=f"it has {len(self.machine.devices)}")
+        self._programs()  # so that nothing is counted of those that have ended
         return self._shared.budget.free(gpu(device))
 
     def read(self, address: int, size: int) -> bytes:
@@ -93,18 +107,31 @@ class Simulation:
         self._own.write(address, data)
 
     def _programs(self) -> list[SimulatedProgram]:
+        """Programs that run. Those that have ended have been closed."""
         return [self._own, *self._server.programs()]
 
     def _end(self) -> None:
         global _earlier  # noqa: PLW0603 the library is one for a process
         _earlier = self._own
-        answer_calls(None)
-        self._server.close()
-        self._own.close()
+        with ExitStack() as ends:
+            ends.callback(self._own.close)
+            ends.callback(self._server.close)
+            refuse_calls()
+
+
+def _errors_in(error: object) -> str:
+    """Names of errors in an error of cuda.bindings, in an exception, or in a text."""
+    if isinstance(error, int):
+        names = {number: name for name, number in error_numbers().items()}
+        return names.get(int(error), "")
+    text = str(getattr(error, "name", error))
+    if not any(name in text for name in error_numbers()):
+        raise UsageError(f"{shorten(text)!r} names no error of the driver", hint="write CUDA_ERROR_INVALID_VALUE")
+    return text
 
 
 @contextmanager
-def simulated(machine: str | Machine = "h200x2") -> Iterator[Simulation]:
+def simulated(machine: str | os.PathLike[str] | Machine = "h200x2") -> Iterator[Simulation]:
     """Have a recorded machine simulated for this process, and for those that it starts meanwhile.
 
     `machine` is the name of a shipped one ('memtopo machines' lists them), the path of a record, or a record. Processes
@@ -117,18 +144,29 @@ def simulated(machine: str | Machine = "h200x2") -> Iterator[Simulation]:
     global _running  # noqa: PLW0603 the library is one for a process
     if _running:
         raise UsageError("a simulation runs in this process already", hint="leave the other 'with' before, or use it")
-    record = load(machine) if isinstance(machine, str) else machine
-    _running = simulation = Simulation(record)
-    path = os.pathsep.join(filter(None, [str(folder()), os.environ.get("LD_LIBRARY_PATH")]))
-    before = {name: os.environ.get(name) for name in ("LD_LIBRARY_PATH", SOCKET)}
+    if not isinstance(machine, str | Machine | os.PathLike):
+        raise UsageError(f"{machine!r} is no machine", hint="name one: 'memtopo machines' lists them")
+    simulation = Simulation(machine if isinstance(machine, Machine) else load(os.fspath(machine)))
+    pid = os.getpid()
     try:
         answer_calls(simulation._own.answer)  # noqa: SLF001
-        os.environ.update({"LD_LIBRARY_PATH": path, SOCKET: simulation._server.address})  # noqa: SLF001
-        yield simulation
+        with _environment(variables(simulation._server.address)):  # noqa: SLF001
+            _running = simulation
+            yield simulation
     finally:
-        _running = None
+        if os.getpid() == pid:  # a process that was forked leaves the parent's alone
+            _running = None
+            simulation._end()  # noqa: SLF001
+
+
+@contextmanager
+def _environment(changed: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
         for name, value in before.items():
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-        simulation._end()  # noqa: SLF001

@@ -7,7 +7,6 @@ import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, Protocol
 
 from memtopo.driver.protocol import call_name
@@ -368,17 +367,20 @@ def plain_name(name: str) -> str:
 
 
 @cache
+def _names() -> str:
+    return next(file for file in LIBCUDA.sources if file.name == "names.h").read_text()
+
+
+@cache
 def exported() -> tuple[str, ...]:
     """Names of the functions of the library, in the order of their numbers."""
-    text = next(file for file in LIBCUDA.sources if file.name == "names.h").read_text()
-    return tuple(re.findall(r"\bX\((cu\w+)\)", text))
+    return tuple(re.findall(r"\bX\((cu\w+)\)", _names()))
 
 
 @cache
 def error_numbers() -> Mapping[str, int]:
     """Numbers of errors by name: 1 for `CUDA_ERROR_INVALID_VALUE`."""
-    text = next(file for file in LIBCUDA.sources if Path(file).name == "names.h").read_text()
-    return {name: int(number) for number, name in re.findall(r"\bX\((\d+), (\w+)\)", text)}
+    return {name: int(number) for number, name in re.findall(r"\bX\((\d+), (\w+)\)", _names())}
 
 
 def _function(name: str, method: str, signature: str) -> Function:
@@ -393,7 +395,7 @@ def _function(name: str, method: str, signature: str) -> Function:
     return Function(plain_name(name), method, tuple(reads), tuple(results))
 
 
-def functions(methods: Mapping[str, Any]) -> Mapping[str, Function]:
+def functions(methods: Collection[str]) -> Mapping[str, Function]:
     """Simulated functions by exported name, of those that one of the methods answers."""
     by_call = {call_name(method): method for method in methods}
     found = {}

@@ -31,6 +31,7 @@ from memtopo.drivers.sim.process import FIRST_CONTEXT
 from memtopo.testing.abi import SECRET_BYTES, Memory, external_memory, external_semaphore
 
 _PAUSE = 0.0005  # seconds
+_MOST_BYTES = 1 << 42
 _LAST = 112 << 40
 """End of the addresses of allocations, below those that the kernel chooses for programs."""
 _DMA_BUF = 1
@@ -275,6 +276,8 @@ class Calls:
     # Copies and fills. A copy from or to memory of the program that the driver does not know is made at once.
 
     def memcpy_htod(self, destination: int, source: int, count: int) -> None:
+        if count > _MOST_BYTES:
+            raise invalid("so many bytes are in no memory")
         self._driver.memcpy_htod(destination, self._program.read(source, count))
 
     def memcpy_dtoh(self, destination: int, source: int, count: int) -> None:

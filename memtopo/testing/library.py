@@ -8,26 +8,37 @@ import gc
 import os
 import shlex
 import shutil
+import signal
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from threading import RLock
+from threading import RLock, Timer
 
 from memtopo.common.errors import UsageError
 from memtopo.common.processes import python_command
-from memtopo.native import LIBCUDA, loaded
+from memtopo.native import LIBCUDA, NoLibrary, loaded
 
 SOCKET = "MEMTOPO_SIMULATOR"
 """Variable with the address of a simulator, which programs inherit."""
 
 _ANSWER = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 9)
+_DEINITIALIZED, _UNKNOWN = 4, 999
+_AGAIN = 0.001  # seconds
+_FRAMES = 3
+"""Places that are named of a call: its own, and those of its callers."""
 _SKIPPED = ("memtopo.testing", "cuda.", "contextlib", "ctypes")
+
+_ENDS = ("_pytest", "pluggy", "runpy", "threading", "multiprocessing")
+"""Modules that run the programs of users."""
 
 Answer = Callable[[int, Sequence[int]], int]
 
+_answer: Answer | None = None
 _callback: object = None
-"""Function that the library calls; it exists as long as the library has it."""
+"""Function that the library calls."""
 
 
 class OwnProgram:
@@ -60,28 +71,39 @@ class OwnProgram:
         self.write(pointer, fd.to_bytes(4, sys.byteorder))
 
     def place(self) -> str:
-        frame = sys._getframe(1)  # noqa: SLF001
-        while frame and frame.f_globals.get("__name__", "").startswith(_SKIPPED):
+        found, frame = list[str](), sys._getframe(1)  # noqa: SLF001
+        while frame and len(found) < _FRAMES:
+            name, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
+            if name.startswith(_ENDS):
+                break
+            if not name.startswith(_SKIPPED):
+                found.append(f"{file}:{frame.f_lineno}")
             frame = frame.f_back  # type: ignore[assignment]
-        return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+        return ", from ".join(found)
 
 
-def answer_calls(answer: Answer | None) -> None:
-    """Have the calls of this process answered by a function, or refused. Raises `UsageError`, `NoLibrary`.
-
-    They are refused at the end of the interpreter, when libraries free what they have.
-    """
-    global _callback  # noqa: PLW0603 the library is one for a process
+def answer_calls(answer: Answer) -> None:
+    """Have the calls of this process answered by a function until `refuse_calls`. Raises `UsageError`, `NoLibrary`."""
+    global _answer, _callback  # noqa: PLW0603 the library is one for a process
     _require_no_driver()
-    callback = _ANSWER(_without_collection(answer)) if answer else None
-    loaded(LIBCUDA).memtopo_answer(callback)
-    _callback = callback
-    atexit.unregister(_refuse_calls)
-    atexit.register(_refuse_calls)
+    if _callback is None:  # it is never freed: a thread may be on its way into it
+        _callback = _ANSWER(_without_collection(lambda number, words: (_answer or _refused)(number, words)))
+        atexit.register(
+            loaded(LIBCUDA).memtopo_answer, None
+        )  # libraries free what they have after the interpreter's end
+    _answer = answer
+    loaded(LIBCUDA).memtopo_answer(_callback)
 
 
-def _refuse_calls() -> None:
-    loaded(LIBCUDA).memtopo_answer(None)
+def refuse_calls() -> None:
+    """Refuse the calls of this process."""
+    global _answer  # noqa: PLW0603 likewise
+    _answer = None
+
+
+def _refused(number: int, words: Sequence[int]) -> int:
+    del number, words
+    return _DEINITIALIZED
 
 
 def _without_collection(answer: Answer) -> Callable[..., int]:
@@ -102,6 +124,9 @@ def _without_collection(answer: Answer) -> Callable[..., int]:
             answered += 1
         try:
             return answer(number, words)
+        except KeyboardInterrupt:  # raised here it would be lost in C: again, when the call has returned
+            Timer(_AGAIN, signal.raise_signal, [signal.SIGINT]).start()
+            return _UNKNOWN
         finally:
             with lock:
                 answered -= 1
@@ -121,6 +146,12 @@ def _require_no_driver() -> None:
         raise UsageError(message, hint="enter 'simulated' before the first call of the driver, or in another process")
 
 
+def variables(address: str) -> dict[str, str]:
+    """Variables of processes whose driver is the simulator at an address. Raises `NoLibrary`."""
+    libraries = os.pathsep.join(filter(None, [str(folder()), os.environ.get("LD_LIBRARY_PATH")]))
+    return {"LD_LIBRARY_PATH": libraries, SOCKET: address}
+
+
 def folder() -> Path:
     """Folder with `libcuda.so.1`, `libcuda.so` to link with, and the program that starts a simulator.
 
@@ -130,15 +161,18 @@ def folder() -> Path:
     command = shlex.join([*python_command("memtopo.testing.server:serve")])
     digest = sha256(f"{built}\n{command}".encode() + built.read_bytes()).hexdigest()[:16]
     made = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "memtopo", f"libcuda-{digest}").absolute()
-    if not made.exists():
-        part = made.with_name(f"{made.name}.{os.getpid()}")
-        part.mkdir(parents=True)
-        shutil.copy(built, part / "libcuda.so.1")
-        (part / "libcuda.so").symlink_to("libcuda.so.1")
-        (part / "simulator").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-        (part / "simulator").chmod(0o755)
-        try:
-            part.rename(made)
-        except OSError:  # another process was faster
-            shutil.rmtree(part)
+    try:
+        if not made.exists():
+            made.parent.mkdir(parents=True, exist_ok=True)
+            part = Path(tempfile.mkdtemp(prefix=f"{made.name}.", dir=made.parent))
+            shutil.copy(built, part / "libcuda.so.1")
+            (part / "libcuda.so").symlink_to("libcuda.so.1")
+            (part / "simulator").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            (part / "simulator").chmod(0o755)
+            with suppress(OSError):  # another process was faster
+                part.rename(made)
+            shutil.rmtree(part, ignore_errors=True)
+    except OSError as error:
+        message = f"the library of the simulator cannot be written to {made.parent}: {(error.strerror or '').lower()}"
+        raise NoLibrary(message, hint="XDG_CACHE_HOME names another folder") from error
     return made

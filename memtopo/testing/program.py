@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any, NamedTuple, Protocol
 
 from memtopo.driver.ledger import CALLS, Ledger, Opens
@@ -38,9 +40,14 @@ _BY_NUMBER = tuple(FUNCTIONS.get(name) for name in exported())
 _LOOKUP = len(_BY_NUMBER)
 _CHANGES_MAPPED = frozenset({
     "mem_host_alloc", "mem_alloc_host", "mem_alloc_managed", "mem_free", "mem_free_host", "mem_set_access", "mem_unmap",
-    "device_primary_ctx_release",
+    "device_primary_ctx_release", "ctx_destroy",
 })  # fmt: skip
 """Calls after which memory is mapped into the program, or not any more."""
+_ENDING = ("device_primary_ctx_release", "ctx_destroy")
+_SHOWN_AS_HEXADECIMAL = (
+    "handle", "chunk", "context", "stream", "event", "start", "end", "pool", "memory", "semaphore", "address",
+    "destination", "source",
+)  # fmt: skip
 
 
 class Port(calls.Program, Protocol):
@@ -75,7 +82,7 @@ class Call(NamedTuple):
     pid: int = 0
 
     def __str__(self) -> str:
-        values = ", ".join(f"{name}={_shown(value)}" for name, value in self.arguments.items())
+        values = ", ".join(f"{name}={_shown(name, value)}" for name, value in self.arguments.items())
         end = f": {self.error}" + (f" ({self.reason})" if self.reason else "") if self.error else ""
         return f"{self.function}({values}){end}" + (f" at {self.place}" if self.place else "")
 
@@ -96,11 +103,10 @@ class Leak(NamedTuple):
     pid: int = 0
 
     def __str__(self) -> str:
+        place = self.place or (f"process {self.pid}" if self.pid else "")
         amount = f" ({self.size:,} bytes)" if self.size is not None else ""
         many = f" ({self.references} references)" if self.references > 1 else ""
-        return f"{self.key:#x}{amount}{many} of {self.function or self.account}" + (
-            f" at {self.place}" if self.place else ""
-        )
+        return f"{self.key:#x}{amount}{many} of {self.function or self.account}" + (f" at {place}" if place else "")
 
 
 @dataclass(slots=True)
@@ -124,7 +130,7 @@ class Fault:
 
 @dataclass(slots=True)
 class SharedMachine:
-    """What the programs of a simulated machine have in common: its memory, the faults, and the record of calls."""
+    """Common parts of the programs of a simulated machine: its memory, the faults, and the record of calls."""
 
     machine: Machine
     budget: SimMemoryBudget = field(init=False)
@@ -134,7 +140,7 @@ class SharedMachine:
     left: list[Leak] = field(default_factory=list)
     """Objects that programs had when they ended."""
     refused: Callable[[Call], None] = lambda _: None
-    """Is called for each call that is refused."""
+    """Function that gets each refused call."""
 
     def __post_init__(self) -> None:
         self.budget = SimMemoryBudget(self.machine)
@@ -150,7 +156,8 @@ class SimulatedProgram:
         self._calls = calls.Calls(self.ledger, self.sim, port)
         self._methods: dict[str, Callable[..., Any]] = {}
         self._opened: defaultdict[str, dict[int, Call]] = defaultdict(dict)
-        self._mapped: dict[int, int] = {}
+        self._mapped: dict[int, SimAllocation | SimMapping] = {}
+        self._lock = RLock()  # over a call that opens, closes or maps something, and what is noted of it
         self.initialized = False
         self.kept: frozenset[int] = frozenset()
 
@@ -168,18 +175,20 @@ class SimulatedProgram:
 
         An exception of memtopo's own code is shown, and the status is that of an unknown error.
         """
+        function = _BY_NUMBER[number] if number < _LOOKUP else None
         try:
-            return self._answer(number, words)
-        except BaseException:  # noqa: BLE001 it cannot pass through C, and the program waits for an answer
+            if number == _LOOKUP:
+                return self._look_up(*words[:3])
+            if function is None:
+                return self._refuse(exported()[number])
+            with self._lock if function.method in _CHANGING else nullcontext():
+                return self._answer(function, words)
+        except Exception as error:  # noqa: BLE001 it cannot pass through C, and the program waits for an answer
             sys.excepthook(*sys.exc_info())
-            return error_numbers()["CUDA_ERROR_UNKNOWN"]
+            name = function.name if function else "the simulator"
+            return self._refused(name, {}, "CUDA_ERROR_UNKNOWN", f"error of the simulator: {type(error).__name__}")
 
-    def _answer(self, number: int, words: Sequence[int]) -> int:
-        if number == _LOOKUP:
-            return self._look_up(*words[:3])
-        function = _BY_NUMBER[number]
-        if function is None:
-            return self._refuse(exported()[number])
+    def _answer(self, function: Function, words: Sequence[int]) -> int:
         arguments: Mapping[str, Any] = {}
         try:
             arguments = function.arguments(self._port, words)
@@ -187,7 +196,7 @@ class SimulatedProgram:
         except (DriverError, RefusedCall) as error:
             return self._refused(function.name, arguments, error.name, error.reason)
         except (ValueError, OSError) as error:
-            refused = invalid(str(error)) if isinstance(error, ValueError) else driver_error(function.name, error)
+            refused = _refusal(function.name, error)
             return self._refused(function.name, arguments, refused.name, refused.reason)
         opens = _OPENS.get(function.method)
         place = self._port.place() if opens else ""
@@ -231,12 +240,13 @@ class SimulatedProgram:
             for account, entries in self.ledger.accounts.items()
             if account != "contexts"
             for key, value in list(entries.items())
+            if key  # no memory at all was asked for
         ]
 
     def close(self) -> None:
         """Free what the program has, as the driver does when a process ends."""
-        for address, size in self._mapped.items():
-            self._port.unmap(address, size)
+        for address, found in self._mapped.items():
+            self._port.unmap(address, found.end - found.start)
         self._mapped.clear()
         self.shared.left += self.leaks()
         self.initialized = self.sim.blocked is None
@@ -245,9 +255,8 @@ class SimulatedProgram:
         self.sim.close()
 
     def _made(self, function: Function, arguments: Mapping[str, Any], words: Sequence[int]) -> Any:
-        for fault in self.shared.faults:
-            if fault.meets(function.name, arguments):
-                raise RefusedCall(fault.error, "the test asked for this failure")
+        if failing := [fault for fault in self.shared.faults if fault.meets(function.name, arguments)]:
+            raise RefusedCall(failing[0].error, "the test asked for this failure")
         if self.sim.blocked and function.method not in {"init", "driver_get_version"}:
             raise RefusedCall(*self.sim.blocked)
         for at, _ in function.results:
@@ -259,6 +268,8 @@ class SimulatedProgram:
         if function.method in _CHANGES_MAPPED:
             start = arguments.get("address", result) or 0
             self._share(start, start + arguments.get("size", 0))
+        if function.method in _ENDING:
+            self._drop_ended()
         results = result if isinstance(result, tuple) and len(function.results) > 1 else (result,)
         for index, (at, kind) in enumerate(function.results):
             self._return(kind, words[at], results[index] if index < len(results) else 0)
@@ -285,15 +296,28 @@ class SimulatedProgram:
 
     def _share(self, address: int, end: int) -> None:
         """Map memory of some addresses that the CPU uses, too, into the program, and end mappings of what was freed."""
-        for each in [each for each in self._mapped if self._of_cpu(each) is None]:
-            self._port.unmap(each, self._mapped.pop(each))
+        for start, memory in [each for each in self._mapped.items() if self._of_cpu(each[0]) is not each[1]]:
+            self._port.unmap(start, memory.end - memory.start)
+            del self._mapped[start]
         while address < end and (found := self.sim.allocations.find(address) or self.sim.mappings.find(address)):
             if found.start not in self._mapped and self._of_cpu(found.start):
                 if isinstance(found, SimMapping) and found.chunk.properties.handles:
                     self.sim.sharing.own_file(found.chunk)  # from where its memory does not move any more
                 self._port.map(found.start, found.end - found.start, *self.sim.lend(found.start, writable=True))
-                self._mapped[found.start] = found.end - found.start
+                self._mapped[found.start] = found
             address = found.end
+
+    def _drop_ended(self) -> None:
+        """Remove what has ended with its context from the ledger."""
+        for account in ("allocations", "pinned", "registered", "opened"):
+            for address in [each for each in self.ledger.accounts[account] if not self.sim.allocations.find(each)]:
+                del self.ledger.accounts[account][address]
+        for account, get in (("events", self.sim.events.records), ("streams", self.sim.streams.get)):
+            for number in list(self.ledger.accounts[account]):
+                try:
+                    get(number)
+                except RefusedCall:
+                    del self.ledger.accounts[account][number]
 
     def _of_cpu(self, address: int) -> SimAllocation | SimMapping | None:
         """Memory at an address that the CPU uses, too; registered memory is the program's, and pools share pages."""
@@ -318,12 +342,9 @@ class SimulatedProgram:
 
     def _look_up(self, found: int, symbol: int, version: int) -> int:
         name = calls.text_at(self._port, symbol)
-        exact = _OWN.get(name)
-        for names in (
-            FUNCTIONS,
-            exported(),
-        ):  # a function that is not simulated is found, and refused when it is called
-            exact = exact or newest(name, version & 0xFFFF_FFFF, names)
+        exact = _OWN.get(name) or newest(name, version & 0xFFFF_FFFF, FUNCTIONS)
+        if exact is None and (self.pid or name in _FOUND):  # a program in C has it anyway, by its symbol
+            exact = newest(name, version & 0xFFFF_FFFF, exported())
         if exact is None:
             return error_numbers()["CUDA_ERROR_NOT_FOUND"]
         self._port.write(found, exported().index(exact).to_bytes(4, sys.byteorder))
@@ -335,6 +356,12 @@ class SimulatedProgram:
         created = (call.function, call.place) if call else ("", "")
         return Leak(*created, key, account, size, count, self.pid)
 
+
+_FOUND = ("cuGetExportTable",)
+"""Functions that are not simulated, and yet found in Python: the runtime API begins with one, and is refused clearly.
+
+Others are not found, so that cuda.bindings raises an error with their names.
+"""
 
 _OWN = {name: name for name in ("cuGetErrorName", "cuGetErrorString")} | {"cuGetProcAddress": "cuGetProcAddress_v2"}
 """Functions that need no simulator, each with its version."""
@@ -349,9 +376,19 @@ _OPENS = {
     }.items()
     if isinstance(entry, Opens)
 }
+_CHANGING = frozenset({*CALLS, *_OPENS, *_CHANGES_MAPPED})
+"""Calls after which something else is noted, too: one at a time."""
 _SIZED = {entry.account for entry in CALLS.values() if isinstance(entry, Opens) and entry.size}
 
 
-def _shown(value: Any) -> str:
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return f"{value:#x}" if is_number and value > 1 << 32 else str(value)
+def _refusal(name: str, error: ValueError | OSError) -> RefusedCall | DriverError:
+    """Error of a call for a value that no caller may give, for a pointer to no memory, or of the system."""
+    if isinstance(error, ValueError):
+        return invalid(str(error))
+    return invalid(error.strerror or "") if error.errno == errno.EFAULT else driver_error(name, error)
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    return f"{value:#x}" if name in _SHOWN_AS_HEXADECIMAL and isinstance(value, int) else str(value)

@@ -6,13 +6,16 @@ What a call points to is read from and written to the memory of the program, by 
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import resource
 import signal
 import socket
 import struct
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -29,7 +32,9 @@ _DONE = struct.Struct("=i")
 _INSTANCE = struct.Struct("=Q")
 _PEER = struct.Struct("=3i")
 _ANSWER, _MAP, _UNMAP, _STORE_DESCRIPTOR = range(4)
-_LENGTH = 256
+_WAITING = 256
+"""Connections that wait to be accepted."""
+_PAUSE = 0.1  # seconds
 _MOST_REPORTS = 20
 _PATIENCE = 5  # seconds, for the end of connections of a process that has ended
 
@@ -42,13 +47,21 @@ class _Ended(OSError):
     """The program has ended, or this thread of it."""
 
 
+class _Part(ctypes.Structure):
+    """As `struct iovec`."""
+
+    _fields_ = [("address", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+
+
 class RemoteProgram:
     """Access to the program of a process. Orders go to the thread whose call is being made."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
         self._thread = threading.local()
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._read, self._write = libc.process_vm_readv, libc.process_vm_writev
+        self._read.restype = self._write.restype = ctypes.c_ssize_t
 
     def serve(self, connection: socket.socket) -> None:
         """Use a connection for the orders of this thread's calls."""
@@ -57,21 +70,26 @@ class RemoteProgram:
     def ended(self) -> None:
         """Note that the program has ended, and has no memory any more."""
         self._thread.connection = None
-        os.close(self._memory)
 
     def read(self, address: int, count: int) -> bytes:
-        found = os.pread(self._memory, count, address) if count else b""
-        while len(found) < count:
-            more = os.pread(self._memory, count - len(found), address + len(found))
-            if not more:
-                raise OSError(errno.EFAULT, "the program has no memory there")
-            found += more
-        return found
+        data = ctypes.create_string_buffer(count)
+        self._transfer(self._read, ctypes.addressof(data), address, count)
+        return data.raw
 
     def write(self, address: int, data: bytes) -> None:
+        own = ctypes.create_string_buffer(data, len(data))
+        self._transfer(self._write, ctypes.addressof(own), address, len(data))
+
+    def _transfer(self, call: Callable[..., int], own: int, address: int, count: int) -> None:
+        """Copy between memory of this process and of the program, which has to permit it there."""
         done = 0
-        while done < len(data):
-            done += os.pwrite(self._memory, data[done:], address + done)
+        while done < count:
+            ours, theirs = _Part(own + done, count - done), _Part(address + done, count - done)
+            moved = call(self._pid, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0)
+            if moved <= 0:
+                reason = "is not memory that the program may use so"
+                raise OSError(ctypes.get_errno() or errno.EFAULT, f"{address + done:#x} {reason}")
+            done += moved
 
     def opened(self, fd: int) -> int:
         return os.open(f"/proc/{self._pid}/fd/{fd & 0xFFFF_FFFF}", os.O_RDWR | os.O_CLOEXEC)
@@ -110,10 +128,11 @@ class Server:
         self._shared, self._idle = shared, idle
         self._programs: dict[_Key, tuple[SimulatedProgram, RemoteProgram, list[socket.socket]]] = {}
         self._lock = threading.Condition()
+        self._closed = False
         self.address = f"@memtopo-simulator-{token_hex(8)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(f"\0{self.address[1:]}")
-        self._socket.listen(_LENGTH)
+        self._socket.listen(_WAITING)
         # Its threads leave signals to the process, which may wait for them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         threading.Thread(target=self._accept, daemon=True, name="memtopo simulator").start()
@@ -127,6 +146,7 @@ class Server:
 
     def close(self) -> None:
         """End the server: programs that go on get errors."""
+        self._closed = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -137,11 +157,14 @@ class Server:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if error.errno in {errno.EMFILE, errno.ENFILE} and not self._closed:
+                    _say("no descriptor is left for another thread of a program: a higher 'ulimit -n' helps")
+                    time.sleep(_PAUSE)
+                continue
             pid, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
             if uid != os.getuid():
                 connection.close()
@@ -195,9 +218,11 @@ def serve(made: str) -> None:
     """Serve a machine for the program that starts this process, and those that it starts, until the last one has ended.
 
     The machine is that of MEMTOPO_MACHINE, and the address of the server is written to the descriptor `made`. Refused
-    calls and their reasons go to the standard error, as functions that are not simulated do at the end of a program.
+    calls and their reasons go to the standard error.
     """
     with internal_errors():
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each thread of a program takes one
         name = os.environ.get("MEMTOPO_MACHINE") or "h200x2"
         try:
             shared = SharedMachine(load(name), refused=Refusals())

@@ -94,7 +94,7 @@ def mapped(address: int) -> bool:
         ("flags", 0),
         ("api", 3020),
         ("text", "invalid value"),
-        ("kernel", True),
+        ("kernel", False),
         ("runtime", "CUDA_ERROR_NOT_SUPPORTED"),
         ("direct", 801),
         ("attribute", "INVALID_VALUE"),

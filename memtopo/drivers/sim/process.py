@@ -88,10 +88,11 @@ class Contexts:
 
     def ctx_set_current(self, context: int) -> None:
         """Replace the current context of this thread; 0 removes it."""
+        before = self._stack.devices[-1:]
         if context:
-            self.ctx_push_current(context)
-        if len(self._stack.devices) > bool(context):
-            del self._stack.devices[-1 - bool(context)]
+            self.ctx_push_current(context)  # which may be refused, and leaves the other one then
+        if before:
+            del self._stack.devices[-2 if context else -1]
 
     def current(self) -> int:
         """Device whose context is current on this thread."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -189,8 +191,10 @@ def test_a_leak_has_the_line_that_created_it() -> None:
     chunk, addresses = found["cuMemCreate"], found["cuMemAddressReserve"]
     assert (chunk.key, chunk.references, chunk.account) == (handle, 2, "handles")
     assert (addresses.key, addresses.size) == (address, SIZE)
-    file, _, line = chunk.place.rpartition(":")
+    called, *callers = chunk.place.split(", from ")
+    file, _, line = called.rpartition(":")
     assert "cuMemCreate" in Path(file).read_text().splitlines()[int(line) - 1]
+    assert [each.rpartition(":")[0] for each in callers] == [__file__]
     assert str(chunk) == f"{handle:#x} (2 references) of cuMemCreate at {chunk.place}"
 
 
@@ -222,6 +226,85 @@ def test_calls_fail_on_demand_and_change_nothing(simulated_gpus: Simulation) -> 
         simulated_gpus.fail("cuMemCreat")
     with pytest.raises(UsageError, match="no error of the driver"):
         simulated_gpus.fail("cuMemCreate", "OUT_OF_MEMORY")
+    with pytest.raises(UsageError, match="no call number 0"):
+        simulated_gpus.fail("cuMemCreate", nth=0)
+
+
+def test_several_faults_count_the_same_calls(simulated_gpus: Simulation) -> None:
+    use()
+    simulated_gpus.fail("cuMemAlloc_v2", nth=1)
+    simulated_gpus.fail("cuMemAlloc", "CUDA_ERROR_UNKNOWN", nth=2)
+    found = [driver.cuMemAlloc(SIZE) for _ in range(3)]
+    assert [each[0] for each in found] == [MEMORY, driver.CUresult.CUDA_ERROR_UNKNOWN, 0]
+    made(driver.cuMemFree(found[2][1]))
+
+
+def test_threads_have_memory_of_their_own(simulated_gpus: Simulation) -> None:
+    """Addresses are used again at once by another thread, and each has what it wrote."""
+    context = use()
+
+    def work(number: int) -> bool:
+        made(driver.cuCtxSetCurrent(context))
+        kept = True
+        for _ in range(100):
+            host, memory = int(made(driver.cuMemHostAlloc(4096, 0))), made(driver.cuMemAlloc(4096))
+            ctypes.memset(host, number, 4096)
+            made(driver.cuMemcpyAsync(memory, host, 4096, 0))
+            kept &= simulated_gpus.read(int(memory), 4096) == bytes([number]) * 4096
+            made(driver.cuMemFree(memory))
+            made(driver.cuMemFreeHost(host))
+        return kept
+
+    with ThreadPoolExecutor(6) as threads:
+        assert all(threads.map(work, range(1, 7)))
+    assert not [call for call in simulated_gpus.calls if call.error]
+
+
+def test_memory_of_the_host_ends_with_the_context_that_has_it(simulated_gpus: Simulation) -> None:
+    context = use()
+    first = int(made(driver.cuMemHostAlloc(4096, 0)))
+    ctypes.memset(first, 1, 4096)
+    made(driver.cuDevicePrimaryCtxRelease(0))
+    assert not simulated_gpus.leaks
+    assert int(made(driver.cuDevicePrimaryCtxRetain(0))) == context
+    again = int(made(driver.cuMemHostAlloc(4096, 0)))
+    assert again == first
+    ctypes.memset(again, 2, 4096)
+    assert simulated_gpus.read(again, 2) == b"\2\2"
+    made(driver.cuMemFreeHost(again))
+
+
+def test_ctrl_c_while_a_call_is_answered_is_not_lost() -> None:
+    """It is pressed again as users do, since one may come while nothing can be raised."""
+    interrupted = threading.Event()
+
+    def press() -> None:
+        while not interrupted.wait(0.1):
+            signal.raise_signal(signal.SIGINT)
+
+    def call_for_ever() -> None:
+        while True:
+            driver.cuMemGetInfo()
+
+    with simulated():
+        use()
+        pressing = threading.Thread(target=press)
+        pressing.start()
+        with pytest.raises(KeyboardInterrupt):
+            call_for_ever()
+        interrupted.set()
+        pressing.join()
+
+
+def test_errors_and_gpus_that_there_are_not_are_named(simulated_gpus: Simulation) -> None:
+    use()
+    made(driver.cuCtxSetCurrent(0))
+    assert driver.cuCtxSynchronize()[0] == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
+    assert simulated_gpus.why(201) == simulated_gpus.why("CUDA_ERROR_INVALID_CONTEXT") != ""
+    with pytest.raises(UsageError, match="names no error"):
+        simulated_gpus.why("INVALID_CONTEXT")
+    with pytest.raises(UsageError, match="the machine has no gpu9"):
+        simulated_gpus.free(9)
 
 
 def test_memory_is_as_much_as_the_machine_has(simulated_gpus: Simulation) -> None:
@@ -262,6 +345,13 @@ def test_a_second_simulation_at_once_is_refused(simulated_gpus: Simulation) -> N
     made(driver.cuInit(0))
     assert made(driver.cuDeviceGetCount()) == 2
     assert simulated_gpus.calls
+
+
+def test_what_is_no_machine_is_refused_and_leaves_nothing() -> None:
+    with pytest.raises(UsageError, match="3 is no machine"), simulated(3):  # type: ignore[arg-type]
+        pass
+    with simulated(Path("memtopo/machines/h100x1.json")) as gpu:
+        assert len(gpu.machine.devices) == 1
 
 
 def test_after_the_end_calls_are_refused_and_the_next_simulation_starts_afresh() -> None:

@@ -61,12 +61,6 @@ def test_events_have_the_milliseconds_between_their_records() -> None:
         made(driver.cuEventDestroy(event))
 
 
-def test_a_function_that_is_not_simulated_is_found_and_refused(simulated_gpus: Simulation) -> None:
-    assert driver.cuGraphCreate(0)[0] == driver.CUresult.CUDA_ERROR_NOT_SUPPORTED
-    assert simulated_gpus.why().startswith("cuGraphCreate(): CUDA_ERROR_NOT_SUPPORTED (it is not simulated) at ")
-    assert driver.cuGetProcAddress(b"cuNoFunction", 13000, 0)[0] == driver.CUresult.CUDA_ERROR_NOT_FOUND
-
-
 def test_a_refusal_of_the_runtime_names_the_function_that_it_needs(simulated_gpus: Simulation) -> None:
     assert runtime.cudaGetDevice()[0] == runtime.cudaError_t.cudaErrorNotSupported
     assert "the runtime API is not simulated, only the driver API" in simulated_gpus.why()
