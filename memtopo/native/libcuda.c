@@ -6,7 +6,6 @@
  * thread has a connection of its own, as each thread has its own stack of contexts.
  */
 #define _GNU_SOURCE
-#include <ctype.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -257,8 +256,8 @@ PUBLIC int cuIpcOpenEventHandle(word_t opened, secret_t handle) {
 
 /* Errors. */
 
-#define ERROR(code, name) {code, #name},
-static const struct { int code; const char *name; } errors[] = {ERRORS(ERROR)};
+#define ERROR(code, name, text) {code, #name, text},
+static const struct { int code; const char *name, *text; } errors[] = {ERRORS(ERROR)};
 enum { MOST_ERRORS = sizeof errors / sizeof *errors };
 
 static int error_at(int error) {
@@ -274,17 +273,11 @@ PUBLIC int cuGetErrorName(int error, const char **name) {
     return *name ? SUCCESS : INVALID_VALUE;
 }
 
-/* The name in words: "invalid value". */
 PUBLIC int cuGetErrorString(int error, const char **text) {
-    static char texts[MOST_ERRORS][80];
-    int at = error_at(error), length = 0;
+    int at = error_at(error);
     if (!text) return INVALID_VALUE;
-    *text = NULL;
-    if (at == MOST_ERRORS) return INVALID_VALUE;
-    const char *name = errors[at].name + strlen(error ? "CUDA_ERROR_" : "CUDA_");
-    for (; name[length] && length < 79; length++) texts[at][length] = name[length] == '_' ? ' ' : (char)tolower(name[length]);
-    *text = texts[at];
-    return SUCCESS;
+    *text = at < MOST_ERRORS ? errors[at].text : NULL;
+    return *text ? SUCCESS : INVALID_VALUE;
 }
 
 /* Addresses of functions: the simulator names the version of a function, as of a version of CUDA. */

@@ -380,7 +380,7 @@ def exported() -> tuple[str, ...]:
 @cache
 def error_numbers() -> Mapping[str, int]:
     """Numbers of errors by name: 1 for `CUDA_ERROR_INVALID_VALUE`."""
-    return {name: int(number) for number, name in re.findall(r"\bX\((\d+), (\w+)\)", _names())}
+    return {name: int(number) for number, name in re.findall(r"\bX\((\d+), (\w+), ", _names())}
 
 
 def _function(name: str, method: str, signature: str) -> Function:

@@ -93,7 +93,7 @@ def mapped(address: int) -> bool:
         ("created", [0, 0]),
         ("flags", 0),
         ("api", 3020),
-        ("text", "invalid value"),
+        ("text", "invalid argument"),
         ("kernel", False),
         ("runtime", "CUDA_ERROR_NOT_SUPPORTED"),
         ("direct", 801),

@@ -20,23 +20,23 @@ from tests.helpers.samples import sampled
 
 CLIENT = Path(__file__).parent / "programs" / "client.c"
 LINES = """\
-count before init: CUDA_ERROR_NOT_INITIALIZED (not initialized)
-init: CUDA_SUCCESS (success)
+count before init: CUDA_ERROR_NOT_INITIALIZED (initialization error)
+init: CUDA_SUCCESS (no error)
 gpus: 2
-set current: CUDA_SUCCESS (success)
+set current: CUDA_SUCCESS (no error)
 a thread begins without a context: 1
-map: CUDA_SUCCESS (success)
-access: CUDA_SUCCESS (success)
+map: CUDA_SUCCESS (no error)
+access: CUDA_SUCCESS (no error)
 copied: device
 copied: pinned, filled: pppned
-import: CUDA_SUCCESS (success)
-import of what is closed: CUDA_ERROR_INVALID_VALUE (invalid value)
-unmap a half: CUDA_ERROR_INVALID_VALUE (invalid value)
-launch: CUDA_ERROR_NOT_SUPPORTED (not supported)
-graph: CUDA_ERROR_NOT_SUPPORTED (not supported)
-address of cuMemAlloc: CUDA_SUCCESS (success)
+import: CUDA_SUCCESS (no error)
+import of what is closed: CUDA_ERROR_INVALID_VALUE (invalid argument)
+unmap a half: CUDA_ERROR_INVALID_VALUE (invalid argument)
+launch: CUDA_ERROR_NOT_SUPPORTED (operation not supported)
+graph: CUDA_ERROR_NOT_SUPPORTED (operation not supported)
+address of cuMemAlloc: CUDA_SUCCESS (no error)
 in the version of the header: 1, status 0
-address of cuNoFunction: CUDA_ERROR_NOT_FOUND (not found)
+address of cuNoFunction: CUDA_ERROR_NOT_FOUND (named symbol not found)
 none: 1, status 1
 """
 
@@ -134,20 +134,20 @@ def test_a_simulator_that_ends_is_named_and_calls_fail(client: Path, server: Ser
     assert "gpus: 2\n" in program.stdout
     server.close()
     out, err = program.communicate("go\n", timeout=60)
-    assert out == "count: CUDA_ERROR_SYSTEM_NOT_READY (system not ready)\n"
+    assert out == "count: CUDA_ERROR_SYSTEM_NOT_READY (system not yet initialized)\n"
     assert err == "memtopo simulator: the simulator has ended: no call is answered any more\n"
 
 
 def test_without_a_simulator_there_is_no_driver(client: Path) -> None:
     env = environment(LD_LIBRARY_PATH=str(folder()), **{SOCKET: "@memtopo-simulator-none"})
     done = subprocess.run([client], env=env, capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("count before init: CUDA_ERROR_STUB_LIBRARY (stub library)\n")
+    assert done.stdout.startswith("count before init: CUDA_ERROR_STUB_LIBRARY (CUDA driver is a stub library)\n")
     assert done.stderr.startswith("memtopo simulator: no simulator is at MEMTOPO_SIMULATOR")
 
 
 def test_a_forked_process_has_no_driver(client: Path, server: Server) -> None:
     done = subprocess.run([client, "fork"], env=variables(server), capture_output=True, text=True, check=True)
-    child = "init of a child: CUDA_ERROR_NOT_INITIALIZED (not initialized)\n"
+    child = "init of a child: CUDA_ERROR_NOT_INITIALIZED (initialization error)\n"
     assert done.stdout == LINES.replace("set current", f"{child}set current")
 
 

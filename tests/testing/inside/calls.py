@@ -274,6 +274,7 @@ def test_memory_of_the_host_ends_with_the_context_that_has_it(simulated_gpus: Si
     made(driver.cuMemFreeHost(again))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ctrl_c_while_a_call_is_answered_is_not_lost() -> None:
     """It is pressed again as users do, since one may come while nothing can be raised."""
     interrupted = threading.Event()
