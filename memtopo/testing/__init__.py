@@ -8,6 +8,7 @@ types and errors are those of the packages, and no GPU is needed. The plugin for
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -150,13 +151,28 @@ def simulated(machine: str | os.PathLike[str] | Machine = "h200x2") -> Iterator[
     pid = os.getpid()
     try:
         answer_calls(simulation._own.answer)  # noqa: SLF001
-        with _environment(variables(simulation._server.address)):  # noqa: SLF001
+        with _environment(variables(simulation._server.address)), _synchronizing_by_the_driver():  # noqa: SLF001
             _running = simulation
             yield simulation
     finally:
         if os.getpid() == pid:  # a process that was forked leaves the parent's alone
             _running = None
             simulation._end()  # noqa: SLF001
+
+
+@contextmanager
+def _synchronizing_by_the_driver() -> Iterator[None]:
+    """Replace the one function of the runtime API that cuda.core calls, if it is imported: that API is not simulated."""
+    runtime, driver = (sys.modules.get(f"cuda.bindings.{name}") for name in ("runtime", "driver"))
+    before = getattr(runtime, "cudaDeviceSynchronize", None)
+    if runtime and driver:
+        status = vars(runtime)["cudaError_t"]  # which has the driver's numbers
+        vars(runtime)["cudaDeviceSynchronize"] = lambda: (status(int(driver.cuCtxSynchronize()[0])),)
+    try:
+        yield
+    finally:
+        if runtime:
+            vars(runtime)["cudaDeviceSynchronize"] = before
 
 
 @contextmanager

@@ -15,6 +15,7 @@ def test_devices_streams_and_pools(simulated_gpus: Simulation, again: bool) -> N
     device.set_current()
     assert device.name == "NVIDIA H200"
     assert device.compute_capability == (9, 0)
+    device.sync()
     stream = device.create_stream()
     buffer = device.allocate(1 << 20, stream=stream)
     assert simulated_gpus.read(int(buffer.handle), 4) == bytes(4)
