@@ -162,7 +162,7 @@ def simulated(machine: str | os.PathLike[str] | Machine = "h200x2") -> Iterator[
 
 @contextmanager
 def _synchronizing_by_the_driver() -> Iterator[None]:
-    """Replace the one function of the runtime API that cuda.core calls, if it is imported: that API is not simulated."""
+    """Replace the one function of the runtime API, which is not simulated, that cuda.core calls, if it is imported."""
     runtime, driver = (sys.modules.get(f"cuda.bindings.{name}") for name in ("runtime", "driver"))
     before = getattr(runtime, "cudaDeviceSynchronize", None)
     if runtime and driver:

@@ -6,7 +6,7 @@ import re
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Protocol
 
 from memtopo.driver.protocol import call_name
@@ -74,11 +74,18 @@ _TEAM = struct.Struct("=I4xQQQ")
 _ORDINAL_OF_HOST = -1
 _PER_THREAD = 2  # CU_STREAM_PER_THREAD, after CU_STREAM_LEGACY
 _MOST_GRANTS = 1 << 16
+_REMEMBERED = 256
+"""Structures whose contents are remembered: a program passes a few of them again and again."""
 SECRET_BYTES = 64
 
 
 def _properties(memory: Memory, pointer: int) -> Properties:
-    kind, handles, place, id, _, *bits = _PROPERTIES.unpack(memory.read(pointer, _PROPERTIES.size))
+    return _properties_in(memory.read(pointer, _PROPERTIES.size))
+
+
+@lru_cache(_REMEMBERED)
+def _properties_in(data: bytes) -> Properties:
+    kind, handles, place, id, _, *bits = _PROPERTIES.unpack(data)
     flags = [flag for flag, bit in zip(_FLAGS, bits, strict=True) if bit]
     found = Properties.with_flags(_location(place, id), HandleType(handles), flags)
     return found._replace(type=AllocationType(kind))
@@ -87,7 +94,11 @@ def _properties(memory: Memory, pointer: int) -> Properties:
 def _grants(memory: Memory, pointer: int, count: int) -> tuple[Grant, ...]:
     if count > _MOST_GRANTS:
         raise ValueError(f"{count:,} descriptors of access")
-    data = memory.read(pointer, count * _GRANT.size) if count else b""
+    return _grants_in(memory.read(pointer, count * _GRANT.size)) if count else ()
+
+
+@lru_cache(_REMEMBERED)
+def _grants_in(data: bytes) -> tuple[Grant, ...]:
     return tuple(Grant(_location(kind, id), Access(flags)) for kind, id, flags in _GRANT.iter_unpack(data))
 
 

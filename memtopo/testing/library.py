@@ -16,10 +16,12 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from threading import RLock, Timer
+from types import CodeType
 
 from memtopo.common.errors import UsageError
 from memtopo.common.processes import python_command
 from memtopo.native import LIBCUDA, NoLibrary, loaded
+from memtopo.testing.program import Frames
 
 SOCKET = "MEMTOPO_SIMULATOR"
 """Variable with the address of a simulator, which programs inherit."""
@@ -29,6 +31,8 @@ _DEINITIALIZED, _UNKNOWN = 4, 999
 _AGAIN = 0.001  # seconds
 _FRAMES = 3
 """Places that are named of a call: its own, and those of its callers."""
+_WAY = 4
+"""Frames of memtopo at least between the library and the question for frames."""
 _SKIPPED = ("memtopo.testing", "cuda.", "contextlib", "ctypes")
 
 _ENDS = ("_pytest", "pluggy", "runpy", "threading", "multiprocessing")
@@ -70,16 +74,16 @@ class OwnProgram:
         os.set_inheritable(fd, False)  # noqa: FBT003
         self.write(pointer, fd.to_bytes(4, sys.byteorder))
 
-    def place(self) -> str:
-        found, frame = list[str](), sys._getframe(1)  # noqa: SLF001
+    def frames(self) -> Frames:
+        found, frame = list[tuple[CodeType, int]](), sys._getframe(_WAY)  # noqa: SLF001
         while frame and len(found) < _FRAMES:
-            name, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
+            name = frame.f_globals.get("__name__", "")
             if name.startswith(_ENDS):
                 break
             if not name.startswith(_SKIPPED):
-                found.append(f"{file}:{frame.f_lineno}")
+                found.append((frame.f_code, frame.f_lineno))
             frame = frame.f_back  # type: ignore[assignment]
-        return ", from ".join(found)
+        return tuple(found)
 
 
 def answer_calls(answer: Answer) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from threading import Lock, RLock
+from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
 from memtopo.driver.ledger import CALLS, Ledger, Opens
@@ -50,6 +51,10 @@ _SHOWN_AS_HEXADECIMAL = (
 )  # fmt: skip
 
 
+Frames = tuple[tuple[CodeType, int], ...]
+"""Code and line of a call, and of its callers."""
+
+
 class Port(calls.Program, Protocol):
     """Access to a program: its memory and descriptors, and where a call was made."""
 
@@ -62,15 +67,14 @@ class Port(calls.Program, Protocol):
     def store_descriptor(self, pointer: int, fd: int) -> None:
         """Give the program a descriptor, which is closed here, by its number at a pointer."""
 
-    def place(self) -> str:
-        """File and line of the call that is made, `FILE:LINE`; empty if that is not known."""
+    def frames(self) -> Frames:
+        """Code and lines of the call that is made and of its callers; none if that is not known."""
 
 
 class Call(NamedTuple):
     """Call of a program: the C function without its version, the arguments by name, and the result or the error.
 
-    `error` is the driver's name, None for success. `place` is the file and line of a call that creates something, or
-    that is refused; it is empty if that is not known.
+    `error` is the driver's name, None for success. `frames` are those of a call that creates something, or is refused.
     """
 
     function: str
@@ -78,8 +82,13 @@ class Call(NamedTuple):
     result: Any = None
     error: str | None = None
     reason: str | None = None
-    place: str = ""
+    frames: Frames = ()
     pid: int = 0
+
+    @property
+    def place(self) -> str:
+        """File and line of the call and of its callers, `FILE:LINE, from FILE:LINE`; empty if they are not known."""
+        return ", from ".join(f"{code.co_filename}:{line}" for code, line in self.frames)
 
     def __str__(self) -> str:
         values = ", ".join(f"{name}={_shown(name, value)}" for name, value in self.arguments.items())
@@ -199,8 +208,8 @@ class SimulatedProgram:
             refused = _refusal(function.name, error)
             return self._refused(function.name, arguments, refused.name, refused.reason)
         opens = _OPENS.get(function.method)
-        place = self._port.place() if opens else ""
-        self.shared.calls.append(call := Call(function.name, arguments, result, None, None, place, self.pid))
+        frames = self._port.frames() if opens else ()
+        self.shared.calls.append(call := Call(function.name, arguments, result, None, None, frames, self.pid))
         if opens:
             key = result if opens.key is None else arguments[opens.key]
             if opens.size or self.ledger.accounts[opens.account].get(key) == 1:  # a reference more has not created it
@@ -335,7 +344,7 @@ class SimulatedProgram:
         return self._refused(name, {}, "CUDA_ERROR_NOT_SUPPORTED", reason)
 
     def _refused(self, name: str, arguments: Mapping[str, Any], error: str, reason: str | None) -> int:
-        call = Call(name, arguments, None, error, reason, self._port.place(), self.pid)
+        call = Call(name, arguments, None, error, reason, self._port.frames(), self.pid)
         self.shared.calls.append(call)
         self.shared.refused(call)
         return error_numbers()[error]

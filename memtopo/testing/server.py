@@ -24,7 +24,7 @@ from secrets import token_hex
 from memtopo.common.errors import MemtopoError, internal_errors
 from memtopo.common.processes import process_stat
 from memtopo.machine import load
-from memtopo.testing.program import Call, Leak, SharedMachine, SimulatedProgram
+from memtopo.testing.program import Call, Frames, Leak, SharedMachine, SimulatedProgram
 
 _CALL = struct.Struct("=9Q")
 _ORDER = struct.Struct("=iiQQQ")
@@ -106,8 +106,8 @@ class RemoteProgram:
         finally:
             os.close(fd)
 
-    def place(self) -> str:
-        return ""
+    def frames(self) -> Frames:
+        return ()
 
     def _order(self, order: int, arguments: tuple[int, int, int], fds: Iterable[int] = ()) -> None:
         connection = getattr(self._thread, "connection", None)
