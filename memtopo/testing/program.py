@@ -245,9 +245,8 @@ class SimulatedProgram:
         self.sim.close()
 
     def _made(self, function: Function, arguments: Mapping[str, Any], words: Sequence[int]) -> Any:
-        for fault in self.shared.faults:
-            if fault.meets(function.name, arguments):
-                raise RefusedCall(fault.error, "the test asked for this failure")
+        if met := [each for each in self.shared.faults if each.meets(function.name, arguments)]:
+            raise RefusedCall(met[0].error, "the test asked for this failure")
         if self.sim.blocked and function.method not in {"init", "driver_get_version"}:
             raise RefusedCall(*self.sim.blocked)
         for at, _ in function.results:

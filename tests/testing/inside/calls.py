@@ -276,3 +276,13 @@ def test_after_the_end_calls_are_refused_and_the_next_simulation_starts_afresh()
         assert not second.leaks
         with pytest.raises(DriverError):
             second.read(address, 1)
+
+
+def test_each_failure_counts_all_calls(simulated_gpus: Simulation) -> None:
+    use()
+    for nth in (1, 2, 4):
+        simulated_gpus.fail("cuMemAlloc", nth=nth)
+    answers = [driver.cuMemAlloc(SIZE) for _ in range(5)]
+    assert [status for status, _ in answers] == [MEMORY, MEMORY, 0, MEMORY, 0]
+    for address in (answers[2][1], answers[4][1]):
+        made(driver.cuMemFree(address))
