@@ -181,6 +181,8 @@ class SimulatedProgram:
         if function is None:
             return self._refuse(exported()[number])
         arguments: Mapping[str, Any] = {}
+        if self.sim.blocked and function.method not in {"init", "driver_get_version"}:
+            return self._refused(function.name, arguments, *self.sim.blocked)
         try:
             arguments = function.arguments(self._port, words)
             result = self._made(function, arguments, words)
@@ -247,8 +249,6 @@ class SimulatedProgram:
     def _made(self, function: Function, arguments: Mapping[str, Any], words: Sequence[int]) -> Any:
         if met := [each for each in self.shared.faults if each.meets(function.name, arguments)]:
             raise RefusedCall(met[0].error, "the test asked for this failure")
-        if self.sim.blocked and function.method not in {"init", "driver_get_version"}:
-            raise RefusedCall(*self.sim.blocked)
         for at, _ in function.results:
             if not words[at]:
                 raise ValueError("a pointer to a result is null")
