@@ -249,9 +249,8 @@ class SimulatedProgram:
     def _made(self, function: Function, arguments: Mapping[str, Any], words: Sequence[int]) -> Any:
         if met := [each for each in self.shared.faults if each.meets(function.name, arguments)]:
             raise RefusedCall(met[0].error, "the test asked for this failure")
-        for at, _ in function.results:
-            if not words[at]:
-                raise ValueError("a pointer to a result is null")
+        if not all(words[at] for at, _ in function.results if at not in function.optional):
+            raise ValueError("a pointer to a result is null")
         if self.kept and "context" in arguments:
             self._retain_again(arguments["context"])
         result = self._method(function.method)(**arguments)
@@ -260,7 +259,8 @@ class SimulatedProgram:
             self._share(start, start + arguments.get("size", 0))
         results = result if isinstance(result, tuple) and len(function.results) > 1 else (result,)
         for index, (at, kind) in enumerate(function.results):
-            self._return(kind, words[at], results[index] if index < len(results) else 0)
+            if words[at]:
+                self._return(kind, words[at], results[index] if index < len(results) else 0)
         return result
 
     def _retain_again(self, context: int) -> None:

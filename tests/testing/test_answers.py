@@ -59,6 +59,22 @@ def words(count: int = 1) -> ctypes.Array[ctypes.c_uint64]:
     return (ctypes.c_uint64 * count)()
 
 
+@pytest.fixture
+def use(call: CallFunction) -> int:
+    """Context of gpu0, which is current."""
+    context = words()
+    assert call("cuInit", 0) == call("cuDevicePrimaryCtxRetain", context, 0) == "CUDA_SUCCESS"
+    assert call("cuCtxSetCurrent", context[0]) == "CUDA_SUCCESS"
+    return context[0]
+
+
+def made(call: CallFunction, name: str, *arguments: object) -> int:
+    """Result of a call that has to succeed."""
+    result = words()
+    assert call(name, result, *arguments) == "CUDA_SUCCESS"
+    return result[0]
+
+
 def test_before_init_no_argument_is_looked_at(call: CallFunction) -> None:
     """As an H200 did (driver 580.159)."""
     for name, *arguments in (
@@ -66,3 +82,18 @@ def test_before_init_no_argument_is_looked_at(call: CallFunction) -> None:
         ("cuPointerGetAttribute", 0, 2, 0), ("cuDeviceGetAttribute", words(), 12345, 0),
     ):  # fmt: skip
         assert call(str(name), *arguments) == "CUDA_ERROR_NOT_INITIALIZED"
+
+
+def test_results_that_the_reference_makes_optional_may_be_null(call: CallFunction, use: int) -> None:
+    """As an H200 did (driver 580.159)."""
+    address, found = made(call, "cuMemAlloc_v2", SIZE), words()
+    assert call("cuMemGetAddressRange_v2", 0, found, address) == "CUDA_SUCCESS"
+    assert found[0] == SIZE
+    assert call("cuMemGetAddressRange_v2", found, 0, address) == "CUDA_SUCCESS"
+    assert found[0] == address
+    assert call("cuMemGetInfo_v2", 0, found) == call("cuMemGetInfo_v2", 0, 0) == "CUDA_SUCCESS"
+    assert found[0] > SIZE
+    assert call("cuCtxGetStreamPriorityRange", 0, ctypes.c_int()) == "CUDA_SUCCESS"
+    assert call("cuCtxPushCurrent_v2", use) == call("cuCtxPopCurrent_v2", 0) == "CUDA_SUCCESS"
+    assert made(call, "cuCtxGetCurrent") == use
+    assert call("cuDevicePrimaryCtxGetState", 0, 0, ctypes.c_int()) == "CUDA_ERROR_INVALID_VALUE"
