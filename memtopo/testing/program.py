@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from memtopo.driver.ledger import CALLS, Ledger, Opens
+from memtopo.driver.protocol import call_name
 from memtopo.driver.types import DriverError, LocationKind
 from memtopo.driver.wrappers import METHODS as PROTOCOL
 from memtopo.drivers.sim import SimDriver
@@ -323,7 +324,8 @@ class SimulatedProgram:
 
     def _leak(self, account: str, key: int, value: int) -> Leak:
         call = self._opened[account].get(key)
-        size, count = (value, 1) if account in _SIZED else (None, value)
+        is_sized = account in _SIZED and (call is None or call.function not in _UNSIZED)
+        size, count = (value, 1) if is_sized else (None, value)
         created = (call.function, call.place) if call else ("", "")
         return Leak(*created, key, account, size, count, self.pid)
 
@@ -342,6 +344,8 @@ _OPENS = {
     if isinstance(entry, Opens)
 }
 _SIZED = {entry.account for entry in CALLS.values() if isinstance(entry, Opens) and entry.size}
+_UNSIZED = {call_name(method) for method, entry in _OPENS.items() if entry.account in _SIZED and not entry.size}
+"""Functions of which the account has references, although it has the sizes of others."""
 
 
 def _shown(value: Any) -> str:
