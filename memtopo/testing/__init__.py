@@ -15,7 +15,7 @@ from memtopo.common.errors import UsageError
 from memtopo.driver.types import gpu
 from memtopo.machine import Machine, load
 from memtopo.testing.abi import error_numbers
-from memtopo.testing.library import SOCKET, OwnProgram, answer_calls, folder
+from memtopo.testing.library import SOCKET, OwnProgram, answer_calls, folder, require_no_driver
 from memtopo.testing.program import Call, Fault, Leak, SharedMachine, SimulatedProgram
 from memtopo.testing.server import Server
 
@@ -118,8 +118,9 @@ def simulated(machine: str | Machine = "h200x2") -> Iterator[Simulation]:
     if _running:
         raise UsageError("a simulation runs in this process already", hint="leave the other 'with' before, or use it")
     record = load(machine) if isinstance(machine, str) else machine
-    _running = simulation = Simulation(record)
+    require_no_driver()
     path = os.pathsep.join(filter(None, [str(folder()), os.environ.get("LD_LIBRARY_PATH")]))
+    _running = simulation = Simulation(record)
     before = {name: os.environ.get(name) for name in ("LD_LIBRARY_PATH", SOCKET)}
     try:
         answer_calls(simulation._own.answer)  # noqa: SLF001

@@ -65,12 +65,11 @@ class OwnProgram:
 
 
 def answer_calls(answer: Answer | None) -> None:
-    """Have the calls of this process answered by a function, or refused. Raises `UsageError`, `NoLibrary`.
+    """Have the calls of this process answered by a function, or refused. Raises `NoLibrary`.
 
     They are refused at the end of the interpreter, when libraries free what they have.
     """
     global _callback  # noqa: PLW0603 the library is one for a process
-    _require_no_driver()
     callback = _ANSWER(lambda number, *words: answer(number, words)) if answer else None
     loaded(LIBCUDA).memtopo_answer(callback)
     _callback = callback
@@ -82,7 +81,7 @@ def _refuse_calls() -> None:
     loaded(LIBCUDA).memtopo_answer(None)
 
 
-def _require_no_driver() -> None:
+def require_no_driver() -> None:
     """Raise `UsageError` if this process has loaded a driver: functions of it may be in use."""
     own = str(LIBCUDA.file())
     files = {line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()}

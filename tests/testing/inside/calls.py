@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from cuda.bindings import driver
 
 from memtopo.common.errors import UsageError
 from memtopo.driver.types import DriverError
+from memtopo.native import NoLibrary
 from memtopo.testing import Simulation, simulated
 from memtopo.testing.library import SOCKET
 from tests.helpers.client_calls import FD, GPU, SIZE, access, made, mapped, properties, unmap, use
@@ -385,6 +387,37 @@ def test_variables_have_their_values_again_after_a_simulation(
         assert os.environ["LD_LIBRARY_PATH"].split(":")[1:] == ([value] if value else [])
         assert os.environ[SOCKET] != value
     assert dict(os.environ) == before
+
+
+def test_a_simulation_without_a_library_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = threading.enumerate()
+    with monkeypatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+        with pytest.raises((NoLibrary, OSError)), simulated():
+            pass
+    assert threading.enumerate() == threads
+    with simulated() as gpu:
+        assert not gpu.calls
+
+
+def test_a_simulation_beside_a_driver_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    threads, driver_file = threading.enumerate(), tmp_path / "libcuda.so.1"
+    driver_file.write_bytes(bytes(4096))
+    with driver_file.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        with pytest.raises(UsageError, match=r"this process has loaded .*/libcuda\.so\.1"), simulated():
+            pass
+        assert threading.enumerate() == threads
+
+
+def test_a_driver_that_is_loaded_meanwhile_does_not_keep_a_simulation_from_its_end(tmp_path: Path) -> None:
+    driver_file = tmp_path / "libcuda.so.1"
+    driver_file.write_bytes(bytes(4096))
+    with driver_file.open("rb") as file:
+        with simulated():
+            use()
+            loaded = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        loaded.close()
+    assert driver.cuDeviceGetCount()[0] == driver.CUresult.CUDA_ERROR_DEINITIALIZED
 
 
 @pytest.mark.simulated_gpus("h100x1", "allow")
