@@ -71,7 +71,10 @@ class RemoteProgram:
     def write(self, address: int, data: bytes) -> None:
         done = 0
         while done < len(data):
-            done += os.pwrite(self._memory, data[done:], address + done)
+            count = os.pwrite(self._memory, data[done:], address + done)
+            if not count:  # the program has ended
+                raise OSError(errno.EFAULT, "the program has no memory there")
+            done += count
 
     def opened(self, fd: int) -> int:
         return os.open(f"/proc/{self._pid}/fd/{fd & 0xFFFF_FFFF}", os.O_RDWR | os.O_CLOEXEC)

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
+from memtopo.drivers.sim.physical import Physical
 from memtopo.testing.abi import error_numbers
 from memtopo.testing.library import SOCKET, folder
 from memtopo.testing.program import Call, Leak, SharedMachine
-from memtopo.testing.server import Refusals, Server, report_left
+from memtopo.testing.server import Refusals, RemoteProgram, Server, report_left
 from tests.helpers.command_line import environment, run_memtopo
 from tests.helpers.program_calls import EXPRESSIBLE, HEADERS, compile_program, run_programs, written
 from tests.helpers.samples import sampled
@@ -200,6 +201,23 @@ def test_a_program_is_another_one_after_exec(tmp_path: Path) -> None:
         may_end.set()
         server.close()
     assert program.returncode == error_numbers()["CUDA_ERROR_NOT_INITIALIZED"]
+
+
+def test_memory_of_a_program_that_has_ended_is_an_error() -> None:
+    """Not something to wait for: the kernel reads and writes no bytes of it."""
+    program = subprocess.Popen(["sleep", "60"])
+    port = RemoteProgram(program.pid)
+    with Path(f"/proc/{program.pid}/mem").open("r+b", buffering=0) as memory:
+        program.kill()
+        program.wait()
+        physical = Physical(memory.fileno(), 0, 1 << 47)
+        for access in (port.read, physical.read):
+            with pytest.raises(OSError, match=r"no memory|Bad address"):
+                access(4096, 4)
+        for write in (port.write, physical.write):
+            with pytest.raises(OSError, match=r"no memory|Bad address"):
+                write(4096, b"data")
+    port.ended()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
