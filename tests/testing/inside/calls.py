@@ -331,6 +331,15 @@ def test_what_a_context_has_is_not_mapped_after_its_end() -> None:
         assert not any(each in Path("/proc/self/maps").read_text() for each in own)
 
 
+def test_host_memory_is_not_mapped_after_its_simulation() -> None:
+    for data in (b"first", b"again"):
+        with simulated():
+            use()
+            pinned = int(made(driver.cuMemHostAlloc(4096, 0)))
+            ctypes.memmove(pinned, data, 5)
+        assert f"{pinned:x}-" not in Path("/proc/self/maps").read_text()
+
+
 def test_exported_descriptors_are_closed_by_exec(simulated_gpus: Simulation) -> None:
     use()
     handle = made(driver.cuMemCreate(SIZE, properties(), 0))
