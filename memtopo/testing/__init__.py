@@ -17,7 +17,7 @@ from memtopo.common.units import shorten
 from memtopo.driver.types import gpu
 from memtopo.machine import Machine, load
 from memtopo.testing.abi import error_numbers, plain_name
-from memtopo.testing.library import OwnProgram, answer_calls, refuse_calls, variables
+from memtopo.testing.library import OwnProgram, answer_calls, refuse_calls, require_no_driver, variables
 from memtopo.testing.program import Call, Fault, Leak, SharedMachine, SimulatedProgram
 from memtopo.testing.server import Server
 
@@ -147,8 +147,9 @@ def simulated(machine: str | os.PathLike[str] | Machine = "h200x2") -> Iterator[
         raise UsageError("a simulation runs in this process already", hint="leave the other 'with' before, or use it")
     if not isinstance(machine, str | Machine | os.PathLike):
         raise UsageError(f"{machine!r} is no machine", hint="name one: 'memtopo machines' lists them")
-    simulation = Simulation(machine if isinstance(machine, Machine) else load(os.fspath(machine)))
-    pid = os.getpid()
+    record = machine if isinstance(machine, Machine) else load(os.fspath(machine))
+    require_no_driver()
+    simulation, pid = Simulation(record), os.getpid()
     try:
         answer_calls(simulation._own.answer)  # noqa: SLF001
         with _environment(variables(simulation._server.address)), _synchronizing_by_the_driver():  # noqa: SLF001

@@ -206,19 +206,19 @@ _SIGNATURES: Mapping[str, str] = {
     "cuCtxCreate_v4": "> _ flags:u32 device",
     "cuCtxDestroy": "context",
     "cuCtxPushCurrent": "context",
-    "cuCtxPopCurrent": ">",
+    "cuCtxPopCurrent": ">?",
     "cuCtxSetCurrent": "context",
     "cuCtxGetCurrent": ">",
     "cuCtxGetDevice": ">i32",
     "cuCtxGetDevice_v2": ">i32 context",
     "cuCtxGetApiVersion": "context >u32",
     "cuCtxGetFlags": ">u32",
-    "cuCtxGetStreamPriorityRange": ">i32 >i32",
+    "cuCtxGetStreamPriorityRange": ">?i32 >?i32",
     "cuCtxEnablePeerAccess": "context flags:u32",
     "cuCtxDisablePeerAccess": "context",
     "cuCtxSynchronize": "",
     "cuCtxSynchronize_v2": "context",
-    "cuMemGetInfo": "> >",
+    "cuMemGetInfo": ">? >?",
     "cuMemGetAllocationGranularity": "> properties recommended:recommended",
     "cuMemAddressReserve": "> size alignment address flags",
     "cuMemAddressFree": "address size",
@@ -233,7 +233,7 @@ _SIGNATURES: Mapping[str, str] = {
     "cuMemExportToShareableHandle": ">shared handle kind flags",
     "cuMemImportFromShareableHandle": "> shared:pointer kind",
     "cuMemGetHandleForAddressRange": ">shared address size type:i32 flags:dma-buf-flags",
-    "cuMemGetAddressRange": "> > address",
+    "cuMemGetAddressRange": ">? >? address",
     "cuMemAlloc": "> size",
     "cuMemFree": "address",
     "cuMemAllocManaged": "> size flags:attach-flags",
@@ -325,8 +325,9 @@ _SIGNATURES: Mapping[str, str] = {
 }
 """Parameters of functions in order, by the function's name, with its version where another one has other parameters.
 
-`>` is a pointer to a result, `_` a parameter that is not looked at; the others are parameters of the protocol's method,
-or of that of `memtopo.testing.calls`, each with its type if the name does not say it.
+`>` is a pointer to a result, `>?` one that may be null, `_` a parameter that is not looked at; the others are
+parameters of the protocol's method, or of that of `memtopo.testing.calls`, each with its type if the name does not say
+it.
 """
 
 _SINCE: Mapping[str, int] = {
@@ -342,13 +343,14 @@ class Function:
     """C function: its name without a version, the method that answers it, and its parameters in order.
 
     `reads` has the name of each parameter, the position of its first word, and its type; `results` the position of each
-    pointer to a result and its type.
+    pointer to a result and its type, `optional` the positions of those that may be null.
     """
 
     name: str
     method: str
     reads: tuple[tuple[str, int, str], ...]
     results: tuple[tuple[int, str], ...]
+    optional: frozenset[int]
 
     def arguments(self, memory: Memory, words: Sequence[int]) -> dict[str, Any]:
         """Return the arguments by name. Raises `ValueError` for a value that no caller may give, or a null pointer."""
@@ -395,15 +397,16 @@ def error_numbers() -> Mapping[str, int]:
 
 
 def _function(name: str, method: str, signature: str) -> Function:
-    reads, results, at = [], [], 0
+    reads, results, optional, at = [], [], set(), 0
     for each in signature.split():
         parameter, _, kind = each.partition(":")
         if each.startswith(">"):
-            results.append((at, each[1:] or "u64"))
+            results.append((at, each.lstrip(">?") or "u64"))
+            optional |= {at} if "?" in each else set()
         elif each != "_":
             reads.append((parameter, at, kind or _TYPES.get(parameter, "u64")))
         at += 2 if parameter == "grants" else 1
-    return Function(plain_name(name), method, tuple(reads), tuple(results))
+    return Function(plain_name(name), method, tuple(reads), tuple(results), frozenset(optional))
 
 
 def functions(methods: Collection[str]) -> Mapping[str, Function]:

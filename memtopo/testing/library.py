@@ -87,14 +87,11 @@ class OwnProgram:
 
 
 def answer_calls(answer: Answer) -> None:
-    """Have the calls of this process answered by a function until `refuse_calls`. Raises `UsageError`, `NoLibrary`."""
+    """Have the calls of this process answered by a function until `refuse_calls`. Raises `NoLibrary`."""
     global _answer, _callback  # noqa: PLW0603 the library is one for a process
-    _require_no_driver()
     if _callback is None:  # it is never freed: a thread may be on its way into it
         _callback = _ANSWER(_without_collection(lambda number, words: (_answer or _refused)(number, words)))
-        atexit.register(
-            loaded(LIBCUDA).memtopo_answer, None
-        )  # libraries free what they have after the interpreter's end
+        atexit.register(loaded(LIBCUDA).memtopo_answer, None)  # libraries free objects at the interpreter's end
     _answer = answer
     loaded(LIBCUDA).memtopo_answer(_callback)
 
@@ -140,7 +137,7 @@ def _without_collection(answer: Answer) -> Callable[..., int]:
     return called
 
 
-def _require_no_driver() -> None:
+def require_no_driver() -> None:
     """Raise `UsageError` if this process has loaded a driver: functions of it may be in use."""
     own = str(LIBCUDA.file())
     files = {line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()}

@@ -13,6 +13,7 @@ from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
 from memtopo.driver.ledger import CALLS, Ledger, Opens
+from memtopo.driver.protocol import call_name
 from memtopo.driver.types import DriverError, LocationKind
 from memtopo.driver.wrappers import METHODS as PROTOCOL
 from memtopo.drivers.sim import SimDriver
@@ -199,6 +200,8 @@ class SimulatedProgram:
 
     def _answer(self, function: Function, words: Sequence[int]) -> int:
         arguments: Mapping[str, Any] = {}
+        if self.sim.blocked and function.method not in {"init", "driver_get_version"}:
+            return self._refused(function.name, arguments, *self.sim.blocked)
         try:
             arguments = function.arguments(self._port, words)
             result = self._made(function, arguments, words)
@@ -266,11 +269,8 @@ class SimulatedProgram:
     def _made(self, function: Function, arguments: Mapping[str, Any], words: Sequence[int]) -> Any:
         if failing := [fault for fault in self.shared.faults if fault.meets(function.name, arguments)]:
             raise RefusedCall(failing[0].error, "the test asked for this failure")
-        if self.sim.blocked and function.method not in {"init", "driver_get_version"}:
-            raise RefusedCall(*self.sim.blocked)
-        for at, _ in function.results:
-            if not words[at]:
-                raise ValueError("a pointer to a result is null")
+        if not all(words[at] for at, _ in function.results if at not in function.optional):
+            raise ValueError("a pointer to a result is null")
         if self.kept and "context" in arguments:
             self._retain_again(arguments["context"])
         result = self._method(function.method)(**arguments)
@@ -281,7 +281,8 @@ class SimulatedProgram:
             self._drop_ended()
         results = result if isinstance(result, tuple) and len(function.results) > 1 else (result,)
         for index, (at, kind) in enumerate(function.results):
-            self._return(kind, words[at], results[index] if index < len(results) else 0)
+            if words[at]:
+                self._return(kind, words[at], results[index] if index < len(results) else 0)
         return result
 
     def _retain_again(self, context: int) -> None:
@@ -361,7 +362,8 @@ class SimulatedProgram:
 
     def _leak(self, account: str, key: int, value: int) -> Leak:
         call = self._opened[account].get(key)
-        size, count = (value, 1) if account in _SIZED else (None, value)
+        is_sized = account in _SIZED and (call is None or call.function not in _UNSIZED)
+        size, count = (value, 1) if is_sized else (None, value)
         created = (call.function, call.place) if call else ("", "")
         return Leak(*created, key, account, size, count, self.pid)
 
@@ -388,6 +390,8 @@ _OPENS = {
 _CHANGING = frozenset({*CALLS, *_OPENS, *_CHANGES_MAPPED})
 """Calls after which something else is noted, too: one at a time."""
 _SIZED = {entry.account for entry in CALLS.values() if isinstance(entry, Opens) and entry.size}
+_UNSIZED = {call_name(method) for method, entry in _OPENS.items() if entry.account in _SIZED and not entry.size}
+"""Functions of which the account has references, although it has the sizes of others."""
 
 
 def _refusal(name: str, error: ValueError | OSError) -> RefusedCall | DriverError:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from memtopo import machine
+from memtopo.drivers.sim.physical import Physical
+from memtopo.testing.abi import error_numbers
 from memtopo.testing.library import SOCKET, folder
-from memtopo.testing.program import SharedMachine
-from memtopo.testing.server import Server
+from memtopo.testing.program import Call, Leak, SharedMachine
+from memtopo.testing.server import Refusals, RemoteProgram, Server, report_left
 from tests.helpers.command_line import environment, run_memtopo
 from tests.helpers.program_calls import EXPRESSIBLE, HEADERS, compile_program, run_programs, written
 from tests.helpers.samples import sampled
@@ -161,6 +168,115 @@ def test_a_killed_program_leaves_nothing(client: Path, server: Server, shared: S
     program.communicate(timeout=60)
     assert not server.programs()
     assert not any(shared.budget.used.values())
+
+
+AGAIN = """
+import ctypes, os, sys, threading
+cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+if sys.argv[1:]:
+    sys.exit(cuda.cuDeviceGetCount(ctypes.byref(count)))
+cuda.cuInit(0)
+threading.Thread(target=cuda.cuInit, args=[1], daemon=True).start()
+input()
+os.execv(sys.executable, [sys.executable, __file__, "again"])
+"""
+
+
+def test_a_program_is_another_one_after_exec(tmp_path: Path) -> None:
+    """Even while a call of the former one goes on: that of its thread."""
+    is_made, may_end = threading.Event(), threading.Event()
+
+    def hold(call: Call) -> None:
+        if call.function == "cuInit":
+            is_made.set()
+            may_end.wait(60)
+
+    (tmp_path / "again.py").write_text(AGAIN)
+    server = Server(SharedMachine(machine.load("h200x2"), refused=hold))
+    program = subprocess.Popen([sys.executable, tmp_path / "again.py"], env=variables(server), stdin=-1, text=True)
+    try:
+        assert is_made.wait(60)
+        program.communicate("exec\n", timeout=60)
+    finally:
+        may_end.set()
+        server.close()
+    assert program.returncode == error_numbers()["CUDA_ERROR_NOT_INITIALIZED"]
+
+
+def test_memory_of_a_program_that_has_ended_is_an_error() -> None:
+    """Not something to wait for: the kernel reads and writes no bytes of it."""
+    program = subprocess.Popen(["sleep", "60"])
+    port = RemoteProgram(program.pid)
+    with Path(f"/proc/{program.pid}/mem").open("r+b", buffering=0) as memory:
+        program.kill()
+        program.wait()
+        physical = Physical(memory.fileno(), 0, 1 << 47)
+        for access in (port.read, physical.read):
+            with pytest.raises(OSError, match=r"no memory|not memory|Bad address"):
+                access(4096, 4)
+        for write in (port.write, physical.write):
+            with pytest.raises(OSError, match=r"no memory|not memory|Bad address"):
+                write(4096, b"data")
+    port.ended()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_programs_of_another_user_get_no_answer(server: Server, shared: SharedMachine) -> None:
+    answer = b""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        os.seteuid(65534)
+        try:
+            connection.connect(f"\0{server.address[1:]}")
+        finally:
+            os.seteuid(0)
+        with suppress(ConnectionError):
+            connection.send(bytes(8))
+            connection.send(struct.pack("=9Q", *[0] * 9))
+            answer = connection.recv(64)
+    assert not answer
+    assert not shared.calls
+
+
+def test_threads_of_a_server_leave_signals_to_the_process(client: Path, server: Server) -> None:
+    program = subprocess.Popen([client, "wait"], env=variables(server), stdin=-1, stdout=-1, text=True)
+    assert program.stdout
+    assert "gpus: 2\n" in program.stdout
+    names = "memtopo simulator", f"memtopo {program.pid}"
+    threads = [each for each in threading.enumerate() if each.name in names]
+    assert {each.name for each in threads} == {*names}
+    for each in threads:
+        status = Path(f"/proc/self/task/{each.native_id}/status").read_text()
+        blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+        assert all(blocked >> (number - 1) & 1 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1))
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    program.communicate("go\n", timeout=60)
+
+
+def test_the_first_refused_calls_of_each_program_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    report = Refusals()
+    for pid in (7, 8):
+        report(Call("cuStreamQuery", {}, error="CUDA_ERROR_NOT_READY", pid=pid))
+        for number in range(25):
+            report(Call("cuMemFree", {"address": number}, error="CUDA_ERROR_INVALID_VALUE", pid=pid))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 * 21
+    for pid, of_program in ((7, lines[:21]), (8, lines[21:])):
+        head = f"memtopo simulator: process {pid}: "
+        shown = [f"{head}cuMemFree(address={number:#x}): CUDA_ERROR_INVALID_VALUE" for number in range(20)]
+        assert of_program == [*shown, f"{head}more refused calls are not shown"]
+
+
+@pytest.mark.parametrize(("count", "more"), [(0, 0), (20, 0), (21, 1), (1025, 1005)])
+def test_what_is_left_is_reported_with_the_number_of_what_is_not_shown(
+    capsys: pytest.CaptureFixture[str], count: int, more: int
+) -> None:
+    report_left([Leak("cuMemCreate", "", number, "handles", pid=7) for number in range(count)])
+    lines = capsys.readouterr().err.splitlines()
+    shown = [
+        f"memtopo simulator: process 7: ended without a free of {number:#x} of cuMemCreate" for number in range(20)
+    ]
+    last = [f"memtopo simulator: {more:,} more objects are not shown"] if more else []
+    assert lines == shown[:count] + last
 
 
 @pytest.mark.parametrize("path", sampled(EXPRESSIBLE, names=EACH_TIME))

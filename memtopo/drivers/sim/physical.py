@@ -43,7 +43,8 @@ class Physical:
         """Read bytes from `at` on; untouched bytes are zero."""
         parts = []
         while count:
-            part = os.pread(self.fd, count, self.offset + at)
+            if not (part := os.pread(self.fd, count, self.offset + at)):
+                raise _gone()
             parts.append(part)
             at, count = at + len(part), count - len(part)
         return b"".join(parts)
@@ -52,7 +53,8 @@ class Physical:
         """Write bytes from `at` on."""
         self.touched, rest = True, memoryview(data)
         while rest:
-            written = os.pwrite(self.fd, rest, self.offset + at)
+            if not (written := os.pwrite(self.fd, rest, self.offset + at)):
+                raise _gone()
             at, rest = at + written, rest[written:]
 
     def copy(self, at: int, source: Physical, from_at: int, count: int) -> None:
@@ -68,6 +70,11 @@ class Physical:
         low = self.offset + at
         for start, end in _touched(self.fd, low, low + count):
             yield start - self.offset, end - self.offset
+
+
+def _gone() -> OSError:
+    """Error of memory of a process that has ended, of which nothing is read or written any more."""
+    return OSError(errno.EFAULT, os.strerror(errno.EFAULT))
 
 
 @dataclass(slots=True)

@@ -15,7 +15,9 @@ from cuda.bindings import driver
 
 from memtopo.common.errors import UsageError
 from memtopo.driver.types import DriverError
+from memtopo.native import NoLibrary
 from memtopo.testing import Simulation, simulated
+from memtopo.testing.library import SOCKET
 from tests.helpers.client_calls import FD, GPU, SIZE, access, made, mapped, properties, unmap, use
 
 INVALID = driver.CUresult.CUDA_ERROR_INVALID_VALUE
@@ -367,3 +369,166 @@ def test_after_the_end_calls_are_refused_and_the_next_simulation_starts_afresh()
         assert not second.leaks
         with pytest.raises(DriverError):
             second.read(address, 1)
+
+
+def test_a_leak_has_the_line_of_the_last_creation_at_its_address() -> None:
+    with simulated() as gpu:
+        use()
+        first = made(driver.cuMemAlloc(SIZE))
+        made(driver.cuMemFree(first))
+        again = made(driver.cuMemAlloc(SIZE))  # here
+        (leak,) = gpu.leaks
+    assert int(again) == int(first) == leak.key
+    file, _, line = leak.place.rpartition(":")
+    assert Path(file).read_text().splitlines()[int(line) - 1].endswith("# here")
+
+
+def test_failures_of_a_size_are_those_of_copies_too(simulated_gpus: Simulation) -> None:
+    use()
+    address, handle = mapped()
+    simulated_gpus.fail("cuMemcpyHtoD", size=8)
+    assert driver.cuMemcpyHtoD(address, b"12345678", 8)[0] == MEMORY
+    made(driver.cuMemcpyHtoD(address, b"1234567", 7))
+    unmap(address, handle)
+
+
+def test_each_failure_counts_all_calls(simulated_gpus: Simulation) -> None:
+    use()
+    for nth in (1, 2, 4):
+        simulated_gpus.fail("cuMemAlloc", nth=nth)
+    answers = [driver.cuMemAlloc(SIZE) for _ in range(5)]
+    assert [status for status, _ in answers] == [MEMORY, MEMORY, 0, MEMORY, 0]
+    for address in (answers[2][1], answers[4][1]):
+        made(driver.cuMemFree(address))
+
+
+def test_all_failures_end_at_once(simulated_gpus: Simulation) -> None:
+    use()
+    simulated_gpus.fail("cuMemAlloc")
+    simulated_gpus.fail("cuMemCreate")
+    simulated_gpus.clear_faults()
+    made(driver.cuMemFree(made(driver.cuMemAlloc(SIZE))))
+    made(driver.cuMemRelease(made(driver.cuMemCreate(SIZE, properties(), 0))))
+
+
+def test_what_a_context_has_is_not_mapped_after_its_end() -> None:
+    with simulated():
+        use()
+        pinned, managed = made(driver.cuMemHostAlloc(4096, 0)), made(driver.cuMemAllocManaged(4096, 1))
+        own = [f"{int(each):x}-" for each in (pinned, managed)]
+        assert all(each in Path("/proc/self/maps").read_text() for each in own)
+        made(driver.cuDevicePrimaryCtxRelease(0))
+        assert not any(each in Path("/proc/self/maps").read_text() for each in own)
+
+
+def test_host_memory_is_not_mapped_after_its_simulation() -> None:
+    for data in (b"first", b"again"):
+        with simulated():
+            use()
+            pinned = int(made(driver.cuMemHostAlloc(4096, 0)))
+            ctypes.memmove(pinned, data, 5)
+        assert f"{pinned:x}-" not in Path("/proc/self/maps").read_text()
+
+
+def test_exported_descriptors_are_closed_by_exec(simulated_gpus: Simulation) -> None:
+    use()
+    handle = made(driver.cuMemCreate(SIZE, properties(), 0))
+    fd = made(driver.cuMemExportToShareableHandle(handle, FD, 0))
+    assert not os.get_inheritable(fd)
+    os.close(fd)
+    made(driver.cuMemRelease(handle))
+
+
+def test_a_refused_import_leaves_the_descriptor_open_and_no_other(simulated_gpus: Simulation) -> None:
+    use()
+    with Path("/dev/null").open() as file:
+        before = os.listdir("/proc/self/fd")
+        assert driver.cuMemImportFromShareableHandle(file.fileno(), FD)[0]
+        assert os.listdir("/proc/self/fd") == before
+
+
+def test_contexts_that_libraries_remember_are_used_after_several_simulations() -> None:
+    with simulated():
+        context = use(1)
+    with simulated() as unused:
+        assert not unused.calls
+    with simulated():
+        made(driver.cuCtxSetCurrent(context))
+        assert int(made(driver.cuCtxGetDevice())) == 1
+
+
+def test_default_pools_are_the_same_in_each_simulation() -> None:
+    found = []
+    for creates in (False, True):
+        with simulated():
+            use()
+            if creates:
+                made(driver.cuMemPoolCreate(pool_properties()))
+            found.append([int(made(driver.cuDeviceGetDefaultMemPool(gpu))) for gpu in (1, 0)])
+    assert found[0] == found[1]
+
+
+def pool_properties() -> driver.CUmemPoolProps:
+    found = driver.CUmemPoolProps()
+    found.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    found.location.type, found.location.id = GPU, 0
+    return found
+
+
+@pytest.mark.parametrize("value", [None, "", "/usr/lib/other"])
+def test_variables_have_their_values_again_after_a_simulation(
+    monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    for name in ("LD_LIBRARY_PATH", SOCKET):
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    before = dict(os.environ)
+    with simulated():
+        assert os.environ["LD_LIBRARY_PATH"].split(":")[1:] == ([value] if value else [])
+        assert os.environ[SOCKET] != value
+    assert dict(os.environ) == before
+
+
+def test_a_simulation_without_a_library_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = threading.enumerate()
+    with monkeypatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+        with pytest.raises((NoLibrary, OSError)), simulated():
+            pass
+    assert {*threading.enumerate()} <= {*threads}
+    with simulated() as gpu:
+        assert not gpu.calls
+
+
+def test_a_simulation_beside_a_driver_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    threads, driver_file = threading.enumerate(), tmp_path / "libcuda.so.1"
+    driver_file.write_bytes(bytes(4096))
+    with driver_file.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        with pytest.raises(UsageError, match=r"this process has loaded .*/libcuda\.so\.1"), simulated():
+            pass
+        assert {*threading.enumerate()} <= {*threads}
+
+
+def test_a_driver_that_is_loaded_meanwhile_does_not_keep_a_simulation_from_its_end(tmp_path: Path) -> None:
+    driver_file = tmp_path / "libcuda.so.1"
+    driver_file.write_bytes(bytes(4096))
+    with driver_file.open("rb") as file:
+        with simulated():
+            use()
+            loaded = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        loaded.close()
+    assert driver.cuDeviceGetCount()[0] == driver.CUresult.CUDA_ERROR_DEINITIALIZED
+
+
+@pytest.mark.simulated_gpus("h100x1", "allow")
+class TestOfMarkedClass:
+    """Tests of a class whose marker names the machine."""
+
+    def test_machine_is_that_of_the_class(self, simulated_gpus: Simulation) -> None:
+        use()
+        mapped()
+        assert "H100" in simulated_gpus.machine.devices[0].name
+        assert simulated_gpus.leaks
+
+    @pytest.mark.simulated_gpus(machine="h200x4")
+    def test_machine_of_the_marker_of_a_test_comes_first(self, simulated_gpus: Simulation) -> None:
+        assert len(simulated_gpus.machine.devices) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cuda.bindings import driver
 from cuda.core import Device, VirtualMemoryResource, VirtualMemoryResourceOptions
 
 from memtopo.testing import Simulation, simulated
@@ -35,3 +36,15 @@ def test_the_handle_that_virtual_memory_keeps_is_a_leak() -> None:
         (leak,) = gpu.leaks
     assert (leak.function, leak.account, leak.references) == ("cuMemCreate", "handles", 1)
     assert leak.place.startswith(__file__)
+
+
+def test_the_refused_call_of_an_exception_is_found(simulated_gpus: Simulation) -> None:
+    device = Device(0)
+    device.set_current()
+    simulated_gpus.fail("cuMemAllocFromPoolAsync", "CUDA_ERROR_NOT_PERMITTED")
+    with pytest.raises(Exception, match="CUDA_ERROR_NOT_PERMITTED") as raised:
+        device.allocate(1 << 20, stream=device.default_stream)
+    simulated_gpus.fail("cuDeviceGetCount", "CUDA_ERROR_UNKNOWN")
+    driver.cuDeviceGetCount()
+    assert simulated_gpus.why().startswith("cuDeviceGetCount(")
+    assert simulated_gpus.why(raised.value).startswith("cuMemAllocFromPoolAsync(")

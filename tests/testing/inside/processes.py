@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import DupFd
 from typing import Any
@@ -122,3 +124,86 @@ def test_leaks_are_allowed_where_the_marker_says_so(simulated_gpus: Simulation) 
     use()
     mapped()
     assert len(simulated_gpus.leaks) == 3
+
+
+def open_event(connection: Connection, secret: bytes) -> None:
+    use()
+    handle = driver.CUipcEventHandle()
+    ctypes.memmove(handle.getPtr(), secret, 64)
+    event = made(driver.cuIpcOpenEventHandle(handle))
+    made(driver.cuEventRecord(event, 0))
+    connection.send(int(driver.cuEventQuery(event)[0]))
+    connection.recv()
+
+
+def test_an_event_is_opened_by_another_program_and_not_by_its_own(simulated_gpus: Simulation) -> None:
+    use()
+    flags = driver.CUevent_flags
+    event = made(driver.cuEventCreate(flags.CU_EVENT_DISABLE_TIMING | flags.CU_EVENT_INTERPROCESS))
+    handle = made(driver.cuIpcGetEventHandle(event))
+    assert driver.cuIpcOpenEventHandle(handle)[0] == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
+    child = Child(open_event, ctypes.string_at(handle.getPtr(), 64))
+    assert child.answer() == 0
+    assert child.end() == 0
+    made(driver.cuEventDestroy(event))
+
+
+def use_threads(connection: Connection) -> None:
+    with ThreadPoolExecutor(1) as first:
+        context = first.submit(use).result()
+    made(driver.cuCtxSetCurrent(context))
+    made(driver.cuMemCreate(SIZE, properties(), 0))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        with ThreadPoolExecutor(1) as other:
+            made(other.submit(driver.cuDeviceGetCount).result())
+    handle = made(driver.cuMemCreate(SIZE, properties(), 0))
+    fd = made(driver.cuMemExportToShareableHandle(handle, FD, 0))
+    connection.send((len(os.listdir("/proc/self/fd")) - before, os.get_inheritable(fd)))
+    connection.recv()
+
+
+def test_a_program_goes_on_after_its_first_thread_and_threads_leave_no_descriptors(simulated_gpus: Simulation) -> None:
+    child = Child(use_threads)
+    more, is_inherited = child.answer()
+    assert more <= 3  # with the exported one, and those of a thread that is about to end
+    assert not is_inherited
+    assert child.end() == 0
+
+
+def fork_before_init(connection: Connection) -> None:
+    made(driver.cuDriverGetVersion())
+    pid = os.fork()
+    if not pid:
+        os._exit(int(driver.cuInit(0)[0]))
+    connection.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    connection.recv()
+
+
+def test_a_process_that_is_forked_before_init_has_a_driver(simulated_gpus: Simulation) -> None:
+    child = Child(fork_before_init)
+    assert child.answer() == 0
+    assert child.end() == 0
+
+
+def leave_a_child(connection: Connection) -> None:
+    use()
+    made(driver.cuMemCreate(SIZE, properties(), 0))
+    if not os.fork():
+        with suppress(EOFError):
+            while connection.recv():
+                pass
+        os._exit(0)
+    connection.send(os.getpid())
+    signal.pause()
+
+
+def test_a_child_that_goes_on_keeps_nothing_of_a_process_that_has_ended(simulated_gpus: Simulation) -> None:
+    made(driver.cuInit(0))
+    free = simulated_gpus.free()
+    child = Child(leave_a_child)
+    pid = child.answer()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)  # a join would wait for the child of it, too
+    assert simulated_gpus.free() == free
+    child.connection.close()

@@ -1,0 +1,218 @@
+"""Words of a call and what its pointers point to, as functions in C get them, with the memory of this process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from memtopo import machine
+from memtopo.driver.types import HandleType, Location, LocationKind, PoolProperties, gpu
+from memtopo.drivers.sim import SimDriver
+from memtopo.testing.abi import error_numbers, exported, newest
+from memtopo.testing.program import FUNCTIONS, SharedMachine, SimulatedProgram
+from memtopo.testing.server import RemoteProgram
+
+SIZE = 2 << 20
+PAGE = 4096
+GARBAGE = 0xABCD_EF01 << 32
+NAMES = {number: name for name, number in error_numbers().items()}
+
+CallFunction = Callable[..., str]
+
+
+@pytest.fixture
+def shared() -> SharedMachine:
+    return SharedMachine(machine.load("h200x2"))
+
+
+@pytest.fixture
+def program(shared: SharedMachine) -> Iterator[SimulatedProgram]:
+    port = RemoteProgram(os.getpid())
+    program = SimulatedProgram(shared, port)
+    yield program
+    program.close()
+    port.ended()
+
+
+@pytest.fixture
+def call(program: SimulatedProgram) -> CallFunction:
+    """Call of a function with words, or with objects that it points to; returns the name of the status."""
+
+    def call(name: str, *words: object) -> str:
+        numbers = [word if isinstance(word, int) else ctypes.addressof(word) for word in words]  # type: ignore[arg-type]
+        return NAMES[program.answer(exported().index(name), [*numbers, *[0] * (8 - len(numbers))])]
+
+    return call
+
+
+def properties(
+    kind: LocationKind = LocationKind.GPU, id: int = 0, flags: bytes = b"\0\0"
+) -> ctypes.Array[ctypes.c_char]:
+    """`CUmemAllocationProp`: pinned, without handles."""
+    return ctypes.create_string_buffer(struct.pack("=iiiiQ2s6x", 1, 0, kind, id, 0, flags), 32)
+
+
+def words(count: int = 1) -> ctypes.Array[ctypes.c_uint64]:
+    return (ctypes.c_uint64 * count)()
+
+
+@pytest.fixture
+def use(call: CallFunction) -> int:
+    """Context of gpu0, which is current."""
+    context = words()
+    assert call("cuInit", 0) == call("cuDevicePrimaryCtxRetain", context, 0) == "CUDA_SUCCESS"
+    assert call("cuCtxSetCurrent", context[0]) == "CUDA_SUCCESS"
+    return context[0]
+
+
+def made(call: CallFunction, name: str, *arguments: object) -> int:
+    """Result of a call that has to succeed."""
+    result = words()
+    assert call(name, result, *arguments) == "CUDA_SUCCESS"
+    return result[0]
+
+
+def test_before_init_no_argument_is_looked_at(call: CallFunction) -> None:
+    """As an H200 did (driver 580.159)."""
+    for name, *arguments in (
+        ("cuMemCreate", 0, SIZE, 0, 0), ("cuMemGetInfo_v2", 0, 0), ("cuMemAdvise", PAGE, PAGE, 999, 0),
+        ("cuPointerGetAttribute", 0, 2, 0), ("cuDeviceGetAttribute", words(), 12345, 0),
+    ):  # fmt: skip
+        assert call(str(name), *arguments) == "CUDA_ERROR_NOT_INITIALIZED"
+
+
+def test_upper_halves_of_numbers_of_32_bits_are_not_looked_at(call: CallFunction) -> None:
+    assert call("cuInit", GARBAGE) == "CUDA_SUCCESS"
+    context, flags, data = words(), ctypes.c_uint32(), ctypes.create_string_buffer(8)
+    assert call("cuDevicePrimaryCtxRetain", context, GARBAGE | 1) == "CUDA_SUCCESS"
+    assert call("cuCtxSetCurrent", context[0]) == "CUDA_SUCCESS"
+    pinned = made(call, "cuMemHostAlloc", PAGE, GARBAGE | 1)
+    assert call("cuMemHostGetFlags", flags, pinned) == "CUDA_SUCCESS"
+    assert flags.value & 1
+    assert call("cuMemsetD8_v2", pinned, GARBAGE | 0x107, 2) == "CUDA_SUCCESS"
+    assert call("cuMemsetD16_v2", pinned + 2, GARBAGE | 0x1_0908, 1) == "CUDA_SUCCESS"
+    assert call("cuMemsetD32_v2", pinned + 4, GARBAGE | 0x0D0C0B0A, 1) == "CUDA_SUCCESS"
+    assert call("cuMemcpyDtoH_v2", data, pinned, 8) == "CUDA_SUCCESS"
+    assert data.raw == b"\7\7\x08\x09\x0a\x0b\x0c\x0d"
+
+
+@pytest.mark.usefixtures("use")
+def test_a_null_pointer_to_a_result_is_refused_without_an_effect(
+    program: SimulatedProgram, shared: SharedMachine, call: CallFunction
+) -> None:
+    used = dict(shared.budget.used)
+    assert call("cuMemCreate", 0, SIZE, properties(), 0) == "CUDA_ERROR_INVALID_VALUE"
+    assert call("cuMemAlloc_v2", 0, SIZE) == "CUDA_ERROR_INVALID_VALUE"
+    assert call("cuCtxGetCurrent", 0) == "CUDA_ERROR_INVALID_VALUE"
+    assert shared.calls[-1].reason == "a pointer to a result is null"
+    assert (shared.budget.used, program.leaks()) == (used, [])
+
+
+def test_results_that_the_reference_makes_optional_may_be_null(call: CallFunction, use: int) -> None:
+    """As an H200 did (driver 580.159)."""
+    address, found = made(call, "cuMemAlloc_v2", SIZE), words()
+    assert call("cuMemGetAddressRange_v2", 0, found, address) == "CUDA_SUCCESS"
+    assert found[0] == SIZE
+    assert call("cuMemGetAddressRange_v2", found, 0, address) == "CUDA_SUCCESS"
+    assert found[0] == address
+    assert call("cuMemGetInfo_v2", 0, found) == call("cuMemGetInfo_v2", 0, 0) == "CUDA_SUCCESS"
+    assert found[0] > SIZE
+    assert call("cuCtxGetStreamPriorityRange", 0, ctypes.c_int()) == "CUDA_SUCCESS"
+    assert call("cuCtxPushCurrent_v2", use) == call("cuCtxPopCurrent_v2", 0) == "CUDA_SUCCESS"
+    assert made(call, "cuCtxGetCurrent") == use
+    assert call("cuDevicePrimaryCtxGetState", 0, 0, ctypes.c_int()) == "CUDA_ERROR_INVALID_VALUE"
+
+
+@pytest.mark.usefixtures("use")
+@pytest.mark.parametrize(("attribute", "width"), [(1, 4), (3, 4), (4, 8), (5, 8), (8, 8)])
+def test_an_attribute_of_a_pool_has_the_bytes_of_its_type(call: CallFunction, attribute: int, width: int) -> None:
+    data = ctypes.create_string_buffer(b"\xee" * 16, 16)
+    pool = made(call, "cuDeviceGetDefaultMemPool", 0)
+    assert call("cuMemPoolGetAttribute", pool, attribute, data) == "CUDA_SUCCESS"
+    assert data.raw[width:] == b"\xee" * (16 - width)
+    assert data.raw[width - 1] == 0
+
+
+@pytest.mark.usefixtures("use")
+def test_a_list_of_gpus_of_a_range_is_filled_up_with_none(call: CallFunction) -> None:
+    address, found = made(call, "cuMemAllocManaged", PAGE, 1), (ctypes.c_int * 5)(*[7] * 5)
+    assert call("cuMemAdvise", address, PAGE, 5, 1) == "CUDA_SUCCESS"
+    assert call("cuMemRangeGetAttribute", found, 16, 3, address, PAGE) == "CUDA_SUCCESS"
+    assert [*found] == [1, -2, -2, -2, 7]
+
+
+@pytest.mark.usefixtures("use")
+@pytest.mark.parametrize(("flags", "field"), [(b"\1\0", "compressible"), (b"\0\1", "rdma")])
+def test_flags_of_a_chunk_are_where_the_header_has_them(
+    shared: SharedMachine, call: CallFunction, flags: bytes, field: str
+) -> None:
+    handle, found = made(call, "cuMemCreate", SIZE, properties(flags=flags), 0), properties()
+    given = shared.calls[-1].arguments["properties"]
+    assert given.flags == (field,)
+    assert call("cuMemGetAllocationPropertiesFromHandle", found, handle) == "CUDA_SUCCESS"
+    assert found.raw == properties(flags=flags).raw
+
+
+@pytest.mark.usefixtures("use")
+@pytest.mark.parametrize(
+    ("kind", "id"),
+    [(LocationKind.GPU, 1), (LocationKind.HOST, 0), (LocationKind.HOST_NUMA, 1), (LocationKind.HOST_NUMA_CURRENT, 0)],
+)
+def test_only_gpus_and_nodes_of_the_host_have_a_number(
+    shared: SharedMachine, call: CallFunction, kind: LocationKind, id: int
+) -> None:
+    handle = words()
+    call("cuMemCreate", handle, SIZE, properties(kind, 1), 0)
+    assert shared.calls[-1].arguments["properties"].location == Location(kind, id)
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        (11_000, "cuCtxCreate_v2"), (11_040, "cuCtxCreate_v3"), (12_040, "cuCtxCreate_v3"), (12_050, "cuCtxCreate_v4"),
+        (12_010, "cuMemAdvise"), (12_020, "cuMemAdvise_v2"), (11_000, "cuMemAlloc_v2"),
+    ],
+)  # fmt: skip
+def test_a_program_gets_the_function_of_the_version_of_cuda_that_it_asks_for(version: int, name: str) -> None:
+    assert newest(name.partition("_")[0], version, FUNCTIONS) == name
+
+
+@pytest.mark.usefixtures("use")
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("cuMemAllocHost", (PAGE,)), ("cuMemHostAlloc", (PAGE, 0)), ("cuMemAllocManaged", (PAGE, 1)),
+        ("cuMemAllocAsync", (PAGE, 0)), ("cuStreamCreateWithPriority", (1, 0)), ("cuEventCreate", (0,)),
+    ],
+)  # fmt: skip
+def test_a_leak_has_the_function_that_the_program_called(
+    program: SimulatedProgram, call: CallFunction, name: str, arguments: tuple[int, ...]
+) -> None:
+    exact = f"{name}_v2" if name == "cuMemAllocHost" else name
+    found = made(call, exact, *arguments)
+    assert [(leak.function, leak.key) for leak in program.leaks()] == [(name, found)]
+
+
+@pytest.mark.usefixtures("use")
+def test_a_pointer_that_was_imported_from_a_pool_is_a_leak_without_a_size(
+    program: SimulatedProgram, call: CallFunction
+) -> None:
+    exporter = SimDriver(program.shared.machine)
+    with exporter:
+        exporter.init()
+        exporter.ctx_push_current(exporter.device_primary_ctx_retain(0))
+        pool = exporter.mem_pool_create(PoolProperties(gpu(0), HandleType.FD))
+        fd = exporter.mem_pool_export_to_shareable_handle(pool, HandleType.FD)
+        secret = exporter.mem_pool_export_pointer(exporter.mem_alloc_from_pool_async(PAGE, pool, 0))
+        assert isinstance(fd, int)
+        imported = made(call, "cuMemPoolImportFromShareableHandle", fd, 1, 0)
+        os.close(fd)
+        grant = ctypes.create_string_buffer(struct.pack("=iii", 1, 0, 3), 12)
+        assert call("cuMemPoolSetAccess", imported, grant, 1) == "CUDA_SUCCESS"
+        address = made(call, "cuMemPoolImportPointer", imported, ctypes.create_string_buffer(secret, 64))
+        found = {leak.function: str(leak) for leak in program.leaks()}
+        assert found["cuMemPoolImportPointer"] == f"{address:#x} of cuMemPoolImportPointer"
