@@ -111,7 +111,6 @@ _ELSEWHERE: Mapping[str, Sequence[str]] = {
     "offload": ("backup", "swap", "save", "sleep"),
     "via": ("type", "handle", "handle_type"),
     "from": ("source", "import"),
-    "compressible": ("compression", "compressed"),
     "accessed_by": ("access", "peers"),
 }
 """Keys, each with words that CUDA, libraries and other tools have for it."""

@@ -319,7 +319,7 @@ class SimulatedProgram:
 
     def _drop_ended(self) -> None:
         """Remove what has ended with its context from the ledger."""
-        for account in ("allocations", "pinned", "registered", "opened"):
+        for account in _OF_CONTEXTS:
             for address in [each for each in self.ledger.accounts[account] if not self.sim.allocations.find(each)]:
                 del self.ledger.accounts[account][address]
         for account, get in (("events", self.sim.events.records), ("streams", self.sim.streams.get)):
@@ -389,6 +389,10 @@ _OPENS = {
 }
 _CHANGING = frozenset({*CALLS, *_OPENS, *_CHANGES_MAPPED})
 """Calls after which something else is noted, too: one at a time."""
+_OF_CONTEXTS = tuple(
+    CALLS[method].account for method in ("mem_alloc", "mem_host_alloc", "mem_host_register", "ipc_open_mem_handle")
+)
+"""Accounts of memory that ends with the context in which it was allocated, registered or opened."""
 _SIZED = {entry.account for entry in CALLS.values() if isinstance(entry, Opens) and entry.size}
 _UNSIZED = {call_name(method) for method, entry in _OPENS.items() if entry.account in _SIZED and not entry.size}
 """Functions of which the account has references, although it has the sizes of others."""
