@@ -55,6 +55,17 @@ def blocks(*pages: Path) -> list[Block]:
     ]
 
 
+def family(name: str) -> list[Path]:
+    """Page `docs/NAME.md` and the pages in the folder of its name."""
+    docs = ROOT / "docs"
+    return [docs / f"{name}.md", *sorted((docs / name).glob("*.md"))]
+
+
+def text_of(name: str) -> str:
+    """Text of a page and of those in the folder of its name."""
+    return "\n".join(page.read_text(encoding="utf-8") for page in family(name))
+
+
 def of(language: str) -> list[Block]:
     """Blocks of a language."""
     return [block for block in blocks() if block.language == language]
