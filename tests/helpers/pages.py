@@ -14,7 +14,7 @@ from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MADE = [ROOT / "docs" / "rules.md", ROOT / "docs" / "gallery.md"]
+MADE = [ROOT / "docs" / "rules.md", *(ROOT / "docs" / "rules").glob("*.md"), ROOT / "docs" / "gallery.md"]
 """Pages that `make docs` writes, from texts that have tests of their own."""
 _BLOCK = re.compile(r"^```(\S+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r'title="([^"]+)"')
