@@ -173,6 +173,12 @@ def test_facts_are_all_entries_of_the_page() -> None:
     assert all(each.topic and each.text for each in facts().values())
 
 
+def test_every_fact_names_a_call() -> None:
+    """So that the index by call and `memtopo explain cuMemMap` have it."""
+    page = (ROOT / "docs" / "driver-facts.md").read_text()
+    assert {*facts()} == {number for numbers in make_fact_index.calls(page).values() for number in numbers}
+
+
 def test_index_of_facts_by_topic_has_all_of_them() -> None:
     page = (ROOT / "docs" / "driver-facts.md").read_text()
     by_topic = page[page.index("## By topic") : page.index("## By call")]
