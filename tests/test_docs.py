@@ -13,6 +13,7 @@ import pytest
 import typer
 import yaml
 
+from docs import make_fields
 from memtopo import machine
 from memtopo.cli import app
 from memtopo.diagnostics.model import has_errors
@@ -100,6 +101,13 @@ def test_commands_in_the_docs_have_options_that_exist(page: Path) -> None:
 def _complete(words: list[str]) -> bool:
     """Return whether a command has values in place of placeholders, which stand for several words."""
     return not any(SYNOPSES.search(word) for word in words)
+
+
+def test_tables_of_fields_are_current() -> None:
+    """`make docs` writes them."""
+    assert [
+        page for page in pages.family("spec") if make_fields.with_tables(page.read_text()) != page.read_text()
+    ] == []
 
 
 def test_pages_are_at_most_20_kb_long_but_for_references() -> None:
