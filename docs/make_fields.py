@@ -11,6 +11,11 @@ from memtopo.spec import ProcessKeys
 
 PAGES = Path(__file__).parent / "spec"
 _TABLE = re.compile(r"(<!-- fields of (\w+) -->\n).*?(?=<!-- end of fields -->)", re.DOTALL)
+_CODE = re.compile(
+    r"\{[^}]+\}|[\w-]*/[\w/]+|0x…|\bcu[A-Z]\w+|\w+ else \w+|\w+\.[0-9]+(:[0-9]+)?|host:0|[0-9]+%"
+    r"|\b(fd|fabric|ipc|dmabuf|opaque_fd|timeline_fd|fill|gpus)\b"
+)
+"""What is shown as code in a description: values, addresses, paths and calls."""
 
 
 def main() -> None:
@@ -34,7 +39,8 @@ def _subclasses(of: type[Entry]) -> Iterator[type[Entry]]:
 def _table(entry: type[Entry]) -> Iterator[str]:
     yield from ("| field | | meaning |", "|---|---|---|")
     for name, field in entry.model_fields.items():
-        yield f"| `{field.alias or name}` | {'required' * field.is_required()} | {field.description} |"
+        meaning = _CODE.sub(r"`\g<0>`", field.description or "")
+        yield f"| `{field.alias or name}` | {'required' * field.is_required()} | {meaning} |"
 
 
 if __name__ == "__main__":
