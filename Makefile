@@ -29,8 +29,9 @@ demo: $(INSTALLED)  ## lay out the quickstart on a simulated machine
 	$(BIN)/memtopo apply specs/quickstart.yaml --machine h200x2
 
 docs: $(READY)  ## write those pages of docs/ that are made from the program's own texts
-	$(BIN)/memtopo explain --all --markdown > docs/rules.md
 	$(BIN)/memtopo schema spec > docs/spec.schema.json
+	$(BIN)/python docs/make_rules.py
+	$(BIN)/python docs/make_fields.py
 	$(BIN)/python docs/make_gallery.py
 	$(BIN)/python docs/make_fact_index.py
 	$(BIN)/python -m docs.make_simulated_calls

@@ -43,10 +43,13 @@ class ProcessKeys(Entry):
     """Keys of a process besides its sections."""
 
     count: ProcessCount | None = Field(
-        default=None, description="Number of instances: reader becomes reader.0, reader.1 and so on."
+        default=None,
+        description="Number of instances, a number or a parameter: reader becomes reader.0, reader.1 and so on.",
     )
     visible: Gpus = Field(
-        default=[], description="The GPUs that are visible to the process; by default all that are visible to memtopo."
+        default=[],
+        description="The GPUs that are visible to the process, in this order; by default all that are visible to "
+        "memtopo.",
     )
     held: Boolean = Field(
         default=False,

@@ -12,8 +12,9 @@ import pytest
 from bench import validation
 from bench.__main__ import BENCHMARKS
 from tests.helpers.command_line import ROOT, environment, run_memtopo
+from tests.helpers.pages import text_of
 
-PAGE = (ROOT / "docs" / "performance.md").read_text()
+PAGE = text_of("performance")
 
 
 def test_benchmark_specs_of_1_kb_are_valid_for_both_programs(tmp_path: Path) -> None:

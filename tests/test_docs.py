@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 import typer
 import yaml
 
+from docs import make_fields
 from memtopo import machine
 from memtopo.cli import app
 from memtopo.diagnostics.model import has_errors
 from memtopo.language import read_file
+from memtopo.output import schemas
 from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.graph import mermaid
@@ -26,6 +29,13 @@ from tests.helpers.specs import ROOT, document
 
 WITH_COMMANDS = [page for page in pages.PAGES if any(block.language == "console" for block in pages.blocks(page))]
 SYNOPSES = re.compile(r"[A-Z]{3,}|…|\.\.\.|\|")
+LONGEST = 20_000
+LONGER = {
+    "driver-facts.md": "read by number; a wheel has it as one file for `memtopo explain fact-15`",
+    "gallery.md": "generated: a picture of each spec, with its description as text",
+    "simulated-calls.md": "generated: a row for each function of the driver",
+}
+"""Pages of more than `LONGEST` bytes, with the reason."""
 OTHER_YAML = {"github", "gitlab", "pre-commit", "kubernetes", "prometheus"}
 """Words of blocks in YAML that are no specs. tests/ci has tests of the first three."""
 
@@ -93,6 +103,36 @@ def _complete(words: list[str]) -> bool:
     return not any(SYNOPSES.search(word) for word in words)
 
 
+def test_tables_of_fields_are_current() -> None:
+    """`make docs` writes them."""
+    assert [
+        page for page in pages.family("spec") if make_fields.with_tables(page.read_text()) != page.read_text()
+    ] == []
+
+
+def test_pages_are_at_most_20_kb_long_but_for_references() -> None:
+    sizes = {page.name: page.stat().st_size for page in pages.PAGES}
+    assert {name for name, size in sizes.items() if size > LONGEST} == {*LONGER}
+
+
+def test_the_map_of_pages_is_one_screen() -> None:
+    assert (ROOT / "docs" / "index.md").read_text().count("\n") <= 60
+
+
+def test_the_cheat_sheet_is_one_page_and_names_every_section_and_field() -> None:
+    text = (ROOT / "docs" / "cheat-sheet.md").read_text()
+    assert len(text.encode()) <= 8 << 10
+    assert [key for key in _keys(schemas.schema("spec")) if not re.search(rf"\b{key}\b", text)] == []
+
+
+def _keys(node: Any) -> Iterator[str]:
+    """Keys of the objects of a JSON Schema."""
+    inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    yield from node.get("properties", ()) if isinstance(node, dict) else ()
+    for each in inner:
+        yield from _keys(each)
+
+
 def test_flowcharts_in_the_docs_are_current() -> None:
     (block,) = pages.of("mermaid")
     facts = machine.load("h200x2")
@@ -121,7 +161,7 @@ def test_words_that_the_glossary_leaves_out_are_left_out() -> None:
     words = [word for row in rows for word in row.split(", ")]
     assert len(words) > 10
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, words))})s?\b", re.IGNORECASE)
-    kept = {glossary, ROOT / "docs" / "driver-facts.md", ROOT / "docs" / "hardware.md"}
+    kept = {glossary, ROOT / "docs" / "driver-facts.md", *pages.family("hardware")}
     found = [
         (page.name, each[0]) for page in pages.PAGES if page not in kept for each in pattern.finditer(_prose(page))
     ]

@@ -1,4 +1,4 @@
-"""Explanations of codes, and driver facts: as text for a terminal, and as the Markdown page of all rules."""
+"""Explanations of codes, and driver facts: as text for a terminal, and as Markdown."""
 
 from __future__ import annotations
 
@@ -17,16 +17,6 @@ _INDENT = 9
 _FACT = re.compile(r"\bfact ([0-9]+)")
 _ITEM = re.compile(r"\n(?=- |\|)")
 _MARKUP = re.compile(r"\*\*|\[([^]]+)\]\([^)]*\)")
-_INTRODUCTION = """\
-# Rules
-
-Every diagnostic has a code, which never gets a second meaning. `memtopo explain MT301` shows one of these in the
-terminal; this page is made from the same texts by `make docs`.
-
-The examples leave out the head of a spec, `memtopo: 1` and a name, where it is not the point. They are right or wrong
-on a machine with two GPUs of 80 GiB and a granularity of 2 MiB, which are peers unless stated otherwise. Facts are
-what NVIDIA's driver was [measured to do](driver-facts.md).
-"""
 
 
 def code_list() -> list[dict[str, str]]:
@@ -82,8 +72,8 @@ def markdown(found: Iterable[Explanation | Fact]) -> list[str]:
 
 
 def page(found: Iterable[Explanation]) -> list[str]:
-    """The Markdown page of all rules, grouped."""
-    lines = _INTRODUCTION.splitlines()
+    """Explanations of all codes as one Markdown document, grouped."""
+    lines = ["# Diagnostics"]
     everything = list(found)
     for prefix, heading in GROUPS.items():
         lines += ["", f"## {heading}", ""]

@@ -255,7 +255,7 @@ class ChangeableLayout(ExportProvider, Protocol):
         ...
 
     def change(self, source: str, generation: int | None) -> LayoutChange:
-        """Plan a change to the spec in a source, which is the JSON text of `source` in docs/protocol.md.
+        """Plan a change to the spec in a source, which is the JSON text of `source` in docs/protocol/requests.md.
 
         Raises `MemtopoError` for an invalid spec, one of another layout, and a `generation` that is not the current
         one.

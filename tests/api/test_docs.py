@@ -12,10 +12,10 @@ import pytest
 import memtopo
 from tests.api.child_process import Process
 from tests.helpers.command_line import ROOT, environment, run_memtopo
-from tests.helpers.pages import Block, blocks, of
+from tests.helpers.pages import Block, blocks, family, of, text_of
 from tests.helpers.python_process import run_python
 
-PAGE = (ROOT / "docs" / "api.md").read_text()
+PAGE = text_of("api")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
@@ -44,7 +44,7 @@ CACHE = next(block.text for block in blocks(ROOT / "docs" / "changing.md") if bl
 FRAGMENTS = [
     block
     for block in of("python")
-    if block.page.name != "api.md" and not block.title and "gpu" not in block.info.split()  # run on a GPU alone
+    if block.page not in family("api") and not block.title and "gpu" not in block.info.split()  # run on a GPU alone
 ]
 GIVEN = """
 import functools
@@ -61,7 +61,7 @@ pause_or_resume = generate = lambda given: None
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_every_program_on_the_page_runs_without_a_warning(
+def test_every_program_on_the_pages_runs_without_a_warning(
     number: int, start: Callable[..., Process], runtime: Path, tmp_path: Path
 ) -> None:
     """Beside a holder of specs/hold.yaml, or of weights that a writer commits."""
@@ -97,5 +97,5 @@ def test_fragments_of_the_pages_run_on_a_simulated_machine(
     assert (done.returncode, done.stderr) == (0, ""), block.where
 
 
-def test_the_page_names_every_public_name() -> None:
+def test_the_pages_name_every_public_name() -> None:
     assert [name for name in memtopo.__all__ if not name.startswith("_") and name not in PAGE] == []

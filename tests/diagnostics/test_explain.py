@@ -6,13 +6,14 @@ import re
 
 import pytest
 
-from docs import make_fact_index
+from docs import make_fact_index, make_rules
 from memtopo.diagnostics import CODES
 from memtopo.diagnostics.explanations import Example, Explanation, explanation, facts
 from memtopo.output import explain as rendering
 from memtopo.rules.validation import diagnose_change
 from tests.helpers.command_line import run_memtopo
 from tests.helpers.machines import noted
+from tests.helpers.pages import anchors, family
 from tests.helpers.specs import ROOT, codes, geometry_of
 
 EXPLANATIONS = {code: explanation(code) for code in CODES}
@@ -70,18 +71,19 @@ def test_cited_facts_are_recorded_once() -> None:
     assert cited <= set(recorded)
 
 
-def test_the_page_is_current() -> None:
-    """docs/rules.md is the output of `memtopo explain --all --markdown`; `make docs` writes it."""
-    written = (ROOT / "docs" / "rules.md").read_text()
-    assert written.splitlines() == rendering.page(EXPLANATIONS.values())
+def test_the_pages_of_diagnostics_are_current() -> None:
+    """`make docs` writes docs/rules.md and docs/rules/; there are no other pages."""
+    made = make_rules.files()
+    assert {str(page.relative_to(ROOT)) for page in family("rules")} == set(made)
+    assert [name for name, text in made.items() if (ROOT / name).read_text() != text] == []
 
 
-def test_links_of_the_page_have_targets() -> None:
-    page = (ROOT / "docs" / "driver-facts.md").read_text()
-    for target in re.findall(r"\]\(([^)]+)\)", (ROOT / "docs" / "rules.md").read_text()):
-        file, _, place = target.partition("#")
-        assert file == "driver-facts.md"
-        assert not place or f'<a id="{place}"></a>' in page
+def test_every_code_has_a_row_in_the_index_and_a_section_on_the_page_of_its_hundred() -> None:
+    index = (ROOT / "docs" / "rules.md").read_text()
+    for code, each in EXPLANATIONS.items():
+        page = ROOT / "docs" / "rules" / f"{code[:3]}xx.md"
+        assert f'<a id="{code}"></a>[{code}](rules/{page.name}#{code}) | {each.severity} | {each.title} |' in index
+        assert code in anchors(page)
 
 
 def test_explain_shows_rule_fact_and_examples_of_codes() -> None:
@@ -127,11 +129,10 @@ def test_explain_json_is_one_document_with_the_codes(arguments: tuple[str, ...])
     assert all(("rule" in each) == bool(arguments) for each in read)
 
 
-def test_explain_markdown_of_codes_is_their_sections_of_the_page() -> None:
-    """With --all it is the page."""
-    page = run_memtopo("explain", "--all", "--markdown").out
-    assert page == (ROOT / "docs" / "rules.md").read_text()
-    assert run_memtopo("explain", "mt301", "--markdown").out.strip() in page
+def test_explain_markdown_of_codes_is_their_sections_of_the_document_of_all() -> None:
+    document = run_memtopo("explain", "--all", "--markdown").out
+    assert document.splitlines() == rendering.page(EXPLANATIONS.values())
+    assert run_memtopo("explain", "mt301", "--markdown").out.strip() in document
 
 
 def test_markdown_takes_precedence_over_the_json_variable() -> None:
@@ -170,6 +171,12 @@ def test_facts_are_all_entries_of_the_page() -> None:
     page = (ROOT / "docs" / "driver-facts.md").read_text()
     assert [*facts()] == [*range(1, page.count('<a id="fact-') + 1)]
     assert all(each.topic and each.text for each in facts().values())
+
+
+def test_every_fact_names_a_call() -> None:
+    """So that the index by call and `memtopo explain cuMemMap` have it."""
+    page = (ROOT / "docs" / "driver-facts.md").read_text()
+    assert {*facts()} == {number for numbers in make_fact_index.calls(page).values() for number in numbers}
 
 
 def test_index_of_facts_by_topic_has_all_of_them() -> None:

@@ -14,7 +14,7 @@ from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MADE = [ROOT / "docs" / "rules.md", ROOT / "docs" / "gallery.md"]
+MADE = [ROOT / "docs" / "rules.md", *(ROOT / "docs" / "rules").glob("*.md"), ROOT / "docs" / "gallery.md"]
 """Pages that `make docs` writes, from texts that have tests of their own."""
 _BLOCK = re.compile(r"^```(\S+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r'title="([^"]+)"')
@@ -53,6 +53,17 @@ def blocks(*pages: Path) -> list[Block]:
         for text in [page.read_text(encoding="utf-8")]
         for match in _BLOCK.finditer(text)
     ]
+
+
+def family(name: str) -> list[Path]:
+    """Page `docs/NAME.md` and the pages in the folder of its name."""
+    docs = ROOT / "docs"
+    return [docs / f"{name}.md", *sorted((docs / name).glob("*.md"))]
+
+
+def text_of(name: str) -> str:
+    """Text of a page and of those in the folder of its name."""
+    return "\n".join(page.read_text(encoding="utf-8") for page in family(name))
 
 
 def of(language: str) -> list[Block]:

@@ -1,4 +1,4 @@
-"""docs/protocol.md is what happens: its requests are answered as it says."""
+"""docs/protocol.md and docs/protocol/requests.md are what happens: their requests are answered as they say."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from memtopo.sharing import wire
 from memtopo.sharing.messages import REQUESTS
 from tests.helpers.command_line import ROOT
 from tests.helpers.holders import Holder, asked, heard, raw
+from tests.helpers.pages import text_of
 
-PAGE = (ROOT / "docs" / "protocol.md").read_text()
-SECTION = re.compile(r"^### (\w+)\n\n```json\n(.*?)^```\n\n```json\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+PAGE = text_of("protocol")
+SECTION = re.compile(r"^## (\w+)\n\n```json\n(.*?)^```\n\n```json\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 PAIRS = {name: (json.loads(request), json.loads(answer)) for name, request, answer in SECTION.findall(PAGE)}
 
 REVISIONS = [ROOT / "memtopo" / name for name in ("run/holder.py", "session/composition.py")]

@@ -60,10 +60,12 @@ class Chunk(Entry):
     """Physical memory on a GPU or the host; with `count`, equal chunks distributed round-robin over the locations."""
 
     location: Devices = Field(
-        description="Location of the memory: a device name, or several, over which chunks are distributed round-robin."
+        description="Location of the memory: a device, a set such as gpus, or several devices, over which chunks are "
+        "distributed round-robin."
     )
     size: SizeOrShare = Field(
-        description="Bytes of each chunk: 2MiB, or 1 granule; or 90% of the memory that all other entries leave."
+        description="Bytes of each chunk, a multiple of the granularity of its properties: 2MiB, or 1 granule; or 90% "
+        "of the memory that all other entries leave."
     )
     count: Counts | None = Field(
         default=None,

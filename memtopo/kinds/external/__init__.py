@@ -70,7 +70,11 @@ class External(Entry):
     )
     device: DeviceName = Field(description="GPU of the memory, identified by its UUID.")
     size: PositiveBytes = Field(description="Bytes of the whole object, as allocated.")
-    dedicated: Boolean = Field(default=False, description="If true, it was allocated for a single image or buffer.")
+    dedicated: Boolean = Field(
+        default=False,
+        description="If true, it was allocated for a single image or buffer, as its producer declares; its parts "
+        "begin at offset 0.",
+    )
     buffers: dict[OwnName, ExternalPart] = Field(
         default={}, description="Parts with their own addresses: y: {offset: 0, size: 4MiB} becomes frame.y."
     )

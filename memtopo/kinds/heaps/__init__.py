@@ -32,7 +32,9 @@ class Heap(Entry):
     """Addresses in which a program allocates memory of any multiple of the granule."""
 
     location: DeviceName = Field(description="Location of the memory: a GPU, or a NUMA node of the host.")
-    size: PositiveAmount = Field(description="Bytes of addresses to reserve: 64GiB, or 4096 granules.")
+    size: PositiveAmount = Field(
+        description="Bytes of addresses to reserve, which take no memory: 64GiB, or 4096 granules."
+    )
     limit: HeapLimit | None = Field(
         default=None,
         description="Largest number of bytes that may be allocated: 40GiB; or 90% of the memory that all other entries "

@@ -60,19 +60,33 @@ class Import(Entry):
     source: SourceText = Field(
         alias="from", description="server.weights of a process, weights-server/w of a held layout, /path/to/socket/w."
     )
-    via: Transport | None = Field(default=None, description="fd, fabric or ipc; by default that of the export, or fd.")
-    location: Devices | None = Field(default=None, description="Location of the memory, as for a chunk.")
-    size: PositiveAmount | None = Field(default=None, description="Bytes of each chunk, buffer or allocation.")
+    via: Transport | None = Field(
+        default=None,
+        description="Transport from a source outside of the spec: fd, fabric or ipc; by default fd, and ipc for an "
+        "event.",
+    )
+    location: Devices | None = Field(
+        default=None, description="Location of memory from outside of the spec: a device, or several, as for a chunk."
+    )
+    size: PositiveAmount | None = Field(
+        default=None, description="Bytes of each chunk, buffer or allocation from outside of the spec."
+    )
     count: Counts | None = Field(
         default=None,
-        description="Number of handles of a counted export; or {max: 64} elastic chunks, which the holder lends.",
+        description="Number of handles of a counted export from outside of the spec; or {max: 64} elastic chunks, "
+        "which the holder lends.",
     )
-    device: DeviceName | None = Field(default=None, description="GPU of an event.")
-    pool: Devices | None = Field(default=None, description="Location of the pool of an allocation.")
+    device: DeviceName | None = Field(default=None, description="GPU of an event from outside of the spec.")
+    pool: Devices | None = Field(
+        default=None, description="Location of the pool of an allocation from outside of the spec."
+    )
     accessed_by: Devices | None = Field(
-        default=None, description="GPUs with access to an allocation, besides that of its pool."
+        default=None,
+        description="GPUs with access to the pool of an allocation in this process, besides that of the pool.",
     )
-    parts: Parts | None = Field(default=None, description="Named parts of each chunk, as its holder declares them.")
+    parts: Parts | None = Field(
+        default=None, description="Named parts of each chunk from outside of the spec, as its holder declares them."
+    )
     order: Order | None = Field(
         default=None,
         description="own-first: those of the same number, then of the next ones, around; own-node: those on the same "

@@ -34,18 +34,19 @@ _ADVICE = "advice, prefetching and oversubscription require concurrent access by
 class Managed(Entry):
     """Memory of `cuMemAllocManaged`, which migrates between GPUs and the host, with advice."""
 
-    size: PositiveBytes = Field(description="Bytes of the allocation.")
+    size: PositiveBytes = Field(description="Bytes of the allocation, which is rounded up to whole pages of 4KiB.")
     attach: Attachment = Field(
         default="global",
-        description="Users: every GPU and the host (global), initially the host only (host), or one stream (single).",
+        description="Users: every GPU and the host (global, the default), the host first (host), or one stream, and "
+        "the host while the stream is idle (single).",
     )
-    prefer: DeviceName | None = Field(default=None, description="Preferred location.")
+    prefer: DeviceName | None = Field(default=None, description="Preferred location: a GPU, host, or host:0.")
     accessed_by: Devices = Field(
         default=[], description="GPUs, or host, that access it at its location without migration."
     )
     read_mostly: Boolean = Field(default=False, description="If true, each reader gets its own copy.")
     prefetch: DeviceName | None = Field(
-        default=None, description="Device that the memory migrates to when the layout is built."
+        default=None, description="Device that the memory migrates to when the layout is built: a GPU, host, or host:0."
     )
     oversubscribe: Boolean = Field(
         default=False, description="If true, it may exceed the free memory of its GPUs; the rest is on the host."

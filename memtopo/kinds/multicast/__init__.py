@@ -31,7 +31,10 @@ class MulticastObject(Entry):
     """A multicast object of a team of GPUs, each of which has as much memory bound to it."""
 
     devices: Devices = Field(description="GPUs of the team: each binds memory, under 'bind'.")
-    size: PositiveAmount = Field(description="Bytes that each GPU may bind, and of the multicast address.")
+    size: PositiveAmount = Field(
+        description="Bytes that each GPU may bind, and of the multicast address; a multiple of the granularity of "
+        "chunks."
+    )
     handles: Handles = Field(default=[], description="Handle types for export to the other processes of the team.")
     round: Rounding | None = Field(default=None, description="up: round the size up to a multiple of the granularity.")
 

@@ -64,14 +64,22 @@ class Pinned(Entry):
         default=[], description="GPUs that access it; it ends with the context of the first. By default the first GPU."
     )
     write_combined: Boolean = Field(
-        default=False, description="If true, the CPU does not cache it: fast to write, and very slow to read."
+        default=False,
+        description="If true, the CPU does not cache it: fast to write by the CPU and to read by GPUs, and very slow "
+        "to read by the CPU.",
     )
     file: FilePath | None = Field(
-        default=None, description="File that another program shares: /dev/shm/ring, or /proc/PID/fd/N of a memfd."
+        default=None,
+        description="Absolute path of a file that another program shares: /dev/shm/ring, or /proc/PID/fd/N of its "
+        "memfd.",
     )
     source: ProducerText | None = Field(alias="from", default=None, description=f"Producer that sends a memfd: {FROM}")
-    offset: OffsetBytes | None = Field(default=None, description="Offset of the first object in the file.")
-    read_only: Boolean = Field(default=False, description="If true, the file is mapped for reading only.")
+    offset: OffsetBytes | None = Field(
+        default=None, description="Offset of the first object in the file, a multiple of 4KiB; by default 0."
+    )
+    read_only: Boolean = Field(
+        default=False, description="If true, the file is mapped for reading only, for the CPU and the GPUs."
+    )
 
 
 @dataclass(frozen=True, slots=True)

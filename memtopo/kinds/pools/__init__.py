@@ -57,9 +57,14 @@ class Pool(Entry):
     """A stream-ordered memory pool, or one for each of several locations; `allocations` are made from it."""
 
     location: Devices = Field(description="GPU or NUMA node of the memory; with several, there is one pool for each.")
-    handles: PoolHandles = Field(default=[], description="fd, if the allocations are exported.")
+    handles: PoolHandles = Field(
+        default=[],
+        description="fd, if the allocations are exported; a pool of the host as a whole has no handle types.",
+    )
     max_size: _MaxSize | None = Field(
-        default=None, description="Largest number of bytes that a pool may reserve; by default there is no limit."
+        default=None,
+        description="Largest number of bytes that a pool may reserve, less than 128TiB; the driver rounds it up to "
+        "whole units of 32MiB. By default there is no limit.",
     )
     release_threshold: _Threshold | None = Field(
         default=None, description="Unused bytes that a pool keeps instead of giving them back; by default none."

@@ -56,8 +56,8 @@ class Range(Entry):
     """A reserved address range. `address` is a hint; with `fixed`, another address fails the check."""
 
     size: SizeOrFill = Field(
-        description="Bytes of addresses to reserve: 96MiB, or 4 granules of its chunks; or fill, as large as what is "
-        "mapped into it."
+        description="Bytes of addresses to reserve, a multiple of the largest granularity of its chunks: 96MiB, or 4 "
+        "granules; or fill, as large as what is mapped into it."
     )
     align: PositiveAmount | None = Field(default=None, description="Alignment of the address, a power of two.")
     address: Address | None = Field(default=None, description="Requested address, 0x…; a hint unless 'fixed' is true.")
@@ -67,10 +67,13 @@ class Range(Entry):
     count: Count | None = Field(default=None, description="Number of equal ranges: kv becomes kv.0, kv.1 and so on.")
     round: Rounding | None = Field(default=None, description="up: round the size up to a multiple of the granularity.")
     same_address: Boolean = Field(
-        default=False, description="If true, all processes of a counted process reserve it at one address."
+        default=False,
+        description="If true, all processes of a counted process reserve it at one address, with an alignment of at "
+        "least 32MiB.",
     )
     elastic: Elasticity | None = Field(
-        default=None, description="true: a program maps and unmaps chunks while the layout exists."
+        default=None,
+        description="true, or {chunks: page, zero: blank}: a program maps and unmaps chunks while the layout exists.",
     )
 
 

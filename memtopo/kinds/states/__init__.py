@@ -48,8 +48,8 @@ class State(Entry):
     ] = Field(default=[], description="Ranges or chunks whose memory goes, and comes back with undefined bytes.")
     offload: dict[ChunkReference, DeviceName] = Field(
         default={},
-        description="Ranges or chunks whose memory goes, with what keeps their bytes: host, host:0, a GPU, pinned, or "
-        "the name of pinned memory.",
+        description="Ranges or chunks whose memory goes, with what keeps their bytes: host, host:0, a GPU, pinned for "
+        "memory of cuMemHostAlloc, or the name of an entry of pinned.",
     )
 
 
