@@ -404,7 +404,7 @@ def test_a_simulation_without_a_library_leaves_nothing(monkeypatch: pytest.Monke
         patched.setenv("XDG_CACHE_HOME", "/proc/nowhere")
         with pytest.raises((NoLibrary, OSError)), simulated():
             pass
-    assert threading.enumerate() == threads
+    assert {*threading.enumerate()} <= {*threads}  # one of an earlier simulation may have been about to end
     with simulated() as gpu:
         assert not gpu.calls
 
@@ -415,7 +415,7 @@ def test_a_simulation_beside_a_driver_is_refused_and_leaves_nothing(tmp_path: Pa
     with driver_file.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
         with pytest.raises(UsageError, match=r"this process has loaded .*/libcuda\.so\.1"), simulated():
             pass
-        assert threading.enumerate() == threads
+        assert {*threading.enumerate()} <= {*threads}  # one of an earlier simulation may have been about to end
 
 
 def test_a_driver_that_is_loaded_meanwhile_does_not_keep_a_simulation_from_its_end(tmp_path: Path) -> None:
