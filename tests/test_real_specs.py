@@ -76,7 +76,7 @@ def parts(plan: Plan, range_: str) -> list[tuple[int, str]]:
 SYSTEMS = systems()
 SINGLE = [system for system in SYSTEMS if not system.several_processes]
 ENSEMBLES = [system for system in SYSTEMS if system.several_processes]
-PLANNED_ONLY = ("nccl-nvls", "pytorch-symmetric-memory")
+PLANNED_ONLY = ("flashinfer", "nccl-nvls", "pytorch-symmetric-memory")
 SAMPLE = ("nccl", "nvshmem", "pytorch-symmetric-memory")
 """Specs of several processes that every run of the tests builds; the others take as long, a second each."""
 

@@ -20,7 +20,8 @@ from tests.helpers.command_line import environment, run_memtopo
 from tests.helpers.specs import ROOT
 
 NAME = f"memtopo-{__version__}"
-PINNED = re.compile(r"OWNER/memtopo(?:@|/archive/refs/tags/)v([0-9.]+[0-9])|^    rev: v(\S+)$", re.MULTILINE)
+WHEEL = re.compile(r"memtopo-([0-9.]+[0-9])-py3-none-any\.whl")
+PLACEHOLDER = re.compile(r"\bOWNER\b|github\.com/[^/\s]+/memtopo|\bmemtopo@v")
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -113,11 +114,13 @@ def test_source_distribution_has_what_the_tests_read(dist: Path) -> None:
     assert missing <= {".ci/run"}
 
 
-def test_pages_pin_the_version_of_the_checkout() -> None:
-    """The action, the hook and the archive that they name are of the tag of this version."""
-    pages = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/ci/**/.*.y*ml"), *ROOT.glob("examples/ci/.*/**/*.y*ml")]
-    found = {match[1] or match[2] for page in pages for match in PINNED.finditer(page.read_text())}
-    assert found == {__version__}
+def test_pages_install_the_wheel_of_the_checkout() -> None:
+    """They name no repository or tag, which nobody could install from."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "action.yml"]
+    pages += [page for page in ROOT.glob("examples/**/*") if page.suffix in (".md", ".yml", ".yaml")]
+    texts = [page.read_text() for page in pages]
+    assert {version for text in texts for version in WHEEL.findall(text)} == {__version__}
+    assert [match[0] for text in texts for match in PLACEHOLDER.finditer(text)] == []
 
 
 def test_changelog_has_a_section_for_the_version() -> None:

@@ -80,6 +80,23 @@ def test_page_shows_the_sample_to_copy(file: str) -> None:
     assert f"\n{(SAMPLE / file).read_text()}```\n" in PAGE
 
 
+def test_commands_of_the_github_job_write_the_log_it_uploads(
+    run_inline: InlineRunner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the summary. The installation is not run."""
+    workflow = yaml.safe_load((SAMPLE / ".github" / "workflows" / "memtopo.yml").read_text())
+    *_, validation, upload = workflow["jobs"]["validate"]["steps"]
+    monkeypatch.chdir(folder)
+    (folder / "specs").symlink_to(SAMPLE / "specs")
+    command = validation["run"].replace("$GITHUB_STEP_SUMMARY", "summary.md").split()
+    assert command[0] == "memtopo"
+    done = run_inline(*command[1:], GITHUB_ACTIONS="true", GITHUB_WORKSPACE=str(folder))
+    assert done.status == 1
+    assert [each.properties["line"] for each in forms.github(done.out)] == ["5", "11"]
+    assert len(forms.sarif((folder / upload["with"]["sarif_file"]).read_text())["results"]) == 2
+    assert forms.markdown((folder / "summary.md").read_text())
+
+
 def test_commands_of_the_gitlab_job_write_the_reports_it_collects(
     run_inline: InlineRunner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
