@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -169,13 +168,14 @@ class Attached(Live):
         Until then it returns None, and the imports over fd and fabric stay valid. Raises `Unsuitable` if the new holder
         exports something else.
         """
-        until = time.monotonic() + timeout
+        now = self._lease.system.now
+        until = now() + timeout
         try:
             return super().poll(timeout)
         except ExchangeError as error:
             if self._again is None or error.code != "gone":
                 raise
-        client = self._again(max(until - time.monotonic(), 0.0), self.exports)
+        client = self._again(max(until - now(), 0.0), self.exports)
         return self._attach_again(client) if client else None
 
     def _attach_again(self, client: Client) -> Notice:
@@ -243,7 +243,7 @@ class Attachment(LiveContext[Attached]):
     """Attachment to a held layout, for the duration of a `with`."""
 
 
-def _build(
+def build_attachment(
     where: Endpoint,
     terms: Callable[[], AttachTerms],
     device: str | int | None,
@@ -256,6 +256,7 @@ def _build(
     *,
     reattach: bool,
 ) -> Attached:
+    """Connect to a holder on some terms, and import from it. Raises as entering what `attach` returns."""
     agreed = terms()
     with ExitStack() as stack:
         client = agreed.connect(where, allow_uids)
@@ -319,7 +320,9 @@ def attach(
     _require_role(role)
     terms = partial(AttachTerms.within, _seconds(wait), _named(exports), role, expect)
     where, sizes = _endpoint(layout, socket), {name: _bytes(size) for name, size in (reserve or {}).items()}
-    build = partial(_build, where, terms, device, access, machine, allow_uids, on_change, sizes, reattach=reattach)
+    build = partial(
+        build_attachment, where, terms, device, access, machine, allow_uids, on_change, sizes, reattach=reattach
+    )
     return Attachment(build)
 
 

@@ -31,6 +31,7 @@ from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, Supervisio
 from memtopo.sharing.holder.state import ProgressNotices
 from memtopo.sharing.offers import ChangeFailed, Offer
 from memtopo.sharing.status import HeapUse, Importer, LocationMemory
+from memtopo.sharing.system import SYSTEM, System
 
 _ENDED = -1
 """Reason to stop holding that is no signal."""
@@ -60,6 +61,7 @@ class Holder:
     """Hooks for the work on the layout, whose clients get notices of it."""
     released: Callable[[], bool] = lambda: False
     """Returns true once another node of the layout is released, which ends the hold."""
+    system: System = SYSTEM
 
     def hold(self, conductor: Conductor) -> HoldResult:
         """Serve the exports of a layout, until one of its processes ends."""
@@ -91,6 +93,7 @@ class Holder:
                     progress=self.progress,
                     reports_end=True,
                 ),
+                system=self.system,
             )
         node = supervision.nodes.own if supervision.nodes else ""
         return HoldResult([*_notes(held, self.stopped_by, node), *follower.notes], self.claim.kept_open)

@@ -56,12 +56,17 @@ class Changes:
     """
 
     def __init__(
-        self, responder: Responder, clients: Clients, take_down: Callable[[], None], progress: ProgressNotices
+        self,
+        responder: Responder,
+        clients: Clients,
+        take_down: Callable[[], None],
+        progress: ProgressNotices,
+        clock: RunningClock,
     ) -> None:
         self._responder, self._clients, self._take_down = responder, clients, take_down
         self._progress = progress
         self._awaited: ChangeRequest | None = None
-        self._clock = RunningClock()
+        self._clock = clock
         self._until = 0.0
 
     def begin(self, request: ChangeRequest) -> bool:

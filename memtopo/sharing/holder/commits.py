@@ -127,10 +127,11 @@ class Commits:
         clients: Clients,
         renew: Callable[[frozenset[str]], None],
         notify: Callable[[Collection[str]], None],
+        clock: RunningClock,
     ) -> None:
         self._responder, self._clients, self._renew, self._notify = responder, clients, renew, notify
         self._contents = responder.contents
-        self._clock = RunningClock()
+        self._clock = clock
         self._waiting: list[_Waiting] = []
 
     def begin(self, connection: ClientConnection, request: WaitRequest) -> None:
