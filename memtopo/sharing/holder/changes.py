@@ -88,6 +88,7 @@ class Changes:
         coming = request.answer.get("state", self._responder.layout_state)
         for each in pinning:
             names = [taken.export for taken in each.taken(request.touched)]
+            each.asked.update(names)
             self._notify(each, {"notice": "changing", "deadline": request.wait, "state": coming}, names)
         return False
 
@@ -131,6 +132,14 @@ class Changes:
         for each in tuple(self._clients.all()):
             if names := [name for name in each.let_go_of if name in exports]:
                 self._notify(each, message, names)
+
+    def notify_late(self, connection: ClientConnection, exports: Collection[str]) -> None:
+        """Notify a client that has let go of exports for a change which is over: their memory is as it was before."""
+        awaited = self._awaited.touched if self._awaited else frozenset()
+        late = connection.asked.intersection(exports, connection.let_go_of) - awaited
+        connection.asked.difference_update(exports)
+        if late:
+            self._notify(connection, {"notice": "changed", "state": self._responder.layout_state}, sorted(late))
 
     def refuse(self, error: ExchangeError) -> None:
         """Refuse the awaited change, if there is one."""
@@ -238,6 +247,7 @@ class Changes:
             held = [taken.export for taken in each.taken(request.touched | exports)]
             if held or each.let_go_of:
                 names = dict.fromkeys([*each.let_go_of, *(name for name in held if name in exports)])
+                each.asked.difference_update(names)
                 self._notify(each, message, list(names))
 
     def _notify(self, connection: ClientConnection, message: Mapping[str, Any], names: Collection[str]) -> None:

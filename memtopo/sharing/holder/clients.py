@@ -80,6 +80,8 @@ class ClientConnection:
         self.served = False
         self.let_go_of: dict[str, None] = {}
         """Exports whose handles the client has received and closed again, or requested too early, in order."""
+        self.asked: set[str] = set()
+        """Exports that the client was asked to let go of, until it is notified of them again."""
         self._stuck_since: float | None = None
         self._taken: dict[str, _Received] = {}
         self._source: list[str] = []
