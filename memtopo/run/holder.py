@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 from memtopo.common.errors import Stopped
@@ -19,7 +19,7 @@ from memtopo.native.tables import tables_of
 from memtopo.planner import Plan
 from memtopo.plans.report import Check, Checks
 from memtopo.plans.transition import Transition
-from memtopo.run.conductor import Conductor
+from memtopo.run.conductor import Aborted, Conductor
 from memtopo.run.imports import Follower
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans, kept, provided, transitions_between
 from memtopo.run.transition import RollbackFailed
@@ -220,7 +220,10 @@ class HeldLayout:
         self._require_changeable(generation)
         revision = self._revise(source, before)
         _require_same_view(before.geometry, revision.request.geometry)
-        after = conductor.plan(Goal(WHOLE, revision.request.check, request=revision.request, source=source))
+        try:
+            after = conductor.plan(Goal(WHOLE, revision.request.check, request=revision.request, source=source))
+        except StepFailed as failed:
+            raise ExchangeError("failed", f"{failed}; the layout is {self.state}, as before") from failed
         undone = _undone(transitions_between(conductor.plans.of(conductor.variant), after.of(WHOLE)))
         touched = conductor.plans.touched(undone, after)
 
@@ -266,6 +269,10 @@ class HeldLayoutChange:
     act: Callable[[Collection[str], Check], Checks]
     after_failure: str = ""
 
+    def give_up(self) -> None:
+        with suppress(StepFailed, Aborted):  # which the next command finds
+            self.held.conductor.release_contexts()
+
     def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
         try:
             with self.held.conductor.announced("change"):
@@ -274,7 +281,7 @@ class HeldLayoutChange:
             raise ChangeFailed(f"{failed}; the layout is taken down", broken=True) from failed
         except (StepFailed, Stopped) as failed:
             after = self.after_failure or f"the layout is {self.held.state}, as before"
-            raise ChangeFailed(f"{failed or 'interrupted'}; {after}", broken=False) from failed
+            raise ChangeFailed(f"{str(failed) or 'interrupted'}; {after}", broken=False) from failed
 
 
 def _undone(steps: Mapping[str, Transition]) -> dict[str, set[Hashable]]:

@@ -178,10 +178,10 @@ class ProcessRun:
             growth = own.growth_beside(gone) if gone else own.growth
         else:
             growth = Transition.together(steps, in_use).growth
-        self.execution.resume()  # free memory is queried in contexts
         try:
+            self.execution.resume()  # free memory is queried in contexts
             require_room(self.execution, own, growth, request.machine_facts)
-        except DoesNotFit:
+        except (DoesNotFit, StepFailed):
             self.suspend(self.request)
             raise
 
@@ -290,10 +290,12 @@ class ProcessRun:
         findings = FindingTally()
         with self._rechecking:  # a check of a mapping keeps its handle in the layout meanwhile
             self.execution.progress.extend(len(self.execution.plan.steps))
-            findings.add(self.execution.check())
-            if kept:
-                findings.merge_findings(kept.compared_after(findings), ASPECT)
-            self.suspend(self.request)
+            try:
+                findings.add(self.execution.check())
+                if kept:
+                    findings.merge_findings(kept.compared_after(findings), ASPECT)
+            finally:
+                self.suspend(self.request)
         return findings
 
     @property

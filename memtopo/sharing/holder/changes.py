@@ -99,6 +99,7 @@ class Changes:
             return
         if request.connection and not self._clients.waits(request.connection):
             self._awaited = None
+            request.planned.give_up()
             self._notify_changed(request)
         elif not self._pinning(request) or self._clock.time() >= self._until:
             self._awaited = None
@@ -145,6 +146,7 @@ class Changes:
         """Refuse the awaited change, if there is one."""
         if request := self._awaited:
             self._awaited = None
+            request.planned.give_up()
             self._refuse(request, error)
 
     def require_none(self) -> None:
@@ -185,6 +187,7 @@ class Changes:
         """
         pinning = self._pinning(request)
         if pinning and not request.force:
+            request.planned.give_up()
             if notified:
                 self._notify_changed(request)
             raise pinned(pinning, request)
