@@ -151,16 +151,20 @@ class Attached(Live):
         """Commit the exports that this process leased as their writer, once the work of its GPUs has ended.
 
         All of them or none; readers that wait get them then. This process remains attached, and must not write them any
-        more: no driver call takes its access away. Raises `Unsuitable` for a reader, and `ExchangeError` with the code
-        `stale` if the memory was replaced since it was imported.
+        more: no driver call takes its access away. Raises `Unsuitable` for a reader, and while an export is `absent`;
+        `ExchangeError` with the code `stale` if the memory was replaced since it was imported.
         """
         self._require_open()
         client = self._lease.client
         if self._importer.role != "writer" or client is None:
             raise Unsuitable(f"this process does not write layout {self.name!r}", hint="attach with role='writer'")
+        names = [name for name, offer in self.exports.items() if offer.commit]
+        if gone := [name for name in names if name in self.absent]:
+            message = f"export {gone[0]!r} has no memory in this process, and nothing that was written of it is left"
+            raise Unsuitable(message, hint="poll() until it is back, and write it anew")
         with deferred():  # an answer that is not read would end the connection, which is the lease
             self._session.synchronize()
-            client.commit([name for name, offer in self.exports.items() if offer.commit])
+            client.commit(names)
 
     def poll(self, timeout: float = 0.0) -> Notice | None:
         """As `Live.poll`; an attachment that is to attach again does so once its layout is held again.
