@@ -1,0 +1,32 @@
+"""Holders, engines and operators under a seeded scheduler, with faults: what was promised holds in every story"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.story.story import apart, tell
+
+_SEEDS = 12
+_BLOCK = 25
+
+
+def _hold(first: int, stories: int) -> None:
+    for seed in range(first, first + stories):
+        told = apart(lambda seed=seed: tell(seed))  # type: ignore[misc]
+        assert not told.failure, f"python -m tests.story --seed {seed} --stories 1\n{told.failure}"
+
+
+@pytest.mark.parametrize("seed", range(_SEEDS))
+def test_promises_hold_in_a_story(seed: int) -> None:
+    _hold(seed, 1)
+
+
+@pytest.mark.exhaustive(seconds=20)
+@pytest.mark.parametrize("block", range(80))
+def test_promises_hold_in_many_stories(block: int) -> None:
+    _hold(1000 + block * _BLOCK, _BLOCK)
+
+
+def test_a_seed_is_told_in_the_same_way_again() -> None:
+    first, again = (apart(lambda: tell(3)) for _ in range(2))
+    assert first.trace == again.trace
