@@ -115,9 +115,11 @@ class Oracle:
         if self.committed.setdefault(memory, numbers[0]) != numbers[0]:
             raise Broken(f"{who}: committed bytes were {self.committed[memory]}, and are {numbers[0]}")
 
-    def committed_now(self, memory: tuple[str, ...] | None) -> bool:
-        """Return whether some process has read memory that was committed, or nobody knows otherwise."""
-        return memory in self.committed
+    def readable(self, export: str) -> bool:
+        """Return whether the holder offers an export to readers."""
+        loop = self.held.loop if self.held else None
+        offer = loop._responder.offers.get(export) if loop else None
+        return bool(loop and offer) and loop._responder.described(offer).commit in (None, "committed")
 
     def learn(self, holder: int, export: str, generation: int, memory: tuple[str, ...]) -> None:
         """Require that handles of one generation are always of the same memory."""

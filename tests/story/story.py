@@ -211,7 +211,7 @@ class _Telling:
                 if not same:
                     continue
                 if name in attached.absent:
-                    readable = not offer.commit or self.oracle.committed_now(memory.get(name))
+                    readable = self.oracle.readable(name)
                     if name in memory and (readable or program.writes):
                         raise Broken(f"{actor.name} lacks {name}, which has memory in {state}")
                 elif memory.get(name) != (own := memory_of(attached, name)):
