@@ -93,9 +93,18 @@ class Oracle:
         self.contents[number] = Content(export, self.held.actor.pid if self.held else 0)
         return number
 
-    def wrote(self, memory: str, number: int) -> None:
-        """Remember that bytes are in a chunk now."""
+    def wrote(self, actor: Actor, export: str, memory: str, number: int, *, plain: bool) -> None:
+        """Remember that bytes are in a chunk now, which nobody reads if they are to be committed."""
         self.plain[memory] = number
+        if plain:
+            return
+        self.committed = {whole: one for whole, one in self.committed.items() if memory not in whole}
+        for other in self.world.actors.values():
+            program: Any = other.program
+            attached = getattr(program, "attached", None) if other.alive and other is not actor else None
+            reads = attached and export in attached.exports and not program.writes and export not in attached.absent
+            if attached and reads and memory in memory_of(attached, export):
+                raise Broken(f"{actor.name} writes {export} under {other.name}, which reads it")
 
     def read(self, actor: Actor, export: str, memory: tuple[str, ...], found: list[bytes], *, committed: bool) -> None:
         """Compare the bytes of an import with what may be there."""
@@ -221,9 +230,13 @@ def generation_of(attached: Attached, export: str) -> int:
 def read_bytes(attached: Attached, export: str) -> list[bytes]:
     """Return the first bytes of each chunk, as the GPU of the importer reads them."""
     driver, start = attached._session.driver, attached.address(export)
-    context = next(iter(attached._session.layout.contexts.values()))
-    with current(driver, context):
+    with current(driver, context_of(attached, export)):
         return [driver.memcpy_dtoh(start + i * CHUNK, _STAMP) for i in range(attached.exports[export].count)]
+
+
+def context_of(attached: Attached, export: str) -> int:
+    """Return the context of the GPU that has an export."""
+    return attached._session.layout.contexts[int(attached.exports[export].location.removeprefix("gpu"))]
 
 
 def stamp(number: int, index: int) -> bytes:

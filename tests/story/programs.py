@@ -27,7 +27,7 @@ from memtopo.sharing.holder.state import ProgressNotices, Supervision
 from memtopo.sharing.imports import ImportMismatch
 from memtopo.sharing.wire import layout_source
 from tests.story.layouts import CHUNK, Shape, composition_of, document_of, machine_of, target_of
-from tests.story.oracle import Held, Oracle, generation_of, memory_of, read_bytes, stamp
+from tests.story.oracle import Held, Oracle, context_of, generation_of, memory_of, read_bytes, stamp
 from tests.story.world import Actor, Broken, Died
 
 
@@ -209,7 +209,7 @@ class EngineProgram:
             found = read_bytes(attached, name)
             self.oracle.read(actor, name, memory, found, committed=bool(offer.commit))
 
-    def write(self, _actor: Actor, plain: bool) -> None:
+    def write(self, actor: Actor, plain: bool) -> None:
         """Write the exports that this process leases, or one that no process commits."""
         attached = self.attached
         if not attached:
@@ -220,10 +220,10 @@ class EngineProgram:
                 continue
             number, memory = self.oracle.new_content(name), memory_of(attached, name)
             driver, start = attached._session.driver, attached.address(name)
-            with current(driver, next(iter(attached._session.layout.contexts.values()))):
+            with current(driver, context_of(attached, name)):
                 for index, one in enumerate(memory):
                     driver.memcpy_htod(start + index * CHUNK, stamp(number, index))
-                    self.oracle.wrote(one, number)
+                    self.oracle.wrote(actor, name, one, number, plain=plain)
             if not plain:
                 self.stamped[name] = number
 
