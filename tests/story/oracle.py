@@ -106,16 +106,21 @@ class Oracle:
             if attached and reads and memory in memory_of(attached, export):
                 raise Broken(f"{actor.name} writes {export} under {other.name}, which reads it")
 
-    def read(self, actor: Actor, export: str, memory: tuple[str, ...], found: list[bytes], *, committed: bool) -> None:
-        """Compare the bytes of an import with what may be there."""
-        self.checked += len(found)
-        numbers = [number_of(data) for data in found]
-        who = f"{actor.name} reads {export}"
-        if not committed:
-            for one, number in zip(memory, numbers, strict=True):
-                if number != self.plain.get(one):
-                    raise Broken(f"{who}: bytes {number}, and {self.plain.get(one)} were written there last")
-            return
+    def read(self, actor: Actor, attached: Attached, export: str, memory: tuple[str, ...]) -> None:
+        """Compare the bytes of an import, as its GPU reads them, with what may be there."""
+        driver, start, who = attached._session.driver, attached.address(export), f"{actor.name} reads {export}"
+        committed, numbers = bool(attached.exports[export].commit), []
+        with current(driver, context_of(attached, export)):
+            for index, one in enumerate(memory):
+                numbers.append(number_of(driver.memcpy_dtoh(start + index * CHUNK, _STAMP)))
+                self.checked += 1
+                if not committed and numbers[-1] != self.plain.get(one):
+                    raise Broken(f"{who}: bytes {numbers[-1]}, and {self.plain.get(one)} were written there last")
+        if committed:
+            self._require_committed(who, export, memory, numbers)
+
+    def _require_committed(self, who: str, export: str, memory: tuple[str, ...], numbers: list[int | None]) -> None:
+        """Require that bytes are those of one commit, and of the same as before."""
         if len({*numbers}) != 1 or numbers[0] is None:
             raise Broken(f"{who}, which is committed: bytes {numbers}")
         content = self.contents[numbers[0]]
@@ -128,7 +133,7 @@ class Oracle:
         """Return whether the holder offers an export to readers."""
         loop = self.held.loop if self.held else None
         offer = loop._responder.offers.get(export) if loop else None
-        return bool(loop and offer) and loop._responder.described(offer).commit in (None, "committed")
+        return bool(loop and offer and loop._responder.described(offer).commit in (None, "committed"))
 
     def learn(self, holder: int, export: str, generation: int, memory: tuple[str, ...]) -> None:
         """Require that handles of one generation are always of the same memory."""
@@ -225,13 +230,6 @@ def simulator_of(attached: Attached) -> Any:
 def generation_of(attached: Attached, export: str) -> int:
     """Return the generation of the handles that an importer has of an export."""
     return attached._lease.generation(HOLDER, export)
-
-
-def read_bytes(attached: Attached, export: str) -> list[bytes]:
-    """Return the first bytes of each chunk, as the GPU of the importer reads them."""
-    driver, start = attached._session.driver, attached.address(export)
-    with current(driver, context_of(attached, export)):
-        return [driver.memcpy_dtoh(start + i * CHUNK, _STAMP) for i in range(attached.exports[export].count)]
 
 
 def context_of(attached: Attached, export: str) -> int:

@@ -27,7 +27,7 @@ from memtopo.sharing.holder.state import ProgressNotices, Supervision
 from memtopo.sharing.imports import ImportMismatch
 from memtopo.sharing.wire import layout_source
 from tests.story.layouts import CHUNK, Shape, composition_of, document_of, machine_of, target_of
-from tests.story.oracle import Held, Oracle, context_of, generation_of, memory_of, read_bytes, stamp
+from tests.story.oracle import Held, Oracle, context_of, generation_of, memory_of, stamp
 from tests.story.world import Actor, Broken, Died
 
 
@@ -206,8 +206,7 @@ class EngineProgram:
             )
             if client and generation:
                 self.oracle.learn(client.pid, name, generation, memory)
-            found = read_bytes(attached, name)
-            self.oracle.read(actor, name, memory, found, committed=bool(offer.commit))
+            self.oracle.read(actor, attached, name, memory)
 
     def write(self, actor: Actor, plain: bool) -> None:
         """Write the exports that this process leases, or one that no process commits."""
