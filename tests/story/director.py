@@ -109,7 +109,8 @@ class Director:
         if attached is None:
             some = draw.choice(((), (), ("page",), ("w",)))
             for role in ("reader", "writer"):
-                yield name, "attach", (role, some, draw.choice(_WAITS), draw.random() < 0.3)
+                room = draw.choice((0, 0, 3)) if some != ("w",) else 0
+                yield name, "attach", (role, some, draw.choice(_WAITS), draw.random() < 0.3, room)
             return
         yield name, "poll", (draw.choice(_WAITS),)
         yield name, "look", ()

@@ -135,6 +135,12 @@ class Oracle:
         offer = loop._responder.offers.get(export) if loop else None
         return bool(loop and offer and loop._responder.described(offer).commit in (None, "committed"))
 
+    def writers(self) -> Mapping[str, int]:
+        """Return the process that has the lease to write each export."""
+        loop = self.held.loop if self.held else None
+        offers = [loop._responder.described(each) for each in loop._responder.offers.values()] if loop else []
+        return {each.name: each.writer for each in offers if each.writer is not None}
+
     def learn(self, holder: int, export: str, generation: int, memory: tuple[str, ...]) -> None:
         """Require that handles of one generation are always of the same memory."""
         before = self.known.setdefault((holder, export, generation), memory)

@@ -160,13 +160,16 @@ class EngineProgram:
         else:
             actor.world.note(actor.name, f"{event.verb}: done")
 
-    def attach(self, actor: Actor, role: Role, exports: Sequence[str], wait: float, reattach: bool) -> None:
-        """Attach to the layout in a role."""
+    def attach(
+        self, actor: Actor, role: Role, exports: Sequence[str], wait: float, reattach: bool, room: int = 0
+    ) -> None:
+        """Attach to the layout in a role, with room for so many chunks of the plain export."""
         if self.attached:
             return
         system, target = actor.system, target_of(self.gpus, actor.open_driver)
         terms: Any = partial(AttachTerms.within, wait, exports or None, role, None, system)
-        given: Any = (actor.world.endpoint, terms, None, None, target, (), None, {})
+        reserve = {"page": room * CHUNK} if room else {}
+        given: Any = (actor.world.endpoint, terms, None, None, target, (), None, reserve)
         self.writes = role == "writer"
         self.attachment = Attachment(partial(build_attachment, *given, reattach=reattach))
         self.attached = self.attachment.__enter__()
@@ -295,7 +298,7 @@ class OperatorProgram:
         """Switch the layout."""
         with self._connect(actor) as client:
             done = client.switch(state, wait=wait, force=force)
-        if done.state != state or done.checks.different:
+        if done.state != state or done.checks.different or (done.kept and not force):
             raise Broken(f"a switch to {state} is answered with {done}")
 
     def change(self, actor: Actor, shape: Shape, wait: float, force: bool) -> None:
@@ -303,7 +306,7 @@ class OperatorProgram:
         self.oracle.proposals[f"process {actor.pid}"] = shape
         with self._connect(actor) as client:
             done = client.change(source_of(shape, self.gpus), wait=wait, force=force)
-        if done.checks.different:
+        if done.checks.different or (done.kept and not force):
             raise Broken(f"a change is answered with {done}")
 
     def release(self, actor: Actor, force: bool, grace: float) -> None:

@@ -8,19 +8,20 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from memtopo.api.attachment import Attached
 from memtopo.driver.types import gpu
 from memtopo.sharing.endpoints import endpoint
 from tests.story.director import HOLDER, OPERATORS, Director, Situation
 from tests.story.layouts import CHUNK, drawn_machine, drawn_shape
 from tests.story.oracle import Oracle, memory_of
 from tests.story.programs import SIGTERM, EngineProgram, Event, HolderProgram, OperatorProgram
-from tests.story.world import Broken, Fault, World
+from tests.story.world import Actor, Broken, Fault, World
 
 LENGTH = 200
 """Events of a story."""
@@ -199,23 +200,38 @@ class _Telling:
         held = self.oracle.held
         if held is None or not held.serves or held.conductor is None or held.broken:
             return
-        memory, state, offers = held.memory(), held.conductor.state, held.conductor.exports()
+        memory, offers = held.memory(), held.conductor.exports()
+        self._require_live_writers()
         for actor in self.world.actors.values():
             program = actor.program
             attached = program.attached if isinstance(program, EngineProgram) and actor.alive else None
             if attached is None or attached._lease.client is None or attached._lease.client.pid != held.actor.pid:
                 continue
             for name, offer in attached.exports.items():
-                now = offers.get(name)
-                same = now is not None and (now[1].count, now[1].location) == (offer.count, offer.location)
-                if not same:
-                    continue
-                if name in attached.absent:
-                    readable = self.oracle.readable(name)
-                    if name in memory and (readable or program.writes):
-                        raise Broken(f"{actor.name} lacks {name}, which has memory in {state}")
-                elif memory.get(name) != (own := memory_of(attached, name)):
-                    raise Broken(f"{actor.name} has {own} of {name}, and the holder {memory.get(name)} in {state}")
+                if (now := offers.get(name)) and replace(now[1], count=offer.count, commit=None) == replace(
+                    offer, commit=None
+                ):
+                    self._require_same(actor, attached, name, now[1].count, memory.get(name))
+
+    def _require_live_writers(self) -> None:
+        """Require that a process with the lease to write an export exists, and has it."""
+        for name, pid in self.oracle.writers().items():
+            found = [each for each in self.world.actors.values() if each.pid == pid and each.alive]
+            if not any(isinstance(each.program, EngineProgram) and each.program.attached for each in found):
+                raise Broken(f"process {pid}, which has ended, has the lease to write {name}")
+
+    def _require_same(
+        self, actor: Actor, attached: Attached, name: str, count: int, held: tuple[str, ...] | None
+    ) -> None:
+        """Require that an import is what its holder has, of so many chunks, as far as there is room for them."""
+        own, room = attached.exports[name].count, attached._importer.reserve.get(name, 0)
+        if own != count and (count < own or room < count * CHUNK):
+            return
+        if name in attached.absent:
+            if held and (self.oracle.readable(name) or actor.program.writes):
+                raise Broken(f"{actor.name} lacks {name}, which has memory")
+        elif held != (has := memory_of(attached, name)):
+            raise Broken(f"{actor.name} has {has} of {name}, and the holder {held}")
 
     def _end_all(self) -> None:
         """Release the layout, end all processes, and require that nothing is left."""
