@@ -10,7 +10,7 @@ from typing import Any
 
 from memtopo.drivers.target import Target, recorded
 from memtopo.language import Document, read_text
-from memtopo.machine import Machine, load
+from memtopo.machine import CONTEXT_BYTES, Machine, load
 from memtopo.session.composition import Composition
 from tests.helpers.machines import invented
 
@@ -19,6 +19,8 @@ NAME = "kv"
 STATES = ("awake", "asleep", "half")
 SCRATCH = "scratch"
 """Memory that no process imports, and that only the state awake has."""
+
+BLOCK = "block"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Shape:
     """A spec of the family."""
 
     exports: tuple[tuple[str, Export], ...]
+    block: bool = False
+    """True with a buffer that is exported over ipc, whose context the holder keeps."""
 
     @property
     def named(self) -> dict[str, Export]:
@@ -59,6 +63,9 @@ class Shape:
         found["ranges"][SCRATCH] = {"size": "2MiB"}
         found["chunks"][SCRATCH] = {"location": "gpu0", "size": "2MiB"}
         found["map"][SCRATCH], found["access"][SCRATCH] = [SCRATCH], {"gpu0": "rw"}
+        if self.block:
+            found["buffers"] = {BLOCK: {"location": "gpu0", "size": "2MiB"}}
+            found["exports"][BLOCK] = {"buffer": BLOCK, "via": "ipc"}
         for name, each in exports.items():
             found["ranges"][f"{name}-range"] = {"size": f"{2 * each.count}MiB"}
             found["chunks"][name] = {"location": f"gpu{each.gpu}", "size": "2MiB", "count": each.count, "handles": "fd"}
@@ -76,7 +83,9 @@ class Shape:
         """Bytes that the layout has on a GPU in a state."""
         own = (each for each in self.named.values() if each.gpu == gpu)
         exported = sum(each.count * CHUNK for each in own if each.in_state(state) == "keep")
-        return exported + (CHUNK if gpu == 0 and state == "awake" else 0)
+        if gpu:
+            return exported
+        return exported + CHUNK * (state == "awake") + (CHUNK + CONTEXT_BYTES) * self.block
 
 
 def drawn_machine(random: Random) -> Machine:
@@ -95,13 +104,14 @@ def drawn_shape(random: Random, gpus: int) -> Shape:
     """Return a spec for a machine."""
     weights = Export(random.randint(1, 2), 0, committed=True, asleep=random.choice(("offload", "drop")))
     page = Export(random.randint(1, 3), random.randrange(gpus), half=random.choice(("drop", "keep")))
-    return Shape((("w", weights), ("page", page)))
+    return Shape((("w", weights), ("page", page)), block=random.random() < 0.3)
 
 
 def changed_shape(random: Random, shape: Shape, gpus: int) -> Shape:
     """Return a spec to which a layout of another one may be changed."""
     exports = shape.named
-    match random.randrange(5):
+    block = shape.block
+    match random.randrange(6):
         case 0:
             page = exports.get("page")
             exports["page"] = replace(page, count=1 + page.count % 3) if page else Export(1, random.randrange(gpus))
@@ -112,10 +122,12 @@ def changed_shape(random: Random, shape: Shape, gpus: int) -> Shape:
             exports["w"] = replace(exports["w"], count=3 - exports["w"].count)
         case 3:
             exports["page"] = Export(1, random.randrange(gpus))
+        case 4:
+            block = not block
         case _:
             if "next" in exports or exports.pop("page", None) is None:
                 exports["page"] = Export(2, 0)
-    return Shape(tuple(exports.items()))
+    return Shape(tuple(exports.items()), block)
 
 
 @cache

@@ -15,11 +15,13 @@ from memtopo.run.apply import ThisProcess
 from memtopo.sharing import sockets
 from memtopo.sharing.holder.loop import ServerLoop
 from memtopo.sharing.holder.state import HolderEvent
-from tests.story.layouts import CHUNK, Shape
+from tests.story.layouts import BLOCK, CHUNK, Shape
 from tests.story.world import Actor, Broken, StoryDriver, World
 
 _MAGIC = b"STORY"
 _STAMP = 16
+GRACE = 5.0
+"""Seconds that importers over ipc have after a signal."""
 
 
 @dataclass(slots=True)
@@ -41,6 +43,8 @@ class Held:
     driver: StoryDriver | None = None
     before: Any = None
     proposed: Shape | None = None
+    ending: float | None = None
+    grace: float = GRACE
     renewals: int = 0
     served: bool = False
     broken: bool = False
@@ -84,6 +88,8 @@ class Oracle:
     committed: dict[tuple[str, ...], int] = field(default_factory=dict)
     proposals: dict[str, Shape] = field(default_factory=dict)
     """Specs that were requested last, by the requester."""
+    releases: dict[str, tuple[bool, float]] = field(default_factory=dict)
+    """Force and grace of the releases that were requested last, by the requester."""
     faults: int = 0
     checked: int = 0
 
@@ -161,15 +167,12 @@ class Oracle:
         assert held.conductor
         words = " ".join(f"{key}={value}" for key, value in event.fields.items() if key != "socket")
         self.world.note(held.actor.name, f"log: {event.text} {words}")
-        if event.text == "internal error" or "met an internal error" in event.text:
-            raise Broken(f"{event.text}: {event.fields}")
-        if str(event.fields.get("reason", "-")).startswith(";"):
-            raise Broken(f"{event.text} without a reason: {event.fields}")
-        if event.text == "memory not created for a writer" and not self.faults:
-            raise Broken(f"{event.text}: {event.fields}")
+        self._require_reasonable(event)
         held.renewals += event.text.startswith(("writer ended", "writer attached"))
         held.broken |= event.text == "ending" and event.fields["why"] == "failure"
-        if event.text.endswith(" requested"):
+        if event.text in ("release requested", "ending", "ended"):
+            self._note_end(held, event)
+        elif event.text.endswith(" requested"):
             held.before = (self._print(held), held.renewals)
             held.proposed = self.proposals.get(str(event.fields["by"]))
         elif event.text.endswith(" refused") and held.before:
@@ -182,6 +185,53 @@ class Oracle:
                 held.shape = held.proposed or held.shape
         if event.text.endswith(" made") and event.fields.get("different"):
             raise Broken(f"{event.text}: {event.fields}")
+
+    def _require_reasonable(self, event: HolderEvent) -> None:
+        """Require that an event is no error of memtopo itself, and that a failure has a cause."""
+        internal = event.text == "internal error" or "met an internal error" in event.text
+        empty = str(event.fields.get("reason", "-")).startswith(";")
+        if internal or empty or (event.text == "memory not created for a writer" and not self.faults):
+            raise Broken(f"{event.text}: {event.fields}")
+
+    def _note_end(self, held: Held, event: HolderEvent) -> None:
+        """Require that a layout whose exports over ipc are in use ends by force alone, and after its grace."""
+        now = self.world.now
+        if event.text == "release requested":
+            force, grace = self.releases[str(event.fields["by"])]
+            held.grace = min(held.grace, grace) if held.ending is not None else grace
+            if bound := [] if force else list(self._bound(held)):
+                raise Broken(f"a release without force, while {bound} use it over ipc")
+        elif event.text == "ending":
+            held.ending = now
+        elif event.fields["lost"] and held.ending is not None and now < held.ending + held.grace and not held.broken:
+            raise Broken(f"importers over ipc had {now - held.ending} s of {held.grace}")
+
+    def _bound(self, held: Held) -> Iterator[str]:
+        """Names of the engines that use a buffer of the holder."""
+        for actor in self.world.actors.values():
+            attached = getattr(actor.program, "attached", None) if actor.alive else None
+            client = attached._lease.client if attached else None
+            uses = attached and BLOCK in attached.exports and BLOCK not in attached.absent
+            if uses and client and client.pid == held.actor.pid and not client.gone():
+                yield actor.name
+
+    def read_block(self, actor: Actor, attached: Attached) -> None:
+        """Compare the bytes of a buffer, while its holder exists."""
+        driver, client = attached._session.driver, attached._lease.client
+        if client is None or client.gone() or self.held is None or self.held.actor.pid != client.pid:
+            return
+        with current(driver, attached._session.layout.contexts[0]):
+            number = number_of(driver.memcpy_dtoh(attached.address(BLOCK), _STAMP))
+        expected = self.plain.get(_buffer(attached))
+        if number != expected and not client.gone():
+            raise Broken(f"{actor.name} reads {BLOCK}: bytes {number}, and {expected} were written there last")
+
+    def write_block(self, attached: Attached, number: int) -> None:
+        """Write bytes into a buffer."""
+        driver = attached._session.driver
+        with current(driver, attached._session.layout.contexts[0]):
+            driver.memcpy_htod(attached.address(BLOCK), stamp(number, 0))
+            self.plain[_buffer(attached)] = number
 
     def _print(self, held: Held) -> Any:
         assert held.conductor
@@ -207,7 +257,7 @@ class Oracle:
             expected = held.shape.bytes_at(ordinal, held.conductor.state)
             found_bytes = taken.get(str(gpu(ordinal)), 0)
             if held.actor.keeps_contexts or (held.loop and held.loop._changes._awaited):  # until it is made
-                found_bytes = found_bytes % CONTEXT_BYTES
+                found_bytes, expected = found_bytes % CONTEXT_BYTES, expected % CONTEXT_BYTES
             if found_bytes != expected:
                 raise Broken(f"the holder has {found_bytes} of gpu{ordinal} in {held.conductor.state}, not {expected}")
 
@@ -225,6 +275,12 @@ def memory_of(attached: Attached, export: str) -> tuple[str, ...]:
     if not all(parts):
         raise Broken(f"{export} is not absent, and {parts.count(None)} of its chunks are not mapped")
     return tuple(named(part) for part in parts)
+
+
+def _buffer(attached: Attached) -> str:
+    """Return what names the memory of a buffer in all processes."""
+    found = simulator_of(attached).allocations.find(attached.address(BLOCK))
+    return f"{BLOCK} {found.physical.tag.nonce}"
 
 
 def simulator_of(attached: Attached) -> Any:

@@ -26,7 +26,7 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.state import ProgressNotices, Supervision
 from memtopo.sharing.imports import ImportMismatch
 from memtopo.sharing.wire import layout_source
-from tests.story.layouts import CHUNK, Shape, composition_of, document_of, machine_of, target_of
+from tests.story.layouts import BLOCK, CHUNK, Shape, composition_of, document_of, machine_of, target_of
 from tests.story.oracle import Held, Oracle, context_of, generation_of, memory_of, stamp
 from tests.story.world import Actor, Broken, Died
 
@@ -202,6 +202,9 @@ class EngineProgram:
             assert attached
             if name in attached.absent or (self.writes and offer.commit):
                 continue
+            if name == BLOCK:
+                self.oracle.read_block(actor, attached)
+                continue
             memory, generation, client = (
                 memory_of(attached, name),
                 generation_of(attached, name),
@@ -220,7 +223,11 @@ class EngineProgram:
         for name in names if plain or self.writes else ():
             if name in attached.absent or name in self.stamped:
                 continue
-            number, memory = self.oracle.new_content(name), memory_of(attached, name)
+            number = self.oracle.new_content(name)
+            if name == BLOCK:
+                self.oracle.write_block(attached, number)
+                continue
+            memory = memory_of(attached, name)
             driver, start = attached._session.driver, attached.address(name)
             with current(driver, context_of(attached, name)):
                 for index, one in enumerate(memory):
@@ -311,6 +318,7 @@ class OperatorProgram:
 
     def release(self, actor: Actor, force: bool, grace: float) -> None:
         """Release the layout."""
+        self.oracle.releases[f"process {actor.pid}"] = (force, grace)
         with self._connect(actor) as client:
             done = client.release(force=force, grace=grace)
         actor.world.note(actor.name, f"released: gone={done.gone} {done.outcome}")

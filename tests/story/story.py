@@ -208,8 +208,10 @@ class _Telling:
             if attached is None or attached._lease.client is None or attached._lease.client.pid != held.actor.pid:
                 continue
             for name, offer in attached.exports.items():
-                if (now := offers.get(name)) and replace(now[1], count=offer.count, commit=None) == replace(
-                    offer, commit=None
+                if (
+                    name in held.shape.named
+                    and (now := offers.get(name))
+                    and replace(now[1], count=offer.count, commit=None) == replace(offer, commit=None)
                 ):
                     self._require_same(actor, attached, name, now[1].count, memory.get(name))
 
