@@ -60,6 +60,36 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             *[Event("e1", "look", (), 30)] * 3,
         ),
     ),
+    "memory is not created anew under a writer since the one before ended while there was none": (
+        1,
+        (
+            Event("h", "start", (_DROPPED,), 16),
+            Event("o1", "switch", ("asleep", 0.0, False), 30),
+            Event("e4", "attach", ("writer", (), 0.5, False), 60),
+            Event("e4", "leave", (), 30),
+            Event("e1", "attach", ("writer", (), 0.5, False), 60),
+            Event("o1", "switch", ("awake", 0.0, False), 30),
+            Event("e1", "poll", (2.0,), 60),
+            Event("e2", "attach", ("writer", (), 0.5, False), 60),
+            Event("e1", "poll", (2.0,), 60),
+        ),
+    ),
+    "what was committed stays, since the writer before ended while there was no memory": (
+        1,
+        (
+            Event("h", "start", (_DROPPED,), 16),
+            Event("o1", "switch", ("asleep", 0.0, False), 30),
+            Event("e4", "attach", ("writer", (), 0.5, False), 60),
+            Event("e4", "leave", (), 30),
+            Event("e1", "attach", ("writer", (), 0.5, False), 60),
+            Event("o1", "switch", ("awake", 0.0, False), 30),
+            Event("e1", "poll", (2.0,), 60),
+            Event("e1", "commit", (), 60),
+            Event("e2", "attach", ("writer", (), 0.5, False), 60),
+            Event("e3", "attach", ("reader", (), 0.5, False), 60),
+            Event("e1", "poll", (2.0,), 60),
+        ),
+    ),
     "what was never written is not committed": (
         250,
         (
