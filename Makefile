@@ -11,7 +11,7 @@ COMPILED := .venv/.compiled
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs site dist test test-full test-gpu test-gpu-full differential record fuzz mutate lint format bench clean
+.PHONY: help demo docs site dist test test-full test-gpu test-gpu-full differential record fuzz simulate mutate lint format bench clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -81,6 +81,9 @@ fuzz: $(READY)  ## look for inputs that break the reader, for MEMTOPO_FUZZ_SECON
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
 	$(BIN)/python -m tests.fuzz.fuzz_source
 	$(BIN)/python -m tests.fuzz.fuzz_spec
+
+simulate: $(READY)  ## tell stories of holders and importers under a seeded scheduler, for SECONDS=60 from SEED=1 on
+	$(BIN)/python -m tests.story --seconds $(SECONDS) --seed $(or $(SEED),1)
 
 mutate: $(READY)  ## change the code, one small thing at a time, and list what no test finds; CONTRIBUTING.md has the options
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mutate]'

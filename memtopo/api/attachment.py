@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -152,16 +151,20 @@ class Attached(Live):
         """Commit the exports that this process leased as their writer, once the work of its GPUs has ended.
 
         All of them or none; readers that wait get them then. This process remains attached, and must not write them any
-        more: no driver call takes its access away. Raises `Unsuitable` for a reader, and `ExchangeError` with the code
-        `stale` if the memory was replaced since it was imported.
+        more: no driver call takes its access away. Raises `Unsuitable` for a reader, and while an export is `absent`;
+        `ExchangeError` with the code `stale` if the memory was replaced since it was imported.
         """
         self._require_open()
         client = self._lease.client
         if self._importer.role != "writer" or client is None:
             raise Unsuitable(f"this process does not write layout {self.name!r}", hint="attach with role='writer'")
+        names = [name for name, offer in self.exports.items() if offer.commit]
+        if gone := [name for name in names if name in self.absent]:
+            message = f"export {gone[0]!r} has no memory in this process, and nothing that was written of it is left"
+            raise Unsuitable(message, hint="poll() until it is back, and write it anew")
         with deferred():  # an answer that is not read would end the connection, which is the lease
             self._session.synchronize()
-            client.commit([name for name, offer in self.exports.items() if offer.commit])
+            client.commit(names)
 
     def poll(self, timeout: float = 0.0) -> Notice | None:
         """As `Live.poll`; an attachment that is to attach again does so once its layout is held again.
@@ -169,13 +172,14 @@ class Attached(Live):
         Until then it returns None, and the imports over fd and fabric stay valid. Raises `Unsuitable` if the new holder
         exports something else.
         """
-        until = time.monotonic() + timeout
+        now = self._lease.system.now
+        until = now() + timeout
         try:
             return super().poll(timeout)
         except ExchangeError as error:
             if self._again is None or error.code != "gone":
                 raise
-        client = self._again(max(until - time.monotonic(), 0.0), self.exports)
+        client = self._again(max(until - now(), 0.0), self.exports)
         return self._attach_again(client) if client else None
 
     def _attach_again(self, client: Client) -> Notice:
@@ -243,7 +247,7 @@ class Attachment(LiveContext[Attached]):
     """Attachment to a held layout, for the duration of a `with`."""
 
 
-def _build(
+def build_attachment(
     where: Endpoint,
     terms: Callable[[], AttachTerms],
     device: str | int | None,
@@ -256,6 +260,7 @@ def _build(
     *,
     reattach: bool,
 ) -> Attached:
+    """Connect to a holder on some terms, and import from it. Raises as entering what `attach` returns."""
     agreed = terms()
     with ExitStack() as stack:
         client = agreed.connect(where, allow_uids)
@@ -319,7 +324,9 @@ def attach(
     _require_role(role)
     terms = partial(AttachTerms.within, _seconds(wait), _named(exports), role, expect)
     where, sizes = _endpoint(layout, socket), {name: _bytes(size) for name, size in (reserve or {}).items()}
-    build = partial(_build, where, terms, device, access, machine, allow_uids, on_change, sizes, reattach=reattach)
+    build = partial(
+        build_attachment, where, terms, device, access, machine, allow_uids, on_change, sizes, reattach=reattach
+    )
     return Attachment(build)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.held import held_source
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.offers import Offer
+from memtopo.sharing.system import SYSTEM, System
 
 HOLDER = "holder"
 """Name of the holder in the spec."""
@@ -173,7 +173,7 @@ class Lease(HolderHandles):
     """Connection to the `holder`, which is the importer's lease, and on which the holder sends notices."""
 
     def __init__(self, planned: Composition, gpus: Sequence[str], client: Client, holder: str = HOLDER) -> None:
-        super().__init__(planned.geometry, gpus)
+        super().__init__(planned.geometry, gpus, system=client.system)
         self._client, self._holder = client, holder
 
     @property
@@ -221,31 +221,37 @@ class AttachTerms:
     role: Role
     until: float
     expect: str | None
+    system: System = SYSTEM
 
     @classmethod
     def within(
-        cls, seconds: float, exports: Collection[str] | None = None, role: Role = "reader", expect: str | None = None
+        cls,
+        seconds: float,
+        exports: Collection[str] | None = None,
+        role: Role = "reader",
+        expect: str | None = None,
+        system: System = SYSTEM,
     ) -> AttachTerms:
         """Return the terms of an attachment that waits for some seconds from now on."""
-        return cls(exports, role, time.monotonic() + seconds, expect)
+        return cls(exports, role, system.now() + seconds, expect, system)
 
     @property
     def left(self) -> float:
         """Seconds to wait."""
-        return max(self.until - time.monotonic(), 0.0)
+        return max(self.until - self.system.now(), 0.0)
 
     def connect(self, where: Endpoint, allow_uids: Collection[int]) -> Client:
         """Connect to the holder, as soon as it serves. Raises `NoLayout` and `ExchangeError`."""
         while self.left:
             try:
-                return connect(where, allow_uids=allow_uids, suggest=False)
+                return connect(where, allow_uids=allow_uids, suggest=False, system=self.system)
             except NoLayout:
                 pass
             except ExchangeError as error:
                 if error.code != "starting":
                     raise
-            time.sleep(min(self.left, _PAUSE))
-        return connect(where, allow_uids=allow_uids)
+            self.system.pause(min(self.left, _PAUSE))
+        return connect(where, allow_uids=allow_uids, system=self.system)
 
     def again(
         self, where: Endpoint, allow_uids: Collection[int], wait: float, had: Mapping[str, Offer]
@@ -254,7 +260,7 @@ class AttachTerms:
 
         Raises `Unsuitable` if it has something else, and `ExchangeError`.
         """
-        terms = replace(self, until=time.monotonic() + wait)
+        terms = replace(self, until=self.system.now() + wait)
         with ExitStack() as stack:
             try:
                 client = stack.enter_context(terms.connect(where, allow_uids))

@@ -101,7 +101,7 @@ class ThisProcess(Conductor):
         return {self.run.request.process: self.run.recheck()}
 
     def exports(self) -> Mapping[str, tuple[str, Offer]]:
-        return {offer.name: (self.run.request.process, offer) for offer in self.run.exports.offers()}
+        return {offer.name: (self.run.request.process, offer) for offer in self.run.offers or self.run.exports.offers()}
 
     def handle(self, export: str, index: int) -> Handle:
         return self.run.exports.handle(export, index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 from memtopo.common.errors import Stopped
@@ -19,7 +19,7 @@ from memtopo.native.tables import tables_of
 from memtopo.planner import Plan
 from memtopo.plans.report import Check, Checks
 from memtopo.plans.transition import Transition
-from memtopo.run.conductor import Conductor
+from memtopo.run.conductor import Aborted, Conductor
 from memtopo.run.imports import Follower
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans, kept, provided, transitions_between
 from memtopo.run.transition import RollbackFailed
@@ -31,6 +31,7 @@ from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, Supervisio
 from memtopo.sharing.holder.state import ProgressNotices
 from memtopo.sharing.offers import ChangeFailed, Offer
 from memtopo.sharing.status import HeapUse, Importer, LocationMemory
+from memtopo.sharing.system import SYSTEM, System
 
 _ENDED = -1
 """Reason to stop holding that is no signal."""
@@ -60,6 +61,7 @@ class Holder:
     """Hooks for the work on the layout, whose clients get notices of it."""
     released: Callable[[], bool] = lambda: False
     """Returns true once another node of the layout is released, which ends the hold."""
+    system: System = SYSTEM
 
     def hold(self, conductor: Conductor) -> HoldResult:
         """Serve the exports of a layout, until one of its processes ends."""
@@ -91,6 +93,7 @@ class Holder:
                     progress=self.progress,
                     reports_end=True,
                 ),
+                system=self.system,
             )
         node = supervision.nodes.own if supervision.nodes else ""
         return HoldResult([*_notes(held, self.stopped_by, node), *follower.notes], self.claim.kept_open)
@@ -217,7 +220,10 @@ class HeldLayout:
         self._require_changeable(generation)
         revision = self._revise(source, before)
         _require_same_view(before.geometry, revision.request.geometry)
-        after = conductor.plan(Goal(WHOLE, revision.request.check, request=revision.request, source=source))
+        try:
+            after = conductor.plan(Goal(WHOLE, revision.request.check, request=revision.request, source=source))
+        except StepFailed as failed:
+            raise ExchangeError("failed", f"{failed}; the layout is {self.state}, as before") from failed
         undone = _undone(transitions_between(conductor.plans.of(conductor.variant), after.of(WHOLE)))
         touched = conductor.plans.touched(undone, after)
 
@@ -263,6 +269,10 @@ class HeldLayoutChange:
     act: Callable[[Collection[str], Check], Checks]
     after_failure: str = ""
 
+    def give_up(self) -> None:
+        with suppress(StepFailed, Aborted):  # which the next command finds
+            self.held.conductor.release_contexts()
+
     def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
         try:
             with self.held.conductor.announced("change"):
@@ -271,7 +281,7 @@ class HeldLayoutChange:
             raise ChangeFailed(f"{failed}; the layout is taken down", broken=True) from failed
         except (StepFailed, Stopped) as failed:
             after = self.after_failure or f"the layout is {self.held.state}, as before"
-            raise ChangeFailed(f"{failed or 'interrupted'}; {after}", broken=False) from failed
+            raise ChangeFailed(f"{str(failed) or 'interrupted'}; {after}", broken=False) from failed
 
 
 def _undone(steps: Mapping[str, Transition]) -> dict[str, set[Hashable]]:

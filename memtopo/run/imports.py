@@ -59,7 +59,7 @@ class OutsideImports:
         if notice.kind == "changing":
             self._let_go(holder, notice.exports)
         elif notice.kind == "changed":
-            exports = self.concerned(holder, notice)
+            exports = sorted(self.concerned(holder, notice))
             present = {export for export in exports if (holder, export) not in self._absent}
             available = {
                 export for export in exports if self._handles.available(holder, export, imported=export in present)
@@ -78,7 +78,7 @@ class OutsideImports:
     def _let_go(self, holder: str, exports: Iterable[str]) -> None:
         own = self._imported(holder).intersection(exports)
         self._change(self._absent | {(holder, export) for export in own})
-        self._handles.let_go(holder, exports)
+        self._handles.let_go(holder, sorted(exports))
 
     def _import(self, holder: str, exports: Collection[str]) -> None:
         if not exports:

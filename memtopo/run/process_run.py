@@ -82,6 +82,8 @@ class ProcessRun:
         self._teardown: Teardown | None = None
         self.verification = Verification(request, ledger, self.execution, self.findings)
         self._exported = request.geometry
+        self.offers: tuple[Offer, ...] = ()
+        """What the held layout exports; it was read before a change was complete, so that no query fails after it."""
         self._change: Change | None = None
 
     def execute(self, command: Command) -> Done | ChangeResult | Lent:
@@ -92,7 +94,8 @@ class ProcessRun:
             return ChangeResult(checks=self.recheck())
         if isinstance(command, messages.Hold):
             self.release_contexts()
-            return ChangeResult(offers=tuple(self.exports.offers()))
+            self.offers = self.offers or tuple(self.exports.offers())
+            return ChangeResult(offers=self.offers)
         if isinstance(command, messages.Lend):
             return self._lend(command)
         self._build_or_verify(command)
@@ -175,10 +178,10 @@ class ProcessRun:
             growth = own.growth_beside(gone) if gone else own.growth
         else:
             growth = Transition.together(steps, in_use).growth
-        self.execution.resume()  # free memory is queried in contexts
         try:
+            self.execution.resume()  # free memory is queried in contexts
             require_room(self.execution, own, growth, request.machine_facts)
-        except DoesNotFit:
+        except (DoesNotFit, StepFailed):
             self.suspend(self.request)
             raise
 
@@ -287,10 +290,12 @@ class ProcessRun:
         findings = FindingTally()
         with self._rechecking:  # a check of a mapping keeps its handle in the layout meanwhile
             self.execution.progress.extend(len(self.execution.plan.steps))
-            findings.add(self.execution.check())
-            if kept:
-                findings.merge_findings(kept.compared_after(findings), ASPECT)
-            self.suspend(self.request)
+            try:
+                findings.add(self.execution.check())
+                if kept:
+                    findings.merge_findings(kept.compared_after(findings), ASPECT)
+            finally:
+                self.suspend(self.request)
         return findings
 
     @property
@@ -433,6 +438,7 @@ class Change:
                 self._run.suspend(self._run.request)
             return ChangeResult(touched=touched)
         self._recording.close()
+        self._run.offers = self._run.offers if self._offers is None else self._offers
         self._run.adopt(self._plans, self._goal.variant, self._goal.request, self.findings)
         if self.findings is None:  # without a check, after which contexts are released
             attempted(lambda: self._run.suspend(self._run.request))

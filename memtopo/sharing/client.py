@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +35,7 @@ from memtopo.sharing.messages import (
 from memtopo.sharing.offers import Offer, unknown_export
 from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.status import Changed, Importer, Notice, Released, Statistics, Status, Switched
+from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import MOST_FDS, Packet
 
 TIMEOUT = 5.0
@@ -60,8 +60,16 @@ class Client(HolderConnection):
     It is not thread-safe. Every method raises `ExchangeError`, which names both ends.
     """
 
-    def __init__(self, sock: socket.socket, path: str, *, timeout: float, allow_uids: Collection[int] = ()) -> None:
-        super().__init__(sock, path, timeout=timeout, allow_uids=allow_uids)
+    def __init__(
+        self,
+        sock: socket.socket,
+        path: str,
+        *,
+        timeout: float,
+        allow_uids: Collection[int] = (),
+        system: System = SYSTEM,
+    ) -> None:
+        super().__init__(sock, path, timeout=timeout, allow_uids=allow_uids, system=system)
         self._offers: Mapping[str, Offer] | None = None
         self.generation: int | None = None
         """Generation of the layout when its offers were received; None before, and from a holder that reports none."""
@@ -254,9 +262,9 @@ class Client(HolderConnection):
 
     def _await(self, name: str, exports: Collection[str], wait: float) -> None:
         names = list(exports)
-        until = time.monotonic() + wait
+        until = self.system.now() + wait
         while True:
-            left = min(max(until - time.monotonic(), 0.0), LONGEST_WAIT)
+            left = min(max(until - self.system.now(), 0.0), LONGEST_WAIT)
             try:
                 more: dict[str, object] = {"exports": names, "wait": left}
                 answer = self.request(name, Acknowledgement, timeout=left + CHECK_TIMEOUT, **more)
@@ -435,7 +443,12 @@ class _Followed:
 
 
 def connect(
-    endpoint: Endpoint, *, timeout: float = TIMEOUT, allow_uids: Collection[int] = (), suggest: bool = True
+    endpoint: Endpoint,
+    *,
+    timeout: float = TIMEOUT,
+    allow_uids: Collection[int] = (),
+    suggest: bool = True,
+    system: System = SYSTEM,
 ) -> Client:
     """Connect to the holder at an endpoint.
 
@@ -443,4 +456,4 @@ def connect(
     and `ExchangeError` if the holder is another user's or does not answer.
     """
     sock = connected_socket(endpoint, timeout=timeout, allow_uids=allow_uids, suggest=suggest)
-    return Client(sock, endpoint.path, timeout=timeout, allow_uids=allow_uids)
+    return Client(sock, endpoint.path, timeout=timeout, allow_uids=allow_uids, system=system)

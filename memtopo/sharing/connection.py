@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -20,8 +19,9 @@ from memtopo.sharing.claims import lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint, endpoint_names
 from memtopo.sharing.errors import BadPacket, ExchangeError, NoLayout, reason
 from memtopo.sharing.messages import NOTICES, ProgressNotice, RefusedAnswer
-from memtopo.sharing.sockets import check_user, connect_at, has_ended, name_lease, peer
+from memtopo.sharing.sockets import check_user, connect_at, has_ended, name_lease
 from memtopo.sharing.status import Notice
+from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import Packet
 
 T = TypeVar("T")
@@ -44,11 +44,20 @@ class HolderConnection:
     may send requests and wait for notices at once.
     """
 
-    def __init__(self, sock: socket.socket, path: str, *, timeout: float, allow_uids: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        path: str,
+        *,
+        timeout: float,
+        allow_uids: Collection[int] = (),
+        system: System = SYSTEM,
+    ) -> None:
         self.timeout = timeout
         self.path = path
+        self.system = system
         self._sock = sock
-        self._clock = RunningClock()
+        self._clock = RunningClock(system.now)
         self._exchanging = RLock()
         self._notices: deque[Notice] = deque(maxlen=_KEPT_NOTICES)
         self._received_notices = 0
@@ -56,7 +65,7 @@ class HolderConnection:
         self._lease: socket.socket | None = None
         self.progress: Callable[[str, PhasePart], None] = lambda _phase, _part: None
         """Called with the phase of the work on a request, and with its steps, at a notice of its progress."""
-        self.peer = peer(sock)
+        self.peer = system.peer(sock)
         self._ends = _ends(path, self.peer.pid)
         try:
             check_user(self.peer, f"the holder at {path!r}", allow_uids)
@@ -246,10 +255,8 @@ class HolderConnection:
     def _readable(self, until: float) -> bool:
         if self._sock.fileno() < 0:
             return True
-        poll = select.poll()  # select() does not support descriptors above 1,023
-        poll.register(self._sock, select.POLLIN)
         while (left := until - self._clock.time()) > 0:
-            if poll.poll(min(left, LONGEST_STEP) * 1000):
+            if self.system.wait((self._sock,), min(left, LONGEST_STEP)):
                 return True
         return False
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import select
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Notice
+from memtopo.sharing.system import SYSTEM, System
 
 NOT_NOW = ("absent", "changed", "changing", "releasing", "uncommitted", "unknown")
 """Codes of errors of exports that their holder does not provide at present."""
@@ -75,9 +74,10 @@ class HolderHandles(HandleSource):
         bound: Mapping[str, str] | None = None,
         allow_uids: Collection[int] = (),
         commits: CommitWait | None = None,
+        system: System = SYSTEM,
     ) -> None:
         self.expect(geometry)
-        self._commits = commits
+        self._commits, self.system = commits, system
         self._gpus, self._bound, self._allow_uids = gpus, bound or {}, allow_uids
         self._clients: dict[str, Client] = {}
         self._handles: dict[tuple[str, str], Iterator[Handle]] = {}
@@ -152,13 +152,13 @@ class HolderHandles(HandleSource):
 
         Raises `ExchangeError` once if a holder is gone, and whenever all of them are.
         """
-        until = time.monotonic() + timeout
+        until = self.system.now() + timeout
         while True:
             some = [holder for holder, client in self._clients.items() if client.fileno() >= 0]
             for holder in some or self._clients:
                 if notice := self._clients[holder].notice(0.0):
                     return holder, notice
-            if (left := until - time.monotonic()) <= 0:
+            if (left := until - self.system.now()) <= 0:
                 return None
             self._await_packet(left)
 
@@ -211,16 +211,13 @@ class HolderHandles(HandleSource):
 
     def _await_packet(self, timeout: float) -> None:
         """Wait until an attached holder has sent something or is gone."""
-        poll = select.poll()  # select() does not support descriptors above 1,023
-        for client in self._clients.values():
-            if client.fileno() >= 0:
-                poll.register(client, select.POLLIN)
-        poll.poll(timeout * 1000)
+        self.system.wait([client for client in self._clients.values() if client.fileno() >= 0], timeout)
 
     def _connect(self, holder: str, imports: Sequence[Group]) -> Client:
         path = self._bound.get(holder, holder if "/" in holder else None)
         try:
-            return connect(endpoint(socket=path) if path else endpoint(holder), allow_uids=self._allow_uids)
+            where = endpoint(socket=path) if path else endpoint(holder)
+            return connect(where, allow_uids=self._allow_uids, system=self.system)
         except NoLayout as error:
             external = next((each for each in imports if each.produced), None)
             if external is None or path:
@@ -307,10 +304,10 @@ def _await_commits(client: Client, exports: Sequence[str], terms: CommitWait) ->
     awaited = [name for name in dict.fromkeys(exports) if offers[name].commit not in (None, "committed")]
     if not awaited:
         return False
-    until = time.monotonic() + terms.seconds
+    until = client.system.now() + terms.seconds
     if terms.seconds and (why := _uncommitted(client, awaited, 0.0)):
         terms.report(f"waiting for up to {terms.seconds:g} s: {why.message}")
-        while (left := until - time.monotonic()) > 0 and _uncommitted(client, awaited, min(left, COMMIT_POLL)):
+        while (left := until - client.system.now()) > 0 and _uncommitted(client, awaited, min(left, COMMIT_POLL)):
             terms.advance()
     if why := _uncommitted(client, awaited, 0.0):
         raise why

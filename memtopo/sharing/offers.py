@@ -209,6 +209,10 @@ class LayoutChange(Protocol):
         """Names of the exports whose bytes it does not keep."""
         ...
 
+    def give_up(self) -> None:
+        """Give back the contexts that planning has retained (fact 73): the change is not made."""
+        ...
+
     def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
         """Make the change, and return the results of its check: by queries or, if `full`, also by bytes.
 

@@ -54,12 +54,14 @@ class Held:
     def bytes_of(self, name: str, offset: int, size: int) -> bytes:
         """Bytes of a range."""
         execution = self.run.execution
+        execution.resume()  # a refused change has released the contexts
         with current(execution.driver, execution.layout.contexts[0]):
             return execution.driver.memcpy_dtoh(execution.layout.ranges[name].address + offset, size)
 
     def write(self, name: str, data: bytes) -> None:
         """Write bytes to the beginning of a range."""
         execution = self.run.execution
+        execution.resume()
         with current(execution.driver, execution.layout.contexts[0]):
             execution.driver.memcpy_htod(execution.layout.ranges[name].address, data)
 

@@ -134,6 +134,9 @@ class PlannedState:
     def lost(self) -> frozenset[str]:
         return self.touched
 
+    def give_up(self) -> None:
+        """Nothing was prepared."""
+
     def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
         del full, in_use
         self.layout.generation += 1

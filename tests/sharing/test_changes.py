@@ -440,3 +440,18 @@ def test_unknown_notices_are_ignored() -> None:
         notice = client.notice(PATIENCE)
         assert notice
         assert notice.kind == "releasing"
+
+
+def test_an_importer_that_lets_go_after_a_refusal_is_told_that_its_memory_is_there(
+    dial: Connect, importer: socket.socket
+) -> None:
+    """Once; nobody tells one that lets go of its own accord"""
+    switch(requester := dial(), wait=0.01)
+    assert next_message(importer)["notice"] == "changing"
+    assert next_message(importer)["exports"] == []
+    assert next_message(requester)["error"]["code"] == "attached"
+    assert let_go(importer, "page")["exports"] == ["page"]
+    assert next_message(importer) == CHANGED | {"generation": 1, "state": "awake", "exports": ["page"]}
+    import_pages(importer)
+    assert let_go(importer, "page")["exports"] == ["page"]
+    assert "ok" in asked(importer, "metrics")

@@ -56,12 +56,17 @@ class Changes:
     """
 
     def __init__(
-        self, responder: Responder, clients: Clients, take_down: Callable[[], None], progress: ProgressNotices
+        self,
+        responder: Responder,
+        clients: Clients,
+        take_down: Callable[[], None],
+        progress: ProgressNotices,
+        clock: RunningClock,
     ) -> None:
         self._responder, self._clients, self._take_down = responder, clients, take_down
         self._progress = progress
         self._awaited: ChangeRequest | None = None
-        self._clock = RunningClock()
+        self._clock = clock
         self._until = 0.0
 
     def begin(self, request: ChangeRequest) -> bool:
@@ -83,6 +88,7 @@ class Changes:
         coming = request.answer.get("state", self._responder.layout_state)
         for each in pinning:
             names = [taken.export for taken in each.taken(request.touched)]
+            each.asked.update(names)
             self._notify(each, {"notice": "changing", "deadline": request.wait, "state": coming}, names)
         return False
 
@@ -93,6 +99,7 @@ class Changes:
             return
         if request.connection and not self._clients.waits(request.connection):
             self._awaited = None
+            request.planned.give_up()
             self._notify_changed(request)
         elif not self._pinning(request) or self._clock.time() >= self._until:
             self._awaited = None
@@ -127,10 +134,19 @@ class Changes:
             if names := [name for name in each.let_go_of if name in exports]:
                 self._notify(each, message, names)
 
+    def notify_late(self, connection: ClientConnection, exports: Collection[str]) -> None:
+        """Notify a client that has let go of exports for a change which is over: their memory is as it was before."""
+        awaited = self._awaited.touched if self._awaited else frozenset()
+        late = connection.asked.intersection(exports, connection.let_go_of) - awaited
+        connection.asked.difference_update(exports)
+        if late:
+            self._notify(connection, {"notice": "changed", "state": self._responder.layout_state}, sorted(late))
+
     def refuse(self, error: ExchangeError) -> None:
         """Refuse the awaited change, if there is one."""
         if request := self._awaited:
             self._awaited = None
+            request.planned.give_up()
             self._refuse(request, error)
 
     def require_none(self) -> None:
@@ -171,6 +187,7 @@ class Changes:
         """
         pinning = self._pinning(request)
         if pinning and not request.force:
+            request.planned.give_up()
             if notified:
                 self._notify_changed(request)
             raise pinned(pinning, request)
@@ -233,6 +250,7 @@ class Changes:
             held = [taken.export for taken in each.taken(request.touched | exports)]
             if held or each.let_go_of:
                 names = dict.fromkeys([*each.let_go_of, *(name for name in held if name in exports)])
+                each.asked.difference_update(names)
                 self._notify(each, message, list(names))
 
     def _notify(self, connection: ClientConnection, message: Mapping[str, Any], names: Collection[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import selectors
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,8 +17,9 @@ from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.state import EventFields, HolderEvents
 from memtopo.sharing.messages import SourcePart, encode_error
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.sockets import PeerProcess, check_user, has_ended, peer
+from memtopo.sharing.sockets import PeerProcess, check_user, has_ended
 from memtopo.sharing.status import Importer, Taken
+from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import Packet
 
 IDLE = 30.0
@@ -66,9 +66,10 @@ class ClientConnection:
     the writer of these exports.
     """
 
-    def __init__(self, id: int, sock: socket.socket, peer: PeerProcess, clock: RunningClock) -> None:
-        self.id, self.sock, self.peer = id, sock, peer
-        self.since = time.time()
+    def __init__(
+        self, id: int, sock: socket.socket, peer: PeerProcess, clock: RunningClock, since: float = 0.0
+    ) -> None:
+        self.id, self.sock, self.peer, self.since = id, sock, peer, since
         self._clock = clock
         self.last_received = clock.time()
         self.closing = False
@@ -79,6 +80,8 @@ class ClientConnection:
         self.served = False
         self.let_go_of: dict[str, None] = {}
         """Exports whose handles the client has received and closed again, or requested too early, in order."""
+        self.asked: set[str] = set()
+        """Exports that the client was asked to let go of, until it is notified of them again."""
         self._stuck_since: float | None = None
         self._taken: dict[str, _Received] = {}
         self._source: list[str] = []
@@ -236,11 +239,12 @@ class Clients:
         patience: float,
         allow_uids: Collection[int],
         events: HolderEvents | None = None,
+        system: System = SYSTEM,
     ) -> None:
         self._events = events or HolderEvents()
         self._selector, self._handle_events = selector, handle_events
         self._most, self._patience, self._allow_uids = most, patience, allow_uids
-        self._clock = RunningClock()
+        self._system, self._clock = system, RunningClock(system.now)
         self._connections: dict[int, ClientConnection] = {}
         self._last_id = 0
 
@@ -260,7 +264,7 @@ class Clients:
     def admit(self, sock: socket.socket) -> None:
         """Admit a new connection, or refuse it with a reason and close it."""
         try:
-            of = peer(sock)
+            of = self._system.peer(sock)
             check_user(of, process_name(of.pid), self._allow_uids)
             self._check_share(of)
             self._make_room()
@@ -269,7 +273,8 @@ class Clients:
                 wire.send(sock, wire.encode(encode_error(error)))
             return
         self._last_id += 1
-        connection = self._connections[self._last_id] = ClientConnection(self._last_id, sock, of, self._clock)
+        connection = ClientConnection(self._last_id, sock, of, self._clock, self._system.epoch())
+        self._connections[self._last_id] = connection
         self.resume(connection)
 
     def check_importer(self, connection: ClientConnection) -> None:

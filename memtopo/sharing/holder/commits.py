@@ -84,6 +84,11 @@ class Contents:
         for name in self._known.keys() & set(names):
             self._known[name].discarded = True
 
+    def renewed(self, names: Iterable[str]) -> None:
+        """Have nothing left of what earlier writers of some exports wrote: it is anew, or gone in the state."""
+        for name in self._known.keys() & set(names):
+            self._known[name].discarded = False
+
     def discarded(self) -> frozenset[str]:
         """Names of the exports whose memory has to be created anew."""
         return frozenset(name for name, each in self._known.items() if each.discarded)
@@ -127,10 +132,11 @@ class Commits:
         clients: Clients,
         renew: Callable[[frozenset[str]], None],
         notify: Callable[[Collection[str]], None],
+        clock: RunningClock,
     ) -> None:
         self._responder, self._clients, self._renew, self._notify = responder, clients, renew, notify
         self._contents = responder.contents
-        self._clock = RunningClock()
+        self._clock = clock
         self._waiting: list[_Waiting] = []
 
     def begin(self, connection: ClientConnection, request: WaitRequest) -> None:
@@ -194,6 +200,7 @@ class Commits:
         names = self._contents.discarded()
         try:
             self._renew(names)
+            self._contents.renewed(names)
         except MemtopoError as error:
             reason: EventFields = {"exports": len(names), "export": min(names), "reason": error.message}
             self._responder.events.add("memory not created for a writer", reason, "error")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import selectors
 import socket
-import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.processes import RunningClock
 from memtopo.common.text import signal_name
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.errors import BadPacket
@@ -24,6 +24,7 @@ from memtopo.sharing.holder.state import HeldNodes, HoldSummary, Shutdown, Why
 from memtopo.sharing.holder.systemd import Notifier
 from memtopo.sharing.messages import Request, encode_error, encode_importers, read_request
 from memtopo.sharing.sockets import Listener, abandon_in_children
+from memtopo.sharing.system import SYSTEM, System
 
 INTERVAL = 0.5
 """Seconds between two calls of `stop`, which may look for its reason: the death of a process sends no signal."""
@@ -45,6 +46,7 @@ class HoldTerms:
     stop: Callable[[], int]
     grace: float
     interval: float
+    system: System = SYSTEM
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class ServerLoop:
         self, selector: selectors.BaseSelector, responder: Responder, shutdown: Shutdown, terms: HoldTerms
     ) -> None:
         self._selector, self._responder, self._shutdown, self._terms = selector, responder, shutdown, terms
+        self._now = now = terms.system.now
         self._clients = Clients(
             selector,
             self._handle_events,
@@ -70,10 +73,19 @@ class ServerLoop:
             patience=terms.patience,
             allow_uids=terms.allow_uids,
             events=responder.events,
+            system=terms.system,
         )
         self._progress = responder.supervision.progress
-        self._changes = Changes(responder, self._clients, lambda: self._begin_shutdown("failure", 0), self._progress)
-        self._commits = Commits(responder, self._clients, self._changes.renew, self._changes.notify_committed)
+        self._changes = Changes(
+            responder,
+            self._clients,
+            lambda: self._begin_shutdown("failure", 0),
+            self._progress,
+            RunningClock(now),
+        )
+        self._commits = Commits(
+            responder, self._clients, self._changes.renew, self._changes.notify_committed, RunningClock(now)
+        )
         self._requests = Requests(
             responder,
             self._clients,
@@ -92,7 +104,9 @@ class ServerLoop:
 
     def listen(self, listener: socket.socket, wakeups: Collection[socket.socket]) -> None:
         """Accept connections from a socket, and check for the end whenever one of `wakeups` is readable."""
-        self._listener = Listener(self._selector, listener, self._clients.admit, most=self._terms.max_clients)
+        self._listener = Listener(
+            self._selector, listener, self._clients.admit, most=self._terms.max_clients, clock=self._now
+        )
         abandon_in_children(self)
         for wakeup in wakeups:
             self._interval = self._terms.interval
@@ -101,7 +115,7 @@ class ServerLoop:
     def run(self) -> None:
         """Serve until the shutdown is complete."""
         while True:
-            now = time.monotonic()
+            now = self._now()
             if number := self._terms.stop():
                 self._begin_shutdown("signal" if number > 0 else "ended", self._terms.grace, max(number, 0))
             elif self._shutdown.due(now):
@@ -121,10 +135,10 @@ class ServerLoop:
                 self._go_on_after(self._commits.advance)
             self._reloads.end()
             self._listener.advance()
-            self._systemd.advance(time.monotonic())
+            self._systemd.advance(self._now())
             self._clients.drop_unresponsive()
             for each in self._published:
-                self._go_on_after(partial(each.advance, time.monotonic()))
+                self._go_on_after(partial(each.advance, self._now()))
 
     def _go_on_after(self, work: Callable[[], None]) -> None:
         """Do a part of the work of a holder; an error of memtopo itself is an event, and the layout is held on."""
@@ -149,16 +163,16 @@ class ServerLoop:
             self._published.append(MetricsFile(text, target.write))
         if listener:
             server = MetricsServer(
-                self._selector, listener, lambda: text(time.time()), time.monotonic, self._terms.allow_uids
+                self._selector, listener, lambda: text(self._terms.system.epoch()), self._now, self._terms.allow_uids
             )
             self._published.append(server)
         for each in self._published:
-            self._go_on_after(partial(each.advance, time.monotonic()))
+            self._go_on_after(partial(each.advance, self._now()))
 
     def report(self, nodes: HeldNodes, path: str) -> None:
         """Report the status of the layout at the `path` of its socket to its other nodes."""
         reports = StatusReports(lambda: self._responder.status(path, self._clients.all()), nodes.report)
-        self._go_on_after(partial(reports.advance, time.monotonic()))
+        self._go_on_after(partial(reports.advance, self._now()))
         self._published.append(reports)
 
     def finish(self, claim: Claim, seconds: float) -> HoldSummary:
@@ -248,7 +262,7 @@ class ServerLoop:
 
     def _answer(self, connection: ClientConnection, request: Request, until: float | None = None) -> bool:
         """Answer a request. Return false if it is answered later; a retried one is refused after `until`."""
-        now = time.monotonic()
+        now = self._now()
         try:
             if request.request == "check":
                 self._awaiting_check.append(connection)
@@ -285,7 +299,7 @@ class ServerLoop:
             self._clients.answer(each, answer)
 
     def _begin_shutdown(self, why: Why, grace: float, signal: int = 0) -> None:
-        if not self._shutdown.begin(why, time.monotonic() + grace, signal):
+        if not self._shutdown.begin(why, self._now() + grace, signal):
             return
         self._responder.releasing = True
         because = {"signal": signal_name(signal)} if signal else {}

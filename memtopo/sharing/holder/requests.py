@@ -18,6 +18,7 @@ from memtopo.sharing.messages import (
     CommitRequest,
     HandlesRequest,
     LendRequest,
+    LetGoRequest,
     ReleaseRequest,
     Request,
     SpecRequest,
@@ -59,6 +60,9 @@ class Requests:
                 self._commits.commit(connection, request)
             case HandlesRequest() | LendRequest():
                 self._send_handles(connection, request)
+            case LetGoRequest():
+                self._responder.answer(connection, request, self._clients.all())
+                self._changes.notify_late(connection, request.exports)
             case _:
                 self._responder.answer(connection, request, self._clients.all())
         return True

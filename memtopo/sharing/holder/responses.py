@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
@@ -35,6 +34,7 @@ from memtopo.sharing.messages import (
 )
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider, LayoutChange, Offer, unknown_export
 from memtopo.sharing.status import MOST_STATES, Importer, LocationMemory, NodeStatus, Statistics, Status
+from memtopo.sharing.system import SYSTEM, System
 
 _LONGEST_PATH = 1000
 _LISTED_PROCESSES = 4
@@ -62,18 +62,19 @@ class Responder:
         deadline: float | None,
         changeable: ChangeableLayout | None = None,
         keep: int = 0,
+        system: System = SYSTEM,
     ) -> None:
-        self.supervision, self.events = supervision, HolderEvents(supervision.log)
+        self.supervision, self.events = supervision, HolderEvents(supervision.log, system.now)
         self.nodes, self._nodes_text = supervision.nodes, NodesText(supervision.nodes)
         self._counted, self._counted_memory = 0, supervision.memory()
         self._provider, self._info, self._batch, self._deadline = provider, info, batch, deadline
         self._changeable = changeable
-        self._since = time.time()
+        self._since = system.epoch()
         self.offers: Mapping[str, Offer] = {}
         self._generations: dict[str, int] = {}
         self.contents, self.lending = Contents(), Lending(provider, self.events, keep)
         self._read_offers()
-        self.counters = Counters()
+        self.counters = Counters(epoch=system.epoch)
         self.releasing = False
 
     def answer(self, connection: ClientConnection, request: Request, clients: Clients) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import selectors
 import socket
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
@@ -19,6 +17,7 @@ from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import HolderInfo, HoldSummary, Shutdown, Supervision
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider
 from memtopo.sharing.sockets import reserve_descriptors
+from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import MOST_FDS
 
 MOST_CLIENTS = 264
@@ -42,6 +41,7 @@ def hold(
     changeable: ChangeableLayout | None = None,
     interval: float = INTERVAL,
     supervision: Supervision | None = None,
+    system: System = SYSTEM,
 ) -> HoldSummary:
     """Serve exports at a claimed endpoint until `stop()` returns a signal's number, a release, or `lasting` seconds.
 
@@ -55,16 +55,17 @@ def hold(
     metrics, others = supervision.metrics, {*allow_uids} - {os.geteuid()}
     lent = sum(each.lends.kept for each in provider.offers() if each.lends)
     batch, max_clients, keep = _limits(MOST_CONNECTIONS if metrics and metrics.claim else 0, min(lent, _MOST_KEPT))
-    began, deadline = time.monotonic(), None if lasting is None else time.time() + lasting
-    limits = {"batch": batch, "keep": keep}
-    responder = Responder(provider, info, supervision, **limits, deadline=deadline, changeable=changeable)
-    terms = HoldTerms(max_clients, patience, others, stop, grace, interval)
+    began, deadline = system.now(), None if lasting is None else system.epoch() + lasting
+    responder = Responder(
+        provider, info, supervision, batch=batch, keep=keep, deadline=deadline, changeable=changeable, system=system
+    )
+    terms = HoldTerms(max_clients, patience, others, stop, grace, interval, system)
     with _listening(claim, responder, Shutdown(None if lasting is None else began + lasting), terms, wake) as loop:
         loop.notify_ready()
         ready()
         responder.record_serving(claim.endpoint.path)
         loop.run()
-        return loop.finish(claim, time.monotonic() - began)
+        return loop.finish(claim, system.now() - began)
 
 
 @contextmanager
@@ -78,7 +79,7 @@ def _listening(
     mode, metrics, nodes = _mode(claim, terms.allow_uids), responder.supervision.metrics, responder.supervision.nodes
     with (
         claim.listen(mode=mode) as listener,
-        selectors.DefaultSelector() as selector,
+        terms.system.selector() as selector,
         signal_wakeup() as wakeup,
     ):
         loop = ServerLoop(selector, responder, shutdown, terms)

@@ -116,10 +116,11 @@ class Counters:
     last_check: CheckResult | None = None
     clients: int = 0
     handles: int = 0
+    epoch: Callable[[], float] = time.time
 
     def add_check(self, checks: Checks) -> None:
         """Record the result of a check that has just ended."""
-        self.last_check = CheckResult(time.time(), checks.different)
+        self.last_check = CheckResult(self.epoch(), checks.different)
 
     def statistics(self, memory: Sequence[LocationMemory]) -> Statistics:
         """Record of the counters, with the memory that the layout has now."""

@@ -1,0 +1,156 @@
+"""Choice of what happens next: plausible events, those first that a story has not had in its situation."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from tests.story.layouts import STATES, Shape, changed_shape
+from tests.story.oracle import Oracle
+from tests.story.programs import EngineProgram, Event
+from tests.story.world import ERRORS, Actor, World
+
+ENGINES = ("e1", "e2", "e3", "e4")
+OPERATORS = ("o1", "o2")
+HOLDER = "h"
+FAULTS = ("kill", "doom", "fail", "late", "jump", "cut", "hog")
+_PACES = (0, 1, 2, 4, 8, 16)
+_WAITS = (0.0, 0.0, 0.5, 2.0, 5.0)
+
+Choice = tuple[str, str, tuple[Any, ...]]
+Situation = tuple[str, str, str]
+"""Of the holder, of the actor, and what the actor does or what befalls it."""
+
+
+@dataclass(slots=True)
+class Director:
+    """Chooses events; its theme makes some of them more frequent in one story than in another."""
+
+    world: World
+    oracle: Oracle
+    random: Random
+    gpus: int
+    shape: Shape
+    faulty: bool
+    seen: Counter[Situation] = field(default_factory=Counter)
+    theme: dict[str, float] = field(default_factory=dict)
+
+    def choose(self) -> Event:
+        """Return the next event."""
+        choices = list(self._choices())
+        weights = [self._weight(each) for each in choices]
+        actor, verb, args = self.random.choices(choices, weights)[0]
+        return Event(actor, verb, args, self.random.choice(_PACES))
+
+    def record(self, event: Event) -> None:
+        """Count an event in the situation in which it happens."""
+        self.seen[self.situation(event.actor, event.verb)] += 1
+
+    def situation(self, name: str, verb: str) -> Situation:
+        """Return the situation of an actor."""
+        actor = self.world.actors.get(name)
+        return (self.holder_now(), self._now(actor) if name != HOLDER else "", verb)
+
+    def holder_now(self) -> str:
+        """Return the situation of the holder."""
+        holder, held = self.world.holder, self.oracle.held
+        if holder is None or not holder.alive or held is None or held.actor is not holder:
+            return "none"
+        if not held.served or held.conductor is None:
+            return "building"
+        return f"{held.conductor.state}{'' if holder.doing == 'serve' else '+'}"
+
+    def _now(self, actor: Actor | None) -> str:
+        program = actor.program if actor else None
+        if actor is None or not actor.alive or not isinstance(program, EngineProgram):
+            return actor.doing if actor and actor.alive else ""
+        attached = program.attached
+        if attached is None:
+            return actor.doing or "away"
+        role = "writer" if program.writes else "reader"
+        return f"{role}{'-absent' * bool(attached.absent)}{'*' * bool(actor.doing)}"
+
+    def _weight(self, choice: Choice) -> float:
+        name, verb, _ = choice
+        if verb not in self.theme:
+            self.theme[verb] = self.random.choice((0.2, 1.0, 1.0, 3.0))
+        return self.theme[verb] * _USUAL.get(verb, 1.0) / math.sqrt(1 + self.seen[self.situation(name, verb)])
+
+    def _choices(self) -> Iterator[Choice]:
+        draw = self.random
+        if self.holder_now() == "none":
+            yield HOLDER, "start", (self.shape,)
+        else:
+            self.shape = self.oracle.held.shape if self.oracle.held else self.shape
+            yield HOLDER, "stop", ()
+            yield HOLDER, "reload", (changed_shape(draw, self.shape, self.gpus),)
+        for name in ENGINES:
+            yield from self._of_engine(name)
+        for name in OPERATORS:
+            yield name, "switch", (draw.choice(STATES), draw.choice(_WAITS), draw.random() < 0.2)
+            shape = changed_shape(draw, self.shape, self.gpus)
+            yield name, "change", (shape, draw.choice(_WAITS), draw.random() < 0.2)
+            yield name, "release", (draw.random() < 0.5, draw.choice((0.0, 2.0)))
+            yield name, "check", ()
+            yield name, "status", ()
+            yield name, "borrow", (draw.choice(("w", "page")),)
+            yield name, "restore", ()
+        if self.faulty:
+            yield from self._faults()
+
+    def _of_engine(self, name: str) -> Iterator[Choice]:
+        draw, actor = self.random, self.world.actors.get(name)
+        program = actor.program if actor and actor.alive else None
+        attached = program.attached if isinstance(program, EngineProgram) else None
+        if attached is None:
+            some = draw.choice(((), (), ("page",), ("w",)))
+            for role in ("reader", "writer"):
+                room = draw.choice((0, 0, 3)) if some != ("w",) else 0
+                yield name, "attach", (role, some, draw.choice(_WAITS), draw.random() < 0.3, room)
+            return
+        yield name, "poll", (draw.choice(_WAITS),)
+        yield name, "look", ()
+        yield name, "write", (True,)
+        yield name, "leave", ()
+        if isinstance(program, EngineProgram) and program.writes:
+            yield name, "write", (False,)
+            yield name, "commit", ()
+
+    def _faults(self) -> Iterator[Choice]:
+        draw = self.random
+        names = [name for name, each in self.world.actors.items() if each.alive]
+        if not names:
+            return
+        one = draw.choice(names)
+        yield one, "kill", ()
+        yield one, "doom", (draw.randint(1, 60),)
+        yield one, "fail", (draw.randint(1, 40), draw.choice(ERRORS), draw.random() < 0.1)
+        yield one, "late", (draw.choice((0.01, 0.3, 3.0, 12.0)),)
+        yield one, "jump", (draw.choice((0.1, 1.0, 40.0)),)
+        if (other := draw.choice(names)) != HOLDER:
+            yield other, "cut", ()
+        yield one, "hog", (draw.randrange(self.gpus), draw.choice((-1, 0, 1, 3)))
+
+
+_USUAL = {
+    "start": 40.0,
+    "stop": 0.1,
+    "reload": 0.7,
+    "release": 0.1,
+    "attach": 2.0,
+    "poll": 5.0,
+    "leave": 0.7,
+    "commit": 3.0,
+    "switch": 1.5,
+    "kill": 0.3,
+    "doom": 0.3,
+    "fail": 0.5,
+    "late": 0.3,
+    "jump": 0.3,
+    "cut": 0.2,
+    "hog": 0.3,
+}

@@ -1,0 +1,153 @@
+"""Layouts of stories: a small family of specs, what each has in each state, and the machines for them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cache
+from random import Random
+from typing import Any
+
+from memtopo.drivers.target import Target, recorded
+from memtopo.language import Document, read_text
+from memtopo.machine import CONTEXT_BYTES, Machine, load
+from memtopo.session.composition import Composition
+from tests.helpers.machines import invented
+
+CHUNK = 2 << 20
+NAME = "kv"
+STATES = ("awake", "asleep", "half")
+SCRATCH = "scratch"
+"""Memory that no process imports, and that only the state awake has."""
+
+BLOCK = "block"
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """An export of chunks: its number, its GPU, and whether a writer commits it; what a state does with its memory."""
+
+    count: int
+    gpu: int
+    committed: bool = False
+    asleep: str = "drop"
+    half: str = "keep"
+
+    def in_state(self, state: str) -> str:
+        """Return what a state does with the memory: keep, drop or offload."""
+        return "keep" if state == "awake" else self.asleep if state == "asleep" else self.half
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A spec of the family."""
+
+    exports: tuple[tuple[str, Export], ...]
+    block: bool = False
+    """True with a buffer that is exported over ipc, whose context the holder keeps."""
+
+    @property
+    def named(self) -> dict[str, Export]:
+        """Exports by name."""
+        return dict(self.exports)
+
+    @property
+    def text(self) -> str:
+        """The spec, as JSON."""
+        return json.dumps(self._spec())
+
+    def _spec(self) -> dict[str, Any]:
+        exports = self.named
+        found: dict[str, Any] = {"memtopo": 1, "name": NAME, "ranges": {}, "chunks": {}, "map": {}, "access": {}}
+        found |= {"exports": {}, "states": {}}
+        found["ranges"][SCRATCH] = {"size": "2MiB"}
+        found["chunks"][SCRATCH] = {"location": "gpu0", "size": "2MiB"}
+        found["map"][SCRATCH], found["access"][SCRATCH] = [SCRATCH], {"gpu0": "rw"}
+        if self.block:
+            found["buffers"] = {BLOCK: {"location": "gpu0", "size": "2MiB"}}
+            found["exports"][BLOCK] = {"buffer": BLOCK, "via": "ipc"}
+        for name, each in exports.items():
+            found["ranges"][f"{name}-range"] = {"size": f"{2 * each.count}MiB"}
+            found["chunks"][name] = {"location": f"gpu{each.gpu}", "size": "2MiB", "count": each.count, "handles": "fd"}
+            found["map"][f"{name}-range"] = [name]
+            found["access"][f"{name}-range"] = {f"gpu{each.gpu}": "rw"}
+            found["exports"][name] = {"chunk": name, "via": "fd"} | ({"commit": "required"} if each.committed else {})
+        for state in STATES[1:]:
+            acts = {name: each.in_state(state) for name, each in exports.items()}
+            offload = {f"{name}-range": "host:0" for name, act in acts.items() if act == "offload"}
+            found["states"][state] = {"drop": [SCRATCH]} | ({"offload": offload} if offload else {})
+            found["states"][state]["drop"] += [f"{name}-range" for name, act in acts.items() if act == "drop"]
+        return found
+
+    def bytes_at(self, gpu: int, state: str) -> int:
+        """Bytes that the layout has on a GPU in a state."""
+        own = (each for each in self.named.values() if each.gpu == gpu)
+        exported = sum(each.count * CHUNK for each in own if each.in_state(state) == "keep")
+        if gpu:
+            return exported
+        return exported + CHUNK * (state == "awake") + (CHUNK + CONTEXT_BYTES) * self.block
+
+
+def drawn_machine(random: Random) -> Machine:
+    """Return a machine of 1 to 8 GPUs."""
+    return machine_of(random.choice((1, 1, 2, 2, 4, 8)))
+
+
+@cache
+def machine_of(gpus: int) -> Machine:
+    """Return a recorded machine, or an invented one for a number of GPUs that none has."""
+    known = {1: "h100x1", 2: "h200x2", 4: "h200x4"}
+    return load(known[gpus]) if gpus in known else invented(gpus)
+
+
+def drawn_shape(random: Random, gpus: int) -> Shape:
+    """Return a spec for a machine."""
+    weights = Export(random.randint(1, 2), 0, committed=True, asleep=random.choice(("offload", "drop")))
+    page = Export(random.randint(1, 3), random.randrange(gpus), half=random.choice(("drop", "keep")))
+    return Shape((("w", weights), ("page", page)), block=random.random() < 0.3)
+
+
+def changed_shape(random: Random, shape: Shape, gpus: int) -> Shape:
+    """Return a spec to which a layout of another one may be changed."""
+    exports = shape.named
+    block = shape.block
+    match random.randrange(6):
+        case 0:
+            page = exports.get("page")
+            exports["page"] = replace(page, count=1 + page.count % 3) if page else Export(1, random.randrange(gpus))
+        case 1:
+            if exports.pop("next", None) is None:
+                exports["next"] = Export(1, random.randrange(gpus), committed=True, asleep="keep")
+        case 2:
+            exports["w"] = replace(exports["w"], count=3 - exports["w"].count)
+        case 3:
+            exports["page"] = Export(1, random.randrange(gpus))
+        case 4:
+            block = not block
+        case _:
+            if "next" in exports or exports.pop("page", None) is None:
+                exports["page"] = Export(2, 0)
+    return Shape(tuple(exports.items()), block)
+
+
+@cache
+def document_of(shape: Shape) -> Document:
+    """Return the text of a spec as it is read from a file."""
+    return read_text(shape.text.encode(), "kv.yaml")
+
+
+@cache
+def composition_of(shape: Shape, gpus: int) -> Composition:
+    """Return a spec on a machine."""
+    machine = machine_of(gpus)
+    return Composition.of(document_of(shape), recorded(machine_name(gpus), machine))
+
+
+def machine_name(gpus: int) -> str:
+    """Return the name of the machine of a number of GPUs."""
+    return f"story{gpus}"
+
+
+def target_of(gpus: int, opener: Any) -> Target:
+    """Return the machine as the target of a process, whose drivers a function opens."""
+    return Target(machine_name(gpus), machine_of(gpus), simulated=True, _opener=opener)

@@ -1,0 +1,319 @@
+"""What has to hold in a story, apart from the code: bytes, generations, memory of the GPUs, and what was promised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from memtopo.api.attachment import Attached
+from memtopo.api.imports import HOLDER
+from memtopo.driver.types import gpu
+from memtopo.kinds.layout import current
+from memtopo.machine import CONTEXT_BYTES
+from memtopo.run.apply import ThisProcess
+from memtopo.sharing import sockets
+from memtopo.sharing.holder.loop import ServerLoop
+from memtopo.sharing.holder.state import HolderEvent
+from tests.story.layouts import BLOCK, CHUNK, Shape
+from tests.story.world import Actor, Broken, StoryDriver, World
+
+_MAGIC = b"STORY"
+_STAMP = 16
+GRACE = 5.0
+"""Seconds that importers over ipc have after a signal."""
+
+
+@dataclass(slots=True)
+class Content:
+    """Bytes that a writer has put into an export of a holder, by the serial number in them."""
+
+    export: str
+    holder: int
+    state: str = "written"
+
+
+@dataclass(slots=True)
+class Held:
+    """A holder as the oracle knows it: its process, its conductor once it serves, and its spec."""
+
+    actor: Actor
+    shape: Shape
+    conductor: ThisProcess | None = None
+    driver: StoryDriver | None = None
+    before: Any = None
+    proposed: Shape | None = None
+    ending: float | None = None
+    grace: float = GRACE
+    renewals: int = 0
+    served: bool = False
+    broken: bool = False
+    found: ServerLoop | None = None
+
+    @property
+    def loop(self) -> ServerLoop | None:
+        """The loop that serves the clients."""
+        if self.found is None:
+            loops = (each for each in sockets._INHERITABLE if isinstance(each, ServerLoop))
+            self.found = next((each for each in loops if each._terms.system is self.actor.system), None)
+        return self.found
+
+    @property
+    def serves(self) -> bool:
+        """True while the holder waits for clients, and nothing is under way in it."""
+        return self.actor.alive and not self.actor.dying and self.served and self.actor.doing == "serve"
+
+    def memory(self, name_of: Callable[[Any], Any] | None = None) -> Mapping[str, tuple[Any, ...]]:
+        """Memory of each export that has some: what names the file of each chunk, or what a function returns."""
+        assert self.conductor
+        assert self.driver
+        ranges, found, name_of = self.conductor.run.execution.layout.ranges, {}, name_of or named
+        for name, each in self.shape.exports:
+            if (reserved := ranges.get(f"{name}-range")) and reserved.size == each.count * CHUNK:
+                parts = [self.driver.simulator.mappings.find(reserved.address + i * CHUNK) for i in range(each.count)]
+                if all(parts):
+                    found[name] = tuple(map(name_of, parts))
+        return found
+
+
+@dataclass(slots=True)
+class Oracle:
+    """Model of a story. Each method raises `Broken` for what must not be."""
+
+    world: World
+    held: Held | None = None
+    contents: dict[int, Content] = field(default_factory=dict)
+    plain: dict[str, int] = field(default_factory=dict)
+    known: dict[tuple[int, str, int], tuple[str, ...]] = field(default_factory=dict)
+    committed: dict[tuple[str, ...], int] = field(default_factory=dict)
+    proposals: dict[str, Shape] = field(default_factory=dict)
+    """Specs that were requested last, by the requester."""
+    releases: dict[str, tuple[bool, float]] = field(default_factory=dict)
+    """Force and grace of the releases that were requested last, by the requester."""
+    faults: int = 0
+    checked: int = 0
+
+    def new_content(self, export: str) -> int:
+        """Return the number of new bytes for an export."""
+        number = len(self.contents) + 1
+        self.contents[number] = Content(export, self.held.actor.pid if self.held else 0)
+        return number
+
+    def wrote(self, actor: Actor, export: str, memory: str, number: int, *, plain: bool) -> None:
+        """Remember that bytes are in a chunk now, which nobody reads if they are to be committed."""
+        self.plain[memory] = number
+        if plain:
+            return
+        self.committed = {whole: one for whole, one in self.committed.items() if memory not in whole}
+        for other in self.world.actors.values():
+            program: Any = other.program
+            attached = getattr(program, "attached", None) if other.alive and other is not actor else None
+            reads = attached and export in attached.exports and not program.writes and export not in attached.absent
+            if attached and reads and memory in memory_of(attached, export):
+                raise Broken(f"{actor.name} writes {export} under {other.name}, which reads it")
+
+    def read(self, actor: Actor, attached: Attached, export: str, memory: tuple[str, ...]) -> None:
+        """Compare the bytes of an import, as its GPU reads them, with what may be there."""
+        driver, start, who = attached._session.driver, attached.address(export), f"{actor.name} reads {export}"
+        committed, numbers = bool(attached.exports[export].commit), []
+        with current(driver, context_of(attached, export)):
+            for index, one in enumerate(memory):
+                numbers.append(number_of(driver.memcpy_dtoh(start + index * CHUNK, _STAMP)))
+                self.checked += 1
+                if not committed and numbers[-1] != self.plain.get(one):
+                    raise Broken(f"{who}: bytes {numbers[-1]}, and {self.plain.get(one)} were written there last")
+        if committed:
+            self._require_committed(who, export, memory, numbers)
+
+    def _require_committed(self, who: str, export: str, memory: tuple[str, ...], numbers: list[int | None]) -> None:
+        """Require that bytes are those of one commit, and of the same as before."""
+        if len({*numbers}) != 1 or numbers[0] is None:
+            raise Broken(f"{who}, which is committed: bytes {numbers}")
+        content = self.contents[numbers[0]]
+        if content.state == "written" or content.export != export:
+            raise Broken(f"{who}: bytes {numbers[0]} were never committed there: {content}")
+        if self.committed.setdefault(memory, numbers[0]) != numbers[0]:
+            raise Broken(f"{who}: committed bytes were {self.committed[memory]}, and are {numbers[0]}")
+
+    def readable(self, export: str) -> bool:
+        """Return whether the holder offers an export to readers."""
+        loop = self.held.loop if self.held else None
+        offer = loop._responder.offers.get(export) if loop else None
+        return bool(loop and offer and loop._responder.described(offer).commit in (None, "committed"))
+
+    def writers(self) -> Mapping[str, int]:
+        """Return the process that has the lease to write each export."""
+        loop = self.held.loop if self.held else None
+        offers = [loop._responder.described(each) for each in loop._responder.offers.values()] if loop else []
+        return {each.name: each.writer for each in offers if each.writer is not None}
+
+    def learn(self, holder: int, export: str, generation: int, memory: tuple[str, ...]) -> None:
+        """Require that handles of one generation are always of the same memory."""
+        before = self.known.setdefault((holder, export, generation), memory)
+        shared = min(len(before), len(memory))
+        if before[:shared] != memory[:shared]:
+            raise Broken(f"generation {generation} of {export} is of {before}, and of {memory}")
+
+    def ended(self, actor: Actor, driver: StoryDriver) -> None:
+        """Require that nothing is left of what a process has ended."""
+        if driver.taken:
+            raise Broken(f"{actor.name} has left {driver.taken}")
+        driver.close()
+
+    def note(self, event: HolderEvent) -> None:
+        """Follow the log of the holder: what it says that it refused has changed nothing."""
+        held = self.held
+        assert held
+        assert held.conductor
+        words = " ".join(f"{key}={value}" for key, value in event.fields.items() if key != "socket")
+        self.world.note(held.actor.name, f"log: {event.text} {words}")
+        self._require_reasonable(event)
+        held.renewals += event.text.startswith(("writer ended", "writer attached"))
+        held.broken |= event.text == "ending" and event.fields["why"] == "failure"
+        if event.text in ("release requested", "ending", "ended"):
+            self._note_end(held, event)
+        elif event.text.endswith(" requested"):
+            held.before = (self._print(held), held.renewals)
+            held.proposed = self.proposals.get(str(event.fields["by"]))
+        elif event.text.endswith(" refused") and held.before:
+            if held.before[1] == held.renewals and held.before[0] != self._print(held):
+                raise Broken(f"{event.text}: {held.before[0]} became {self._print(held)}")
+            held.before = None
+        elif event.text.endswith((" made", " rolled back")):
+            held.before = None
+            if event.text in ("change made", "reload made"):
+                held.shape = held.proposed or held.shape
+        if event.text.endswith(" made") and event.fields.get("different"):
+            raise Broken(f"{event.text}: {event.fields}")
+
+    def _require_reasonable(self, event: HolderEvent) -> None:
+        """Require that an event is no error of memtopo itself, and that a failure has a cause."""
+        internal = event.text == "internal error" or "met an internal error" in event.text
+        empty = str(event.fields.get("reason", "-")).startswith(";")
+        if internal or empty or (event.text == "memory not created for a writer" and not self.faults):
+            raise Broken(f"{event.text}: {event.fields}")
+
+    def _note_end(self, held: Held, event: HolderEvent) -> None:
+        """Require that a layout whose exports over ipc are in use ends by force alone, and after its grace."""
+        now = self.world.now
+        if event.text == "release requested":
+            force, grace = self.releases[str(event.fields["by"])]
+            held.grace = min(held.grace, grace) if held.ending is not None else grace
+            if bound := [] if force else list(self._bound(held)):
+                raise Broken(f"a release without force, while {bound} use it over ipc")
+        elif event.text == "ending":
+            held.ending = now
+        elif event.fields["lost"] and held.ending is not None and now < held.ending + held.grace and not held.broken:
+            raise Broken(f"importers over ipc had {now - held.ending} s of {held.grace}")
+
+    def _bound(self, held: Held) -> Iterator[str]:
+        """Names of the engines that use a buffer of the holder."""
+        for actor in self.world.actors.values():
+            attached = getattr(actor.program, "attached", None) if actor.alive else None
+            client = attached._lease.client if attached else None
+            uses = attached and BLOCK in attached.exports and BLOCK not in attached.absent
+            if uses and client and client.pid == held.actor.pid and not client.gone():
+                yield actor.name
+
+    def read_block(self, actor: Actor, attached: Attached) -> None:
+        """Compare the bytes of a buffer, while its holder exists."""
+        driver, client = attached._session.driver, attached._lease.client
+        if client is None or client.gone() or self.held is None or self.held.actor.pid != client.pid:
+            return
+        with current(driver, attached._session.layout.contexts[0]):
+            number = number_of(driver.memcpy_dtoh(attached.address(BLOCK), _STAMP))
+        expected = self.plain.get(_buffer(attached))
+        if number != expected and not client.gone():
+            raise Broken(f"{actor.name} reads {BLOCK}: bytes {number}, and {expected} were written there last")
+
+    def write_block(self, attached: Attached, number: int) -> None:
+        """Write bytes into a buffer."""
+        driver = attached._session.driver
+        with current(driver, attached._session.layout.contexts[0]):
+            driver.memcpy_htod(attached.address(BLOCK), stamp(number, 0))
+            self.plain[_buffer(attached)] = number
+
+    def _print(self, held: Held) -> Any:
+        assert held.conductor
+        return held.conductor.generation, held.conductor.state, held.memory(lambda part: part.chunk.handle)
+
+    def observe(self) -> None:
+        """Look at the holder between two turns of its loop: its bytes, and the memory that it takes."""
+        held = self.held
+        if not held or self.world.last is not held.actor or not held.serves or held.broken:
+            return
+        assert held.conductor
+        assert held.driver
+        memory = held.memory()
+        for name, each in held.shape.exports:
+            if each.committed and (number := self.committed.get(memory.get(name, ()))):
+                found = {number_of(data) for data in _bytes(held, name, each.count)}
+                if found != {number}:
+                    raise Broken(f"committed bytes {number} of {name} are {found} now")
+        if held.conductor.absent or not held.conductor.run.execution.layout.ranges:
+            return
+        taken = held.driver.taken
+        for ordinal in range(len(self.world.machine.devices)):
+            expected = held.shape.bytes_at(ordinal, held.conductor.state)
+            found_bytes = taken.get(str(gpu(ordinal)), 0)
+            if held.actor.keeps_contexts or (held.loop and held.loop._changes._awaited):  # until it is made
+                found_bytes, expected = found_bytes % CONTEXT_BYTES, expected % CONTEXT_BYTES
+            if found_bytes != expected:
+                raise Broken(f"the holder has {found_bytes} of gpu{ordinal} in {held.conductor.state}, not {expected}")
+
+
+def named(mapping: Any) -> str:
+    """Return what names the memory behind a mapping, in all processes."""
+    tag = mapping.physical.tag
+    return tag.nonce if tag else f"own {mapping.chunk.handle}"
+
+
+def memory_of(attached: Attached, export: str) -> tuple[str, ...]:
+    """Return the memory that an importer has mapped for an export."""
+    driver, start = simulator_of(attached), attached.address(export)
+    parts = [driver.mappings.find(start + i * CHUNK) for i in range(attached.exports[export].count)]
+    if not all(parts):
+        raise Broken(f"{export} is not absent, and {parts.count(None)} of its chunks are not mapped")
+    return tuple(named(part) for part in parts)
+
+
+def _buffer(attached: Attached) -> str:
+    """Return what names the memory of a buffer in all processes."""
+    found = simulator_of(attached).allocations.find(attached.address(BLOCK))
+    return f"{BLOCK} {found.physical.tag.nonce}"
+
+
+def simulator_of(attached: Attached) -> Any:
+    """Return the simulator of an importer."""
+    opened: Any = attached._session._opened
+    return opened.simulator
+
+
+def generation_of(attached: Attached, export: str) -> int:
+    """Return the generation of the handles that an importer has of an export."""
+    return attached._lease.generation(HOLDER, export)
+
+
+def context_of(attached: Attached, export: str) -> int:
+    """Return the context of the GPU that has an export."""
+    return attached._session.layout.contexts[int(attached.exports[export].location.removeprefix("gpu"))]
+
+
+def stamp(number: int, index: int) -> bytes:
+    """Return bytes of a content for one of its chunks."""
+    return (_MAGIC + number.to_bytes(4, "big") + index.to_bytes(2, "big")).ljust(_STAMP, b".")
+
+
+def number_of(data: bytes) -> int | None:
+    """Return the number of a content; None for bytes that no process of the story has written."""
+    return int.from_bytes(data[5:9], "big") if data.startswith(_MAGIC) else None
+
+
+def _bytes(held: Held, name: str, count: int) -> Iterator[bytes]:
+    assert held.conductor
+    assert held.driver
+    start = held.conductor.run.execution.layout.ranges[f"{name}-range"].address
+    for index in range(count):
+        mapping = held.driver.simulator.mappings.find(start + index * CHUNK)
+        assert mapping
+        yield mapping.physical.read(0, _STAMP)

@@ -1,0 +1,356 @@
+"""Programs of the processes of a story: a holder, engines that import from it, and operators that change it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import Any
+
+from memtopo.api.attachment import Attached, Attachment, build_attachment
+from memtopo.api.errors import NotApplied
+from memtopo.api.imports import AttachTerms, Role
+from memtopo.common.errors import MemtopoError
+from memtopo.driver.handles import Handle, close_handles
+from memtopo.kinds.layout import current
+from memtopo.plans.report import Report
+from memtopo.run.apply import Application, ThisProcess
+from memtopo.run.holder import Holder, about_holder
+from memtopo.session.composition import revision
+from memtopo.session.request import HoldResult
+from memtopo.sharing.claims import claim
+from memtopo.sharing.client import Client, connect
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.holder.state import ProgressNotices, Supervision
+from memtopo.sharing.imports import ImportMismatch
+from memtopo.sharing.wire import layout_source
+from tests.story.layouts import BLOCK, CHUNK, Shape, composition_of, document_of, machine_of, target_of
+from tests.story.oracle import Held, Oracle, context_of, generation_of, memory_of, stamp
+from tests.story.world import Actor, Broken, Died
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happens: an actor does something, or something befalls it. `pace` steps of the scheduler follow."""
+
+    actor: str
+    verb: str
+    args: tuple[Any, ...] = ()
+    pace: int = 4
+
+    def __str__(self) -> str:
+        return f"{self.actor} {self.verb} {' '.join(map(str, self.args))}".rstrip()
+
+
+@dataclass(slots=True)
+class HolderProgram:
+    """A process that holds a layout until it is released, stopped or killed."""
+
+    oracle: Oracle
+    shape: Shape
+    gpus: int
+    stopped: int = 0
+    reload: Shape | None = None
+    report: Report | None = None
+    held: Held | None = None
+
+    def __call__(self, actor: Actor) -> None:
+        try:
+            self._hold(actor)
+        except MemtopoError as error:
+            actor.world.note(actor.name, f"does not hold: {_reason(error)}")
+        if self.report:
+            actor.world.note(actor.name, f"ends: {self.report.outcome}, {len(self.report.leaks)} left")
+        for driver in actor.drivers:
+            if self.report and not self.report.leaks:
+                self.oracle.ended(actor, driver)
+            elif not self.oracle.faults:
+                raise Broken(f"the holder has left something: {self.report}")
+            driver.end()
+
+    def _hold(self, actor: Actor) -> None:
+        target = target_of(self.gpus, actor.open_driver)
+        composition = composition_of(self.shape, self.gpus)
+        request = composition.request(exclusive=False)
+        composition = replace(composition, target=target)
+        with claim(actor.world.endpoint) as claimed:
+            self.oracle.held = self.held = Held(actor, self.shape)
+            holder = _Holder(
+                claimed,
+                about_holder(composition, request),
+                partial(revision, target=target),
+                supervised=lambda: _entered(Supervision(reload=self._reload, log=self.oracle.note)),
+                progress=ProgressNotices(actor.system.now),
+                system=actor.system,
+            )
+            holder.begun.append(partial(self._begun, actor))
+            application = Application(composition, request, stop=lambda: self.stopped)
+            self.report = application.run(holder)
+
+    def _begun(self, actor: Actor, conductor: ThisProcess) -> None:
+        assert self.held
+        actor.world.connecting.clear()
+        self.held.conductor, self.held.driver, self.held.served = conductor, actor.drivers[-1], True
+
+    def _reload(self) -> Callable[[], str] | None:
+        shape, self.reload = self.reload, None
+        if shape is None:
+            return None
+        self.oracle.proposals["SIGHUP"] = shape
+        return lambda: source_of(shape, self.gpus)
+
+
+class _Holder(Holder):
+    """A holder that tells the story when it begins to serve."""
+
+    begun: list[Callable[[ThisProcess], None]] = []  # noqa: RUF012 replaced below
+
+    def hold(self, conductor: Any) -> HoldResult:
+        self.begun[-1](conductor)
+        return Holder.hold(self, conductor)
+
+
+@contextmanager
+def _entered(supervision: Supervision) -> Iterator[Supervision]:
+    yield supervision
+
+
+@cache
+def source_of(shape: Shape, gpus: int) -> str:
+    """Return a spec with its machine, as clients send it."""
+    return layout_source(document_of(shape), machine_of(gpus))
+
+
+@dataclass(slots=True)
+class EngineProgram:
+    """A process that attaches to the layout, maps its memory, follows its changes, and leaves."""
+
+    oracle: Oracle
+    gpus: int
+    attachment: Attachment | None = None
+    attached: Attached | None = None
+    writes: bool = False
+    stamped: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, actor: Actor) -> None:
+        while True:
+            event: Event = actor.take()
+            actor.doing = event.verb
+            failed = actor.failed
+            try:
+                self._act(actor, event)
+            except NotApplied as error:
+                actor.world.note(actor.name, f"{event.verb}: not applied, {len(error.report.leaks)} left")
+                self._left(actor, leaks=bool(error.report.leaks), faulted=actor.failed > failed)
+
+    def _act(self, actor: Actor, event: Event) -> None:
+        """Do something; after some errors a process has to attach anew. Raises `NotApplied`."""
+        try:
+            getattr(self, event.verb)(actor, *event.args)
+        except NotApplied:
+            raise
+        except MemtopoError as error:
+            actor.world.note(actor.name, f"{event.verb}: {_reason(error)}")
+            lost = isinstance(error, ImportMismatch) or "can only be taken down" in str(error)
+            lost |= isinstance(error, ExchangeError) and error.code == "committed"
+            if lost or self.attached is None:
+                self.leave(actor)
+        else:
+            actor.world.note(actor.name, f"{event.verb}: done")
+
+    def attach(
+        self, actor: Actor, role: Role, exports: Sequence[str], wait: float, reattach: bool, room: int = 0
+    ) -> None:
+        """Attach to the layout in a role, with room for so many chunks of the plain export."""
+        if self.attached:
+            return
+        system, target = actor.system, target_of(self.gpus, actor.open_driver)
+        terms: Any = partial(AttachTerms.within, wait, exports or None, role, None, system)
+        reserve = {"page": room * CHUNK} if room else {}
+        given: Any = (actor.world.endpoint, terms, None, None, target, (), None, reserve)
+        self.writes = role == "writer"
+        self.attachment = Attachment(partial(build_attachment, *given, reattach=reattach))
+        self.attached = self.attachment.__enter__()
+        self.look(actor)
+
+    def poll(self, actor: Actor, timeout: float) -> None:
+        """Follow the next notice of the holder."""
+        if not self.attached:
+            return
+        before, attached = self.attached._lease.client, self.attached
+        try:
+            notice = attached.poll(timeout)
+        except ExchangeError as error:
+            if error.code != "gone":
+                raise
+            actor.world.note(actor.name, "the holder is gone")
+            self.leave(actor)
+            return
+        finally:
+            if attached._lease.client is not before:  # of another holder, whose exports it leases again
+                self.writes, self.stamped = attached._importer.role == "writer", {}
+        if notice:
+            actor.world.note(actor.name, f"follows {notice.kind} {sorted(notice.exports)}")
+        self.look(actor)
+
+    def look(self, actor: Actor) -> None:
+        """Read all that is imported, and compare it."""
+        attached = self.attached
+        for name, offer in sorted(attached.exports.items()) if attached else ():
+            assert attached
+            if name in attached.absent or (self.writes and offer.commit):
+                continue
+            if name == BLOCK:
+                self.oracle.read_block(actor, attached)
+                continue
+            memory, generation, client = (
+                memory_of(attached, name),
+                generation_of(attached, name),
+                attached._lease.client,
+            )
+            if client and generation:
+                self.oracle.learn(client.pid, name, generation, memory)
+            self.oracle.read(actor, attached, name, memory)
+
+    def write(self, actor: Actor, plain: bool) -> None:
+        """Write the exports that this process leases, or one that no process commits."""
+        attached = self.attached
+        if not attached:
+            return
+        names = [name for name, offer in sorted(attached.exports.items()) if bool(offer.commit) is not plain]
+        for name in names if plain or self.writes else ():
+            if name in attached.absent or name in self.stamped:
+                continue
+            number = self.oracle.new_content(name)
+            if name == BLOCK:
+                self.oracle.write_block(attached, number)
+                continue
+            memory = memory_of(attached, name)
+            driver, start = attached._session.driver, attached.address(name)
+            with current(driver, context_of(attached, name)):
+                for index, one in enumerate(memory):
+                    driver.memcpy_htod(start + index * CHUNK, stamp(number, index))
+                    self.oracle.wrote(actor, name, one, number, plain=plain)
+            if not plain:
+                self.stamped[name] = number
+
+    def commit(self, actor: Actor) -> None:
+        """Write what is not written yet, and commit it."""
+        if not self.attached or not self.writes:
+            return
+        self.stamped = {}  # its memory may be another one than that which was written
+        self.write(actor, plain=False)
+        committing = [self.oracle.contents[number] for number in self.stamped.values()]
+        for each in committing:
+            each.state = "committing"
+        try:
+            self.attached.commit()
+        except ExchangeError as error:
+            for each in committing if error.code not in ("gone", "timeout") else ():
+                each.state = "written"
+            raise
+        finally:
+            self.stamped = {}
+        for each in committing:
+            each.state = "committed"
+        self.writes = False
+
+    def leave(self, actor: Actor) -> None:
+        """Let go of everything."""
+        attachment, self.attachment, self.attached, self.stamped = self.attachment, None, None, {}
+        if attachment:
+            attachment.__exit__(None, None, None)
+        for driver in actor.drivers:
+            self.oracle.ended(actor, driver)
+        actor.drivers.clear()
+
+    def _left(self, actor: Actor, *, leaks: bool, faulted: bool) -> None:
+        """End the process after a layout that was not built, or not taken down."""
+        if leaks and not faulted:
+            raise Broken(f"{actor.name} has left something without a fault")
+        self.attachment = self.attached = None
+        self.stamped = {}
+        for driver in actor.drivers:
+            if leaks:
+                driver.end()
+            self.oracle.ended(actor, driver)
+        actor.drivers.clear()
+
+
+@dataclass(slots=True)
+class OperatorProgram:
+    """A process that changes the layout, looks at it, or takes handles and does not follow its notices."""
+
+    oracle: Oracle
+    gpus: int
+    kept: ExitStack = field(default_factory=ExitStack)
+
+    def __call__(self, actor: Actor) -> None:
+        while True:
+            event: Event = actor.take()
+            actor.doing = event.verb
+            try:
+                getattr(self, event.verb)(actor, *event.args)
+            except MemtopoError as error:
+                actor.world.note(actor.name, f"{event.verb}: {_reason(error)}")
+            else:
+                actor.world.note(actor.name, f"{event.verb}: done")
+
+    def _connect(self, actor: Actor) -> Client:
+        return connect(actor.world.endpoint, suggest=False, system=actor.system)
+
+    def switch(self, actor: Actor, state: str, wait: float, force: bool) -> None:
+        """Switch the layout."""
+        with self._connect(actor) as client:
+            done = client.switch(state, wait=wait, force=force)
+        if done.state != state or done.checks.different or (done.kept and not force):
+            raise Broken(f"a switch to {state} is answered with {done}")
+
+    def change(self, actor: Actor, shape: Shape, wait: float, force: bool) -> None:
+        """Change the layout to another spec."""
+        self.oracle.proposals[f"process {actor.pid}"] = shape
+        with self._connect(actor) as client:
+            done = client.change(source_of(shape, self.gpus), wait=wait, force=force)
+        if done.checks.different or (done.kept and not force):
+            raise Broken(f"a change is answered with {done}")
+
+    def release(self, actor: Actor, force: bool, grace: float) -> None:
+        """Release the layout."""
+        self.oracle.releases[f"process {actor.pid}"] = (force, grace)
+        with self._connect(actor) as client:
+            done = client.release(force=force, grace=grace)
+        actor.world.note(actor.name, f"released: gone={done.gone} {done.outcome}")
+
+    def check(self, actor: Actor) -> None:
+        """Have the layout checked."""
+        with self._connect(actor) as client:
+            found = client.check()
+        if found.different:
+            raise Broken(f"a check finds {found.differences}")
+
+    def status(self, actor: Actor) -> None:
+        """Look at the layout."""
+        with self._connect(actor) as client:
+            client.status()
+
+    def borrow(self, actor: Actor, export: str) -> None:
+        """Take handles of an export, and keep them."""
+        client = self.kept.enter_context(self._connect(actor))
+        handles: list[Handle] = []
+        self.kept.callback(close_handles, handles)
+        handles += client.handles(export)
+
+    def restore(self, _actor: Actor) -> None:
+        """Close what was taken."""
+        self.kept.close()
+
+
+def _reason(error: MemtopoError) -> str:
+    code = error.code if isinstance(error, ExchangeError) else ""
+    return f"{type(error).__name__} {code}".rstrip()
+
+
+SIGTERM = int(signal.SIGTERM)
+DIED = Died

@@ -1,0 +1,112 @@
+"""Stories that once broke a promise, as short as they get"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.story.layouts import Export, Shape
+from tests.story.programs import Event
+from tests.story.story import apart, tell
+
+_W = ("w", Export(1, 0, committed=True, asleep="offload"))
+_DROPPED_W = ("w", Export(2, 0, committed=True))
+_SMALL = Shape((_W, ("page", Export(1, 0))))
+_DROPPED = Shape((_DROPPED_W, ("page", Export(3, 0))))
+_WITHOUT = Shape((_W,))
+_START = Event("h", "start", (_SMALL,), 16)
+_ANOTHER_GPU = Shape((_W, ("page", Export(3, 3, half="drop"))))
+
+FOUND: dict[str, tuple[int, Sequence[Event]]] = {
+    "a refused change keeps no context": (
+        1,
+        (_START, Event("o1", "borrow", ("page",), 16), Event("o2", "change", (_WITHOUT, 0.0, False), 16)),
+    ),
+    "a change that importers did not let happen keeps no context": (
+        1,
+        (_START, Event("o1", "borrow", ("page",), 16), Event("o2", "change", (_WITHOUT, 0.5, False), 16)),
+    ),
+    "a check that fails keeps no context": (
+        1,
+        (_START, Event("h", "fail", (6, "CUDA_ERROR_UNKNOWN", False), 0), Event("o1", "check", (), 16)),
+    ),
+    "a GPU without room for a context is an error of the driver": (
+        1,
+        (_START, Event("h", "hog", (0, 1), 0), Event("o1", "change", (_WITHOUT, 0.0, False), 16)),
+    ),
+    "a switch that cannot have all of its contexts keeps none": (
+        17,
+        (
+            Event("h", "start", (_ANOTHER_GPU,), 16),
+            Event("h", "hog", (3, 1), 0),
+            Event("o2", "switch", ("asleep", 0.5, True), 16),
+        ),
+    ),
+    "no query of the driver makes of a switch that was made a refused one": (
+        1,
+        (
+            _START,
+            Event("h", "fail", (20, "CUDA_ERROR_UNKNOWN", False), 0),
+            Event("o1", "switch", ("asleep", 0.5, False), 60),
+        ),
+    ),
+    "an importer that lets go after the change was refused is told that its memory is there": (
+        2,
+        (
+            _START,
+            Event("e1", "attach", ("reader", ("page",), 0.5, False), 60),
+            Event("o1", "switch", ("asleep", 0.5, False), 60),
+            *[Event("e1", "look", (), 30)] * 3,
+        ),
+    ),
+    "memory is not created anew under a writer since the one before ended while there was none": (
+        1,
+        (
+            Event("h", "start", (_DROPPED,), 16),
+            Event("o1", "switch", ("asleep", 0.0, False), 30),
+            Event("e4", "attach", ("writer", (), 0.5, False), 60),
+            Event("e4", "leave", (), 30),
+            Event("e1", "attach", ("writer", (), 0.5, False), 60),
+            Event("o1", "switch", ("awake", 0.0, False), 30),
+            Event("e1", "poll", (2.0,), 60),
+            Event("e2", "attach", ("writer", (), 0.5, False), 60),
+            Event("e1", "poll", (2.0,), 60),
+        ),
+    ),
+    "what was committed stays, since the writer before ended while there was no memory": (
+        1,
+        (
+            Event("h", "start", (_DROPPED,), 16),
+            Event("o1", "switch", ("asleep", 0.0, False), 30),
+            Event("e4", "attach", ("writer", (), 0.5, False), 60),
+            Event("e4", "leave", (), 30),
+            Event("e1", "attach", ("writer", (), 0.5, False), 60),
+            Event("o1", "switch", ("awake", 0.0, False), 30),
+            Event("e1", "poll", (2.0,), 60),
+            Event("e1", "commit", (), 60),
+            Event("e2", "attach", ("writer", (), 0.5, False), 60),
+            Event("e3", "attach", ("reader", (), 0.5, False), 60),
+            Event("e1", "poll", (2.0,), 60),
+        ),
+    ),
+    "what was never written is not committed": (
+        250,
+        (
+            Event("h", "start", (_DROPPED,), 16),
+            Event("o1", "switch", ("asleep", 0.0, False), 30),
+            Event("e4", "attach", ("writer", (), 5.0, False), 60),
+            Event("o1", "switch", ("awake", 0.5, False), 30),
+            Event("e4", "fail", (10, "CUDA_ERROR_OUT_OF_MEMORY", False), 0),
+            Event("e4", "poll", (2.0,), 40),
+            Event("e4", "commit", (), 16),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", FOUND)
+def test_a_story_that_once_broke_a_promise_keeps_it(rule: str) -> None:
+    seed, events = FOUND[rule]
+    told = apart(lambda: tell(seed, events))
+    assert not told.failure, "\n".join((*told.trace, told.failure))
