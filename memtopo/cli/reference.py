@@ -52,7 +52,7 @@ CommandLine = Annotated[str | None, typer.Argument(hidden=True, help="The comman
 
 
 def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown = False, as_json: AsJson = False) -> int:
-    """Explain codes, driver facts, and errors of driver calls; list the codes.
+    """Explain codes, driver facts and errors of the driver.
 
     'memtopo explain cuMemMap INVALID_VALUE' lists the causes of an error, the most likely first; so does one of both.
     A message of memtopo or the driver can be given as a whole.

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-import typer
-
-from memtopo.cli.options import MachineName, argument
+from memtopo.cli.options import MachineName, argument, option
 from memtopo.cli.programs import require_program, run_program
 from memtopo.common.errors import UsageError
 from memtopo.machine import load
@@ -17,7 +15,8 @@ from memtopo.testing.program import SharedMachine
 from memtopo.testing.server import Refusals, Server, report_left
 
 Command = Annotated[list[str] | None, argument("[COMMAND…]", "A program and its arguments.")]
-Path = Annotated[bool, typer.Option("--path", help="Print the folder of libcuda.so.1, for LD_LIBRARY_PATH, and exit.")]
+_PATH = "Print the folder of libcuda.so.1, for LD_LIBRARY_PATH, and exit."
+Path = Annotated[bool, option("--path", _PATH, variable="MEMTOPO_SIMULATOR_PATH")]
 
 
 def simulator_command(command: Command = None, machine: MachineName = "h200x2", path: Path = False) -> int:
