@@ -200,7 +200,10 @@ class EngineProgram:
         attached = self.attached
         for name, offer in sorted(attached.exports.items()) if attached else ():
             assert attached
-            if name in attached.absent or (self.writes and offer.commit):
+            if name in attached.absent:
+                continue
+            if self.writes and offer.commit:
+                self.oracle.read_new(actor, attached, name)
                 continue
             if name == BLOCK:
                 self.oracle.read_block(actor, attached)
@@ -223,7 +226,7 @@ class EngineProgram:
         for name in names if plain or self.writes else ():
             if name in attached.absent or name in self.stamped:
                 continue
-            number = self.oracle.new_content(name)
+            number = self.oracle.new_content(actor, name)
             if name == BLOCK:
                 self.oracle.write_block(attached, number)
                 continue
