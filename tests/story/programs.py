@@ -195,6 +195,12 @@ class EngineProgram:
             actor.world.note(actor.name, f"follows {notice.kind} {sorted(notice.exports)}")
         self.look(actor)
 
+    def catch_up(self, actor: Actor) -> None:
+        """Follow all notices that have come, and those of the next second."""
+        while self.attached and self.attached._lease.client and self.attached._lease.client._notices:
+            self.poll(actor, 0.0)
+        self.poll(actor, 1.0)
+
     def look(self, actor: Actor) -> None:
         """Read all that is imported, and compare it."""
         attached = self.attached
