@@ -162,7 +162,7 @@ def device_name(device: str | int, gpus: Sequence[str]) -> str:
 
 Role = Literal["reader", "writer"]
 
-_NOT_YET = ("starting", "uncommitted", "writing", "gone")
+_NOT_YET = ("starting", "uncommitted", "writing", "absent", "gone")
 """Codes of errors of a holder that does not have everything yet."""
 
 _PAUSE = 0.02

@@ -237,9 +237,10 @@ class HeldLayout:
     def renewal(self, exports: frozenset[str]) -> HeldLayoutChange:
         resources = self.conductor.plans.resources_of(exports)
         after = f"the memory of {', '.join(sorted(exports))} is created for the next writer"
-        return HeldLayoutChange(
-            self, exports, exports, lambda _in_use, _check: self.conductor.recreate(resources), after
-        )
+        plans, now = self.conductor.plans, self.conductor.plans.of(self.conductor.variant)
+        offloaded = {(label, resource) for label, plan in now.items() for resource in kept(plan)}
+        lost = frozenset(name for name in exports if offloaded.isdisjoint(plans.resources_of((name,))))
+        return HeldLayoutChange(self, exports, lost, lambda _in_use, _check: self.conductor.recreate(resources), after)
 
     def _require_changeable(self, generation: int | None) -> None:
         """Raise `ExchangeError` unless the layout is whole, and of the generation that a change was planned for."""

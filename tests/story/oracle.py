@@ -26,10 +26,10 @@ GRACE = 5.0
 
 @dataclass(slots=True)
 class Content:
-    """Bytes that a writer has put into an export of a holder, by the serial number in them."""
+    """Bytes that a writer has put into an export, by the serial number in them."""
 
     export: str
-    holder: int
+    writer: int
     state: str = "written"
 
 
@@ -93,10 +93,10 @@ class Oracle:
     faults: int = 0
     checked: int = 0
 
-    def new_content(self, export: str) -> int:
+    def new_content(self, actor: Actor, export: str) -> int:
         """Return the number of new bytes for an export."""
         number = len(self.contents) + 1
-        self.contents[number] = Content(export, self.held.actor.pid if self.held else 0)
+        self.contents[number] = Content(export, actor.pid)
         return number
 
     def wrote(self, actor: Actor, export: str, memory: str, number: int, *, plain: bool) -> None:
@@ -124,6 +124,15 @@ class Oracle:
                     raise Broken(f"{who}: bytes {numbers[-1]}, and {self.plain.get(one)} were written there last")
         if committed:
             self._require_committed(who, export, memory, numbers)
+
+    def read_new(self, actor: Actor, attached: Attached, export: str) -> None:
+        """Require that the writer of an export finds nothing that another one has not committed."""
+        driver, start = attached._session.driver, attached.address(export)
+        with current(driver, context_of(attached, export)):
+            number = number_of(driver.memcpy_dtoh(start, _STAMP))
+        content = self.contents.get(number or 0)
+        if content and content.state == "written" and content.writer != actor.pid:
+            raise Broken(f"{actor.name} writes {export}, and has bytes of another writer: {content}")
 
     def _require_committed(self, who: str, export: str, memory: tuple[str, ...], numbers: list[int | None]) -> None:
         """Require that bytes are those of one commit, and of the same as before."""

@@ -195,12 +195,21 @@ class EngineProgram:
             actor.world.note(actor.name, f"follows {notice.kind} {sorted(notice.exports)}")
         self.look(actor)
 
+    def catch_up(self, actor: Actor) -> None:
+        """Follow all notices that have come, and those of the next second."""
+        while self.attached and self.attached._lease.client and self.attached._lease.client._notices:
+            self.poll(actor, 0.0)
+        self.poll(actor, 1.0)
+
     def look(self, actor: Actor) -> None:
         """Read all that is imported, and compare it."""
         attached = self.attached
         for name, offer in sorted(attached.exports.items()) if attached else ():
             assert attached
-            if name in attached.absent or (self.writes and offer.commit):
+            if name in attached.absent:
+                continue
+            if self.writes and offer.commit:
+                self.oracle.read_new(actor, attached, name)
                 continue
             if name == BLOCK:
                 self.oracle.read_block(actor, attached)
@@ -223,7 +232,7 @@ class EngineProgram:
         for name in names if plain or self.writes else ():
             if name in attached.absent or name in self.stamped:
                 continue
-            number = self.oracle.new_content(name)
+            number = self.oracle.new_content(actor, name)
             if name == BLOCK:
                 self.oracle.write_block(attached, number)
                 continue

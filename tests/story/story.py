@@ -173,6 +173,7 @@ class _Telling:
         for state in ("awake", "asleep", "awake"):
             self._ask(OPERATORS[0], "switch", state, 60.0, False)
             self._poll_all()
+            self._rest(1.0)
             self._require_converged()
 
     def _ask(self, name: str, verb: str, *args: Any) -> None:
@@ -186,13 +187,18 @@ class _Telling:
                 busy = [f"{each.name} {each.doing}" for each in self.world.actors.values() if each.busy]
                 raise Broken(f"these do not go on: {', '.join(busy)}")
 
+    def _rest(self, seconds: float) -> None:
+        """Let time pass, in which a holder finds that connections have ended."""
+        until = self.world.now + seconds
+        while self.world.now < until and self._step():
+            pass
+
     def _poll_all(self) -> None:
         """Have all importers follow their notices until nothing is under way."""
-        for _ in range(4):
+        for _ in range(8):
             for name, actor in tuple(self.world.actors.items()):
                 if actor.alive and isinstance(actor.program, EngineProgram) and actor.program.attached:
-                    self._ask(name, "poll", 1.0)
-                    self._ask(name, "poll", 1.0)
+                    self._ask(name, "catch_up")
             self._go_on()
 
     def _require_converged(self) -> None:

@@ -90,6 +90,22 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("e1", "poll", (2.0,), 60),
         ),
     ),
+    "no writer gets what another one has left half written and a state has kept": (
+        1,
+        (
+            _START,
+            Event("e4", "attach", ("writer", ("w",), 0.5, False), 60),
+            Event("e4", "write", (False,), 60),
+            Event("o1", "switch", ("asleep", 5.0, False), 10),
+            Event("e4", "poll", (2.0,), 60),
+            Event("e4", "kill", (), 30),
+            Event("e1", "attach", ("writer", ("w",), 0.5, False), 60),
+            Event("o1", "switch", ("awake", 0.0, False), 30),
+            Event("e1", "poll", (2.0,), 60),
+            Event("e1", "attach", ("writer", ("w",), 0.5, False), 60),
+            Event("e1", "look", (), 60),
+        ),
+    ),
     "what was never written is not committed": (
         250,
         (

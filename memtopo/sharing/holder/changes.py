@@ -111,12 +111,16 @@ class Changes:
             else:
                 self._answer(request, answer)
 
-    def renew(self, exports: frozenset[str]) -> None:
-        """Create the memory of exports anew that no importer has handles of. Raises `MemtopoError`."""
+    def renew(self, exports: frozenset[str]) -> frozenset[str]:
+        """Create the memory of exports anew that no importer has handles of. Raises `MemtopoError`.
+
+        Return those of which no bytes are left: a state may have offloaded some.
+        """
         before = self._responder.generation
         try:
             with internal_errors():
-                checks = self._responder.planned_renewal(exports).make(full=False)
+                planned = self._responder.planned_renewal(exports)
+                checks = planned.make(full=False)
             self._responder.counters.changes += 1
             self._responder.counters.add_check(checks)
         except ChangeFailed as failed:
@@ -126,6 +130,7 @@ class Changes:
         finally:
             if self._responder.generation != before:
                 self._responder.after_change(exports, exports)
+        return planned.lost
 
     def notify_committed(self, exports: Collection[str]) -> None:
         """Notify importers that have let go of exports, whose content is committed now."""

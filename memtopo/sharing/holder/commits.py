@@ -85,7 +85,7 @@ class Contents:
             self._known[name].discarded = True
 
     def renewed(self, names: Iterable[str]) -> None:
-        """Have nothing left of what earlier writers of some exports wrote: it is anew, or gone in the state."""
+        """Have no bytes of earlier writers left of some exports: their memory is anew, or gone in the state."""
         for name in self._known.keys() & set(names):
             self._known[name].discarded = False
 
@@ -122,15 +122,15 @@ class _Waiting:
 class Commits:
     """Requests `write`, `await` and `commit` of one layout. No method waits.
 
-    `renew` creates the memory of exports anew, and raises `MemtopoError` if it cannot. `notify` notifies importers of
-    exports that can be imported.
+    `renew` creates the memory of exports anew, returns those of which no bytes are left, and raises `MemtopoError` if
+    it cannot. `notify` notifies importers of exports that can be imported.
     """
 
     def __init__(
         self,
         responder: Served,
         clients: Clients,
-        renew: Callable[[frozenset[str]], None],
+        renew: Callable[[frozenset[str]], frozenset[str]],
         notify: Callable[[Collection[str]], None],
         clock: RunningClock,
     ) -> None:
@@ -138,6 +138,8 @@ class Commits:
         self._contents = responder.contents
         self._clock = clock
         self._waiting: list[_Waiting] = []
+        self._in_vain = 0
+        """Generation of the layout in which it keeps some of what is to be created anew; 0 for none."""
 
     def begin(self, connection: ClientConnection, request: WaitRequest) -> None:
         """Accept a request that `advance` answers. Raises `ExchangeError` for an export without commit."""
@@ -169,7 +171,8 @@ class Commits:
         for writer, names in gone.items():
             self._record("writer ended without a commit", writer, names)
         discarded = self._contents.discarded()
-        if gone or any(each.writes and not discarded.isdisjoint(each.exports) for each in self._waiting):
+        wanted = any(each.writes and not discarded.isdisjoint(each.exports) for each in self._waiting)
+        if gone or (wanted and self._in_vain != self._responder.generation):
             self._create_anew()
         now = self._clock.time()
         for each in tuple(self._waiting):
@@ -199,8 +202,8 @@ class Commits:
         """Create discarded memory anew; if that fails, it is tried again for the next writer."""
         names = self._contents.discarded()
         try:
-            self._renew(names)
-            self._contents.renewed(names)
+            self._contents.renewed(done := self._renew(names))
+            self._in_vain = self._responder.generation if names - done else 0
         except MemtopoError as error:
             reason: EventFields = {"exports": len(names), "export": min(names), "reason": error.message}
             self._responder.events.add("memory not created for a writer", reason, "error")
@@ -237,6 +240,9 @@ class Commits:
             content = self._contents.of(name)
             if content.committed:
                 raise ExchangeError("committed", f"export {name!r} is committed", hint=_BESIDE)
+            if content.discarded:
+                message = f"the state of the layout keeps what a writer of export {name!r} has left{_waited(each)}"
+                blocked = ExchangeError("absent", message, hint="switch the layout to awake first")
             if content.writer and content.writer is not each.connection:
                 message = f"{process_name(content.writer.peer.pid)} is writing export {name!r}{_waited(each)}"
                 blocked = ExchangeError("writing", message, hint="wait until it commits, or ends")
