@@ -242,7 +242,7 @@ class Oracle:
             return
         with current(driver, attached._session.layout.contexts[0]):
             number = number_of(driver.memcpy_dtoh(attached.address(BLOCK), _STAMP))
-        expected = self.plain.get(_buffer(attached))
+            expected = self.plain.get(_buffer(attached))
         if number != expected and not client.gone():
             raise Broken(f"{actor.name} reads {BLOCK}: bytes {number}, and {expected} were written there last")
 
