@@ -411,7 +411,8 @@ class Change:
             self.findings = run.check_switched(self._kept)
             return
         self.findings = run.check_changed(request, self._steps, self._kept)
-        self._offers = tuple(run.exports.offers())
+        with failing("query of what is exported"):
+            self._offers = tuple(run.exports.offers())
         run.suspend(request)
 
     def start_rollback(self, reason: str) -> None:

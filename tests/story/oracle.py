@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,7 @@ class Held:
     driver: StoryDriver | None = None
     before: Any = None
     proposed: Shape | None = None
+    requested: float = 0.0
     ending: float | None = None
     grace: float = GRACE
     renewals: int = 0
@@ -177,12 +179,13 @@ class Oracle:
         words = " ".join(f"{key}={value}" for key, value in event.fields.items() if key != "socket")
         self.world.note(held.actor.name, f"log: {event.text} {words}")
         self._require_reasonable(event)
+        self._require_patience(held, event)
         held.renewals += event.text.startswith(("writer ended", "writer attached"))
         held.broken |= event.text == "ending" and event.fields["why"] == "failure"
         if event.text in ("release requested", "ending", "ended"):
             self._note_end(held, event)
         elif event.text.endswith(" requested"):
-            held.before = (self._print(held), held.renewals)
+            held.before, held.requested = (self._print(held), held.renewals), self.world.now
             held.proposed = self.proposals.get(str(event.fields["by"]))
         elif event.text.endswith(" refused") and held.before:
             if held.before[1] == held.renewals and held.before[0] != self._print(held):
@@ -194,6 +197,14 @@ class Oracle:
                 held.shape = held.proposed or held.shape
         if event.text.endswith(" made") and event.fields.get("different"):
             raise Broken(f"{event.text}: {event.fields}")
+
+    def _require_patience(self, held: Held, event: HolderEvent) -> None:
+        """Require that importers had the time to let go that their notice promised."""
+        promised = re.search(
+            r"did not let go of imported memory within ([0-9.]+) s", str(event.fields.get("reason", ""))
+        )
+        if promised and self.world.now < held.requested + float(promised[1]) - 0.001:
+            raise Broken(f"importers had {self.world.now - held.requested} s of {promised[1]}")
 
     def _require_reasonable(self, event: HolderEvent) -> None:
         """Require that an event is no error of memtopo itself, and that a failure has a cause."""
@@ -231,7 +242,7 @@ class Oracle:
             return
         with current(driver, attached._session.layout.contexts[0]):
             number = number_of(driver.memcpy_dtoh(attached.address(BLOCK), _STAMP))
-        expected = self.plain.get(_buffer(attached))
+            expected = self.plain.get(_buffer(attached))
         if number != expected and not client.gone():
             raise Broken(f"{actor.name} reads {BLOCK}: bytes {number}, and {expected} were written there last")
 

@@ -121,6 +121,11 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
 }
 
 
+def test_a_change_that_is_rolled_back_since_a_query_failed_is_not_called_refused() -> None:
+    told = apart(lambda: tell(501))
+    assert not told.failure, told.failure
+
+
 @pytest.mark.parametrize("rule", FOUND)
 def test_a_story_that_once_broke_a_promise_keeps_it(rule: str) -> None:
     seed, events = FOUND[rule]
