@@ -39,7 +39,7 @@ def run_program(title: str, folder: Path, *words: str, machine: str = "h200x2") 
         command, cwd=folder, env=environment(**variables), capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 0, done.stderr
-    until(lambda: not [*(folder / "run" / "memtopo").iterdir()])
+    until(lambda: not [*folder.glob("run/memtopo/*")])
     return sorted(done.stdout.splitlines())
 
 
