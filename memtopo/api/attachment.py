@@ -324,10 +324,8 @@ def attach(
     _require_role(role)
     terms = partial(AttachTerms.within, _seconds(wait), _named(exports), role, expect)
     where, sizes = _endpoint(layout, socket), {name: _bytes(size) for name, size in (reserve or {}).items()}
-    build = partial(
-        build_attachment, where, terms, device, access, machine, allow_uids, on_change, sizes, reattach=reattach
-    )
-    return Attachment(build)
+    given = where, terms, device, access, machine, allow_uids, on_change, sizes
+    return Attachment(partial(build_attachment, *given, reattach=reattach))
 
 
 def dma_bufs(

@@ -43,6 +43,9 @@ class ProcessRun:
     A change is planned, then made or rolled back, then ended.
     """
 
+    offers: tuple[Offer, ...] = ()
+    """Exports of the held layout, read before a change was complete, so that no query fails after it."""
+
     def __init__(
         self,
         request: RunRequest,
@@ -82,8 +85,6 @@ class ProcessRun:
         self._teardown: Teardown | None = None
         self.verification = Verification(request, ledger, self.execution, self.findings)
         self._exported = request.geometry
-        self.offers: tuple[Offer, ...] = ()
-        """What the held layout exports; it was read before a change was complete, so that no query fails after it."""
         self._change: Change | None = None
 
     def execute(self, command: Command) -> Done | ChangeResult | Lent:

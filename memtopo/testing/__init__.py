@@ -55,7 +55,7 @@ class Simulation:
 
     @property
     def left(self) -> Sequence[Leak]:
-        """What processes that have ended had not freed; the driver frees it then."""
+        """Objects that processes had not freed when they ended, and that the driver freed then."""
         self._programs()
         return tuple(self._shared.left)
 
