@@ -131,8 +131,6 @@ class EngineProgram:
     gpus: int
     attachment: Attachment | None = None
     attached: Attached | None = None
-    client: Client | None = None
-    """Connection of the first attachment; another one if it attached again."""
     writes: bool = False
     stamped: dict[str, int] = field(default_factory=dict)
 
@@ -175,7 +173,6 @@ class EngineProgram:
         self.writes = role == "writer"
         self.attachment = Attachment(partial(build_attachment, *given, reattach=reattach))
         self.attached = self.attachment.__enter__()
-        self.client = self.attached._lease.client
         self.look(actor)
 
     def poll(self, actor: Actor, timeout: float) -> None:

@@ -213,9 +213,6 @@ class _Telling:
             attached = program.attached if isinstance(program, EngineProgram) and actor.alive else None
             if attached is None or attached._lease.client is None or attached._lease.client.pid != held.actor.pid:
                 continue
-            if isinstance(program, EngineProgram) and attached._lease.client is not program.client:
-                # A known defect: it attached again while an export went, and is not told when that comes back.
-                continue
             for name, offer in attached.exports.items():
                 if (
                     name in held.shape.named

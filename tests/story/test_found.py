@@ -126,6 +126,11 @@ def test_a_change_that_is_rolled_back_since_a_query_failed_is_not_called_refused
     assert not told.failure, told.failure
 
 
+def test_an_importer_that_attaches_again_is_told_when_an_export_comes_back_that_had_gone_meanwhile() -> None:
+    told = apart(lambda: tell(1119))
+    assert not told.failure, told.failure
+
+
 @pytest.mark.parametrize("rule", FOUND)
 def test_a_story_that_once_broke_a_promise_keeps_it(rule: str) -> None:
     seed, events = FOUND[rule]

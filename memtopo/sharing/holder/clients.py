@@ -28,6 +28,8 @@ IDLE = 30.0
 SPARE = 8
 """Connections that importers cannot use, for clients that only query or release the layout."""
 
+_MOST_AWAITED = 10_000
+"""Exports that a client may await without having had them."""
 _NAMED_EXPORTS = 32
 """Exports of an importer that its record names."""
 
@@ -188,9 +190,13 @@ class ClientConnection:
         return None
 
     def let_go(self, exports: Iterable[str]) -> list[str]:
-        """Forget the handles of exports, which the client has closed; return the names of the exports that it had."""
-        found = [name for name in dict.fromkeys(exports) if self._taken.pop(name, None)]
-        self.let_go_of.update(dict.fromkeys(found))
+        """Forget the handles of exports, which the client has closed; return the names of the exports that it had.
+
+        It awaits the others, too: one may have gone before the client, which attaches again, has asked for it.
+        """
+        names = dict.fromkeys(exports)
+        found = [name for name in names if self._taken.pop(name, None)]
+        self.let_go_of.update(names if len(self.let_go_of) < _MOST_AWAITED else dict.fromkeys(found))
         return found
 
     def await_return(self, export: str) -> None:
