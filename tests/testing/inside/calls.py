@@ -330,6 +330,8 @@ def test_wrong_values_are_answered_as_by_the_driver(simulated_gpus: Simulation) 
     assert driver.cuMemCreate(SIZE, wrong, 0)[0] == driver.CUresult.CUDA_ERROR_INVALID_DEVICE
     with pytest.raises(TypeError):
         driver.cuMemCreate("2MiB", properties(), 0)
+    assert driver.cuMemCreate(SIZE, driver.CUmemAllocationProp(), 0)[0] == INVALID
+    assert "0 is no type of a location, which is 1 for a GPU" in simulated_gpus.why()
     assert driver.cuDeviceGetAttribute(driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 0)[0] == INVALID
     assert "cuDeviceGetAttribute" in simulated_gpus.why()
     assert simulated_gpus.why("CUDA_ERROR_UNKNOWN") == ""
