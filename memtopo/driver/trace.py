@@ -35,8 +35,9 @@ class Trace:
     def __init__(self, path: str | Path, context: CallContext, about: Mapping[str, Any]) -> None:
         """Create or empty the file, and write its first line with `about`. Raises `NotWritten`."""
         self.context, self._process = context, about.get("process") or ""
-        self._number, self._makes, self._start = 0, "", time.perf_counter()
-        started = datetime.now(UTC).isoformat(timespec="microseconds")
+        self._number, self._makes = 0, ""
+        self._start, epoch = _clocks()
+        started = datetime.fromtimestamp(epoch, UTC).isoformat(timespec="microseconds")
         head = {"memtopo_trace_file": VERSION, "memtopo": __version__, **about, "pid": os.getpid(), "started": started}
         try:
             self._file = open_output(path, os.O_TRUNC, follow=not self._process)
@@ -88,6 +89,16 @@ class Trace:
             with suppress(OSError):
                 os.ftruncate(self._file, self._whole)  # so that the call is not taken for one that did not return
             self.close()
+
+
+def _clocks() -> tuple[float, float]:
+    """Return `perf_counter` and the seconds of the epoch at one moment, by which calls of several processes are ordered.
+
+    The system may suspend the process between two readings: of several pairs the closest is taken.
+    """
+    readings = [(time.perf_counter(), time.time(), time.perf_counter()) for _ in range(8)]
+    before, epoch, after = min(readings, key=lambda each: each[2] - each[0])
+    return (before + after) / 2, epoch
 
 
 @contextmanager

@@ -90,9 +90,15 @@ static void put_started(line_t *line) {
     struct timespec time;
     struct tm parts;
     char text[80];
-    clock_gettime(CLOCK_REALTIME, &time);
-    uint64_t passed = now() - process.start;
-    uint64_t at = (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec - passed;
+    uint64_t at = 0, closest = UINT64_MAX;
+    for (int reading = 0; reading < 8; reading++) { /* the system may suspend the process between two of them */
+        uint64_t before = now();
+        clock_gettime(CLOCK_REALTIME, &time);
+        uint64_t apart = now() - before;
+        if (apart >= closest) continue;
+        closest = apart;
+        at = (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec - (before + apart / 2 - process.start);
+    }
     time_t seconds = (time_t)(at / 1000000000);
     gmtime_r(&seconds, &parts);
     size_t length = strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
