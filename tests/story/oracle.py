@@ -180,7 +180,7 @@ class Oracle:
         self.world.note(held.actor.name, f"log: {event.text} {words}")
         self._require_reasonable(event)
         self._require_patience(held, event)
-        held.renewals += event.text.startswith(("writer ended", "writer attached"))
+        held.renewals += event.text.startswith(("writer ended", "writer attached", "memory not created"))
         held.broken |= event.text == "ending" and event.fields["why"] == "failure"
         if event.text in ("release requested", "ending", "ended"):
             self._note_end(held, event)

@@ -236,7 +236,7 @@ class _Telling:
         if own != count and (count < own or room < count * CHUNK):
             return
         if name in attached.absent:
-            if held and (self.oracle.readable(name) or actor.program.writes):
+            if held and (self.oracle.readable(name) or self.oracle.writers().get(name) == actor.pid):
                 raise Broken(f"{actor.name} lacks {name}, which has memory")
         elif held != (has := memory_of(attached, name)):
             raise Broken(f"{actor.name} has {has} of {name}, and the holder {held}")
