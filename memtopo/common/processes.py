@@ -260,12 +260,12 @@ class RunningClock:
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+        self.now = now
         self._last = now()
         self._time = 0.0
 
     def time(self) -> float:
         """Return the seconds for which this process ran since the clock was made."""
-        before, self._last = self._last, self._now()
+        before, self._last = self._last, self.now()
         self._time += min(self._last - before, LONGEST_STEP)
         return self._time

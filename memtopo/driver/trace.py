@@ -92,7 +92,7 @@ class Trace:
 
 
 def _clocks() -> tuple[float, float]:
-    """Return `perf_counter` and the seconds of the epoch at one moment, by which calls of several processes are ordered.
+    """Return `perf_counter` and the time of day at one moment, by which calls of several processes are ordered.
 
     The system may suspend the process between two readings: of several pairs the closest is taken.
     """

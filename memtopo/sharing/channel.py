@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import socket
-import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from memtopo.language.limits import LARGEST_FILE
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket
 from memtopo.sharing.messages import HandleEntry, decode_handles, encode_handles
+from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import MOST_FDS, Packet, adapter_of
 
 LARGEST = 2 * LARGEST_FILE + (32 << 20)
@@ -69,14 +68,14 @@ class Channel(Generic[M]):
     message and `receive` returns None.
     """
 
-    def __init__(self, sock: socket.socket, types: Iterable[type[Any]]) -> None:
-        self._sock = sock
+    def __init__(self, sock: socket.socket, types: Iterable[type[Any]], system: System = SYSTEM) -> None:
+        self._sock, self._system = sock, system
         self._types = {each.__name__: each for each in types}
         self._queue: deque[tuple[bytes, list[int]]] = deque()
 
     def expecting(self, types: Iterable[type[Any]]) -> Channel[Any]:
         """Return the channel for messages of other types, in place of this one."""
-        found: Channel[Any] = Channel(self._sock, types)
+        found: Channel[Any] = Channel(self._sock, types, self._system)
         found._queue = self._queue
         return found
 
@@ -103,7 +102,7 @@ class Channel(Generic[M]):
                 return
             except OSError as error:
                 if error.errno in _TRANSIENT:
-                    time.sleep(_PAUSE)
+                    self._system.pause(_PAUSE)
                 else:
                     self._discard()
                 return
@@ -127,19 +126,15 @@ class Channel(Generic[M]):
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until `receive` does not block, and send queued messages meanwhile; false after that many seconds."""
-        poll = select.poll()  # select() is limited to descriptors below 1,024
-        poll.register(self._sock, select.POLLIN | (select.POLLOUT if self._queue else 0))
-        events = poll.poll(None if seconds is None else seconds * 1000)
+        readable = self._system.wait((self,), seconds, (self,) if self._queue else ())
         self.flush()
-        return any(event & ~select.POLLOUT for _, event in events)
+        return readable
 
     def drain(self, seconds: float) -> None:
         """Send all queued messages, for at most that many seconds."""
-        clock = RunningClock()
+        clock = RunningClock(self._system.now)
         while self._queue and (left := seconds - clock.time()) > 0:
-            poll = select.poll()
-            poll.register(self._sock, select.POLLOUT)
-            poll.poll(min(left, LONGEST_STEP) * 1000)
+            self._system.wait((), min(left, LONGEST_STEP), (self,))
             self.flush()
 
     def close(self) -> None:

@@ -19,12 +19,26 @@ class Descriptor(Protocol):
     def fileno(self) -> int: ...
 
 
-def wait_readable(any_of: Collection[Descriptor], seconds: float) -> bool:
-    """Wait until one of some descriptors can be read or its other end has closed. Return whether that is so in time."""
+def wait_readable(any_of: Collection[Descriptor], seconds: float | None, writable: Collection[Descriptor] = ()) -> bool:
+    """Wait until one of some descriptors can be read or its other end has closed. Return whether that is so in time.
+
+    The wait also ends when one of the `writable` descriptors can be written. It has no limit if `seconds` is None.
+    """
     poll = select.poll()  # select() does not support descriptors above 1,023
-    for each in any_of:
-        poll.register(each.fileno(), select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
+    events = {each.fileno(): select.POLLIN for each in any_of}
+    for each in writable:
+        events[each.fileno()] = events.get(each.fileno(), 0) | select.POLLOUT
+    for fd, mask in events.items():
+        poll.register(fd, mask)
+    return any(event & ~select.POLLOUT for _, event in poll.poll(None if seconds is None else seconds * 1000))
+
+
+class Wait(Protocol):
+    """Wait as `wait_readable`."""
+
+    def __call__(
+        self, any_of: Collection[Descriptor], seconds: float | None, writable: Collection[Descriptor] = ()
+    ) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +52,7 @@ class System:
     now: Callable[[], float] = time.monotonic
     epoch: Callable[[], float] = time.time
     pause: Callable[[float], None] = time.sleep
-    wait: Callable[[Collection[Descriptor], float], bool] = wait_readable
+    wait: Wait = wait_readable
     selector: Callable[[], selectors.BaseSelector] = selectors.DefaultSelector
     peer: Callable[[socket.socket], PeerProcess] = peer
 

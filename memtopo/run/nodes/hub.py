@@ -25,6 +25,7 @@ from memtopo.run.processes.gates import SplitGate
 from memtopo.run.processes.router import Peers, Router
 from memtopo.sharing.channel import Received
 from memtopo.sharing.status import NodeStatus
+from memtopo.sharing.system import Descriptor
 
 
 class RunEnd(NamedTuple):
@@ -177,8 +178,12 @@ class NodePeers(Peers):
         return not self.failed and self._released
 
     @property
-    def descriptors(self) -> Collection[int]:
-        return [self._wake, *(gate.fileno() for gate in self._gates if not gate.reported)]
+    def descriptors(self) -> Collection[Descriptor]:
+        return [self, *(gate for gate in self._gates if not gate.reported)]
+
+    def fileno(self) -> int:
+        """Descriptor that is readable when something came from another node."""
+        return self._wake
 
     def serve(self, router: Router) -> None:
         with suppress(BlockingIOError):

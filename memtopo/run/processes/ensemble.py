@@ -21,6 +21,7 @@ from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.run.reports import merged_checks, report_on, sum_of_left
 from memtopo.session.request import RunRequest
 from memtopo.sharing.errors import reason
+from memtopo.sharing.system import SYSTEM, System
 
 TIMEOUT = 30.0
 """Seconds of silence after which a process counts as dead."""
@@ -52,6 +53,7 @@ class Ensemble:
     """Processes that one conductor runs, if others run the rest; None for all."""
     cluster: Cluster | None = None
     """Machines of all nodes of a layout of several; `machine` is then that of this node."""
+    system: System = SYSTEM
 
     @property
     def processes(self) -> Mapping[str, Geometry]:

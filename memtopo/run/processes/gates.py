@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from memtopo.common.processes import RunningClock
 from memtopo.executor import TeardownGates
+from memtopo.sharing.system import SYSTEM, System
 
 _INTERVAL = 0.2
 """Seconds between two heartbeats while waiting at a gate."""
@@ -21,8 +22,12 @@ _INTERVAL = 0.2
 class Gate:
     """One process's ends of the pipe."""
 
-    def __init__(self, read: int, write: int) -> None:
-        self._read, self._write = read, write
+    def __init__(self, read: int, write: int, system: System = SYSTEM) -> None:
+        self._read, self._write, self._system = read, write, system
+
+    def fileno(self) -> int:
+        """Descriptor that is readable when all others have left."""
+        return self._read
 
     def leave(self) -> None:
         """Close this process's write end; a second call does nothing."""
@@ -32,9 +37,7 @@ class Gate:
     def wait(self, seconds: float) -> bool:
         """Leave, and wait until all other processes have; false after so many seconds."""
         self.leave()
-        poll = select.poll()
-        poll.register(self._read, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
+        return self._system.wait((self,), seconds)
 
     def close(self) -> None:
         """Close both ends."""
@@ -102,8 +105,16 @@ class WorkerGates(TeardownGates):
     memory is released that another process may use. `alive` is called while this process waits.
     """
 
-    def __init__(self, imports_gate: Gate, all_gate: Gate, timeout: float, alive: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        imports_gate: Gate,
+        all_gate: Gate,
+        timeout: float,
+        alive: Callable[[int], None],
+        system: System = SYSTEM,
+    ) -> None:
         self._imports_gate, self._all_gate, self._left, self._alive = imports_gate, all_gate, timeout, alive
+        self._system = system
 
     def imports_released(self) -> bool:
         return self._wait(self._imports_gate)
@@ -112,7 +123,7 @@ class WorkerGates(TeardownGates):
         return self._wait(self._all_gate)
 
     def _wait(self, gate: Gate) -> bool:
-        clock = RunningClock()
+        clock = RunningClock(self._system.now)
         while not gate.wait(_INTERVAL):
             self._alive(0)
             if clock.time() > self._left:

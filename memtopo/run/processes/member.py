@@ -185,8 +185,8 @@ def joined(where: Endpoint, request: Callable[[], Join], timeout: float, check_s
     )
     with ExitStack() as stack:
         stack.callback(channel.close)
-        start, ends = _admitted(channel, request(), timeout + _ANSWER, check_signals)
-        gates = Gate(*ends[:2]), Gate(*ends[2:])
+        start, (read, write, last_read, last_write) = _admitted(channel, request(), timeout + _ANSWER, check_signals)
+        gates = Gate(read, write), Gate(last_read, last_write)
         for gate in gates:
             stack.callback(gate.close)
         member = Member(channel.expecting(get_args(messages.ToWorker)), gates, start, check_signals)

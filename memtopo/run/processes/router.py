@@ -5,7 +5,6 @@ Those of processes that run elsewhere go to its peers, and come from them.
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import count as counter
@@ -18,6 +17,7 @@ from memtopo.run.processes.gates import gate_descriptors
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Received
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.system import SYSTEM, Descriptor, System
 
 
 class Router:
@@ -27,23 +27,19 @@ class Router:
     request was abandoned is not taken for that of the next one.
     """
 
-    def __init__(self, workers: Mapping[str, WorkerProcess], peers: Peers) -> None:
-        self._workers, self._peers = workers, peers
+    def __init__(self, workers: Mapping[str, WorkerProcess], peers: Peers, system: System = SYSTEM) -> None:
+        self._workers, self._peers, self._system = workers, peers, system
         self._requesters = (f"#{number}" for number in counter())
         self._awaiting: str | None = None
         self._answer: Received[HandleAnswer] | None = None
 
     def receive(self, seconds: float) -> Iterator[tuple[WorkerProcess, Received[FromWorker] | None]]:
         """Messages that arrive within so many seconds, without forwarded ones; None at a channel's end."""
-        poll = select.poll()
-        by_fd = {worker.channel.fileno(): worker for worker in self._workers.values() if not worker.gone}
-        for fd, worker in by_fd.items():
-            poll.register(fd, select.POLLIN | (select.POLLOUT if worker.channel.pending else 0))
-        for fd in self._peers.descriptors:
-            poll.register(fd, select.POLLIN)
-        ready = [fd for fd, _ in poll.poll(seconds * 1000)]
+        workers = [worker for worker in self._workers.values() if not worker.gone]
+        channels = [worker.channel for worker in workers]
+        self._system.wait([*channels, *self._peers.descriptors], seconds, [each for each in channels if each.pending])
         self._peers.serve(self)
-        for worker in [by_fd[fd] for fd in ready if fd in by_fd]:
+        for worker in workers:
             worker.channel.flush()
             yield from self._drain(worker)
 
@@ -132,7 +128,7 @@ class Peers:
         return ""
 
     @property
-    def descriptors(self) -> Collection[int]:
+    def descriptors(self) -> Collection[Descriptor]:
         """Descriptors that are readable when `serve` has something to do."""
         return ()
 

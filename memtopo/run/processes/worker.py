@@ -42,6 +42,7 @@ from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.imports import CommitWait, HolderHandles
 from memtopo.sharing.offers import LayoutExports
+from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import parsed_source
 
 _STARTUP = 60.0
@@ -60,11 +61,11 @@ def main(*descriptors: str, wrap: WrapDriver = lambda _process, driver: driver) 
     `descriptors` are the numbers of the channel's socket and of the two ends of each of the two gates.
     """
     sock, *ends = descriptors
-    gates = [int(end) for end in ends]
-    for end in gates:
+    read, write, last_read, last_write = map(int, ends)
+    for end in (read, write, last_read, last_write):
         os.set_inheritable(end, False)  # noqa: FBT003 the function takes it so
     channel: Channel[ToWorker] = Channel(inherited_socket(sock), get_args(ToWorker))
-    Worker(channel, (Gate(*gates[:2]), Gate(*gates[2:])), _stop_signal()).work(wrap)
+    Worker(channel, (Gate(read, write), Gate(last_read, last_write)), _stop_signal()).work(wrap)
 
 
 def _stop_signal() -> Callable[[], int]:
@@ -85,8 +86,14 @@ def _stop_signal() -> Callable[[], int]:
 class Worker:
     """The worker's end of the channel; `stopped` returns the number of a signal that requests a stop, or 0."""
 
-    def __init__(self, channel: Channel[ToWorker], gates: tuple[Gate, Gate], stopped: Callable[[], int]) -> None:
-        self._channel, self._gates, self._stopped = channel, gates, stopped
+    def __init__(
+        self,
+        channel: Channel[ToWorker],
+        gates: tuple[Gate, Gate],
+        stopped: Callable[[], int],
+        system: System = SYSTEM,
+    ) -> None:
+        self._channel, self._gates, self._stopped, self._system = channel, gates, stopped, system
         self._label = ""
         self._run: ProcessRun | None = None
         self._timeout = _STARTUP
@@ -120,7 +127,7 @@ class Worker:
             if run.failure or run.stopped:
                 self._channel.send(messages.WorkerFailed(str(run.failure or "interrupted")))
         finally:
-            run.take_down(WorkerGates(*self._gates, start.timeout, self.alive))
+            run.take_down(WorkerGates(*self._gates, start.timeout, self.alive, self._system))
         self._channel.send(messages.WorkerFinished(run.report()))
 
     def prepare(self, start: StartWorker, wrap: WrapDriver) -> ProcessRun:
@@ -128,7 +135,7 @@ class Worker:
         request, plans = planned(start, start.spec.read(), start.check)
         driver = _target(start).open()
         commits = CommitWait(start.timeout, self._advance)
-        external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids, commits)
+        external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids, commits, self._system)
         wrapped = wrap(start.process, driver)
         trace = Trace(start.trace, CallContext(), request.about_trace) if start.trace else None
         return ProcessRun(
@@ -210,7 +217,7 @@ class Worker:
         return received.message
 
     def _receive(self) -> Received[ToWorker]:
-        clock = RunningClock()
+        clock = RunningClock(self._system.now)
         while not self._channel.wait(_INTERVAL):
             if self._stopped():
                 raise Stopped

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol, get_args
 
@@ -88,7 +87,7 @@ class WorkerProcess:
         self._answers_due = 0
         self._clock = clock
         self._received = clock.time()
-        self._sent = time.monotonic()
+        self._sent = clock.now()
 
     @property
     def busy(self) -> bool:
@@ -115,7 +114,7 @@ class WorkerProcess:
 
     def keep_alive(self, interval: float) -> None:
         """Send a heartbeat, at most one in so many seconds."""
-        now = time.monotonic()
+        now = self._clock.now()
         if not self.gone and not self.channel.pending and now - self._sent > interval:
             self._sent = now
             self.channel.send(KeepAlive())

@@ -144,8 +144,8 @@ class Workers(Conductor):
         self.interrupted = 0
         self._failed: StepFailed | None = None
         self._first_over: WorkerProcess | None = None
-        self._router = Router(self.workers, peers)
-        self._clock = RunningClock()
+        self._router = Router(self.workers, peers, ensemble.system)
+        self._clock = RunningClock(ensemble.system.now)
         self._origin = time.perf_counter()
 
     def __enter__(self) -> Self:
@@ -231,7 +231,7 @@ class Workers(Conductor):
             worker.channel.send(messages.Resume(self.generation))
 
     def _await_attendance(self) -> None:
-        clock = RunningClock()
+        clock = RunningClock(self.ensemble.system.now)
         while absent := [worker.label for worker in self._free if worker.attends < self._rounds]:
             self._receive(min(_INTERVAL, self.interval))
             if self._over or self.stop():

@@ -201,9 +201,12 @@ def test_an_idle_worker_takes_down_by_message_and_a_busy_one_by_signal_too(pair:
 
 
 def test_a_heartbeat_is_sent_once_an_interval(pair: Pair) -> None:
-    pair.worker.keep_alive(3600)
+    pair.passes(2)
+    pair.worker.keep_alive(2)
     assert pair.heard() == []
-    pair.worker.keep_alive(0)
+    pair.passes(1)
+    pair.worker.keep_alive(2)
+    pair.worker.keep_alive(2)
     assert pair.heard() == [messages.KeepAlive()]
 
 
