@@ -97,7 +97,7 @@ class Director:
             yield name, "release", (draw.random() < 0.5, draw.choice((0.0, 2.0)))
             yield name, "check", ()
             yield name, "status", ()
-            yield name, "borrow", (draw.choice(("w", "page")),)
+            yield name, "borrow", (self.shape.public(draw.choice(("w", "page"))),)
             yield name, "restore", ()
         if self.faulty:
             yield from self._faults()
@@ -108,9 +108,10 @@ class Director:
         attached = program.attached if isinstance(program, EngineProgram) else None
         if attached is None:
             some = draw.choice(((), (), ("page",), ("w",)))
+            public = tuple(map(self.shape.public, some))
             for role in ("reader", "writer"):
                 room = draw.choice((0, 0, 3)) if some != ("w",) else 0
-                yield name, "attach", (role, some, draw.choice(_WAITS), draw.random() < 0.3, room)
+                yield name, "attach", (role, public, draw.choice(_WAITS), draw.random() < 0.3, room)
             return
         yield name, "poll", (draw.choice(_WAITS),)
         yield name, "look", ()
@@ -131,7 +132,7 @@ class Director:
         yield one, "fail", (draw.randint(1, 40), draw.choice(ERRORS), draw.random() < 0.1)
         yield one, "late", (draw.choice((0.01, 0.3, 3.0, 12.0)),)
         yield one, "jump", (draw.choice((0.1, 1.0, 40.0)),)
-        if (other := draw.choice(names)) != HOLDER:
+        if (other := draw.choice(names)) in (*ENGINES, *OPERATORS):
             yield other, "cut", ()
         yield one, "hog", (draw.randrange(self.gpus), draw.choice((-1, 0, 1, 3)))
 

@@ -46,23 +46,44 @@ class Shape:
     block: bool = False
     """True with a buffer that is exported over ipc, whose context the holder keeps."""
 
+    split: bool = False
+    """True for a layout of two processes: one has the pages, the other one imports them and has the rest."""
+
     @property
     def named(self) -> dict[str, Export]:
         """Exports by name."""
         return dict(self.exports)
 
     @property
+    def published(self) -> dict[str, Export]:
+        """Exports by the names that clients know."""
+        return {self.public(name): each for name, each in self.exports}
+
+    def public(self, name: str) -> str:
+        """Return the name of an export for clients."""
+        return name if not self.split else f"a.{name}" if name == "page" else f"b.{name}"
+
+    @property
     def text(self) -> str:
         """The spec, as JSON."""
-        return json.dumps(self._spec())
-
-    def _spec(self) -> dict[str, Any]:
+        head = {"memtopo": 1, "name": NAME}
+        if not self.split:
+            return json.dumps(head | self._part(self.named))
         exports = self.named
-        found: dict[str, Any] = {"memtopo": 1, "name": NAME, "ranges": {}, "chunks": {}, "map": {}, "access": {}}
-        found |= {"exports": {}, "states": {}}
-        found["ranges"][SCRATCH] = {"size": "2MiB"}
-        found["chunks"][SCRATCH] = {"location": "gpu0", "size": "2MiB"}
-        found["map"][SCRATCH], found["access"][SCRATCH] = [SCRATCH], {"gpu0": "rw"}
+        page = exports.pop("page", None)
+        pages, rest = self._part({"page": page} if page else {}), self._part(exports, scratch=False)
+        if page:
+            rest["imports"], rest["map"]["seen"] = {"seen": {"from": "a.page"}}, ["seen"]
+            rest["ranges"]["seen"], rest["access"]["seen"] = {"size": f"{2 * page.count}MiB"}, {f"gpu{page.gpu}": "r"}
+        return json.dumps(head | {"processes": {"a": pages, "b": rest}})
+
+    def _part(self, exports: dict[str, Export], *, scratch: bool = True) -> dict[str, Any]:
+        """Sections of a process that has some exports."""
+        found: dict[str, Any] = {"ranges": {}, "chunks": {}, "map": {}, "access": {}, "exports": {}, "states": {}}
+        if scratch:
+            found["ranges"][SCRATCH] = {"size": "2MiB"}
+            found["chunks"][SCRATCH] = {"location": "gpu0", "size": "2MiB"}
+            found["map"][SCRATCH], found["access"][SCRATCH] = [SCRATCH], {"gpu0": "rw"}
         if self.block:
             found["buffers"] = {BLOCK: {"location": "gpu0", "size": "2MiB"}}
             found["exports"][BLOCK] = {"buffer": BLOCK, "via": "ipc"}
@@ -75,8 +96,9 @@ class Shape:
         for state in STATES[1:]:
             acts = {name: each.in_state(state) for name, each in exports.items()}
             offload = {f"{name}-range": "host:0" for name, act in acts.items() if act == "offload"}
-            found["states"][state] = {"drop": [SCRATCH]} | ({"offload": offload} if offload else {})
-            found["states"][state]["drop"] += [f"{name}-range" for name, act in acts.items() if act == "drop"]
+            drop = [SCRATCH] * scratch + [f"{name}-range" for name, act in acts.items() if act == "drop"]
+            if offload or drop:
+                found["states"][state] = {key: each for key, each in (("drop", drop), ("offload", offload)) if each}
         return found
 
     def bytes_at(self, gpu: int, state: str) -> int:
@@ -104,7 +126,8 @@ def drawn_shape(random: Random, gpus: int) -> Shape:
     """Return a spec for a machine."""
     weights = Export(random.randint(1, 2), 0, committed=True, asleep=random.choice(("offload", "drop")))
     page = Export(random.randint(1, 3), random.randrange(gpus), half=random.choice(("drop", "keep")))
-    return Shape((("w", weights), ("page", page)), block=random.random() < 0.3)
+    split = random.random() < 0.3
+    return Shape((("w", weights), ("page", page)), block=not split and random.random() < 0.3, split=split)
 
 
 def changed_shape(random: Random, shape: Shape, gpus: int) -> Shape:
@@ -123,11 +146,11 @@ def changed_shape(random: Random, shape: Shape, gpus: int) -> Shape:
         case 3:
             exports["page"] = Export(1, random.randrange(gpus))
         case 4:
-            block = not block
+            block = not block and not shape.split
         case _:
             if "next" in exports or exports.pop("page", None) is None:
                 exports["page"] = Export(2, 0)
-    return Shape(tuple(exports.items()), block)
+    return Shape(tuple(exports.items()), block, shape.split)
 
 
 @cache

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +14,16 @@ from memtopo.driver.types import gpu
 from memtopo.kinds.layout import current
 from memtopo.machine import CONTEXT_BYTES
 from memtopo.run.apply import ThisProcess
+from memtopo.run.process_run import ProcessRun
+from memtopo.run.processes.workers import Workers
 from memtopo.sharing import sockets
 from memtopo.sharing.holder.loop import ServerLoop
 from memtopo.sharing.holder.state import HolderEvent
 from tests.story.layouts import BLOCK, CHUNK, Shape
 from tests.story.world import Actor, Broken, StoryDriver, World
+
+Part = tuple["ProcessRun | None", StoryDriver]
+"""A process of a layout: its run once it has one, and its driver."""
 
 _MAGIC = b"STORY"
 _STAMP = 16
@@ -40,8 +46,7 @@ class Held:
 
     actor: Actor
     shape: Shape
-    conductor: ThisProcess | None = None
-    driver: StoryDriver | None = None
+    conductor: ThisProcess | Workers | None = None
     before: Any = None
     proposed: Shape | None = None
     requested: float = 0.0
@@ -67,15 +72,38 @@ class Held:
 
     def memory(self, name_of: Callable[[Any], Any] | None = None) -> Mapping[str, tuple[Any, ...]]:
         """Memory of each export that has some: what names the file of each chunk, or what a function returns."""
-        assert self.conductor
-        assert self.driver
-        ranges, found, name_of = self.conductor.run.execution.layout.ranges, {}, name_of or named
-        for name, each in self.shape.exports:
-            if (reserved := ranges.get(f"{name}-range")) and reserved.size == each.count * CHUNK:
-                parts = [self.driver.simulator.mappings.find(reserved.address + i * CHUNK) for i in range(each.count)]
-                if all(parts):
-                    found[name] = tuple(map(name_of, parts))
+        found, name_of, parts = {}, name_of or named, self.parts
+        for name, each in self.shape.published.items():
+            if (mapped := self.mapped(name, each.count, parts)) and all(mapped):
+                found[name] = tuple(map(name_of, mapped))
         return found
+
+    def mapped(self, export: str, count: int, parts: Mapping[str, Part]) -> Sequence[Any]:
+        """Mappings of the chunks of an export, in the process that has it; None where there is none."""
+        label, _, name = export.rpartition(".")
+        run, driver = parts.get(label, (None, None))
+        reserved = run.execution.layout.ranges.get(f"{name}-range") if run else None
+        if driver is None or reserved is None or reserved.size != count * CHUNK:
+            return ()
+        return [driver.simulator.mappings.find(reserved.address + index * CHUNK) for index in range(count)]
+
+    @property
+    def complete(self) -> bool:
+        """False once a process of the layout has ended, and so will the layout."""
+        return self.conductor is not None and {*self.parts} == {*self.conductor.labels}
+
+    @property
+    def whole(self) -> bool:
+        """True while each process has its ranges."""
+        return all(run and run.execution.layout.ranges for run, _ in self.parts.values())
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """Runs and drivers of the processes of the layout that are there, by label."""
+        if isinstance(self.conductor, ThisProcess):
+            return {"": (self.conductor.run, self.actor.drivers[-1])}
+        workers = {each.name: each for each in self.actor.children if each.alive and not each.dying}
+        return {label: (each.program.worker.run, each.drivers[-1]) for label, each in workers.items() if each.drivers}
 
 
 @dataclass(slots=True)
@@ -188,7 +216,7 @@ class Oracle:
             held.before, held.requested = (self._print(held), held.renewals), self.world.now
             held.proposed = self.proposals.get(str(event.fields["by"]))
         elif event.text.endswith(" refused") and held.before:
-            if held.before[1] == held.renewals and held.before[0] != self._print(held):
+            if held.complete and held.before[1] == held.renewals and held.before[0] != self._print(held):
                 raise Broken(f"{event.text}: {held.before[0]} became {self._print(held)}")
             held.before = None
         elif event.text.endswith((" made", " rolled back")):
@@ -263,23 +291,28 @@ class Oracle:
         if not held or self.world.last is not held.actor or not held.serves or held.broken:
             return
         assert held.conductor
-        assert held.driver
         memory = held.memory()
-        for name, each in held.shape.exports:
+        for name, each in held.shape.published.items():
             if each.committed and (number := self.committed.get(memory.get(name, ()))):
                 found = {number_of(data) for data in _bytes(held, name, each.count)}
                 if found != {number}:
                     raise Broken(f"committed bytes {number} of {name} are {found} now")
-        if held.conductor.absent or not held.conductor.run.execution.layout.ranges:
-            return
-        taken = held.driver.taken
+        if not held.conductor.absent and held.complete and held.whole:
+            self._require_memory(held, held.conductor.state)
+
+    def _require_memory(self, held: Held, state: str) -> None:
+        """Require that the processes of a layout have the memory of its state, and no more."""
+        taken: Counter[str] = Counter()
+        for _, driver in held.parts.values():
+            taken.update(driver.taken)
+        contexts = any(each.keeps_contexts for each in (held.actor, *held.actor.children))
+        awaits = held.loop and held.loop._changes._awaited  # until the change is made, contexts are there
         for ordinal in range(len(self.world.machine.devices)):
-            expected = held.shape.bytes_at(ordinal, held.conductor.state)
-            found_bytes = taken.get(str(gpu(ordinal)), 0)
-            if held.actor.keeps_contexts or (held.loop and held.loop._changes._awaited):  # until it is made
-                found_bytes, expected = found_bytes % CONTEXT_BYTES, expected % CONTEXT_BYTES
-            if found_bytes != expected:
-                raise Broken(f"the holder has {found_bytes} of gpu{ordinal} in {held.conductor.state}, not {expected}")
+            expected, found = held.shape.bytes_at(ordinal, state), taken[str(gpu(ordinal))]
+            if contexts or awaits:
+                found, expected = found % CONTEXT_BYTES, expected % CONTEXT_BYTES
+            if found != expected:
+                raise Broken(f"the holder has {found} of gpu{ordinal} in {state}, not {expected}")
 
 
 def named(mapping: Any) -> str:
@@ -330,10 +363,5 @@ def number_of(data: bytes) -> int | None:
 
 
 def _bytes(held: Held, name: str, count: int) -> Iterator[bytes]:
-    assert held.conductor
-    assert held.driver
-    start = held.conductor.run.execution.layout.ranges[f"{name}-range"].address
-    for index in range(count):
-        mapping = held.driver.simulator.mappings.find(start + index * CHUNK)
-        assert mapping
+    for mapping in held.mapped(name, count, held.parts):
         yield mapping.physical.read(0, _STAMP)

@@ -15,11 +15,17 @@ from memtopo.api.imports import AttachTerms, Role
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.kinds.layout import current
+from memtopo.language import SpecText
+from memtopo.plans.progress import SafeProgress
 from memtopo.plans.report import Report
 from memtopo.run.apply import Application, ThisProcess
+from memtopo.run.conductor import conduct
 from memtopo.run.holder import Holder, about_holder
-from memtopo.session.composition import revision
-from memtopo.session.request import HoldResult
+from memtopo.run.processes.ensemble import Ensemble
+from memtopo.run.processes.router import Peers
+from memtopo.run.processes.workers import Workers
+from memtopo.session.composition import Composition, revision
+from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.errors import ExchangeError
@@ -28,7 +34,11 @@ from memtopo.sharing.imports import ImportMismatch
 from memtopo.sharing.wire import layout_source
 from tests.story.layouts import BLOCK, CHUNK, Shape, composition_of, document_of, machine_of, target_of
 from tests.story.oracle import Held, Oracle, context_of, generation_of, memory_of, stamp
+from tests.story.workers import StorySource
 from tests.story.world import Actor, Broken, Died
+
+_SILENCE = 30.0
+"""Seconds of silence after which a process of a layout is taken for dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +96,25 @@ class HolderProgram:
                 system=actor.system,
             )
             holder.begun.append(partial(self._begun, actor))
-            application = Application(composition, request, stop=lambda: self.stopped)
-            self.report = application.run(holder)
+            if self.shape.split:
+                self.report = self._conduct(actor, composition, request, holder)
+                claimed.report_end(self.report)
+            else:
+                self.report = Application(composition, request, stop=lambda: self.stopped).run(holder)
 
-    def _begun(self, actor: Actor, conductor: ThisProcess) -> None:
+    def _conduct(self, actor: Actor, composition: Composition, request: RunRequest, holder: Holder) -> Report:
+        """Hold a layout of several processes."""
+        spec = SpecText.of(composition.document)
+        ensemble = Ensemble(request, spec, composition.target.machine, _SILENCE, system=actor.system)
+        source = StorySource(ensemble, actor, self.oracle)
+        progress = SafeProgress(holder.progress)
+        with Workers(ensemble, progress, lambda: self.stopped, Peers(), source) as workers:
+            return conduct(workers, holder.hold)
+
+    def _begun(self, actor: Actor, conductor: ThisProcess | Workers) -> None:
         assert self.held
         actor.world.connecting.clear()
-        self.held.conductor, self.held.driver, self.held.served = conductor, actor.drivers[-1], True
+        self.held.conductor, self.held.served = conductor, True
 
     def _reload(self) -> Callable[[], str] | None:
         shape, self.reload = self.reload, None
@@ -105,7 +127,7 @@ class HolderProgram:
 class _Holder(Holder):
     """A holder that tells the story when it begins to serve."""
 
-    begun: list[Callable[[ThisProcess], None]] = []  # noqa: RUF012 replaced below
+    begun: list[Callable[[ThisProcess | Workers], None]] = []  # noqa: RUF012 replaced below
 
     def hold(self, conductor: Any) -> HoldResult:
         self.begun[-1](conductor)
@@ -168,7 +190,8 @@ class EngineProgram:
             return
         system, target = actor.system, target_of(self.gpus, actor.open_driver)
         terms: Any = partial(AttachTerms.within, wait, exports or None, role, None, system)
-        reserve = {"page": room * CHUNK} if room else {}
+        page = self.oracle.held.shape.public("page") if self.oracle.held else "page"
+        reserve = {page: room * CHUNK} if room else {}
         given: Any = (actor.world.endpoint, terms, None, None, target, (), None, reserve)
         self.writes = role == "writer"
         self.attachment = Attachment(partial(build_attachment, *given, reattach=reattach))

@@ -21,6 +21,7 @@ from tests.story.director import HOLDER, OPERATORS, Director, Situation
 from tests.story.layouts import CHUNK, drawn_machine, drawn_shape
 from tests.story.oracle import Oracle, memory_of
 from tests.story.programs import SIGTERM, EngineProgram, Event, HolderProgram, OperatorProgram
+from tests.story.workers import WorkerProgram
 from tests.story.world import Actor, Broken, Fault, World
 
 LENGTH = 200
@@ -128,10 +129,16 @@ class _Telling:
 
     def _kill(self, name: str) -> None:
         if actor := self.world.actors.get(name):
+            self._count_fault(actor)
             actor.kill()
+
+    def _count_fault(self, actor: Actor) -> None:
+        """Count what befalls a process of the layout as a fault, after which the others may fail."""
+        self.oracle.faults += isinstance(actor.program, WorkerProgram)
 
     def _doom(self, name: str, after: int) -> None:
         if actor := self.world.actors.get(name):
+            self._count_fault(actor)
             actor.doom = after
 
     def _fail(self, name: str, after: int, error: str, every: bool) -> None:
@@ -141,6 +148,7 @@ class _Telling:
 
     def _late(self, name: str, seconds: float) -> None:
         if actor := self.world.actors.get(name):
+            self._count_fault(actor)
             actor.late = self.world.now + seconds
 
     def _jump(self, _name: str, seconds: float) -> None:
@@ -215,7 +223,7 @@ class _Telling:
                 continue
             for name, offer in attached.exports.items():
                 if (
-                    name in held.shape.named
+                    name in held.shape.published
                     and (now := offers.get(name))
                     and replace(now[1], count=offer.count, commit=None) == replace(offer, commit=None)
                 ):

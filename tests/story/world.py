@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -82,8 +83,9 @@ class Actor:
         self.inbox: deque[Any] = deque()
         self.sockets: list[socket.socket] = []
         self.drivers: list[StoryDriver] = []
+        self.children: list[Actor] = []
         self.doing = "start"
-        self.greenlet = greenlet(partial(self._run, program))
+        self.greenlet = greenlet(partial(self._run, program), world.main)
         self.system = System(
             now=lambda: world.now,
             epoch=lambda: EPOCH + world.now,
@@ -105,6 +107,8 @@ class Actor:
 
     def ready(self) -> bool:
         """Return whether the actor can go on now."""
+        if self.dying:
+            return True
         if self.late > self.world.now:
             return False
         if self.idle and self.inbox:
@@ -137,9 +141,12 @@ class Actor:
         """Let other actors go on for some seconds."""
         self._wait(self.world.now + seconds)
 
-    def wait(self, any_of: Collection[Descriptor], seconds: float) -> bool:
-        """Wait as `System.wait`."""
-        self.waits = [each for each in any_of if each.fileno() >= 0]
+    def wait(
+        self, any_of: Collection[Descriptor], seconds: float | None, writable: Collection[Descriptor] = ()
+    ) -> bool:
+        """Wait as `System.wait`; what is sent in a story is always taken."""
+        assert seconds is not None
+        self.waits = [each for each in (*any_of, *writable) if each.fileno() >= 0]
         self._wait(self.world.now + seconds)
         waited, self.waits = self.waits, ()
         return wait_readable(waited, 0.0)
@@ -179,6 +186,12 @@ class Actor:
             self.greenlet.throw(Died)
         self.alive = False
 
+    def end_soon(self) -> None:
+        """End the actor, by another one: it loses its descriptors and memory at once, and does nothing more."""
+        if self.alive and not self.dying:
+            self.world.note(self.name, "is killed")
+            self.release()
+
     def release(self) -> None:
         """Close all descriptors, and give back the memory of the GPUs, as the end of a process does."""
         self.dying = True
@@ -191,6 +204,8 @@ class Actor:
             sock.close()
         for driver in self.drivers:
             driver.end()
+        for child in self.children:
+            child.program.stopped = signal.SIGTERM
         if self is self.world.holder:
             self.world.connecting.clear()
 
