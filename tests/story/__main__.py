@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
+from tests.story.coverage import Reached, lines
 from tests.story.director import Situation
 from tests.story.shrink import shrink
 from tests.story.story import LENGTH, Told, apart, tell
@@ -27,10 +28,12 @@ def main() -> int:
 
 def _simulate(given: argparse.Namespace) -> int:
     seen: Counter[Situation] = Counter()
+    reached: Reached = Counter()
     begun, stories, events, reads = time.monotonic(), 0, 0, 0
     while time.monotonic() < begun + given.seconds and stories < given.stories:
         told = tell(given.seed + stories, length=given.events)
         stories, events, reads, seen = stories + 1, events + len(told.events), reads + told.reads, seen + told.seen
+        reached += told.reached
         if given.trace:
             print("\n".join(told.trace))
         if told.failure:
@@ -39,7 +42,7 @@ def _simulate(given: argparse.Namespace) -> int:
             print("\n".join(_listed(shortest)))
             return 1
     seconds = time.monotonic() - begun
-    print("\n".join(_covered(seen)))
+    print("\n".join((*_covered(seen), "", "reached:", *lines(reached))))
     rate = f"{stories / seconds:.1f} stories and {events / seconds:.0f} events a second"
     print(f"\n{stories} stories from seed {given.seed} on, {events} events, {reads} reads compared: {rate}")
     return 0

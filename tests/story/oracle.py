@@ -54,6 +54,7 @@ class Held:
     grace: float = GRACE
     renewals: int = 0
     served: bool = False
+    state: str = "awake"
     broken: bool = False
     found: ServerLoop | None = None
 
@@ -206,6 +207,7 @@ class Oracle:
         assert held.conductor
         words = " ".join(f"{key}={value}" for key, value in event.fields.items() if key != "socket")
         self.world.note(held.actor.name, f"log: {event.text} {words}")
+        self._count(held, event)
         self._require_reasonable(event)
         self._require_patience(held, event)
         held.renewals += event.text.startswith(("writer ended", "writer attached", "memory not created"))
@@ -225,6 +227,17 @@ class Oracle:
                 held.shape = held.proposed or held.shape
         if event.text.endswith(" made") and event.fields.get("different"):
             raise Broken(f"{event.text}: {event.fields}")
+
+    def _count(self, held: Held, event: HolderEvent) -> None:
+        """Count an event, and the transition of which it is the end."""
+        assert held.conductor
+        reached = self.world.reached
+        reached["event", event.text] += 1
+        if event.text == "ending":
+            reached["end", str(event.fields["why"])] += 1
+        if event.text == "switch made":
+            reached["transition", f"{held.state} to {event.fields['state']}"] += 1
+        held.state = held.conductor.state
 
     def _require_patience(self, held: Held, event: HolderEvent) -> None:
         """Require that importers had the time to let go that their notice promised."""

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from memtopo.api.attachment import Attached
 from memtopo.driver.types import gpu
 from memtopo.sharing.endpoints import endpoint
+from tests.story.coverage import Reached, listening
 from tests.story.director import HOLDER, OPERATORS, Director, Situation
 from tests.story.layouts import CHUNK, drawn_machine, drawn_shape
 from tests.story.oracle import Oracle, memory_of
@@ -44,6 +45,7 @@ class Told:
     failure: str
     reason: str
     seen: Counter[Situation]
+    reached: Reached
     steps: int
     reads: int
 
@@ -54,13 +56,15 @@ def tell(seed: int, events: Sequence[Event] | None = None, length: int = LENGTH)
         telling = _Telling(seed, folder)
         failure = reason = ""
         try:
-            telling.tell(events, length)
+            with listening(telling.world.reached):
+                telling.tell(events, length)
         except (Exception, Broken) as error:
             failure = "".join(traceback.format_exception(error))
             reason = f"{type(error).__name__}: {error}"
         telling.end()
         told = tuple(telling.events), tuple(telling.world.trace)
-        return Told(seed, *told, failure, reason, telling.director.seen, telling.world.steps, telling.oracle.checked)
+        world, seen = telling.world, telling.director.seen
+        return Told(seed, *told, failure, reason, seen, world.reached, world.steps, telling.oracle.checked)
 
 
 class _Telling:

@@ -10,7 +10,7 @@ import os
 import selectors
 import signal
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,6 +32,7 @@ from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.holder.loop import ServerLoop
 from memtopo.sharing.sockets import PeerProcess
 from memtopo.sharing.system import Descriptor, System, wait_readable
+from tests.story.coverage import Reached
 
 EPOCH = 1_700_000_000.0
 _FIRST_PID = 5_000_000
@@ -299,6 +300,7 @@ class World:
     last: Actor | None = None
     connecting: deque[Actor] = field(default_factory=deque)
     trace: list[str] = field(default_factory=list)
+    reached: Reached = field(default_factory=Counter)
     failure: BaseException | None = None
     main: Any = field(default_factory=getcurrent)
     budget: SimMemoryBudget = field(init=False)
