@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.story.layouts import STATES, Shape, changed_shape
 from tests.story.oracle import Oracle
-from tests.story.programs import EngineProgram, Event
+from tests.story.programs import MISTAKES, EngineProgram, Event
 from tests.story.world import ERRORS, Actor, World
 
 ENGINES = ("e1", "e2", "e3", "e4")
@@ -83,7 +83,7 @@ class Director:
     def _choices(self) -> Iterator[Choice]:
         draw = self.random
         if self.holder_now() == "none":
-            yield HOLDER, "start", (self.shape,)
+            yield HOLDER, "start", (self.shape, draw.random() < 0.2)
         else:
             self.shape = self.oracle.held.shape if self.oracle.held else self.shape
             yield HOLDER, "stop", ()
@@ -91,12 +91,14 @@ class Director:
         for name in ENGINES:
             yield from self._of_engine(name)
         for name in OPERATORS:
-            yield name, "switch", (draw.choice(STATES), draw.choice(_WAITS), draw.random() < 0.2)
+            full = draw.random() < 0.2
+            yield name, "switch", (draw.choice(STATES), draw.choice(_WAITS), draw.random() < 0.2, full)
             shape = changed_shape(draw, self.shape, self.gpus)
-            yield name, "change", (shape, draw.choice(_WAITS), draw.random() < 0.2)
+            yield name, "change", (shape, draw.choice(_WAITS), draw.random() < 0.2, full)
             yield name, "release", (draw.random() < 0.5, draw.choice((0.0, 2.0)))
             yield name, "check", ()
             yield name, "status", ()
+            yield name, "mistake", (draw.choice(MISTAKES),)
             yield name, "borrow", (self.shape.public(draw.choice(("w", "page"))),)
             yield name, "restore", ()
         if self.faulty:
@@ -139,6 +141,7 @@ class Director:
 
 _USUAL = {
     "start": 40.0,
+    "mistake": 0.3,
     "stop": 0.1,
     "reload": 0.7,
     "release": 0.1,

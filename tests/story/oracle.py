@@ -123,6 +123,8 @@ class Oracle:
     """Force and grace of the releases that were requested last, by the requester."""
     faults: int = 0
     checked: int = 0
+    written: float = 0.0
+    """Time of the last write."""
 
     def new_content(self, actor: Actor, export: str) -> int:
         """Return the number of new bytes for an export."""
@@ -132,7 +134,7 @@ class Oracle:
 
     def wrote(self, actor: Actor, export: str, memory: str, number: int, *, plain: bool) -> None:
         """Remember that bytes are in a chunk now, which nobody reads if they are to be committed."""
-        self.plain[memory] = number
+        self.plain[memory], self.written = number, self.world.now
         if plain:
             return
         self.committed = {whole: one for whole, one in self.committed.items() if memory not in whole}
@@ -226,7 +228,12 @@ class Oracle:
             if event.text in ("change made", "reload made"):
                 held.shape = held.proposed or held.shape
         if event.text.endswith(" made") and event.fields.get("different"):
-            raise Broken(f"{event.text}: {event.fields}")
+            self.require_written_meanwhile(f"{event.text}: {event.fields}")
+
+    def require_written_meanwhile(self, difference: str) -> None:
+        """Raise for a difference, unless a process wrote while the layout was changed, which a full check finds."""
+        if not self.held or self.written < self.held.requested:
+            raise Broken(difference)
 
     def _count(self, held: Held, event: HolderEvent) -> None:
         """Count an event, and the transition of which it is the end."""

@@ -31,11 +31,18 @@ from memtopo.sharing.client import Client, connect
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.state import ProgressNotices, Supervision
 from memtopo.sharing.imports import ImportMismatch
+from memtopo.sharing.messages import HandlesAnswer
 from memtopo.sharing.wire import layout_source
 from tests.story.layouts import BLOCK, CHUNK, Shape, composition_of, document_of, machine_of, target_of
 from tests.story.oracle import Held, Oracle, context_of, generation_of, memory_of, stamp
 from tests.story.workers import StorySource
 from tests.story.world import Actor, Broken, Died
+
+MISTAKES = ("lease", "stale", "invalid", "range", "unknown")
+"""Codes of what an operator requests by mistake."""
+
+_AT_ANY_TIME = ("gone", "timeout", "starting", "changing", "releasing", "state", "absent", "uncommitted", "failed")
+"""Codes of errors that depend on the situation."""
 
 _SILENCE = 30.0
 """Seconds of silence after which a process of a layout is taken for dead."""
@@ -61,6 +68,7 @@ class HolderProgram:
     oracle: Oracle
     shape: Shape
     gpus: int
+    rehearse: bool = False
     stopped: int = 0
     reload: Shape | None = None
     report: Report | None = None
@@ -83,7 +91,7 @@ class HolderProgram:
     def _hold(self, actor: Actor) -> None:
         target = target_of(self.gpus, actor.open_driver)
         composition = composition_of(self.shape, self.gpus)
-        request = composition.request(exclusive=False)
+        request = composition.request(exclusive=False, rehearse=self.rehearse)
         composition = replace(composition, target=target)
         with claim(actor.world.endpoint) as claimed:
             self.oracle.held = self.held = Held(actor, self.shape)
@@ -333,20 +341,24 @@ class OperatorProgram:
     def _connect(self, actor: Actor) -> Client:
         return connect(actor.world.endpoint, suggest=False, system=actor.system)
 
-    def switch(self, actor: Actor, state: str, wait: float, force: bool) -> None:
+    def switch(self, actor: Actor, state: str, wait: float, force: bool, full: bool = False) -> None:
         """Switch the layout."""
         with self._connect(actor) as client:
-            done = client.switch(state, wait=wait, force=force)
-        if done.state != state or done.checks.different or (done.kept and not force):
+            done = client.switch(state, wait=wait, force=force, full=full)
+        if done.state != state or (done.kept and not force):
             raise Broken(f"a switch to {state} is answered with {done}")
+        if done.checks.different:
+            self.oracle.require_written_meanwhile(f"a switch finds {done.checks.differences}")
 
-    def change(self, actor: Actor, shape: Shape, wait: float, force: bool) -> None:
+    def change(self, actor: Actor, shape: Shape, wait: float, force: bool, full: bool = False) -> None:
         """Change the layout to another spec."""
         self.oracle.proposals[f"process {actor.pid}"] = shape
         with self._connect(actor) as client:
-            done = client.change(source_of(shape, self.gpus), wait=wait, force=force)
-        if done.checks.different or (done.kept and not force):
+            done = client.change(source_of(shape, self.gpus), wait=wait, force=force, full=full)
+        if done.kept and not force:
             raise Broken(f"a change is answered with {done}")
+        if done.checks.different:
+            self.oracle.require_written_meanwhile(f"a change finds {done.checks.differences}")
 
     def release(self, actor: Actor, force: bool, grace: float) -> None:
         """Release the layout."""
@@ -366,6 +378,34 @@ class OperatorProgram:
         """Look at the layout."""
         with self._connect(actor) as client:
             client.status()
+            client.statistics()
+            client.source()
+
+    def mistake(self, actor: Actor, code: str) -> None:
+        """Request what a holder has to refuse with a code, unless it refuses all requests now."""
+        try:
+            with self._connect(actor) as client:
+                self._mistake(client, code)
+        except ExchangeError as error:
+            if error.code not in (code, *_AT_ANY_TIME):
+                raise Broken(f"{code}: refused as {error.code}: {error.message}") from error
+            raise
+        raise Broken(f"{code}: not refused")
+
+    def _mistake(self, client: Client, code: str) -> None:
+        assert self.oracle.held
+        shape = self.oracle.held.shape
+        name = shape.public("w")
+        match code:
+            case "lease":
+                client.commit([name])
+            case "stale":
+                client.change(source_of(shape, self.gpus), generation=1 << 40)
+            case "invalid":
+                client.change(source_of(shape, self.gpus).replace("2MiB", "3MiB"))
+            case "range" | "unknown":
+                export = name if code == "range" else "nothing"
+                client.request("handles", HandlesAnswer, export=export, first=1 << 20, count=1)
 
     def borrow(self, actor: Actor, export: str) -> None:
         """Take handles of an export, and keep them."""
