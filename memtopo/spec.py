@@ -14,16 +14,19 @@ from typing import Annotated, Any, get_args
 from pydantic import AfterValidator, Field, TypeAdapter
 from pydantic import ValidationError as PydanticError
 
+from memtopo.common.text import only_near
+from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.kinds import DEVICES, KINDS
 from memtopo.kinds.kind import Keys, Kind
 from memtopo.kinds.resolution import Resolution, collected
 from memtopo.language.entries import Entry, Spec
-from memtopo.language.fields import Boolean, Gpus, Names, OwnName, ProcessCount
+from memtopo.language.fields import Boolean, Gpus, Names, OwnName, ProcessCount, one_or_more_of
 from memtopo.language.limits import PARAMETERS
 from memtopo.language.names import NAME, parse_reference
-from memtopo.language.scalars import LARGEST_PROCESSES
+from memtopo.language.scalars import LARGEST_PROCESSES, FromText, text
+from memtopo.machine import is_file, shipped
 
 __all__ = ["SECTIONS", "VERSION", "ProcessKeys", "Spec", "read"]
 
@@ -61,10 +64,31 @@ class ProcessKeys(Entry):
     )
 
 
+def _machine_name(value: object) -> str:
+    name = text(value, "the name of a recorded machine, or a file of one")
+    if not is_file(name) and name not in (known := shipped()):
+        help = messages.choose(name, [*known, "./RECORD.json"])
+        raise InvalidValue("MT205", f"machine {shorten(name)!r} is not known", help=help, meant=only_near(name, known))
+    return name
+
+
+_MachineName = Annotated[str, FromText(_machine_name, {"type": "string", "minLength": 1})]
+
+
+class SpecKeys(Entry):
+    """Keys of a spec besides its version, its name, its parameters and its sections."""
+
+    machines: Annotated[list[_MachineName], one_or_more_of(_MachineName)] | None = Field(
+        default=None,
+        description="Recorded machines that the spec is for: names, or paths of files from the folder of the spec.",
+    )
+
+
 SECTIONS: dict[str, Kind] = {kind.section: kind for kind in (DEVICES, *KINDS)}
 """Sections of the language, in order."""
 
-_TOP = ("memtopo", "name", PARAMETERS, *SECTIONS, "processes")
+MACHINES = "machines"
+_TOP = ("memtopo", "name", MACHINES, PARAMETERS, *SECTIONS, "processes")
 _HOSTS = ("host", "hosts", "node", "nodes", "machine", "machines")
 _OF_NODES = "a process names its node: 'node: a', or 'nodes: [a, b]' for a counted one"
 _KEYS = tuple(ProcessKeys.model_fields)
@@ -201,11 +225,16 @@ def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
         yield Diagnostic("MT102", "'name' is missing", help="give the layout a name: 'name: kv-cache'")
     elif "name" in root and not (isinstance(root["name"], str) and NAME.fullmatch(root["name"])):
         yield messages.bad_name(root["name"], ("name",), at="value")
+    try:
+        if root.get(MACHINES, "") != "":
+            SpecKeys.model_validate({MACHINES: root[MACHINES]})
+    except PydanticError as error:
+        yield from messages.diagnose(error, (), lambda _: ())
 
 
 def _unknown_section(key: str) -> Diagnostic:
     found = messages.unknown((key,), _TOP)
-    return found._replace(help=_OF_NODES) if key in _HOSTS else found
+    return found._replace(help=_OF_NODES) if key in _HOSTS and not found.edit else found
 
 
 def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dict[str, Any], set[str]]]:

@@ -71,7 +71,7 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
     """
     stdout = stdout_format(how.form, _NAMES, as_json=how.as_json, hint="write one of them to a file") or "text"
     files = dict(_files(how.output or ()))
-    loaded = load(spec, machine, settings(given, how.at))
+    loaded = load(spec, machine, settings(given, how.at), dry=True)
     geometry, line = loaded.geometry, loaded.target.line
     print_diagnostics(loaded)
     note = f"on {humanize.machine(line)}"

@@ -91,7 +91,7 @@ def plan_command(
         if output.calls or output.language:
             raise UsageError("--calls and --as are of one spec, and not of a change", hint="leave AFTER out")
         return _plan_change(spec, settings(given).read(after), output)
-    loaded = load(spec, machine, settings(given))
+    loaded = load(spec, machine, settings(given), dry=True)
     geometry, planned = loaded.geometry, loaded.plan
     print_diagnostics(loaded)
     if output.language:
@@ -321,7 +321,8 @@ def _loaded(
 ) -> tuple[Composition, Composition]:
     """Both specs on one machine: that of the held layout, if the first one names one. Raises `MemtopoError`."""
     if before == "-" or Path(before).exists() or not NAME.fullmatch(before):
-        return load(before, machine, given), load(after, machine, given)
+        first = load(before, machine, given, dry=True)
+        return first, load(after, machine, given, on=first.target)
     with connect_to(before, None, ()) as client:
         line, source = client.status().machine, held_source(client)
     if source is None:
@@ -346,7 +347,7 @@ def diff_command(
     Addresses, handles and bytes of what both have stay. The exit status is 1 if anything differs.
     """
     if is_record(after):
-        return _diff_record(load(before, machine, settings(given)), after, at, within, as_json=as_json)
+        return _diff_record(load(before, machine, settings(given), dry=True), after, at, within, as_json=as_json)
     both = _loaded(before, after, machine, settings(given))
     valid(both[1].with_errors(diagnose_processes(both[0].geometry, both[1].geometry)))
     for loaded in both:

@@ -10,7 +10,7 @@ from typing import Annotated
 from memtopo.cli.options import Settings, duration, one_target, option
 from memtopo.cli.process import RefusedSpec
 from memtopo.common.errors import Unavailable, UsageError
-from memtopo.drivers.target import Target
+from memtopo.drivers.target import Target, of_nodes, recorded
 from memtopo.geometry import Geometry
 from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
@@ -21,13 +21,25 @@ from memtopo.output.progress import activity
 from memtopo.plans.report import Check
 from memtopo.session import saved
 from memtopo.session.composition import Composition, revision
+from memtopo.session.machines import own_targets
 from memtopo.session.request import Revise, Revision, RunRequest
 from memtopo.session.saved import SavedPlan
 from memtopo.session.trials import with_needed_trials
 
 
-def load(spec: str, machines: list[str] | None, given: Settings, *, one_host: bool = False) -> Composition:
-    """Load a valid spec, or a saved plan, on a machine.
+def load(
+    spec: str,
+    machines: list[str] | None,
+    given: Settings,
+    *,
+    one_host: bool = False,
+    dry: bool = False,
+    on: Target | None = None,
+) -> Composition:
+    """Load a valid spec, or a saved plan, on a machine: on the target if there is one.
+
+    If it is `dry`, nothing is made of it: without `machines`, a saved plan is on the machine that it was made on, and a
+    spec on the first one that it names where there is no GPU.
 
     Raises `RefusedSpec` for an invalid spec, `Unavailable` for an unknown machine, `UnreadablePlan` for a damaged
     plan, and `UsageError` for an empty name, for a saved plan with settings, and with `one_host` for a spec with nodes.
@@ -42,7 +54,8 @@ def load(spec: str, machines: list[str] | None, given: Settings, *, one_host: bo
         message = f"the processes of {document.name!r} are on nodes: {', '.join(nodes)}"
         raise UsageError(message, hint=f"start it on a Ray cluster: memtopo apply {document.name} --on ray")
     with activity("plan"):  # the driver may take seconds to start, as trials do
-        loaded = loaded_on(_target(machines, plan), document, spec, plan)
+        target = on or (made_on(plan) if plan and dry and not machines else _target(machines, document, plan, dry=dry))
+        loaded = loaded_on(target, document, spec, plan)
     if plan and {*plan.machine.devices} != {*loaded.target.line.devices}:
         plain.print_message(f"the plan {spec!r} was made for other GPUs: {described(plan.machine)}")
     return loaded
@@ -60,13 +73,25 @@ def valid(composition: Composition) -> Composition:
     return composition
 
 
-def _target(machines: list[str] | None, plan: SavedPlan | None) -> Target:
+def made_on(plan: SavedPlan) -> Target:
+    """The recorded machine of a saved plan, or those of its nodes."""
+    nodes = {node: recorded(node, machine) for node, machine in plan.nodes.items()}
+    return replace(of_nodes(nodes), name=plan.machine.name) if nodes else recorded(plan.machine.name, plan.facts)
+
+
+def _target(machines: list[str] | None, document: Document, plan: SavedPlan | None, *, dry: bool) -> Target:
     """The machine of a spec or a saved plan. Raises `Unavailable`."""
     try:
         return one_target(machines)
     except Unavailable as error:
+        own = () if machines or plan else tuple(own_targets(document)[0].values())
+        if own and dry:
+            plain.print_message(f"on {own[0].name}, the first machine of the spec: {error.message}")
+            return own[0]
         if plan and not machines and plan.machine.simulated:
             error.hint = f"the plan is of {plan.machine.name}: use --machine {plan.machine.name}"
+        elif own:
+            error.hint = f"the spec is for {own[0].name}: use --machine {own[0].name}"
         raise
 
 

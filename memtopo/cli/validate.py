@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -14,6 +15,7 @@ from memtopo.cli.options import Settings, settings
 from memtopo.cli.results import of_memtopo, write
 from memtopo.common.errors import Exit, MemtopoError, NotWritten, UsageError
 from memtopo.common.text import printable
+from memtopo.diagnostics.model import Diagnostic
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
 from memtopo.language import Document
@@ -23,7 +25,9 @@ from memtopo.output.formats import Format, format_named
 from memtopo.output.humanize import plural
 from memtopo.rules import files
 from memtopo.rules.files import Checked, CheckedFile, Correction, SpecPath, Variant, collect
+from memtopo.session.machines import own_targets
 from memtopo.session.trials import with_needed_trials
+from memtopo.spec import MACHINES
 
 
 def _codes() -> options.Values:
@@ -85,7 +89,7 @@ def validate_command(
             files.selection(select or (), ignore or ()),
             collect(specs),
             _variants(settings(given)),
-            _targets(machine),
+            _targets(machine) if machine else {},
         )
         if diff:
             return validation.print_differences()
@@ -111,25 +115,21 @@ def _print_not_checked() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Files that are validated in all variants on all targets; a target that is None is no machine."""
+    """Files that are validated in all variants on all targets, or without any on those that each of them names.
+
+    A target that is None is no machine.
+    """
 
     chosen: files.Selection
     sources: Sequence[SpecPath]
     variants: Sequence[Variant]
     targets: Mapping[str, Target | None]
+    resolve: Callable[[str], Target] = field(default_factory=lambda: cache(target.resolve))
 
     def checked(self, *, strict: bool) -> Checked:
         """Validate all files."""
-        machines = {name: each.machines if each else None for name, each in self.targets.items()}
-        return files.check(
-            self.sources,
-            machines,
-            self.chosen,
-            strict=strict,
-            reader=_read,
-            variants=self.variants,
-            machine_for=self._tried,
-        )
+        documents = [_read(each) for each in self.sources]  # all are read first: in turns, both take a tenth longer
+        return Checked.of(map(self._check, documents), strict=strict, variants=len(self.variants))
 
     def fix(self) -> None:
         """Correct files in place, and print the differences and the number of errors to stderr."""
@@ -146,11 +146,21 @@ class Validation:
         return Exit.INVALID if found else Exit.OK
 
     def _check(self, document: Document) -> CheckedFile:
-        return files.check_document(document, self.targets, self._tried, self.chosen, self.variants)
+        targets, wrong = (self.targets, []) if self.targets else self._own_targets(document)
 
-    def _tried(self, name: str, document: Document) -> Machines | None:
-        found = self.targets[name]
-        return with_needed_trials(found, document).machines if found else None
+        def tried(name: str, variant: Document) -> Machines | None:
+            found = targets[name]
+            return with_needed_trials(found, variant).machines if found else None
+
+        return files.check(document, targets, tried, self.chosen, self.variants).with_errors(wrong)
+
+    def _own_targets(self, document: Document) -> tuple[Mapping[str, Target | None], Sequence[Diagnostic]]:
+        """Machines that a document names, by default this one; none for one without a machine that can be read."""
+        own, wrong = own_targets(document, self.resolve)
+        if own:
+            return own, wrong
+        named = not document.root or MACHINES in document.root
+        return {target.NONE: None} if named else {target.LOCAL: self.resolve(target.LOCAL)}, wrong
 
 
 def _variants(given: Settings) -> list[Variant]:

@@ -25,7 +25,7 @@ GROUPS = {
 }
 """Titles of the groups of codes, by prefix."""
 
-_WARNINGS = ("MT501", "MT502", "MT503", "MT504", "MT505", "MT705", "MT718", "MT721", "MT814", "MT907")
+_WARNINGS = ("MT501", "MT502", "MT503", "MT504", "MT505", "MT507", "MT705", "MT718", "MT721", "MT814", "MT907")
 _FILES = sorted(os.listdir(Path(__file__).with_name("explanations")))
 
 CODES: dict[str, Severity] = {

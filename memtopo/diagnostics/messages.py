@@ -172,7 +172,7 @@ def _path(within: Path, error: Any) -> Path:
     loc: tuple[str | int, ...] = error["loc"]
     if loc[-1] == "[key]" and error["type"] == "value_error":
         loc = loc[:-1]
-    if within[-1] == "access" and len(loc) > 1:
+    if within[-1:] == ("access",) and len(loc) > 1:
         loc = (loc[0], *loc[2:])
     return (*within, *loc)
 

@@ -433,12 +433,17 @@ def shipped() -> list[str]:
     return sorted(file.stem for file in _SHIPPED.glob("*.json"))
 
 
+def is_file(name: str) -> bool:
+    """Return true for the path of a recorded machine, and false for the name of a shipped one."""
+    return "/" in name or name.endswith(".json")
+
+
 def load(name: str) -> Machine:
     """Load a shipped machine by name, or a recorded one by path.
 
     Raises `Unavailable` if there is no such machine, or if the file is not a machine of this version.
     """
-    if "/" not in name and not name.endswith(".json"):
+    if not is_file(name):
         if name not in shipped():
             raise Unavailable(f"machine {shorten(name)!r} is not known", hint=_hint(name))
         return parse((_SHIPPED / f"{name}.json").read_bytes(), name)

@@ -169,8 +169,9 @@ def _markdown_failure(error: MemtopoError) -> list[str]:
 def _rows(checked: Checked) -> list[list[str]]:
     """The rows of the table, failures first."""
     found = []
-    for name, results in sorted(validation.rows(checked), key=lambda row: not any(map(checked.failed, row[1]))):
-        verdicts = (each if each == "ok" else f"**{each}**" for each in map(validation.verdict, results))
+    every = validation.rows(checked)
+    for name, results in sorted(every, key=lambda row: not any(each and checked.failed(each) for each in row[1])):
+        verdicts = (each if each in ("ok", "") else f"**{each}**" for each in map(validation.verdict, results))
         found.append([f"<code>{markdown.escaped(name)}</code>", *verdicts])
     return found
 

@@ -130,7 +130,8 @@ def _spec() -> _Schema:
             "not": {"required": ["node", "nodes"]},
         },
     }
-    properties = head | {"params": _PARAMETERS} | sections | {"processes": processes}
+    top = _with_uses(TypeAdapter(spec.SpecKeys).json_schema(schema_generator=_InputGenerator))
+    properties = head | top["properties"] | {"params": _PARAMETERS} | sections | {"processes": processes}
     return {
         "type": "object",
         "properties": {key: _with_hover_text(each, each["description"]) for key, each in properties.items()},

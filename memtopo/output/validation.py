@@ -40,8 +40,10 @@ def _merged(shared: SharedDiagnostic, *, in_message: bool) -> Diagnostic:
     return found._replace(notes=(*found.notes, machines))
 
 
-def verdict(result: Result | CheckedFile) -> str:
-    """`ok`, or `2 errors, 1 warning`."""
+def verdict(result: Result | CheckedFile | None) -> str:
+    """`ok`, or `2 errors, 1 warning`; empty for a machine on which a file was not checked."""
+    if result is None:
+        return ""
     errors, warnings = result.count("error"), result.count("warning")
     counts = [plural(count, noun) for count, noun in ((errors, "error"), (warnings, "warning")) if count]
     return ", ".join(counts) or "ok"
@@ -70,13 +72,17 @@ def on_machine(name: str) -> str:
     return "without a machine" if name == NONE else f"on {name}"
 
 
-def rows(checked: Checked) -> Iterator[tuple[str, tuple[Result, ...]]]:
-    """Name and results of each row of a table: a file on all machines, or on one with one combination of settings."""
+def rows(checked: Checked) -> Iterator[tuple[str, tuple[Result | None, ...]]]:
+    """Name and results of each row of a table: a file on all machines, or on one with one combination of settings.
+
+    There is no result on a machine that others have and the file has not.
+    """
     for file in checked.files:
         if checked.variants > 1:
             yield from ((f"{file.document.file} on {each.machine}", (each,)) for each in file.results)
         else:
-            yield file.document.file, file.results
+            found = {each.machine: each for each in file.results}
+            yield file.document.file, tuple(map(found.get, checked.machines))
 
 
 def ignored(results: Iterable[Result]) -> str:

@@ -9,7 +9,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import unified_diff
 from itertools import islice, product
 from typing import NamedTuple
@@ -68,13 +68,18 @@ class CheckedFile:
                 found.setdefault(same, {})[result.machine] = each
         return [_shared(each, all=len(each) == len(self.results)) for each in found.values()]
 
+    def with_errors(self, errors: Sequence[Diagnostic]) -> CheckedFile:
+        """Return it with errors that it has on each machine."""
+        found = (replace(each, diagnostics=(*each.diagnostics, *errors)) for each in self.results)
+        return CheckedFile(self.document, tuple(found))
+
     def count(self, severity: Severity) -> int:
         """Number of different diagnostics of a severity."""
         return sum(each.diagnostic.severity == severity for each in self.diagnostics())
 
 
 class Checked(NamedTuple):
-    """Results of all files, in their order, on every machine; if `strict`, warnings are failures.
+    """Results of all files, in their order, each on its machines; if `strict`, warnings are failures.
 
     `variants` is the number of combinations of settings; `machines` has each machine with each of them.
     """
@@ -83,6 +88,13 @@ class Checked(NamedTuple):
     files: tuple[CheckedFile, ...]
     strict: bool = False
     variants: int = 1
+
+    @classmethod
+    def of(cls, files: Iterable[CheckedFile], *, strict: bool = False, variants: int = 1) -> Checked:
+        """Return the results of files on all machines that one of them has, in the order in which they have them."""
+        found = tuple(files)
+        machines = dict.fromkeys(result.machine for file in found for result in file.results)
+        return cls(tuple(machines), found, strict, variants)
 
     @property
     def results(self) -> Iterator[Result]:
@@ -139,36 +151,18 @@ class Variant:
 
 
 def check(
-    sources: Iterable[SpecPath],
-    machines: Mapping[str, Machines | None],
-    chosen: Selection | None = None,
-    *,
-    strict: bool = False,
-    reader: Callable[[SpecPath], Document] = read,
-    variants: Sequence[Variant] = (Variant(),),
-    machine_for: Callable[[str, Document], Machines | None] | None = None,
-) -> Checked:
-    """Validate every variant of every file against every machine. A file that cannot be read has a result, too.
-
-    `machine_for` returns the machine of a name for one document, with the trials that it needs. A machine that is None
-    is not known, and what depends on it is not checked.
-    Errors that comments in a file ignore are not reported; a comment is unused only if it is unused on all machines.
-    """
-    known = machine_for or (lambda name, _document: machines[name])
-    cases = tuple(each.on(machine) for machine in machines for each in variants)
-    documents = [reader(each) for each in sources]  # all are read first: in turns, both take a tenth longer
-    files = tuple(check_document(each, machines, known, chosen, variants) for each in documents)
-    return Checked(cases, files, strict, len(variants))
-
-
-def check_document(
     document: Document,
     machines: Collection[str],
     machine_for: Callable[[str, Document], Machines | None],
     chosen: Selection | None = None,
     variants: Sequence[Variant] = (Variant(),),
 ) -> CheckedFile:
-    """Validate every variant of a document against every machine, as `check`."""
+    """Validate every variant of a document against every machine. One that cannot be read has a result, too.
+
+    `machine_for` returns the machine of a name for one document, with the trials that it needs. A machine that is None
+    is not known, and what depends on it is not checked.
+    Errors that comments in a file ignore are not reported; a comment is unused only if it is unused on all machines.
+    """
     chosen = chosen or Selection()
     documents = {variant: variant.applied(document) for variant in variants}
     found: dict[str, Validated] = {}

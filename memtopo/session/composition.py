@@ -18,6 +18,7 @@ from memtopo.machine import dump
 from memtopo.planner import Plan
 from memtopo.rules.validation import NeverTried, Validated, diagnose_change, require_tried, validate
 from memtopo.session import saved
+from memtopo.session.machines import warned
 from memtopo.session.request import Revision, RunRequest
 from memtopo.session.saved import SavedPlan
 from memtopo.sharing.errors import ExchangeError
@@ -65,7 +66,8 @@ class Composition:
         joining: bool = False,
     ) -> Composition:
         """Validate a spec, for a process that is `joining` the held ones if it is. No driver is used."""
-        return cls(validate(document, target.machines, joining=joining), target, origin or document.name, plan)
+        validated = validate(warned(document, target), target.machines, joining=joining)
+        return cls(validated, target, origin or document.name, plan)
 
     @property
     def document(self) -> Document:

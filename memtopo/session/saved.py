@@ -29,6 +29,7 @@ from memtopo.machine import Cluster, Device, Machine, MachineLine, Machines
 from memtopo.planner import Plan
 from memtopo.plans.report import PlanDifference, PlanSummary, Row
 from memtopo.rules.validation import validate
+from memtopo.spec import MACHINES
 
 MARKER = b'"memtopo_plan"'
 CHANGE_MARKER = b'"memtopo_change_plan"'
@@ -117,9 +118,12 @@ class SavedChange:
 def spec_digest(document: Document) -> str:
     """Return the SHA-256 of a spec's values, `sha256:…`: the same on every machine, whatever comments it has.
 
+    The machines that it is for do not count.
+
     A layout that is changed to another spec has another digest; a switch keeps it.
     """
-    return f"sha256:{sha256(dumps(document.root, sort_keys=True).encode()).hexdigest()}"
+    values = {key: value for key, value in document.root.items() if key != MACHINES}
+    return f"sha256:{sha256(dumps(values, sort_keys=True).encode()).hexdigest()}"
 
 
 def digest_of(source: str, state: str | None) -> str:

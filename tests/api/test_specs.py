@@ -138,3 +138,14 @@ def test_the_hint_of_an_unusable_machine_is_in_the_traceback_without_its_causes(
         memtopo.plan(QUICK, "h200x3")
     assert error.value.__notes__ == [f"hint: {error.value.hint}"]
     assert error.value.__cause__ is None
+
+
+def test_machines_of_a_spec_choose_none(tmp_path: Path) -> None:
+    """An unknown one is an error of the spec, and another one than those a warning."""
+    with pytest.raises(memtopo.InvalidSpec, match=r"MT205.*h200x3"):
+        memtopo.load({**SMALL, "machines": ["h200x2", "h200x3"]})
+    with memtopo.applied({**SMALL, "machines": "h200x2"}, "h100x1") as live:
+        (warning,) = live.plan.warnings
+    assert "warning[MT507]: the spec is for h200x2, and h100x1 has other GPUs" in warning
+    with memtopo.applied({**SMALL, "machines": "h200x2"}, "h200x4") as live:
+        assert live.plan.warnings == ()

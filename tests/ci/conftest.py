@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
-from memtopo.rules.files import Checked, Selection, check, collect
+from memtopo.rules.files import Checked, Selection, collect
+from tests.ci.forms import check
 from tests.cli.conftest import run_inline
 
 __all__ = ["run_inline"]

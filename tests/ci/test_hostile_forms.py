@@ -10,10 +10,10 @@ from urllib.parse import unquote_to_bytes
 import pytest
 
 from memtopo import machine
-from memtopo.rules.files import Checked, check, collect
+from memtopo.rules.files import Checked, collect
 from tests.ci import forms
 from tests.ci.conftest import GOOD
-from tests.ci.forms import text
+from tests.ci.forms import check, text
 from tests.ci.runner import azure_commands, commands
 from tests.cli.conftest import InlineRunner
 

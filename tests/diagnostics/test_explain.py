@@ -9,12 +9,15 @@ import pytest
 from docs import make_fact_index, make_rules
 from memtopo.diagnostics import CODES
 from memtopo.diagnostics.explanations import Example, Explanation, explanation, facts
+from memtopo.drivers.target import recorded
+from memtopo.machine import load
 from memtopo.output import explain as rendering
 from memtopo.rules.validation import diagnose_change
+from memtopo.session.composition import Composition
 from tests.helpers.command_line import run_memtopo
 from tests.helpers.machines import noted
 from tests.helpers.pages import anchors, family
-from tests.helpers.specs import ROOT, codes, geometry_of
+from tests.helpers.specs import ROOT, codes, document, geometry_of
 
 EXPLANATIONS = {code: explanation(code) for code in CODES}
 FACT = re.compile(r"\bfact ([0-9]+)")
@@ -22,12 +25,20 @@ UNTYPABLE = {"MT001", "MT003"}
 """Codes of files that no text can be an example of."""
 
 
+OTHER_MACHINE = "MT507"
+"""Code of a machine that a spec is not for, which validation of the spec on another one does not report."""
 CHANGES = {"MT806", "MT807", "MT808", "MT810", "MT813"}
 """Codes of changes: the wrong example is a change of a layout that was built from the right one."""
 
 
 def found(example: Example) -> list[str]:
     return codes(example.spec, noted(example.note))
+
+
+def composed_on(note: str, spec: str) -> list[str]:
+    """Codes of a spec on the machine that a note names: `On h200x2:`."""
+    name = note.removeprefix("On ").removesuffix(":")
+    return [each.code for each in Composition.of(document(spec), recorded(name, load(name))).diagnostics]
 
 
 def test_every_code_has_one_explanation_file() -> None:
@@ -48,6 +59,9 @@ def test_the_bad_example_of_a_code_has_this_diagnostic_and_the_good_one_none(eac
         before, after = geometry_of(each.right.spec), geometry_of(each.wrong.spec)
         assert [each.code] == [fault.code for fault in diagnose_change(before, after)]
         assert list(diagnose_change(before, before)) == []
+    elif each.code == OTHER_MACHINE:
+        right, wrong = (composed_on(one.note, one.spec) for one in (each.right, each.wrong))
+        assert ([*right], [*wrong]) == ([], [OTHER_MACHINE])
     else:
         assert set(found(each.wrong)) == {each.code}
     assert found(each.right) == []

@@ -45,6 +45,7 @@ def errors(spec: str, machine: Machine | None = None) -> list[Diagnostic]:
         ("exports: [page]", "write 'exports: {w: {chunk: hot, via: fd}}'"),
         (f"{ELASTIC}map: {{kv: [c]}}", "leave it out of 'map'"),
         ("hosts: [a, b]", "a process names its node: 'node: a', or 'nodes: [a, b]' for a counted one"),
+        ("machine: h200x2", "did you mean 'machines'?"),
         ("imports: {w: {from: nodeA:5555/x}}", "a process on another node, of this spec, is PROCESS.EXPORT"),
         ("chunks: {c: {location: gpu1 else gpu0, size: 2MiB}}", "name one device: only 'handles', 'rdma',"),
         ("processes: {p: {count: gpus}}", "write a number, or a parameter such as $ranks"),
@@ -66,7 +67,7 @@ def errors(spec: str, machine: Machine | None = None) -> list[Diagnostic]:
         ("states: {s: {offload: [hot]}}", "write 'offload: {hot: …}'"),
         ("multicast: {t: {devices: [gpu0, gpu0], size: 2MiB}}", "name it once"),
         ("multicast: {t: {devices: gpus, size: 2MiB, count: 3}}", "known are devices, size, handles, round"),
-        ("sizes: 1", "known are memtopo, name, params, devices, ranges, chunks, map, heaps, access, buffers"),
+        ("sizes: 1", "known are memtopo, name, machines, params, devices, ranges, chunks, map, heaps, access"),
     ],
 )
 def test_help_says_what_to_write(spec: str, help: str) -> None:

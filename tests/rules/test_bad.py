@@ -33,4 +33,4 @@ def test_every_code_has_an_example() -> None:
     """No code is without an example that shows it"""
     shown = {code for path in BAD for code in expected(path)}
     of_changes = {"MT806", "MT807", "MT808", "MT810", "MT813"}  # in test_change
-    assert shown >= {code for code in CODES if code >= "MT1"} - of_changes
+    assert shown >= {code for code in CODES if code >= "MT1"} - of_changes - {"MT507"}  # in session/test_machines

@@ -33,7 +33,7 @@ def correct(document: Document, *machines: Machines) -> Correction:
     known = {str(number): each for number, each in enumerate(machines or (load("h200x2"),))}
 
     def check(each: Document) -> CheckedFile:
-        return files.check_document(each, known, lambda name, _: known[name])
+        return files.check(each, known, lambda name, _: known[name])
 
     return files.corrected(document, check)
 

@@ -1,0 +1,69 @@
+"""Recorded machines that a spec is for, by its `machines:`, and the warning where it is planned on another one."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from memtopo.common.errors import Unavailable
+from memtopo.diagnostics.model import Diagnostic
+from memtopo.diagnostics.model import Path as Position
+from memtopo.drivers import target
+from memtopo.drivers.target import Target
+from memtopo.language import Document
+from memtopo.machine import Machine, is_file, shipped
+from memtopo.spec import MACHINES
+
+
+def own_targets(
+    document: Document, resolve: Callable[[str], Target] = target.resolve
+) -> tuple[dict[str, Target], list[Diagnostic]]:
+    """Targets of the machines that a document names, and the diagnostics of files that are no record of one."""
+    found: dict[str, Target] = {}
+    wrong: list[Diagnostic] = []
+    for path, name in _names(document):
+        try:
+            found[name] = resolve(name)
+        except Unavailable as error:
+            wrong.append(Diagnostic("MT205", error.message, path, help=error.hint).escaped())
+    return found, wrong
+
+
+def _names(document: Document) -> Iterator[tuple[Position, str]]:
+    """Yield machines by name or by the path of a file, which a spec has from its own folder; no unknown names."""
+    written = document.root.get(MACHINES)
+    for number, name in enumerate(written if isinstance(written, list) else [written]):
+        if isinstance(name, str) and is_file(name):
+            file = os.path.normpath(Path(document.name).parent / name)
+            yield (MACHINES, number), file if is_file(file) else f"./{file}"
+        elif name in shipped():
+            yield (MACHINES, number), str(name)
+
+
+def warned(document: Document, target: Target) -> Document:
+    """Return a document with a warning if a machine has not the GPUs of any that the document names.
+
+    There is none if one of them cannot be read, as where a spec is applied without its files.
+    """
+    own, unread = own_targets(document)
+    machines = [each.machine for each in target.nodes.values()] or [target.machine]
+    other = next((each for each in machines if not any(_has(each, record.machine) for record in own.values())), None)
+    if not own or unread or other is None:
+        return document
+    names = ", ".join(f"{count} × {name}" for name, count in _gpus(other).items())
+    message = f"the spec is for {', '.join(own)}, and {target.name} has other GPUs: {names}"
+    help = "if it is for such a machine too, add the record that 'memtopo probe -o FILE' makes"
+    warning = Diagnostic("MT507", message, (MACHINES,), help=help)
+    return replace(document, diagnostics=(*document.diagnostics, warning))
+
+
+def _has(machine: Machine, record: Machine) -> bool:
+    """Return true for a machine with at least as many GPUs of each name as a record has."""
+    return _gpus(record) <= _gpus(machine)
+
+
+def _gpus(machine: Machine) -> Counter[str]:
+    return Counter(device.name for device in machine.devices)
