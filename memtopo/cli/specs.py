@@ -56,8 +56,8 @@ def load(
     with activity("plan"):  # the driver may take seconds to start, as trials do
         target = on or (made_on(plan) if plan and dry and not machines else _target(machines, document, plan, dry=dry))
         loaded = loaded_on(target, document, spec, plan)
-    if plan and {*plan.machine.devices} != {*loaded.target.line.devices}:
-        plain.print_message(f"the plan {spec!r} was made for other GPUs: {described(plan.machine)}")
+    if plan and not plan.is_of(loaded.target.machines):
+        plain.print_message(f"the plan {spec!r} was made for another machine: {described(plan.machine)}")
     return loaded
 
 

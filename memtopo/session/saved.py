@@ -25,7 +25,7 @@ from memtopo.geometry.groups import ChunkGroup
 from memtopo.kinds.views import all_mapped_memory
 from memtopo.language import Document, SpecText
 from memtopo.language.names import AWAKE
-from memtopo.machine import Cluster, Device, Machine, MachineLine, Machines
+from memtopo.machine import Cluster, Device, Machine, MachineLine, Machines, dump
 from memtopo.planner import Plan
 from memtopo.plans.report import PlanDifference, PlanSummary, Row
 from memtopo.rules.validation import validate
@@ -76,6 +76,10 @@ class SavedPlan:
     def machines(self) -> Machines:
         """The machine, or those of the nodes."""
         return Cluster(self.nodes) if self.nodes else self.facts
+
+    def is_of(self, machines: Machines) -> bool:
+        """Return true for the machine, or those of the nodes, that it was made on, or for equal ones."""
+        return _compared(self.machines) == _compared(machines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,14 @@ def saved_facts(machine: Machine, geometry: Geometry, clusters: Mapping[str, str
             kept["fabric"] = live.fabric.model_copy(update={"cluster": name})
         devices.append(device.model_copy(update=kept))
     return changed(found, devices=devices)
+
+
+def _compared(machines: Machines) -> dict[str, str]:
+    """Text of each machine without what identifies it."""
+    from memtopo.machine.queries import anonymous  # noqa: PLC0415 imported where it is used
+
+    nodes = machines.nodes if isinstance(machines, Cluster) else {"": machines}
+    return {node: dump(anonymous(machine)) for node, machine in nodes.items()}
 
 
 def open_saved_change(name: str) -> SavedChange | None:

@@ -22,11 +22,28 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_a_saved_plan_is_applied_if_it_still_holds(saved: Path) -> None:
-    """It may have been saved on another machine of the same kind."""
-    for name in ("h200x2", "h200x4"):
+    """It may have been made for another machine, and then says so."""
+    for name, other in (("h200x2", False), ("h200x4", True)):
         done = run_memtopo("apply", str(saved), "-m", name)
-        assert (done.status, "other GPUs" in done.err) == (0, False), done.err
+        assert (done.status, "another machine: h200x2 (simulated)" in done.err) == (0, other), done.err
         assert "ok: built, checked and taken down" in done.out
+
+
+def test_a_plan_is_of_the_machine_of_a_record_by_any_name(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "ours.json").write_text(machine.dump(machine.load("h200x2")))
+    done = run_memtopo("apply", str(saved), "-m", str(tmp_path / "ours.json"))
+    assert (done.status, "another machine" in done.err) == (0, False)
+
+
+def test_a_saved_plan_is_drawn_and_compared_on_its_own_machine(saved: Path) -> None:
+    """Without --machine; with it, on that one."""
+    drawn = run_memtopo("draw", str(saved))
+    assert (drawn.status, drawn.err, drawn.out.splitlines()[0]) == (0, "", "draw  quickstart  on h200x2 (simulated)")
+    compared = run_memtopo("diff", str(saved), QUICKSTART)
+    assert (compared.status, compared.err) == (0, "")
+    assert "on h200x2 (simulated)" in " ".join(compared.out.split())
+    there = run_memtopo("diff", str(saved), QUICKSTART, "-m", "h200x4")
+    assert "on h200x4 (simulated)" in " ".join(there.out.split())
 
 
 def test_a_plan_that_holds_on_other_gpus_names_those_it_was_made_for(tmp_path: Path) -> None:
@@ -34,9 +51,9 @@ def test_a_plan_that_holds_on_other_gpus_names_those_it_was_made_for(tmp_path: P
     spec.write_text("memtopo: 1\nname: s\nranges: {a: {size: 2MiB}}\n")
     assert run_memtopo("plan", str(spec), "-m", "h100x1", "-o", str(file)).status == 0
     other, same = (run_memtopo("apply", str(file), "-m", name) for name in ("h200x2", "h100x1"))
-    line = f"memtopo: the plan {str(file)!r} was made for other GPUs: h100x1 (simulated)"
+    line = f"memtopo: the plan {str(file)!r} was made for another machine: h100x1 (simulated)"
     assert (other.status, line in other.err.splitlines()) == (0, True)
-    assert (same.status, "other GPUs" in same.err) == (0, False)
+    assert (same.status, "another machine" in same.err) == (0, False)
 
 
 def test_a_plan_of_a_simulated_machine_names_it_where_there_is_no_gpu(saved: Path) -> None:
