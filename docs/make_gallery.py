@@ -12,11 +12,10 @@ from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.svg import svg
 from memtopo.output.diagram.tables import description
-from memtopo.rules.validation import validate
+from memtopo.session.composition import Composition
+from memtopo.session.machines import own_targets
 
 ROOT = Path(__file__).parent.parent
-MACHINES = ("h200x2", "h200x4")
-"""Each spec is drawn on the first of these that it fits."""
 HEAD = """\
 # Gallery
 
@@ -55,16 +54,13 @@ def files() -> Mapping[str, str]:
 
 
 def drawn(path: Path) -> Drawn:
-    """Draw a spec on the first machine that it fits. Raises `ValueError` if it fits none."""
+    """Draw a spec on the first machine that it names. Raises `InvalidOnMachine`."""
     document = language.read_text(path.read_bytes(), f"specs/{path.name}")
-    for name in MACHINES:
-        facts = machine.load(name)
-        found = validate(document, facts)
-        if found.geometry:
-            shown = build_diagram(found.geometry, facts)
-            drawing = svg(Drawing(shown, path.stem, note=f"on {name}: {_gpus(facts)}", locate=document.position))
-            return Drawn(path.stem, name, sentence(document.text), description(shown), drawing)
-    raise ValueError(f"{path} is valid on none of {', '.join(MACHINES)}")
+    name, target = next(iter(own_targets(document)[0].items()))
+    shown = build_diagram(Composition.of(document, target).geometry, target.machine)
+    note = f"on {name}: {_gpus(target.machine)}"
+    drawing = svg(Drawing(shown, path.stem, note=note, locate=document.position))
+    return Drawn(path.stem, name, sentence(document.text), description(shown), drawing)
 
 
 def sentence(text: str) -> str:

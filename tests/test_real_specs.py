@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo import machine, planner
+from memtopo import planner
 from memtopo.kinds.chunks.steps import ImportChunk
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.ranges.elastic_steps import OpenRange
@@ -19,7 +19,7 @@ from memtopo.planner import Plan
 from memtopo.rules.validation import validate
 from memtopo.run import processes
 from tests.helpers.machines import with_multicast
-from tests.helpers.specs import ROOT, ensemble, run, run_request, steps_of
+from tests.helpers.specs import ROOT, ensemble, machine_of, run, run_request, steps_of
 
 REAL = sorted((ROOT / "specs" / "real").glob("*.yaml"))
 MOST_LINES = 40
@@ -28,11 +28,14 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class System:
-    """A line of the table: the spec, the machine that it fits, and settings with which it is small."""
+    """A line of the table: the spec, and settings with which it is small."""
 
     path: Path
-    machine: str
     settings: Mapping[str, str]
+
+    @property
+    def machine(self) -> Machine:
+        return machine_of(self.path)
 
     @property
     def several_processes(self) -> bool:
@@ -40,14 +43,13 @@ class System:
 
 
 def systems() -> list[System]:
-    rows = re.findall(r"^\| \[\S+\]\(\.\./(\S+)\) \| [^|]+ \| (\w+) \| ([^|]+) \|$", page(), re.MULTILINE)
-    return [System(ROOT / path, name, dict(re.findall(r"`(\w+)=([^`]+)`", text))) for path, name, text in rows]
+    rows = re.findall(r"^\| \[\S+\]\(\.\./(\S+)\) \| [^|]+ \| ([^|]+) \|$", page(), re.MULTILINE)
+    return [System(ROOT / path, dict(re.findall(r"`(\w+)=([^`]+)`", text))) for path, text in rows]
 
 
 def facts_of(system: System) -> Machine:
     """Its machine; for one with multicast objects, as if a trial of these had worked on it (fact 87)."""
-    facts = machine.load(system.machine)
-    return with_multicast(facts) if stem(system) in PLANNED_ONLY else facts
+    return with_multicast(system.machine) if stem(system) in PLANNED_ONLY else system.machine
 
 
 def stem(system: System) -> str:
@@ -61,10 +63,9 @@ def page() -> str:
 def plan_of(name: str) -> Plan:
     """Plan of a spec as it is, on its machine."""
     (system,) = (each for each in SYSTEMS if stem(each) == name)
-    facts = machine.load(system.machine)
-    found = validate(read_file(system.path), facts).geometry
+    found = validate(read_file(system.path), system.machine).geometry
     assert found
-    return planner.plan(found, facts)
+    return planner.plan(found, system.machine)
 
 
 def parts(plan: Plan, range_: str) -> list[tuple[int, str]]:
@@ -87,11 +88,10 @@ def test_every_real_spec_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS, ids=stem)
 def test_real_specs_are_valid_and_planned_without_diagnostics(system: System) -> None:
-    facts = machine.load(system.machine)
-    found = validate(read_file(system.path), facts)
+    found = validate(read_file(system.path), system.machine)
     assert not found.diagnostics
     assert found.geometry
-    plan = planner.plan(found.geometry, facts)
+    plan = planner.plan(found.geometry, system.machine)
     assert all(plan.steps_by_process.values())
 
 

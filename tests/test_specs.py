@@ -11,15 +11,25 @@ import pytest
 from memtopo import machine
 from memtopo.kinds import KINDS
 from memtopo.run import processes
+from tests.helpers.command_line import run_memtopo
 from tests.helpers.machines import with_multicast
 from tests.helpers.samples import in_sample
-from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, PLANNED_ONLY, ROOT, SPECS, ensemble, run, run_request
+from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, PLANNED_ONLY, ROOT, SPECS, ensemble, machine_of, run, run_request
+
+
+def test_one_command_validates_every_spec_on_the_machines_that_it_names() -> None:
+    """Without a GPU; what does not fit one of them is not said to be for it."""
+    done = run_memtopo("validate", "specs", "--strict", "--json")
+    assert (done.status, done.err) == (0, "")
+    machines = {each["file"]: each["machine"] for each in done.document["results"]}
+    assert {*machines} == {str(path.relative_to(ROOT)) for path in (ROOT / "specs").rglob("*.yaml")}
+    assert {*machines.values()} == {*machine.shipped()}
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_shipped_specs_build_verify_and_leave_nothing(path: Path) -> None:
-    """On at most four GPUs, without diagnostics."""
-    facts = machine.load("h200x4")
+    """On the first machine that they name, without diagnostics."""
+    facts = machine_of(path)
     done = run(run_request(path, facts), facts)
     assert done.report.outcome == "ok", done.report
     assert done.ledger.empty
@@ -30,7 +40,7 @@ def test_shipped_specs_build_verify_and_leave_nothing(path: Path) -> None:
 @pytest.mark.parametrize("path", PLANNED_ONLY, ids=lambda path: path.stem)
 def test_specs_that_are_planned_only_build_where_a_trial_worked(path: Path) -> None:
     """On no shipped machine: this one is as if it had."""
-    facts = with_multicast(machine.load("h200x2"))
+    facts = with_multicast(machine_of(path))
     done = run(run_request(path, facts, "full"), facts)
     assert done.report.outcome == "ok", done.report
     assert done.ledger.empty
@@ -39,7 +49,7 @@ def test_specs_that_are_planned_only_build_where_a_trial_worked(path: Path) -> N
 @pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)
 def test_shipped_multi_process_specs_build_verify_and_leave_nothing(path: Path) -> None:
     """States are rehearsed, where there are any."""
-    whole = ensemble(path, machine.load("h200x2"))
+    whole = ensemble(path, machine_of(path))
     report = processes.apply(replace(whole, request=replace(whole.request, rehearse=True)))
     assert report.outcome == "ok", report
     assert {each.outcome for each in report.processes} == {"ok"}

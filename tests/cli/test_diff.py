@@ -75,7 +75,7 @@ def test_diff_refuses_an_invalid_spec_and_other_processes(run_inline: InlineRunn
     assert bad.status == 1
     several = run_inline("diff", SLEEP, WEIGHTS, "-m", "h200x2")
     assert several.status == 1
-    assert "weights.yaml:7:1: error[MT807]: the layout is one of a single process" in several.err
+    assert "weights.yaml:8:1: error[MT807]: the layout is one of a single process" in several.err
 
 
 def test_diff_compares_a_held_layout_with_a_spec(

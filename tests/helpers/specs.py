@@ -23,6 +23,7 @@ from memtopo.rules.validation import Validated, validate
 from memtopo.run import apply, processes
 from memtopo.run.processes import Ensemble
 from memtopo.session.composition import Composition
+from memtopo.session.machines import own_targets
 from memtopo.session.request import RunRequest
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
@@ -37,6 +38,11 @@ PLANNED_ONLY = [path for path in EVERY_SPEC if "\nmulticast:" in path.read_text(
 """Those with multicast objects, which are built on machines alone whose record says that these work (fact 87)."""
 SPECS = [path for path in EVERY_SPEC if path not in (*ENSEMBLES, *PLANNED_ONLY)]
 """Those of one process."""
+
+
+def machine_of(path: Path) -> Machine:
+    """Return the first of the machines that a spec names."""
+    return next(iter(own_targets(read_file(path))[0].values())).machine
 
 
 def document(text: str) -> Document:

@@ -56,7 +56,7 @@ def test_the_tooltip_of_a_span_has_all_its_properties() -> None:
     expected = "\n".join(
         [
             "hot", "32MiB at 0 of kv", "address 0x7f0000000000", "on gpu0 (prefill)", "handles fd",
-            "access gpu0 rw, gpu1 r", f"{QUICKSTART}:21:8",
+            "access gpu0 rw, gpu1 r", f"{QUICKSTART}:22:8",
         ]
     )  # fmt: skip
     assert expected in texts
@@ -162,7 +162,7 @@ def test_each_format_has_title_note_and_positions() -> None:
         text = FORMATS[name](sheet)
         assert "a title" in text
         assert "a note" in text
-        assert "quickstart.yaml:21:8" in text
+        assert "quickstart.yaml:22:8" in text
 
 
 def many(pieces: int, ranges: int) -> Diagram:
