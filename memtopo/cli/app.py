@@ -27,7 +27,7 @@ _FORMAT_VARIABLES = {
 _TRUE = ("1", "true", "t", "yes", "y", "on")
 
 COMMANDS = {
-    "validate": "validate", "plan": "plan", "draw": "draw", "diff": "plan", "apply": "apply", "ls": "held",
+    "validate": "validate", "plan": "plan", "draw": "draw", "diff": "diff", "apply": "apply", "ls": "held",
     "show": "held", "check": "held", "switch": "held", "change": "plan", "release": "held", "probe": "probe",
     "machines": "probe", "explain": "reference", "schema": "reference", "who": "held", "metrics": "held",
     "trace": "reference", "completion": "reference", "capture": "capture", "spec": "records", "replay": "replay",
