@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,16 +17,29 @@ from memtopo.cli.specs import load, loaded_on, print_diagnostics, valid
 from memtopo.common.errors import Exit, UsageError
 from memtopo.driver.trace_files import is_record
 from memtopo.drivers.target import recorded
+from memtopo.language import read_file
 from memtopo.language.names import NAME
+from memtopo.machine import MachineLine
+from memtopo.output import plain
 from memtopo.output.diagram.build import build_diagram
+from memtopo.plans.report import PlanDifference
 from memtopo.rules.validation import diagnose_processes
 from memtopo.session.composition import Composition
+from memtopo.session.saved import open_saved
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import held_source
 
-_HELD = "A spec, or the name of a held layout."
+_HELD = "A spec, or the name of a held layout; without AFTER, a saved plan or a folder of these."
 Before = Annotated[str, argument("BEFORE", _HELD)]
-SpecOrRecord = Annotated[str, argument("AFTER", "The spec to change to, or a record.")]
+_AFTER = "The spec to change to, or a record; of a saved plan by default the file that it was made of."
+SpecOrRecord = Annotated[str | None, argument("[AFTER]", _AFTER)]
+Summary = Annotated[bool, option("--summary", "Print the change of memory, and the entries that differ, alone.")]
+_FORMATS = ("text", "json", "markdown")
+_FORMAT = "text, json, or markdown: the summary with both pictures, for a comment."
+Form = Annotated[
+    str | None,
+    option("--format", _FORMAT, "FORM", "MEMTOPO_DIFF_FORMAT", autocompletion=lambda: options.described(_FORMATS)),
+]
 _WITHIN = "With a record: share of its bytes by which memory of one kind at one location may differ."
 Within = Annotated[str, option("--within", _WITHIN, "SHARE")]
 
@@ -65,27 +80,86 @@ def _loaded(
 
 def diff_command(
     before: Before,
-    after: SpecOrRecord,
+    after: SpecOrRecord = None,
     machine: MachineNames = None,
     given: Set = None,
     at: At = None,
     within: Within = "0%",
+    summary: Summary = False,
+    form: Form = None,
     as_json: AsJson = False,
 ) -> int:
     """Show how a spec differs from another one, or from a record.
 
     Addresses, handles and bytes of what both have stay. The exit status is 1 if anything differs.
     """
-    if is_record(after):
-        return _diff_record(load(before, machine, settings(given), dry=True), after, at, within, as_json=as_json)
-    both = _loaded(before, after, machine, settings(given))
-    valid(both[1].with_errors(diagnose_processes(both[0].geometry, both[1].geometry)))
-    for loaded in both:
-        print_diagnostics(loaded)
-    target = both[0].target
-    found = differences(*both, both[0].document.file)
+    form = options.stdout_format(form, _FORMATS, as_json=as_json, hint="leave one of them out") or "text"
+    if after is not None and is_record(after):
+        if summary or form == "markdown":
+            raise UsageError("a summary is of two specs, and not of a record", hint="leave it out")
+        loaded = load(before, machine, settings(given), dry=True)
+        return _diff_record(loaded, after, at, within, as_json=form == "json")
+    if after is not None:
+        found = [_difference(*_loaded(before, after, machine, settings(given)))]
+    else:
+        found = [_difference(*_since(plan, machine, settings(given))) for plan in _plans_in(before)]
+    if form == "json" and Path(before).is_dir():
+        raise UsageError("a folder of plans has no JSON", hint="name one of the plans")
+    if form == "markdown":
+        plain.print_lines(_comment(found, pictures=not summary))
+    else:
+        page = pages("plan").in_short if summary else pages("plan").difference
+        for number, (each, line) in enumerate(found):
+            plain.print_lines([""] * bool(number))
+            show(each, partial(page, each, line), as_json=form == "json", marker="difference")
+    return Exit.OK if all(each.empty for each, _ in found) else Exit.INVALID
+
+
+def _plans_in(name: str) -> list[str]:
+    """Saved plans in a folder and below it, sorted; a plan stands for itself. Raises `UsageError` if there is none."""
+    files = sorted(map(str, Path(name).rglob("*.json"))) if Path(name).is_dir() else [name]
+    if not (found := [file for file in files if open_saved(file)]):
+        raise UsageError(f"{name!r} is no saved plan, and has none in it", hint="name the spec to compare with: AFTER")
+    return found
+
+
+def _since(plan: str, machine: list[str] | None, given: options.Settings) -> tuple[Composition, Composition]:
+    """The spec in a saved plan, and the file that it was made of, on one machine and with the settings of the plan.
+
+    Raises `UsageError` for a file outside of the current folder: a plan of others may name any.
+    """
+    first = load(plan, machine, given, dry=True)
+    name = first.document.name
+    if not Path(name).resolve().is_relative_to(Path.cwd().resolve()):  # diagnostics quote what is read
+        raise UsageError(f"{plan!r} was made of a file outside of this folder: {name!r}", hint="name it as AFTER")
+    return first, loaded_on(first.target, read_file(name, settings=first.document.settings), name)
+
+
+def _difference(before: Composition, after: Composition) -> tuple[PlanDifference, MachineLine]:
+    """Difference of two specs on a machine, with pictures of both if there is one. Raises `RefusedSpec`."""
+    valid(after.with_errors(diagnose_processes(before.geometry, after.geometry)))
+    print_diagnostics(before)
+    print_diagnostics(after)
+    target = before.target
+    found = differences(before, after, before.document.file)
     if not found.empty:
-        pictures = [build_diagram(each.geometry, target.machines) for each in both]
+        pictures = [build_diagram(each.geometry, target.machines) for each in (before, after)]
         found = replace(found, picture_before=pictures[0], picture_after=pictures[1])
-    show(found, lambda: pages("plan").difference(found, target.line), as_json=as_json, marker="difference")
-    return Exit.OK if found.empty else Exit.INVALID
+    return found, target.line
+
+
+_WITH_PICTURES, _LONGEST = 40_000, 60_000
+"""Characters of Markdown with pictures, and of all; a comment may have 65,536."""
+
+
+def _comment(found: Sequence[tuple[PlanDifference, MachineLine]], *, pictures: bool) -> list[str]:
+    """Lines of Markdown: a summary of each difference, with pictures as long as there is room for them."""
+    text = ""
+    for number, (each, machine) in enumerate(found):
+        made = (pages("plan").in_short(each, machine, pictures=shown) for shown in (pictures, False))
+        whole, short = ("\n".join(pages("markdown").page_lines(replace(page, facts=[page.where]))) for page in made)
+        added = whole if len(text + whole) < _WITH_PICTURES else short
+        if len(text + added) > _LONGEST:
+            return [*text.splitlines(), f"{len(found) - number:,} more are not shown."]
+        text += f"{added}\n\n"
+    return text.removesuffix("\n").splitlines()

@@ -26,6 +26,7 @@ from memtopo.output import humanize, json, plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
 from memtopo.plans.calls import CallsDocument, ListedCalls, listed, named
+from memtopo.plans.entries import EntryChanges
 from memtopo.plans.report import PlanDifference
 from memtopo.plans.transition import difference
 from memtopo.run.planned_calls import first_calls, list_calls, planned_calls
@@ -226,13 +227,14 @@ def change_command(
 
 def differences(before: Composition, after: Composition, name: str) -> PlanDifference:
     """Difference of the plans of two specs, of which the first one is called `name`."""
-    return difference(
+    found = difference(
         before.plan.steps_by_process,
         after.plan.steps_by_process,
         (name, after.document.file),
         (before.document.values, after.document.values),
         (before.geometry, after.geometry),
     )
+    return replace(found, entries=EntryChanges.of(before.document, after.document))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ Each format is a function for the results, and one for the error of a validation
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
@@ -138,14 +137,11 @@ def _text(text: str) -> str:
 
 
 MOST_ROWS = 200
-MOST_LINES = 600
-"""Limits on table rows and on lines of diagnostics; a comment may have 65,536 characters."""
-
-_TICKS = re.compile(r"`+")
+"""Limit on table rows."""
 
 
 def _markdown(checked: Checked) -> list[str]:
-    """A summary, a table and the diagnostics, up to `MOST_LINES` lines of them."""
+    """A summary, a table and the diagnostics, up to `markdown.MOST_LINES` lines of them."""
     rows = _rows(checked)
     head = ["spec", "result"] if checked.variants > 1 else ["spec", *checked.machines]
     what = "rows" if checked.variants > 1 else "files"
@@ -176,19 +172,13 @@ def _rows(checked: Checked) -> list[list[str]]:
     return found
 
 
-def _diagnostics(checked: Checked) -> Iterator[str]:
+def _diagnostics(checked: Checked) -> Iterable[str]:
     found = [
         output_line(line)
         for file in checked.files
         for line in diagnostics.text(validation.merged(file), file.document, width=_WIDTH)
     ]
-    if not found:
-        return
-    shown = found[:MOST_LINES]
-    fence = "`" * max(3, 1 + max((len(ticks) for line in shown for ticks in _TICKS.findall(line)), default=0))
-    yield from ("", f"{fence}text", *shown, fence)
-    if len(found) > len(shown):
-        yield from ("", f"{len(found) - len(shown):,} more lines are not shown.")
+    return markdown.fenced(found) if found else ()
 
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

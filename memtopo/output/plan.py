@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import groupby
 
 from memtopo.common.units import rounded
+from memtopo.diagnostics.messages import LISTED
 from memtopo.machine import MachineLine
 from memtopo.output import blocks, humanize
 from memtopo.output.blocks import Addresses, Cell, Drawing, Page, Pairs, Section, Table, columns, notes, sections
 from memtopo.output.humanize import processes, subjects
-from memtopo.plans.report import PlanDifference, PlanSummary, ProcessDifference, ProcessPlan, Row
+from memtopo.plans.report import MemoryChange, PlanDifference, PlanSummary, ProcessDifference, ProcessPlan, Row
 
 _COLUMNS = columns("step", "what", ">calls", ">each", ">total", "where")
 _ROOM = 16  # columns that remain for the last column of 80
@@ -159,20 +160,49 @@ _MEMORY = columns("memory", ">before", ">after", ">at most")
 def difference(found: PlanDifference, machine: MachineLine, command: str = "diff") -> Page:
     """The output of `memtopo diff`, and of `memtopo plan` for a change."""
     if found.empty:
-        shown = sections(f"nothing differs; {found.kept:,} steps are equal")
+        shown = sections(_equal(found))
     else:
         memory = [(name, *map(rounded, (each.before, each.after, each.peak))) for name, each in found.memory.items()]
         shown = [
             *_changes(found),
             *(each for process in found.processes for each in _changes(process, f" in {processes(process)}")),
-            *(
-                Section(title, [Drawing(picture)])
-                for title, picture in (("before", found.picture_before), ("after", found.picture_after))
-                if picture
-            ),
+            *_pictures(found),
             *sections(Table(_MEMORY, memory), Pairs([*_kept_and_lost(found)])),
         ]
     return Page(command, f"{found.before} → {found.after}", f"on {humanize.machine(machine)}", sections=shown)
+
+
+_CHANGE = columns("memory", ">before", ">after", ">change")
+
+
+def in_short(found: PlanDifference, machine: MachineLine, *, pictures: bool = False) -> Page:
+    """The change of memory and the entries that differ, with the `pictures` of both layouts below them if requested."""
+    memory = [(name, rounded(each.before), rounded(each.after), _signed(each)) for name, each in found.memory.items()]
+    entries = [
+        (how, f"{', '.join(names[:LISTED])}{f' and {len(names) - LISTED:,} more' * (len(names) > LISTED)}")
+        for how, names in asdict(found.entries).items()
+        if names
+    ]
+    facts = Pairs([*entries, *(() if found.empty else _kept_and_lost(found))])
+    shown = sections(_equal(found) if found.empty else Table(_CHANGE, memory), facts if facts.rows else None)
+    drawn = _pictures(found) if pictures else ()
+    where = f"on {humanize.machine(machine)}"
+    return Page("diff", f"{found.before} → {found.after}", where, sections=[*shown, *drawn])
+
+
+def _equal(found: PlanDifference) -> str:
+    return f"nothing differs; {found.kept:,} steps are equal"
+
+
+def _signed(found: MemoryChange) -> str:
+    change = found.after - found.before
+    return f"{'+' * (change > 0)}{rounded(change)}"
+
+
+def _pictures(found: PlanDifference) -> Iterator[Section]:
+    for title, picture in (("before", found.picture_before), ("after", found.picture_after)):
+        if picture:
+            yield Section(title, [Drawing(picture)])
 
 
 def _changes(found: PlanDifference | ProcessDifference, where: str = "") -> Iterator[Section]:

@@ -8,6 +8,7 @@ from typing import Literal
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram
 from memtopo.machine import Choice, MachineLine
+from memtopo.plans.entries import EntryChanges
 
 Check = Literal["none", "fast", "full"]
 """Thoroughness of the checks: none, queries and samples, or every byte."""
@@ -111,7 +112,7 @@ class PlanDifference:
     `memory` has the bytes by location. The pictures are those of the layouts before and after. In a difference of
     multi-process plans `processes` has the rows and the lost memory; `kept` and `memory` are those of all processes.
     `params` has the value before and after of each parameter that differs; null where a spec does not declare it.
-    `emptied` are the exports that a writer has to commit again.
+    `emptied` are the exports that a writer has to commit again; `entries` are those of the specs that differ.
     """
 
     before: str
@@ -126,6 +127,7 @@ class PlanDifference:
     processes: tuple[ProcessDifference, ...] = ()
     params: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     emptied: tuple[str, ...] = ()
+    entries: EntryChanges = field(default_factory=EntryChanges)
 
     @property
     def empty(self) -> bool:

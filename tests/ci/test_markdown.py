@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from memtopo.common.errors import Unavailable
 from memtopo.output import ci, formats
+from memtopo.output import markdown as lines
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
 from tests.ci.forms import markdown, text
 
@@ -28,7 +29,7 @@ def test_markdown_of_many_files_is_shortened_and_counted(checked: Checking) -> N
     page = text("markdown", checked({f"{number}.yaml": BAD for number in range(300)}))
     rows, (fence,) = markdown(page)
     assert len(rows) == ci.MOST_ROWS + 1
-    assert len(fence.splitlines()) == ci.MOST_LINES
+    assert len(fence.splitlines()) == lines.MOST_LINES
     assert "100 more files are not shown" in page
     assert len(page) < 65_536
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape as html_unescaped
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from tests.cli.conftest import InlineRunner, held
 from tests.helpers.command_line import ROOT
@@ -87,3 +90,163 @@ def test_diff_compares_a_held_layout_with_a_spec(
         equal, other = (run_inline("diff", "sleep-mode", spec) for spec in (SLEEP, smaller(tmp_path)))
     assert (equal.status, other.status) == (0, 1)
     assert "on h100x1 (simulated)" in " ".join(equal.out.split())  # a long path wraps it
+
+
+KV = """memtopo: 1
+name: kv
+params: {count: 4, size: 2MiB}
+ranges: {kv: {size: $count * $size}}
+chunks: {page: {location: gpu0, size: $size, count: $count}}
+map: {kv: [page]}
+access: {kv: {gpu0: rw}}
+"""
+
+
+@pytest.fixture
+def golden(run_inline: InlineRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a spec and a plan of it, which was saved with a setting; the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "kv.yaml").write_text(KV)
+    assert run_inline("plan", "kv.yaml", "-m", "h200x2", "--set", "count=8", "-o", "plans/kv.json").status == 0
+    return tmp_path
+
+
+def test_a_saved_plan_is_compared_with_its_file_on_its_machine_with_its_settings(
+    run_inline: InlineRunner, golden: Path
+) -> None:
+    """Without a GPU; a plan that is saved anew no longer differs."""
+    same = run_inline("diff", "plans/kv.json")
+    assert (same.status, same.err) == (0, "")
+    assert same.out.splitlines() == [
+        "diff  plans/kv.json → kv.yaml  on h200x2 (simulated)",
+        "",
+        "nothing differs; 18 steps are equal",
+    ]
+    (golden / "kv.yaml").write_text(KV.replace("2MiB", "4MiB"))
+    other = run_inline("diff", "plans/kv.json", "--json")
+    assert (other.status, other.document["memory"]["gpu0"]["after"]) == (1, 32 << 20)
+    run_inline("plan", "kv.yaml", "-m", "h200x2", "--set", "count=8", "-o", "plans/kv.json")
+    assert run_inline("diff", "plans/kv.json").status == 0
+
+
+def test_a_summary_has_the_change_of_memory_and_the_entries_that_differ(run_inline: InlineRunner, golden: Path) -> None:
+    text = KV.replace("2MiB", "4MiB").replace("page", "block") + "pinned: {staging: {size: 2MiB}}\n"
+    (golden / "kv.yaml").write_text(text)
+    found = run_inline("diff", "plans/kv.json", "--summary")
+    assert (found.status, found.err) == (1, "")
+    assert found.out.splitlines() == [
+        "diff  plans/kv.json → kv.yaml  on h200x2 (simulated)",
+        "",
+        "  memory  before   after   change",
+        "  gpu0    16 MiB  32 MiB  +16 MiB",
+        "  host       0 B   2 MiB   +2 MiB",
+        "",
+        "  added       chunks.block, pinned.staging",
+        "  removed     chunks.page",
+        "  changed     ranges.kv, map.kv",
+        "  parameters  size=2MiB → 4MiB",
+        "  kept        1 steps, with addresses, handles and bytes",
+    ]
+    entries = run_inline("diff", "plans/kv.json", "--json").document["entries"]
+    assert entries == {
+        "added": ["chunks.block", "pinned.staging"],
+        "removed": ["chunks.page"],
+        "changed": ["ranges.kv", "map.kv"],
+    }
+
+
+def test_entries_of_processes_have_their_names(run_inline: InlineRunner, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    text = "memtopo: 1\nname: w\nprocesses:\n  a: {count: 2, buffers: {own: {location: gpu0, size: 2MiB}}}\n"
+    other.write_text(f"{text}  b: {{buffers: {{one: {{location: gpu0, size: 2MiB}}}}}}\n")
+    before = tmp_path / "before.yaml"
+    before.write_text(other.read_text().replace("size: 2MiB", "size: 4MiB", 1).replace("one:", "two:"))
+    assert "  changed     a.buffers.own\n" in run_inline("diff", before, other, "-m", "h200x2", "--summary").out
+    before.write_text(before.read_text().replace("count: 2", "count: 2, visible: [gpu0, gpu1]"))
+    entries = run_inline("diff", before, other, "-m", "h200x2", "--json").document["entries"]
+    assert entries == {"added": ["b.buffers.one"], "removed": ["b.buffers.two"], "changed": ["a", "a.buffers.own"]}
+
+
+def test_a_folder_of_plans_is_compared_as_a_whole(run_inline: InlineRunner, golden: Path) -> None:
+    """Each plan on its own machine; other files are none."""
+    (golden / "two.yaml").write_text(KV.replace("gpu0", "gpu1"))
+    run_inline("plan", "two.yaml", "-m", "h200x4", "-o", "plans/two.json")
+    (golden / "plans" / "other.json").write_text("{}")
+    (golden / "two.yaml").write_text(KV.replace("gpu0", "gpu1").replace("count: 4", "count: 2"))
+    found = run_inline("diff", "plans", "--summary")
+    assert found.status == 1
+    assert [line for line in found.out.splitlines() if "diff" in line or "gpu" in line] == [
+        "diff  plans/kv.json → kv.yaml  on h200x2 (simulated)",
+        "nothing differs; 18 steps are equal",
+        "diff  plans/two.json → two.yaml  on h200x4 (simulated)",
+        "  gpu1     8 MiB  4 MiB  -4 MiB",
+    ]
+    (golden / "two.yaml").write_text(KV.replace("gpu0", "gpu1"))
+    assert run_inline("diff", "plans").status == 0
+
+
+def test_a_comment_has_the_summary_and_both_pictures(run_inline: InlineRunner, golden: Path) -> None:
+    (golden / "kv.yaml").write_text(KV.replace("2MiB", "4MiB"))
+    found = run_inline("diff", "plans", "--format", "markdown")
+    assert (found.status, found.err) == (1, "")
+    html = MarkdownIt("gfm-like", {"linkify": False}).render(found.out)
+    assert "<h2>plans/kv.json → kv.yaml</h2>\n<p>on h200x2 (simulated)</p>" in html
+    assert [re.sub("<.*?>", "", row) for row in re.findall("<td>.*?</td>", html)] == [
+        "gpu0", "16 MiB", "32 MiB", "+16 MiB",
+    ]  # fmt: skip
+    before, after = re.findall(r'<pre><code class="language-text">(.*?)</code></pre>', html, re.DOTALL)
+    assert "8 × 2 MiB" in before
+    assert "8 × 4 MiB" in after
+    short = run_inline("diff", "plans", "--format", "markdown", "--summary")
+    assert "```" not in short.out
+    assert found.out.startswith(short.out)
+
+
+def test_a_comment_of_many_plans_has_pictures_while_there_is_room(run_inline: InlineRunner, golden: Path) -> None:
+    names = [f"{number}-{'long' * 30}" for number in "abcdefghijklmn"]
+    chunks = "".join(f"  {name}: {{location: gpu0, size: 2MiB}}\n" for name in names)
+    text = f"memtopo: 1\nname: kv\nchunks:\n{chunks}"
+    (golden / "kv.yaml").write_text(text)
+    run_inline("plan", "kv.yaml", "-m", "h200x2", "-o", "plans/kv.json")
+    for number in range(40):
+        (golden / "plans" / f"{number}.json").write_text((golden / "plans" / "kv.json").read_text())
+    (golden / "kv.yaml").write_text(text.replace("2MiB", "4MiB"))
+    found = run_inline("diff", "plans", "--format", "markdown").out
+    assert f"{names[11]} and 2 more\n" in found
+    shown = found.count("## plans")
+    assert 1 < found.count("### before") < shown < 41
+    assert found.endswith(f"\n\n{41 - shown} more are not shown.\n")
+    assert 50_000 < len(found) < 65_536
+
+
+def test_names_of_files_are_text_in_a_comment(run_inline: InlineRunner, golden: Path) -> None:
+    """No markup, and no command of a CI runner; a picture ends no block."""
+    name = "::error::[x](http:a) <b>`@all` #1.yaml"
+    (golden / name).write_text(KV.replace("params: {", "params: {note: <b>@all, "))
+    assert run_inline("plan", name, "-m", "h200x2", "-o", "plans/kv.json").status == 0
+    (golden / name).write_text(KV.replace("2MiB", "4MiB"))
+    found = run_inline("diff", "plans/kv.json", "--format", "markdown").out
+    html = MarkdownIt("gfm-like", {"linkify": False}).render(found)
+    assert html_unescaped(re.findall("<h2>(.*)</h2>", html)[0]) == f"plans/kv.json → {name}"
+    assert "parameters: note=&lt;b&gt;@all → -, size=2MiB → 4MiB" in html
+    assert not re.search(r"^::|@all|#1|<b>", found, re.MULTILINE)
+
+
+def test_a_plan_of_a_file_elsewhere_is_compared_only_by_its_name(run_inline: InlineRunner, golden: Path) -> None:
+    """A plan of others may name any file, and diagnostics quote it."""
+    plan = golden / "plans" / "kv.json"
+    for elsewhere in ("../secret", "/etc/hostname"):
+        plan.write_text(plan.read_text().replace('"name": "kv.yaml"', f'"name": "{elsewhere}"'))
+        found = run_inline("diff", "plans")
+        assert (found.status, found.out) == (2, "")
+        assert f"was made of a file outside of this folder: '{elsewhere}'" in found.err
+        plan.write_text(plan.read_text().replace(f'"name": "{elsewhere}"', '"name": "kv.yaml"'))
+
+
+@pytest.mark.parametrize("arguments", [("kv.yaml",), ("nothing",), (".git",), ("plans", "--json")])
+def test_without_a_plan_or_a_spec_to_compare_with_nothing_is_compared(
+    run_inline: InlineRunner, golden: Path, arguments: tuple[str, ...]
+) -> None:
+    (golden / ".git").mkdir()
+    assert run_inline("diff", *arguments).status == 2
