@@ -17,11 +17,11 @@ import yaml
 from jsonschema import Draft7Validator
 
 from tests.ci import forms
-from tests.helpers.command_line import environment, write_program
+from tests.helpers.command_line import environment, run_memtopo, write_program
 from tests.helpers.specs import ROOT
 
 ACTION: Any = yaml.safe_load((ROOT / "action.yml").read_text())
-INSTALL, VALIDATE = ACTION["runs"]["steps"]
+INSTALL, VALIDATE, COMPARE, COMMENT = ACTION["runs"]["steps"]
 DEFAULTS = {name: given.get("default", "") for name, given in ACTION["inputs"].items()}
 
 
@@ -34,9 +34,9 @@ def test_action_file_fits_the_schema_and_describes_inputs_and_outputs() -> None:
 
 def test_inputs_reach_scripts_only_through_variables() -> None:
     """Every input is used."""
-    for each in (INSTALL, VALIDATE):
+    for each in ACTION["runs"]["steps"]:
         assert "${{" not in each["run"]
-    used = re.findall(r"\$\{\{ inputs\.(\w+) \}\}", (ROOT / "action.yml").read_text())
+    used = re.findall(r"\binputs\.(\w+) ", (ROOT / "action.yml").read_text())
     assert set(used) == set(ACTION["inputs"])
 
 
@@ -46,9 +46,11 @@ def step(which: Any, folder: Path, **inputs: str) -> subprocess.CompletedProcess
     environ = which.get("env", {})
     for name, value in environ.items():
         inputs[name] = re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda match: given[match[1]], value)
+        inputs[name] = re.sub(r"\$\{\{ github\..* \}\}", "17", inputs[name])
     runner = {
         "GITHUB_ACTIONS": "true",
         "GITHUB_ACTION_PATH": str(ROOT),
+        "GITHUB_REPOSITORY": "owner/name",
         "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
         "GITHUB_WORKSPACE": str(folder),
         "RUNNER_TEMP": str(folder / "temp"),
@@ -124,6 +126,68 @@ def test_strict_makes_warnings_fail_the_step(repository: Path, strict: str, stat
     done = step(VALIDATE, repository, machines="h200x2", paths="w.yaml", strict=strict)
     assert done.returncode == status
     assert [command.name for command in forms.github(done.stdout)] == ["warning"]
+
+
+def test_without_machines_each_spec_is_validated_on_its_own(repository: Path) -> None:
+    (repository / "w.yaml").write_text("memtopo: 1\nname: w\nmachines: h100x1\nranges: {a: {size: 2MiB}}\n")
+    done = step(VALIDATE, repository, paths="w.yaml")
+    assert done.returncode == 0, done.stderr
+    assert forms.markdown((repository / "summary.md").read_text())[0] == [["spec", "h100x1"], ["w.yaml", "1 warning"]]
+
+
+@pytest.fixture
+def golden(repository: Path) -> Path:
+    """A plan in a folder, and its spec, which has changed since."""
+    (repository / "plans").mkdir()
+    spec = repository / "cache.yaml"
+    spec.write_text(Path(repository / "specs" / "cache.yaml").read_text())
+    done = run_memtopo("plan", spec, "-m", "h100x1", "-o", repository / "plans" / "cache.json")
+    assert done.status == 0, done.err
+    plan = repository / "plans" / "cache.json"
+    plan.write_text(plan.read_text().replace(str(spec), "cache.yaml"))
+    spec.write_text(spec.read_text().replace("64MiB", "128MiB").replace("16MiB", "32MiB"))
+    return repository
+
+
+@pytest.mark.parametrize(("strict", "status"), [("false", 0), ("true", 1)])
+def test_comparison_step_adds_the_difference_to_the_summary(golden: Path, strict: str, status: int) -> None:
+    """With strict, a difference fails the job."""
+    (golden / "summary.md").write_text("before\n")
+    done = step(COMPARE, golden, golden="plans", strict=strict)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+    body = (golden / "temp" / "memtopo.md").read_text()
+    assert (golden / "summary.md").read_text() == f"before\n{body}"
+    assert body.startswith("## plans&#47;cache&#46;json &#8594; cache&#46;yaml\n")
+    assert [line for line in body.splitlines() if line.startswith("###")] == ["### before", "### after"]
+
+
+@pytest.mark.parametrize("golden_path", ["nowhere", "specs", "--help", "$(touch owned)"])
+def test_comparison_step_fails_where_nothing_is_compared(golden: Path, golden_path: str) -> None:
+    done = step(COMPARE, golden, golden=golden_path)
+    assert done.returncode == 2, done.stderr
+    assert "no saved plan, and has none in it" in (golden / "summary.md").read_text()
+    assert not (golden / "owned").exists()
+
+
+def test_comparison_step_fails_for_a_spec_that_is_refused(golden: Path) -> None:
+    """Or for a plan that is damaged."""
+    (golden / "cache.yaml").write_text("memtopo: 1\nname: cache\nranges: {a: {size: 3MB}}\n")
+    done = step(COMPARE, golden, golden="plans")
+    assert (done.returncode, "error[MT" in done.stderr) == (1, True)
+    (golden / "plans" / "cache.json").write_text('{"memtopo_plan": 1}')
+    done = step(COMPARE, golden, golden="plans")
+    assert (done.returncode, "is damaged" in done.stderr) == (1, True)
+
+
+def test_comment_step_has_the_text_of_the_comparison_and_does_not_fail_the_job(golden: Path) -> None:
+    """Where the comment cannot be written, as here, the log has a warning."""
+    done = step(COMMENT, golden, PATH="/usr/bin:/bin")
+    assert (done.returncode, done.stdout) == (0, "")
+    step(COMPARE, golden, golden="plans")
+    done = step(COMMENT, golden, PATH="/usr/bin:/bin")
+    assert [each.name for each in forms.github(done.stdout)] == ["warning"]
+    body, compared = (golden / "temp" / "memtopo.md.body").read_text(), (golden / "temp" / "memtopo.md").read_text()
+    assert (done.returncode, body) == (0, f"<!-- memtopo -->\n{compared}")
 
 
 def test_installation_step_installs_the_files_of_the_action(folder: Path) -> None:
