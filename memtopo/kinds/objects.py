@@ -12,7 +12,6 @@ from memtopo.geometry.groups import Group
 from memtopo.kinds.layout import Layout, LayoutTable
 from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, Undoing, handles_tested
 
-OWN = "this process's own"
 """Note of a plan about an object that a process imports from itself."""
 
 
@@ -86,7 +85,7 @@ class Alias(Step):
     opens: ClassVar[type[ObjectStep]]
     """Step that would import the object in another process."""
     phase = Phase.IMPORT
-    undoing = Undoing(verb="forget alias")
+    undoing = Undoing(verb="end use")
     calls = 0
 
     @property
@@ -105,7 +104,7 @@ class Alias(Step):
         self.opens.objects(layout).pop(self.label, None)
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.own, self.size, self.own.partition(".")[0], OWN)
+        return StepDescription(self.label, self.own, self.size, self.own.partition(".")[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def _table(rows: Sequence[Row], below: Sequence[str] = ()) -> Table:
     for row in rows:
         sizes = humanize.size(row.bytes_each), humanize.size(row.calls * row.bytes_each)
         verb = "" if row.verb == before else row.verb
-        cells.append((verb, subjects(row.first, row.last), f"{row.calls:,}", *sizes, _where(row)))
+        cells.append((verb, subjects(row.first, row.last), f"{row.calls:,}" if row.calls else "", *sizes, _where(row)))
         before = row.verb
     return Table(_COLUMNS, cells, below=below)
 

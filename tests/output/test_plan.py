@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 
 from memtopo.driver.recorder import DriverCall
-from memtopo.machine import MachineLine
+from memtopo.machine import MachineLine, load
 from memtopo.output import humanize, plan
+from memtopo.output.blocks import Stacked, Table
 from memtopo.output.calls import CallLines
 from memtopo.output.console import unstyled
 from memtopo.plans.report import PlanSummary, ProcessPlan, Row
 from tests.helpers.console import written_to_pipe
+from tests.helpers.specs import ROOT, composed
 
 MIB = 1 << 20
 MACHINE = MachineLine("h200x2", simulated=True, devices=("NVIDIA H200", "NVIDIA H200"), driver="CUDA 13.0")
@@ -221,3 +223,18 @@ def test_processes_that_differ_otherwise_stay_apart() -> None:
         "reader.2",
         "reader.3",
     ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "row"),
+    [
+        ("elastic-kv", ("chunk pool", "page", "", "", "", "gpu0 (16 now, up to 256)")),
+        ("elastic-kv", ("map zero page", "kv", "512", "", "", "blank (elastic: page)")),
+        ("real/vllm-all-reduce", ("use own buffer", "metas.0", "", "10 MiB", "", "meta")),
+    ],
+)
+def test_steps_without_a_call_have_the_words_of_the_field_and_no_number(spec: str, row: tuple[str, ...]) -> None:
+    shown = plan.page(composed(ROOT / "specs" / f"{spec}.yaml", load("h200x4")).plan.summary(None), MACHINE)
+    tables = [block for section in shown.sections for block in section.blocks if isinstance(block, Table)]
+    cells = [[" ".join(each.lines) if isinstance(each, Stacked) else each for each in row] for row in tables[0].rows]
+    assert list(row) in cells

@@ -243,7 +243,7 @@ def test_a_pool_that_cannot_be_given_up_for_a_change_has_the_chunks_that_are_lef
     with pool_of_three() as (execution, driver):
         driver.at = 2
         other = geometry_of("chunks: {blank: {location: gpu0, size: 2MiB}}")
-        with pytest.raises(StepFailed, match=r"^undo keep page"):
+        with pytest.raises(StepFailed, match=r"^undo chunk pool page"):
             make_transition(execution, planner.plan(other, invented(1)))
         pool = execution.layout.of(ELASTIC_POOLS)["page"]
         assert [chunk.label for chunk in pool.free] == ["page.1"]

@@ -167,7 +167,7 @@ class KeepPool(Step):
     limit: int
 
     phase = Phase.CREATE
-    verb = "keep"
+    verb = "chunk pool"
     call = "cuMemCreate"
     undoing = Undoing("cuMemRelease", "release")
     provided = "elastic chunks", "name"
@@ -214,7 +214,11 @@ class KeepPool(Step):
 
     def describe(self) -> StepDescription:
         where = ", ".join(dict.fromkeys(str(each.location) for each in self.properties))
-        return StepDescription(self.name, where, 0, self.name, f"up to {self.limit:,}")
+        return StepDescription(self.name, where, 0, self.name, self._number)
+
+    @property
+    def _number(self) -> str:
+        return f"{self.kept:,} now, up to {self.limit:,}"
 
     def leak_name(self) -> str:
         return f"chunk {self.name}"
@@ -240,7 +244,7 @@ class BorrowPool(KeepPool):
         return ImportChunk(self.path, chunk.label, self.size, properties.location, self.kind, self.reference)
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.name, self.reference.text, 0, self.reference.holder, f"up to {self.limit:,}")
+        return StepDescription(self.name, self.reference.text, 0, self.reference.holder, self._number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, EventFlags, Location, gpu
 from memtopo.kinds.layout import Layout, LayoutTable, Reservation, current
-from memtopo.kinds.objects import OWN, Alias, ImportStep, ObjectStep, TryExport
+from memtopo.kinds.objects import Alias, ImportStep, ObjectStep, TryExport
 from memtopo.kinds.step import (
     DEFECT_ADVICE,
     ErrorHint,
@@ -130,7 +130,7 @@ class OpenBuffer(BufferStep, ImportStep):
 class AliasBuffer(Alias):
     """Use a buffer of this process as one that it imports from itself."""
 
-    verb = "alias buffer"
+    verb = "use own buffer"
     call = "cuIpcOpenMemHandle"
     opens = OpenBuffer
 
@@ -219,7 +219,7 @@ class OpenEvent(EventStep, ImportStep):
 class AliasEvent(Alias):
     """Use an event of this process as one that it imports from itself."""
 
-    verb = "alias event"
+    verb = "use own event"
     call = "cuIpcOpenEventHandle"
     opens = OpenEvent
 
@@ -227,7 +227,7 @@ class AliasEvent(Alias):
         return CreateEvent(self.path, self.label, self.device, self.size, shared=True).check(driver, layout)
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.own, note=OWN)
+        return StepDescription(self.label, self.own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,7 +225,7 @@ class ImportPool(OpenPool, ImportStep):
 class AliasPool(Alias):
     """Use a pool of this process as one that it imports from itself, to set the access that the import declares."""
 
-    verb = "alias pool"
+    verb = "use own pool"
     call = "cuMemPoolImportFromShareableHandle"
     opens = ImportPool
 
@@ -350,7 +350,7 @@ class ImportPointer(AllocationStep, ImportStep):
 class AliasAllocation(Alias):
     """Use an allocation of this process as one that it imports from itself (fact 82)."""
 
-    verb = "alias allocation"
+    verb = "use own allocation"
     call = "cuMemPoolImportPointer"
     opens = ImportPointer
 

@@ -125,14 +125,24 @@ class OpenRange(Step):
             yield from MapChunk(self.path, self.label, offset, chunk.label, chunk.size, access).check(driver, layout)
 
     def describe(self) -> StepDescription:
-        note = f"{self.zero.label} behind the rest" if self.zero else "elastic"
-        return StepDescription(self.label, ", ".join(self.pools), 0, self.label.partition(".")[0], note)
+        return StepDescription(self.label, ", ".join(self.pools), 0, self.label.partition(".")[0], "elastic")
 
     def leak_name(self) -> str:
         return f"mappings in {self.label}"
 
     def blocks(self) -> tuple[str, ...]:
         return (range_name(self.label),)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenZeroRange(OpenRange):
+    """Let a program map chunks in a range, whose zero chunk is mapped wherever nothing else is."""
+
+    verb = "map zero page"
+
+    def describe(self) -> StepDescription:
+        zero = self.zero.label if self.zero else ""
+        return StepDescription(self.label, zero, 0, self.label.partition(".")[0], f"elastic: {', '.join(self.pools)}")
 
 
 def elastic_steps(geometry: Geometry, machine: Machine) -> Iterator[OpenRange]:
@@ -145,7 +155,8 @@ def elastic_steps(geometry: Geometry, machine: Machine) -> Iterator[OpenRange]:
             placed = geometry.placements.get((group.name, instance), ())
             fixed = tuple((each.offset, each.end) for each in placed)
             names = tuple(chunk.name for chunk in backing.chunks)
-            yield OpenRange(group.path, group.label(instance), group.size, names, pieces, fixed, _zero(backing))
+            step = OpenZeroRange if backing.zero else OpenRange
+            yield step(group.path, group.label(instance), group.size, names, pieces, fixed, _zero(backing))
 
 
 def _zero(backing: Backing) -> ZeroChunk | None:

@@ -156,7 +156,7 @@ def remark(range_: RangeDiagram) -> str:
 
 
 def _elastic(range_: RangeDiagram) -> str:
-    """Entries whose chunks a program maps in a range, and the chunk behind the rest; empty if it is not elastic.
+    """Entries whose chunks a program maps in a range, or else a zero page; empty if it is not elastic.
 
     A heap has its own name in their place.
     """
@@ -165,8 +165,8 @@ def _elastic(range_: RangeDiagram) -> str:
     if range_.elastic == (range_.first,):
         return f"heap{_elastic_access(range_)}"
     some = [*map(printable, range_.elastic[:_NAMED]), *(["…"] if len(range_.elastic) > _NAMED else [])]
-    zeros = f", zeros of {printable(range_.zero)}" if range_.zero else ""
-    return f"elastic: {', '.join(some)}{_elastic_access(range_)}{zeros}"
+    zero = ", else zero page" if range_.zero else ""
+    return f"elastic: {', '.join(some)}{_elastic_access(range_)}{zero}"
 
 
 def _elastic_access(range_: RangeDiagram) -> str:

@@ -126,7 +126,7 @@ def test_memory_used_by_others_ends_the_bar_of_a_device(monkeypatch: pytest.Monk
 
 def test_an_elastic_range_has_the_access_of_what_a_program_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     text = written_at_width(TerminalDrawing(spec_diagram(ROOT / "specs" / "elastic-kv.yaml")[0]), 80, monkeypatch)
-    assert "elastic: page (gpu0 rw), zeros of blank" in text
+    assert "elastic: page (gpu0 rw), else zero page" in text
     assert "gpu0  up to 514 MiB used" in text
 
 
