@@ -12,6 +12,7 @@ from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.svg import svg
 from memtopo.output.diagram.tables import description
+from memtopo.plans.folding import picture
 from memtopo.session.composition import Composition
 from memtopo.session.machines import own_targets
 
@@ -57,7 +58,7 @@ def drawn(path: Path) -> Drawn:
     """Draw a spec on the first machine that it names. Raises `InvalidOnMachine`."""
     document = language.read_text(path.read_bytes(), f"specs/{path.name}")
     name, target = next(iter(own_targets(document)[0].items()))
-    shown = build_diagram(Composition.of(document, target).geometry, target.machine)
+    shown = picture(build_diagram(Composition.of(document, target).geometry, target.machine))
     note = f"on {name}: {_gpus(target.machine)}"
     drawing = svg(Drawing(shown, path.stem, note=note, locate=document.position))
     return Drawn(path.stem, name, sentence(document.text), description(shown), drawing)

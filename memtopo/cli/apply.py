@@ -52,6 +52,7 @@ def apply_command(
     hold: HoldOptions,
     run: RunOptions,
     report: RunPage = None,
+    every: options.Every = False,
     as_json: options.AsJson = False,
     context: typer.Context = None,  # type: ignore[assignment]
 ) -> int:
@@ -59,7 +60,7 @@ def apply_command(
 
     With --hold the layout stays and serves its exports until a signal, 'memtopo release NAME' or --for.
     """
-    output = run_output(report, run.trace, as_json=as_json)
+    output = run_output(report, run.trace, as_json=as_json, every=every)
     holding, holders = _holding(hold), _bindings(run, hold.terms)
     request_of = partial(run.request, check=check)
     if run.on is not None:

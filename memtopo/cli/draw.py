@@ -10,6 +10,7 @@ from typing import Annotated
 from memtopo.cli.options import (
     AsJson,
     At,
+    Every,
     MachineNames,
     Set,
     SpecFile,
@@ -30,6 +31,7 @@ from memtopo.output import humanize, json, plain
 from memtopo.output.blocks import Drawing, Timeline
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, SUFFIXES, text_page
+from memtopo.plans.folding import picture as folded
 
 _FORMATS_BY_SUFFIX = {".txt": "text", ".json": "json", **SUFFIXES}
 _NAMES = ("text", "json", *FORMATS)
@@ -60,6 +62,7 @@ class DrawOptions:
     form: Form = None
     ascii: Annotated[bool, option("--ascii", "Draw text with ASCII alone.")] = False
     width: Annotated[int | None, option("--width", _WIDTH, "COLUMNS", min=plain.NARROWEST, max=1000)] = None
+    every: Every = False
     as_json: AsJson = False
 
 
@@ -77,13 +80,16 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
     note = f"on {humanize.machine(line)}"
     if how.state is not None:
         geometry, note = _in_state(geometry, how.state), f"in state {how.state}, {note}"
-    shown = Drawing(build_diagram(geometry, loaded.target.machines), geometry.name, note, loaded.document.position)
+    whole = build_diagram(geometry, loaded.target.machines)
+    picture = json.PictureDocument(json.VERSION, geometry.name, line, whole, how.state)
+    shown = Drawing(
+        whole if how.every else folded(whole), geometry.name, note, loaded.document.position, every=how.every
+    )
     if is_record(spec):
         note = f"at {how.at or 'its peak'}, {note}"
         shown = replace(shown, note=note)
     if "html" in (stdout, *files.values()) and is_record(spec):
         shown = replace(shown, timeline=_timeline(spec, how.at))
-    picture = json.PictureDocument(json.VERSION, geometry.name, line, shown.diagram, how.state)
     for file, form in files.items():
         if file != "-":
             write(file, _document(form, shown, picture, how))
@@ -93,7 +99,7 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
     if stdout == "text":
         from memtopo.output import console
 
-        console.show(text_page(picture, ascii=how.ascii), width=how.width)
+        console.show(text_page(picture, shown, ascii=how.ascii), width=how.width)
     else:
         plain.print_document(_document(stdout, shown, picture, how).splitlines())
     return 0
@@ -111,7 +117,7 @@ def _document(form: str, shown: Drawing, picture: json.PictureDocument, how: Dra
     if form == "text":
         from memtopo.output import console
 
-        return console.unstyled(text_page(picture, ascii=how.ascii), how.width or plain.DEFAULT_WIDTH)
+        return console.unstyled(text_page(picture, shown, ascii=how.ascii), how.width or plain.DEFAULT_WIDTH)
     return json.dumps(picture) if form == "json" else FORMATS[form](shown)
 
 

@@ -119,6 +119,8 @@ Set = Annotated[list[str] | None, option("--set", _VALUE, "NAME=VALUE", autocomp
 SetMany = Annotated[list[str] | None, option("--set", _VALUES, "NAME=VALUE,…", autocompletion=_parameters)]
 _MOMENT = "Moment of a record: peak, end, seconds since its begin, or a label that its program marked."
 At = Annotated[str | None, option("--at", _MOMENT, "MOMENT", show_default="peak")]
+_EVERY = "Show every process: those that differ by their numbers and GPUs alone are otherwise one."
+Every = Annotated[bool, option("--all", _EVERY, variable="MEMTOPO_ALL_PROCESSES")]
 AsJson = Annotated[bool, option("--json", "One JSON document on stdout.")]
 
 # of held layouts

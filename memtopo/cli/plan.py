@@ -62,6 +62,7 @@ class PlanOutput:
     language: Annotated[
         Language | None, option("--as", _AS, "c|cuda-python", "MEMTOPO_PLAN_AS", show_default=False)
     ] = None
+    every: options.Every = False
     as_json: AsJson = False
 
     def require_one(self) -> None:
@@ -115,7 +116,7 @@ def _show(planned: Plan, geometry: Geometry, loaded: Composition, output: PlanOu
 
         first = first_calls(planned, geometry)
         below = {label: [in_short(each) for each in rows] for label, rows in first.items()}
-        return plan.page(summary, loaded.target.line, document.digest, below)
+        return plan.page(summary, loaded.target.line, document.digest, below, every=output.every)
 
     show(document, page, as_json=output.as_json)
     return 0

@@ -181,28 +181,30 @@ class RunOutput:
     file: str | None
     trace: str | None
     as_json: bool
+    every: bool = False
 
     def show(self, report: Report) -> int:
         """Print the report, and write it. Returns the exit status of the run, or that of a failure to write it."""
-        show(report, lambda: pages("report").text_page(report), as_json=self.as_json, marker="report")
+        show(report, lambda: pages("report").text_page(report, every=self.every), as_json=self.as_json, marker="report")
         sys.stdout.flush()
         if self.file is None:
             return report.exit_code
         try:
             traced = _traced(self.trace) if self.trace else ()
-            write_report(self.file, report, lambda: pages("report").full_page(report, traced), marker="report")
+            page = pages("report").full_page
+            write_report(self.file, report, lambda: page(report, traced, every=self.every), marker="report")
         except NotWritten as error:
             plain.print_error(error)
             return report.exit_code or error.exit_code
         return report.exit_code
 
 
-def run_output(file: str | None, trace: str | None, *, as_json: bool) -> RunOutput:
+def run_output(file: str | None, trace: str | None, *, as_json: bool, every: bool = False) -> RunOutput:
     """The places for a report. Raises `UsageError` if it cannot be written to the file, or that is the trace too."""
     require_writable(file)
     if file and trace and os.path.realpath(file) == os.path.realpath(trace):
         raise UsageError(f"{file!r} cannot be both a trace and a report", hint="name two files")
-    return RunOutput(file, trace, as_json)
+    return RunOutput(file, trace, as_json, every)
 
 
 def write_error(file: str, command: str, error: MemtopoError) -> None:

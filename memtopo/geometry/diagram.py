@@ -211,7 +211,8 @@ class ProcessDiagram:
     """`count` processes of one entry with the same content: `first`, and each `step`-th from there up to `last`.
 
     `picture` is the diagram of the first one; its memory is what that process creates itself. They are on one `node`,
-    if the layout has nodes; then the devices of the diagram have their nodes: `a/gpu0`.
+    if the layout has nodes; then the devices of the diagram have their nodes: `a/gpu0`. Processes that are `alike`
+    differ by their numbers and GPUs.
     """
 
     first: str
@@ -221,6 +222,7 @@ class ProcessDiagram:
     picture: Diagram
     path: Path
     node: str = ""
+    alike: bool = field(default=False, metadata=RENDERED)
 
 
 @dataclass(frozen=True, slots=True)

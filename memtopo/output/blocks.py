@@ -170,7 +170,8 @@ class Timeline:
 class Drawing:
     """Drawing of a layout with a title and a note below that, and the position in the spec of each path.
 
-    `addresses` are those of the ranges of an applied layout. Text is in ASCII if `ascii`.
+    `addresses` are those of the ranges of an applied layout. Text is in ASCII if `ascii`, and has `every` process,
+    or as many as fit two screens.
     """
 
     diagram: Diagram
@@ -179,6 +180,7 @@ class Drawing:
     locate: Callable[[Path], str | None] = lambda _path: None
     addresses: Addresses = field(default_factory=dict)
     ascii: bool = False
+    every: bool = False
     timeline: Timeline | None = None
     """Memory over time, which a page of HTML has below the drawing."""
 

@@ -255,7 +255,9 @@ _RENDERED: Mapping[type, Callable[[Any], RenderableType]] = {
     blocks.Notes: lambda notes: _pairs([("note:", each) for each in notes.texts], 1),
     blocks.Item: lambda item: Group(_indented(cell(item.text)), _indented(_stacked(item.lines), 2 * INDENT)),
     blocks.Source: lambda source: _stacked(source.lines),
-    blocks.Drawing: lambda drawn: TerminalDrawing(drawn.diagram, ascii=drawn.ascii, addresses=drawn.addresses),
+    blocks.Drawing: lambda drawn: TerminalDrawing(
+        drawn.diagram, ascii=drawn.ascii, addresses=drawn.addresses, every=drawn.every
+    ),
     blocks.Legend: lambda _: Group(),
     blocks.Timeline: lambda timeline: _pairs([*_sparklines(timeline)], GAP),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import groupby
 
 from memtopo.common.units import rounded
@@ -13,6 +13,7 @@ from memtopo.machine import MachineLine
 from memtopo.output import blocks, humanize
 from memtopo.output.blocks import Addresses, Cell, Drawing, Page, Pairs, Section, Table, columns, notes, sections
 from memtopo.output.humanize import processes, subjects
+from memtopo.plans import folding
 from memtopo.plans.report import MemoryChange, PlanDifference, PlanSummary, ProcessDifference, ProcessPlan, Row
 
 _COLUMNS = columns("step", "what", ">calls", ">each", ">total", "where")
@@ -22,25 +23,38 @@ Texts = Mapping[str, Sequence[str]]
 """Texts below the rows of a plan, such as their driver calls, by the label of the process."""
 
 
-def page(summary: PlanSummary, machine: MachineLine, digest: str | None = None, calls: Texts | None = None) -> Page:
+def page(
+    summary: PlanSummary,
+    machine: MachineLine,
+    digest: str | None = None,
+    calls: Texts | None = None,
+    *,
+    every: bool = False,
+) -> Page:
     """The output of `memtopo plan`, with the digest of the spec, and the driver calls below each row."""
     # 79 columns, without an indent: it is to be copied.
     last = sections(f"digest  {digest}") if digest else []
     where = f"on {humanize.machine(machine)}"
-    return Page("plan", summary.name, where, sections=[*body(summary, below=calls or {}), *last])
+    return Page("plan", summary.name, where, sections=[*body(summary, below=calls or {}, every=every), *last])
 
 
-def body(summary: PlanSummary, addresses: Addresses | None = None, below: Texts | None = None) -> list[Section]:
+def body(
+    summary: PlanSummary, addresses: Addresses | None = None, below: Texts | None = None, *, every: bool = False
+) -> list[Section]:
     """A plan without its first line: rows with texts below them, drawing, memory, numbers of steps and notes.
 
-    `addresses` are those of the ranges of an applied layout.
+    `addresses` are those of the ranges of an applied layout. Processes that are alike are one, unless `every` one is
+    to be shown.
     """
     below, found = below or {}, list[Section]()
-    for title, process in folded(summary.processes, below):
-        found += [Section(title, [_table(process.rows, below.get(process.first, ()))]), *notes(process.notes)]
+    whole = (folding.Alike(each, below.get(each.first, ())) for each in summary.processes)
+    for process, texts, gpus in whole if every else folding.alike(summary.processes, below):
+        title = f"{processes(process)}{f' on {folding.OWN}: {_listed([*dict.fromkeys(gpus)])}' if gpus else ''}"
+        found += [Section(title, [_table(process.rows, texts)]), *notes(process.notes)]
+    picture = summary.picture if every or not summary.picture else folding.picture(summary.picture)
     found += sections(
         _table(summary.rows, below.get("", ())) if summary.rows else None,
-        Drawing(summary.picture, addresses=addresses or {}) if summary.picture else None,
+        Drawing(picture, addresses=addresses or {}, every=every) if picture else None,
         Pairs([*humanize.parameters(summary.params), *_sums(summary)]),
     )
     states = [Section("memory by state", [_states(summary.states)])] if summary.states else []
@@ -80,71 +94,7 @@ def _sums(summary: PlanSummary) -> list[tuple[str, str]]:
     return [*((name, amount.rjust(widest)) for name, amount in sizes.items()), ("steps", steps)]
 
 
-OWN = "its GPU"
-"""Words in place of the GPU that differs from process to process."""
-
-_GPU = re.compile(r"(\bgpu[0-9]+\b)")
 _LISTED = 4
-
-
-def folded(processes: Iterable[ProcessPlan], below: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ProcessPlan]]:
-    """Fold processes whose rows, with the texts `below` them, differ by nothing but one GPU of each process.
-
-    Those of one title have the label of the first, and the steps of each.
-    """
-    for _, group in groupby(processes, key=lambda each: (each.first.partition(".")[0], each.node)):
-        run: list[ProcessPlan] = []
-        texts: list[list[str]] = []
-        for each in group:
-            text = _GPU.split("\n".join(_texts(each, below)))
-            if run and _own_gpus([*texts, text]) is None:
-                yield _as_one(run, texts)
-                run, texts = [], []
-            run.append(each)
-            texts.append(text)
-        yield _as_one(run, texts)
-
-
-def _texts(process: ProcessPlan, below: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for row in process.rows:
-        yield f"{row.phase} {row.verb} {row.call} {row.calls} {row.bytes_each}"
-        yield from (row.first, row.last, row.note, "\t".join(row.where))
-    yield from (*process.notes, *below.get(process.first, ()))
-
-
-def _own_gpus(texts: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
-    """GPU of each process, by which alone they differ; None if they differ otherwise, and empty if they do not.
-
-    Each second part of a text is a GPU.
-    """
-    if texts[-1][::2] != texts[0][::2]:
-        return None
-    differing = {column for column in zip(*(each[1::2] for each in texts), strict=True) if len(set(column)) > 1}
-    return None if len(differing) > 1 else next(iter(differing), ())
-
-
-def _as_one(every: Sequence[ProcessPlan], texts: Sequence[Sequence[str]]) -> tuple[str, ProcessPlan]:
-    first, gpus = every[0], _own_gpus(texts)
-    if len(every) == 1:
-        return processes(first), first
-    together = replace(first, last=every[-1].last, count=sum(each.count for each in every))
-    rows = tuple(map(_row, zip(*(process.rows for process in every), strict=True)))
-    notes = tuple(map(_merged, zip(*(process.notes for process in every), strict=True)))
-    own = f" on {OWN}: {_listed(list(dict.fromkeys(gpus)))}" if gpus else ""
-    return f"{processes(together)}{own}", replace(together, rows=rows, notes=notes)
-
-
-def _row(every: Sequence[Row]) -> Row:
-    """One row for those of all processes."""
-    first, last, note = (_merged([getattr(each, name) for each in every]) for name in ("first", "last", "note"))
-    where = tuple(map(_merged, zip(*(each.where for each in every), strict=True)))
-    return replace(every[0], first=first, last=last, where=where, note=note)
-
-
-def _merged(texts: Sequence[str]) -> str:
-    """Text that several have in common, with `OWN` where their GPUs differ."""
-    columns = zip(*map(_GPU.split, texts), strict=True)
-    return "".join(each[0] if len(set(each)) == 1 else OWN for each in columns)
 
 
 def _listed(gpus: Sequence[str]) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from functools import partial
+from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import MemtopoError
@@ -12,6 +13,7 @@ from memtopo.common.units import rounded
 from memtopo.geometry.diagram import ProcessDiagram
 from memtopo.output import blocks, humanize, plan
 from memtopo.output.blocks import Addresses, Cell, Page, Pairs, Section, Table, Tone, Toned, columns
+from memtopo.plans import folding
 from memtopo.plans.report import Checks, Left, NodeReport, PhaseTime, Placed, ProcessReport, Report, Tally
 
 if TYPE_CHECKING:
@@ -25,19 +27,21 @@ _DIFFERENCES = columns("aspect", "of", "wanted", "seen", "place")
 _TIMES = columns("phase", ">steps", ">time", "when")
 
 
-def text_page(report: Report) -> Page:
-    """The report of one run for a terminal."""
-    return _page(report, _sections(report, plan.body(report.plan, addresses(report))))
+def text_page(report: Report, *, every: bool = False) -> Page:
+    """The report of one run for a terminal; processes that are alike are one, unless `every` one is to be shown."""
+    body = plan.body(report.plan, addresses(report, every=every), every=every)
+    return _page(report, _sections(report, body, every=every))
 
 
-def full_page(report: Report, traced: Sequence[Section] = ()) -> Page:
+def full_page(report: Report, traced: Sequence[Section] = (), *, every: bool = False) -> Page:
     """The report of one run for a browser, with processes over time, addresses and its traced calls, if any."""
     calls = {each.first: [row.call for row in each.rows] for each in report.plan.processes}
-    body = plan.body(report.plan, addresses(report), calls | {"": [row.call for row in report.plan.rows]})
+    calls |= {"": [row.call for row in report.plan.rows]}
+    body = plan.body(report.plan, addresses(report, every=every), calls, every=every)
     drawn = [each for each in body if isinstance(each.blocks[0], blocks.Drawing)]
     found = (
         [Section("", [Pairs([*_facts(report)])]), *drawn],
-        _sections(report, ()),
+        _sections(report, (), every=every),
         _lanes(report),
         traced,
         _addresses(report),
@@ -70,12 +74,13 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "processes", f"{len(report.processes):,}"
 
 
-def _sections(report: Report, body: Sequence[Section]) -> Iterator[Section]:
+def _sections(report: Report, body: Sequence[Section], *, every: bool) -> Iterator[Section]:
     yield from body
     if report.nodes:
         yield Section("nodes", [Table(_NODES, [*map(_node, report.nodes)])])
     if report.processes:
-        yield Section("processes", [Table(_PROCESSES, [*map(_process, report.processes)])])
+        rows = [_process([*each]) for _, each in groupby(report.processes, partial(_shown, every=every))]
+        yield Section("processes", [Table(_PROCESSES, rows)])
     if report.checks:
         yield from check_sections(report.checks)
         if report.checks.rates:
@@ -100,8 +105,15 @@ def _node(each: NodeReport) -> tuple[Cell, ...]:
     return each.name, each.host, outcome, *_counts(each), ", ".join(each.processes), each.lost or ""
 
 
-def _process(each: ProcessReport) -> tuple[Cell, ...]:
-    return each.name, str(each.pid or ""), Toned(each.lost or each.outcome, _tone(each.outcome)), *_counts(each)
+def _shown(each: ProcessReport, *, every: bool) -> tuple[object, ...]:
+    """Contents of the row of a process, which it shares with its neighbours of the same ones."""
+    return each.name if every else numbered(each.name)[0], each.lost, each.outcome, *_counts(each)
+
+
+def _process(same: Sequence[ProcessReport]) -> tuple[Cell, ...]:
+    each, pid = same[0], str(same[0].pid or "") if len(same) == 1 else f"{len(same):,} processes"
+    name, outcome = humanize.subjects(each.name, same[-1].name), Toned(each.lost or each.outcome, _tone(each.outcome))
+    return name, pid, outcome, *_counts(each)
 
 
 def _counts(each: ProcessReport | NodeReport) -> tuple[str, str]:
@@ -255,10 +267,11 @@ def _placed(each: Placed) -> tuple[str, ...]:
     return humanize.subjects(each.first, each.last), f"{each.address:#x}", step, f"{each.count:,}"
 
 
-def addresses(report: Report) -> Addresses:
+def addresses(report: Report, *, every: bool = True) -> Addresses:
     """Addresses of the ranges in a report's picture; empty for a layout that was not applied."""
     found: dict[tuple[str, str], int | None] = {}
-    if picture := report.plan.picture:
+    if whole := report.plan.picture:
+        picture = whole if every else folding.picture(whole)
         placed = _by_label(report.placed)
         found |= {("", each.first): placed[each.first] for each in picture.ranges if each.first in placed}
         reports = {each.name: _by_label(each.placed) for each in report.processes}

@@ -1,18 +1,31 @@
-"""Folding of plans: similar steps as one row, equal processes as one, and evenly spaced ranges as one entry."""
+"""Folding of plans: similar steps as one row, equal processes as one, and evenly spaced ranges as one entry.
+
+For output alone, processes that are alike are one as well, in plans and in drawings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from memtopo.common.text import numbered
+from memtopo.geometry.diagram import Diagram, HandleFlow, ProcessDiagram
 from memtopo.kinds.layout import Reservation
-from memtopo.kinds.step import Step, StepDescription
+from memtopo.kinds.step import Phase, Step, StepDescription
 from memtopo.plans.report import Placed, ProcessDifference, ProcessPlan, Row
 
 P = TypeVar("P", ProcessPlan, ProcessDifference)
+T = TypeVar("T", ProcessDiagram, "Alike")
+
+OWN = "its GPU"
+"""Words in place of the GPU that differs from process to process."""
+_OWN = re.compile(r"(\bgpu[0-9]+\b|(?<=[^\W\d]\.)[0-9]+\b)")
+"""What may differ between processes that are alike: a GPU, or the number of a label."""
+_PAIR = 2
 
 
 def rows(steps: Iterable[Step], *, undo: bool = False) -> Iterator[Row]:
@@ -44,6 +57,52 @@ def processes(single: Iterable[P]) -> Iterator[P]:
         yield last
 
 
+class Alike(NamedTuple):
+    """One plan for processes that are alike, with a text below each row, and the GPU of each process if they differ.
+
+    Its rows have `OWN` in place of these GPUs, and words in place of numbers: `own`, `next` (that of the next process
+    by number, and of the first one for the last), `previous`, `+2`.
+    """
+
+    plan: ProcessPlan
+    below: Sequence[str]
+    gpus: Sequence[str] = ()
+
+
+def alike(every: Iterable[ProcessPlan], below: Mapping[str, Sequence[str]]) -> Iterator[Alike]:
+    """Plans of processes, one for those of an entry that differ by nothing but their numbers and one GPU of each.
+
+    `below` has the texts below the rows of a process by its first label. Rows of what a process imports from each
+    process of an entry are one.
+    """
+    merged = (_of_siblings(each, below.get(each.first, ())) for each in every)
+    for run, words in _runs(merged, lambda each: each.plan, _text):
+        plans = [each.plan for each in run]
+        rows = tuple(_one_row(each, words) for each in zip(*(plan.rows for plan in plans), strict=True))
+        notes = tuple(_in_words(each, words) for each in zip(*(plan.notes for plan in plans), strict=True))
+        count = sum(plan.count for plan in plans)
+        plan = replace(plans[0], last=plans[-1].last, count=count, rows=rows, notes=notes)
+        yield Alike(plan, run[0].below, next((gpus for gpus, word in words.items() if word == OWN), ()))
+
+
+def picture(whole: Diagram) -> Diagram:
+    """Diagram with the first one of processes that are alike, in place of all of them."""
+    firsts, shown, flows = dict[str, str](), list[ProcessDiagram](), Counter[HandleFlow]()
+    for run, _ in _runs(whole.processes, lambda each: each, lambda each: repr(replace(each.picture, memory=()))):
+        first, count = run[0], sum(each.count for each in run)
+        firsts |= {each.first: first.first for each in run}
+        both = replace(first, last=run[-1].last, count=count, step=1, alike=True)
+        shown.append(first if len(run) == 1 else both)
+    for flow in whole.flows:
+        if firsts.get(flow.target, flow.target) == flow.target:
+            flows[replace(flow, source=firsts.get(flow.source, flow.source), processes=0)] += flow.processes
+    return replace(
+        whole,
+        processes=tuple(shown),
+        flows=tuple(replace(flow, processes=processes) for flow, processes in flows.items()),
+    )
+
+
 def placed(ranges: Mapping[str, Reservation]) -> Iterator[Placed]:
     """Addresses of reservations by label; evenly spaced reservations of one entry are merged."""
     series: Placed | None = None
@@ -54,6 +113,90 @@ def placed(ranges: Mapping[str, Reservation]) -> Iterator[Placed]:
         series = extended or Placed(label, label, 1, address, 0)
     if series:
         yield series
+
+
+def _runs(
+    every: Iterable[T], process: Callable[[T], ProcessPlan | ProcessDiagram], text: Callable[[T], str]
+) -> Iterator[tuple[Sequence[T], Mapping[tuple[str, ...], str]]]:
+    """Neighbours that are alike by their texts, with the words for what differs between them."""
+
+    def shape(item: tuple[T, Sequence[str]]) -> tuple[object, ...]:
+        found = process(item[0])
+        return found.first.partition(".")[0], found.node, item[1][::2]
+
+    for _, group in groupby(((each, _OWN.split(text(each))) for each in every), key=shape):
+        run, texts = zip(*group, strict=True)
+        numbers = tuple(str(numbered(process(each).first)[1] or 0) for each in run)
+        if (words := _words(numbers, [each[1::2] for each in texts])) is None:
+            yield from (([each], {}) for each in run)
+        else:
+            yield run, words
+
+
+def _words(own: tuple[str, ...], found: Sequence[Sequence[str]]) -> Mapping[tuple[str, ...], str] | None:
+    """Words for the numbers and GPUs that differ, by those of each process; None if they differ otherwise."""
+    differing = {_from_zero(each): None for each in zip(*found, strict=True) if len({*each}) > 1}
+    gpus = next((each for each in differing if each[0].startswith("gpu")), ())
+    own, words = _from_zero(own), dict[tuple[str, ...], str]()
+    names = {len(own) - 1: "previous", 1: "next" if len(own) > _PAIR else "other", 0: "own"}
+    for each in differing:
+        base = gpus if each[0].startswith("gpu") else own
+        turn = base.index(each[0]) if each[0] in base else 0
+        if base[turn:] + base[:turn] != each:
+            return None
+        name = names.get(turn, f"+{turn}")
+        words[each] = name if base is own else f"GPU of {name}" if turn else OWN
+    return words
+
+
+def _from_zero(column: tuple[str, ...]) -> tuple[str, ...]:
+    """Numbers from 0 on, so that those of a node and of its processes are the same; GPUs as they are."""
+    if not column[0].isdecimal():
+        return column
+    first = min(map(int, column))
+    return tuple(str(int(each) - first) for each in column)
+
+
+def _in_words(texts: Sequence[str], words: Mapping[tuple[str, ...], str]) -> str:
+    """Text that several processes have in common, with words for what differs."""
+    parts = zip(*map(_OWN.split, texts), strict=True)
+    return "".join(words.get(_from_zero(each), each[0]) if len({*each}) > 1 else each[0] for each in parts)
+
+
+def _one_row(every: Sequence[Row], words: Mapping[tuple[str, ...], str]) -> Row:
+    first, last, note = (
+        _in_words([getattr(each, name) for each in every], words) for name in ("first", "last", "note")
+    )
+    where = tuple(_in_words(each, words) for each in zip(*(each.where for each in every), strict=True))
+    return replace(every[0], first=first, last=last, where=where, note=note)
+
+
+def _text(each: Alike) -> str:
+    rows = ((row.phase, row.verb, row.call, row.calls, row.bytes_each) for row in each.plan.rows)
+    words = ((row.first, row.last, row.note, *row.where) for row in each.plan.rows)
+    return repr((*rows, *words, each.plan.notes, each.below))
+
+
+def _of_siblings(plan: ProcessPlan, below: Sequence[str]) -> Alike:
+    """Plan with one row for what is imported from each process of an entry, after that of the process's own."""
+    same: dict[tuple[object, ...], list[tuple[Row, str]]] = {}
+    for index, row in enumerate(plan.rows):
+        entry, where = numbered(row.first)[0], tuple(_OWN.sub("*", each) for each in row.where)
+        only = row.verb, row.bytes_each, row.note, where
+        key = (entry, bool(row.calls), *only) if row.phase == Phase.IMPORT else (index,)
+        same.setdefault(key, []).append((row, below[index] if below else ""))
+    first = {key[0]: at for at, key in reversed([*enumerate(same)])}
+    ordered = sorted(same, key=lambda key: (first[key[0]], len(key) > 1 and key[1]))
+    found = [(_joined([row for row, _ in same[key]]), same[key][0][1]) for key in ordered]
+    return Alike(replace(plan, rows=tuple(row for row, _ in found)), [text for _, text in found if below])
+
+
+def _joined(rows: Sequence[Row]) -> Row:
+    first, *more = rows
+    if not more:
+        return first
+    name, where = f"{numbered(first.first)[0]}.*", tuple(_OWN.sub("*", each) for each in first.where)
+    return replace(first, first=name, last=name, calls=sum(each.calls for each in rows), where=where)
 
 
 def _continues(last: P, new: P) -> bool:

@@ -166,3 +166,17 @@ def test_an_error_is_a_document_if_the_variable_requests_json(run_inline: Inline
     assert run_inline("draw", HAND_OVER, "-m", "h9000", MEMTOPO_DRAW_FORMAT="json").document["error"]["exit_code"] == 3
     done = run_inline("draw", str(invalid), M, MEMTOPO_DRAW_FORMAT="json")
     assert (done.status, done.document["ok"]) == (1, False)
+
+
+def test_alike_processes_are_one_unless_all_are_asked_for(run_inline: InlineRunner) -> None:
+    """In text and in pictures; JSON has every one."""
+    spec, m = ROOT / "specs" / "real" / "nvshmem.yaml", "-mh200x4"
+    assert "── pe.0 … 3  4 alike, pe.0 is drawn ──" in run_inline("draw", spec, m).out
+    every = run_inline("draw", spec, m, "--all").out
+    assert [f"── pe.{number} ──" in every for number in range(4)] == [True] * 4
+    assert run_inline("draw", spec, m, MEMTOPO_ALL_PROCESSES="1").out == every
+    for form in ("svg", "html", "dot"):
+        pictures = run_inline("draw", spec, m, "--format", form), run_inline("draw", spec, m, "--format", form, "--all")
+        assert ["pe.0 … 3, as pe.0" in each.out for each in pictures] == [True, False]
+        assert ["pe.3" in each.out for each in pictures] == [False, True]
+    assert len(run_inline("draw", spec, m, "--json").document["picture"]["processes"]) == 4

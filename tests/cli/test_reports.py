@@ -13,7 +13,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.drivers.sim import SimDriver
 from memtopo.run.apply import apply
 from tests.cli.conftest import InlineRunner
-from tests.helpers.command_line import QUICKSTART
+from tests.helpers.command_line import QUICKSTART, ROOT
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
 
@@ -142,3 +142,21 @@ def test_the_page_has_the_calls_of_the_trace_if_there_is_one(run_inline: InlineR
     assert "Driver calls</h2>" in file.read_text()
     assert run_inline("apply", QUICKSTART, M, "--report", file).status == 0
     assert "Driver calls</h2>" not in file.read_text()
+
+
+def test_alike_processes_are_one_in_plans_and_reports_unless_all_are_asked_for(
+    run_inline: InlineRunner, file: Path
+) -> None:
+    """Rows, pictures and outcomes; JSON has every process."""
+    spec = ROOT / "specs" / "weights.yaml"
+    for command in (("plan",), ("apply", "--report", file)):
+        folded, every = run_inline(*command, spec, M).out, run_inline(*command, spec, M, "--all").out
+        assert "\nreader.0 … reader.1, each on its GPU: gpu0, gpu1\n" in folded
+        assert "── reader.0 … 1  2 alike, reader.0 is drawn ──" in folded
+        assert ["\nreader.0\n" in every, "\nreader.1\n" in every, "── reader.1 ──" in every] == [True] * 3
+        if command[0] == "apply":
+            assert "reader.0 … reader.1  2 processes  ok" in folded
+            assert "reader.1" in file.read_text().partition("addresses")[0]
+    run_inline("apply", spec, M, "--report", file)
+    assert "2 processes" in file.read_text()
+    assert len(run_inline("apply", spec, M, "--json").document["processes"]) == 3

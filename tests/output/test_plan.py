@@ -230,7 +230,7 @@ def test_processes_that_differ_otherwise_stay_apart() -> None:
     [
         ("elastic-kv", ("chunk pool", "page", "", "", "", "gpu0 (16 now, up to 256)")),
         ("elastic-kv", ("map zero page", "kv", "512", "", "", "blank (elastic: page)")),
-        ("real/vllm-all-reduce", ("use own buffer", "metas.0", "", "10 MiB", "", "meta")),
+        ("real/vllm-all-reduce", ("use own buffer", "metas.own", "", "10 MiB", "", "meta")),
     ],
 )
 def test_steps_without_a_call_have_the_words_of_the_field_and_no_number(spec: str, row: tuple[str, ...]) -> None:

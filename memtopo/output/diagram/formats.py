@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from itertools import islice
 
@@ -38,10 +39,10 @@ FORMATS: Mapping[str, Callable[[Drawing], str]] = {
 SUFFIXES: Mapping[str, str] = {".svg": "svg", ".html": "html", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid"}
 
 
-def text_page(document: PictureDocument, *, ascii: bool) -> Page:
+def text_page(document: PictureDocument, shown: Drawing, *, ascii: bool) -> Page:
     """Text output of `memtopo draw`, in ASCII if `ascii`."""
     name = document.name if document.state is None else f"{document.name} in state {document.state}"
-    drawn = sections(Drawing(document.picture, ascii=ascii))
+    drawn = sections(replace(shown, ascii=ascii))
     return Page(
         "draw", name, f"on {humanize.machine(document.machine)}", sections=[*drawn, *notes(document.picture.choices)]
     )

@@ -72,7 +72,7 @@ def graph(diagram: Diagram, most: int = MOST_NODES) -> Graph:
     """The graph of a diagram, with at most `most` processes, and as many nodes of one shape in each process."""
     made = _Nodes(diagram.flows, most)
     clusters = tuple(
-        GraphCluster(f"p{index}", notation.processes(each), tuple(made.of_process(each.first, each.picture)))
+        GraphCluster(f"p{index}", notation.title(each), tuple(made.of_process(each.first, each.picture)))
         for index, each in enumerate(diagram.processes[:most])
     )
     nodes = [*(() if clusters else made.of_process("", diagram)), *made.outside()]

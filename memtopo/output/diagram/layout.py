@@ -118,7 +118,7 @@ def _frame(process: ProcessDiagram, flows: Sequence[HandleFlow], wide: float, co
     rows = draw_rows(process.picture, process.first, flows, room, context)
     content = stacked([*rows, *_ranges(process.picture, process.first, room, context)], _PART_GAP)
     kind = "PROCESS" if process.count == 1 else f"{process.count:,} PROCESSES"
-    name = markup.fitting(notation.processes(process), room, markup.NAME + 1.5)
+    name = markup.fitting(notation.title(process), room, markup.NAME + 1.5)
     height = _FRAME_HEAD + content.height + 2 * edge
     head = rect(0, 0, wide, height, "b", 10) + text_at(edge, edge + 10, kind, "c w")
     head += text_at(edge, edge + 30, name, "n a")

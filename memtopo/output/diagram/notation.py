@@ -150,6 +150,11 @@ def processes(process: ProcessDiagram) -> str:
     return f"{process.first}, {name_range(second, process.last)}{node}"
 
 
+def title(process: ProcessDiagram) -> str:
+    """The processes of a diagram, and the one that is drawn if they are alike: `reader.0 … 3, as reader.0`."""
+    return f"{processes(process)}, as {process.first}" if process.alike else processes(process)
+
+
 def remark(range_: RangeDiagram) -> str:
     """Further properties of a range in words: what a program maps in it, with its access, and a common address."""
     return "; ".join(filter(None, (_elastic(range_), _SAME_ADDRESS if range_.same_address else "")))

@@ -29,7 +29,7 @@ _MEMORY = columns("chunk", "size", "in all", "written at")
 def tables(diagram: Diagram, context: DrawingContext) -> Iterator[Table]:
     """Tables of each process, with its rows and ranges, then of each memory."""
     for process in diagram.processes:
-        prefix = f"process {notation.processes(process)}: "
+        prefix = f"process {notation.title(process)}: "
         yield from _process_tables(process.picture, process.first, prefix, diagram.flows, context)
     yield from _process_tables(diagram, "", "", diagram.flows, context)
     for memory in diagram.memory:

@@ -28,6 +28,8 @@ from memtopo.output.diagram.panel import Glyphs, ItemList, Panel, PanelItem, Pan
 
 MOST_PROCESSES = 12
 MOST_RANGES = 12
+MOST_LINES = 72
+"""Lines of processes in a drawing, about, which is not longer than two screens with the memory below them."""
 MOST_ROWS = 12
 MOST_SHARES = 6
 MOST_ITEMS = 24
@@ -43,7 +45,7 @@ class TerminalDrawing:
     """Drawing of a picture for any width, in ASCII if `ascii` is set or the stream supports no more.
 
     Draws at most `ranges` ranges of each process, with labels for at most `rows` pieces of each. `addresses` are those
-    of the ranges of an applied layout.
+    of the ranges of an applied layout. Processes that fit two screens are drawn, or `every` one of the first.
     """
 
     picture: Diagram
@@ -51,6 +53,7 @@ class TerminalDrawing:
     ranges: int = MOST_RANGES
     rows: int = MOST_ROWS
     addresses: Addresses = field(default_factory=dict)
+    every: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         glyphs = Glyphs(*letters_and_devices(self.picture))
@@ -60,17 +63,20 @@ class TerminalDrawing:
     def _parts(self, glyphs: Glyphs) -> Iterator[panel.PanelPart]:
         whole = self.picture
         importers = importers_of(whole)
-        for each in whole.processes[:MOST_PROCESSES]:
-            number = [Text(f"{each.count:,} equal processes", "dim")] if each.count > 1 else []
+        for each in whole.processes[: (most := MOST_PROCESSES if self.every else _fitting(whole.processes))]:
+            equal = f"{each.count:,} alike, {each.first} is drawn" if each.alike else f"{each.count:,} equal processes"
+            number = [Text(printable(equal), "dim")] if each.count > 1 else []
             yield TitleLine([Text(printable(notation.processes(each)), "bold"), *number])
             yield from self._process(each.first, each.picture, importers, glyphs)
-        yield from _more(whole.processes[MOST_PROCESSES:], "process", "processes")
+        yield from _more(whole.processes[most:], "process", "processes")
         yield from self._process("", whole, importers, glyphs)
         if whole.processes and whole.memory:
             yield TitleLine([Text("memory", "bold"), Text("of all processes", "dim")])
         heads = _memory_heads(whole.memory, glyphs)
-        for index, (shown, head) in enumerate(zip(whole.memory, heads, strict=True)):
-            yield _memory(shown, head, _shares(shown, glyphs, named=bool(whole.processes)), close=index > 0)
+        details = [_shares(each, glyphs, named=bool(whole.processes)) for each in whole.memory]
+        for index, (shown, head, detail) in enumerate(zip(whole.memory, heads, details, strict=True)):
+            words = [f"each: {detail[0]}", *detail[1:]] if detail and [detail] == details[:index][-1:] else detail
+            yield _memory(shown, head, () if [detail] == details[index + 1 :][:1] else words, close=index > 0)
 
     def _process(self, label: str, shown: Diagram, importers: Importers, glyphs: Glyphs) -> Iterator[panel.PanelPart]:
         ranges, drawn = shown.ranges[: self.ranges], DrawnSpans()
@@ -89,6 +95,16 @@ class TerminalDrawing:
             return ""
         found = self.addresses[label, shown.first]
         return "elsewhere in each" if found is None else f"{'from' if shown.count > 1 else 'at'} {found:#x}"
+
+
+def _fitting(processes: Sequence[ProcessDiagram]) -> int:
+    """Number of processes whose ranges, pieces and items are few enough for two screens, and 1 at least."""
+    drawn = (each.picture for each in processes[:MOST_PROCESSES])
+    lines = (
+        3 + len(each.things) + len(each.exports) + sum(2 + min(len(range_.pieces), MOST_ROWS) for range_ in each.ranges)
+        for each in drawn
+    )
+    return max(1, sum(end <= MOST_LINES for end in accumulate(lines)))
 
 
 def _more(hidden: Sequence[ProcessDiagram] | Sequence[RangeDiagram], noun: str, nouns: str) -> Iterator[Panel]:

@@ -1,0 +1,105 @@
+"""Folding of what is alike: ranks that differ by their numbers and GPUs are one, in plans and in drawings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memtopo.geometry.diagram import Diagram
+from memtopo.language import read_file
+from memtopo.machine import Cluster, load
+from memtopo.output.blocks import Drawing
+from memtopo.output.console import unstyled
+from memtopo.output.diagram.build import build_diagram
+from memtopo.planner import plan
+from memtopo.plans import folding
+from memtopo.plans.report import PlanSummary
+from memtopo.rules.validation import validate
+from tests.helpers.machines import invented, with_multicast
+from tests.helpers.specs import ROOT
+
+MOST_LINES = 100
+SPECS = sorted([*(ROOT / "specs").glob("*.yaml"), *(ROOT / "specs" / "real").glob("*.yaml")])
+
+
+def planned(path: Path) -> tuple[PlanSummary, Diagram]:
+    """Plan and drawing of a spec; with eight ranks, if it has a number of them, on as many GPUs."""
+    ranks = {name: "8" for name in ("ranks", "pes") if name in read_file(path).declared}
+    machine = with_multicast(invented(8, memory=140 << 30) if ranks else load("h200x4"))
+    geometry = validate(read_file(path, settings=ranks), machine).geometry
+    assert geometry
+    return plan(geometry, machine).summary(), build_diagram(geometry, machine)
+
+
+@pytest.mark.parametrize("name", ["nccl", "deepep", "vllm-all-reduce", "nvshmem", "flashinfer", "nccl-nvls"])
+def test_ranks_of_a_library_are_one(name: str) -> None:
+    """All of them, and none of what only some of them do is left out."""
+    summary, diagram = planned(ROOT / "specs" / "real" / f"{name}.yaml")
+    found = [each.plan for each in folding.alike(summary.processes, {})]
+    assert [each.count for each in found if each.count > 1] == [8]
+    (calls,) = {sum(row.calls for row in each.rows) for each in summary.processes if "." in each.first}
+    assert sum(row.calls for row in found[-1].rows) == calls
+    assert [each.count for each in folding.picture(diagram).processes] == [each.count for each in found]
+
+
+def test_neighbours_in_a_ring_are_named_by_their_distance() -> None:
+    summary, _ = planned(ROOT / "specs" / "real" / "nccl.yaml")
+    (found,) = folding.alike(summary.processes, {})
+    where = {row.first: row.where for row in found.plan.rows if row.phase == "import"}
+    assert where == {
+        "windows.*": ("rank.*.user",),
+        "recv-of-next.0": ("rank.next.recv",),
+        "send-of-previous.0": ("rank.previous.send",),
+    }
+    assert found.gpus == tuple(f"gpu{number}" for number in range(8))
+    created = {row.where for row in found.plan.rows if row.verb == "create" and row.first == "user"}
+    assert created == {(folding.OWN,)}
+
+
+def test_the_only_neighbour_of_a_process_is_the_other_one() -> None:
+    summary, _ = planned(ROOT / "specs" / "real" / "ucx.yaml")
+    (found,) = folding.alike(summary.processes, {})
+    where = {row.first: row.where for row in found.plan.rows if row.phase == "import"}
+    assert where == {"remote.0": ("worker.other.user",), "fragments-of-peer.0": ("worker.other.fragments",)}
+
+
+def test_what_a_process_uses_of_its_own_comes_before_what_it_opens_of_the_others() -> None:
+    summary, _ = planned(ROOT / "specs" / "real" / "vllm-all-reduce.yaml")
+    (found,) = folding.alike(summary.processes, {})
+    rows = [(row.verb, row.first, row.calls, row.where) for row in found.plan.rows if row.phase == "import"]
+    assert rows == [
+        ("use own buffer", "metas.own", 0, ("meta",)),
+        ("open buffer", "metas.*", 7, ("rank.*.meta",)),
+        ("use own buffer", "inputs.own", 0, ("input",)),
+        ("open buffer", "inputs.*", 7, ("rank.*.input",)),
+    ]
+
+
+def test_flows_between_alike_processes_are_those_of_the_first() -> None:
+    _, diagram = planned(ROOT / "specs" / "real" / "nccl.yaml")
+    found = folding.picture(diagram).flows
+    assert {(each.source, each.target, each.name, each.processes) for each in found} == {
+        ("rank.0", "rank.0", "windows", 8),
+        ("rank.0", "rank.0", "recv-of-next", 1),
+        ("rank.0", "rank.0", "send-of-previous", 1),
+    }
+
+
+def test_ranks_of_a_node_are_one_and_nodes_stay_apart() -> None:
+    """Also where the numbers of a node do not begin at 0."""
+    machines = Cluster({"a": load("h200x4"), "b": load("h200x4")})
+    geometry = validate(read_file(ROOT / "specs" / "nodes" / "tensor-parallel.yaml"), machines).geometry
+    assert geometry
+    found = [*folding.alike(plan(geometry, machines).summary().processes, {})]
+    assert [(each.plan.first, each.plan.last, each.plan.node) for each in found] == [
+        ("rank.0", "rank.3", "a"),
+        ("rank.4", "rank.7", "b"),
+    ]
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_a_drawing_is_under_two_screens(path: Path) -> None:
+    """At 80 columns."""
+    diagram = folding.picture(planned(path)[1])
+    assert len(unstyled(Drawing(diagram), 80).splitlines()) <= MOST_LINES
