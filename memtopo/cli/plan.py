@@ -29,7 +29,7 @@ from memtopo.plans.calls import CallsDocument, ListedCalls, listed, named
 from memtopo.plans.entries import EntryChanges
 from memtopo.plans.report import PlanDifference
 from memtopo.plans.transition import difference
-from memtopo.run.planned_calls import first_calls, list_calls, planned_calls
+from memtopo.run.planned_calls import count_calls, first_calls, list_calls, planned_calls
 from memtopo.session.composition import Composition
 from memtopo.session.saved import (
     SavedChange,
@@ -50,6 +50,7 @@ After = Annotated[str | None, argument("[AFTER]", "A spec that a held layout is 
 _SAVE = "Save the plan for 'memtopo apply FILE', or 'memtopo change NAME FILE'; with --as the program, or several "
 _CALLS = "List every driver call with its arguments, those of the teardown too."
 _AS = "Print a program with the same driver calls, which needs no memtopo."
+_SUMMARY = "Show memory by process and location, and numbers of calls, without the steps and the drawing."
 Language = Literal["c", "cuda-python"]
 
 
@@ -63,10 +64,13 @@ class PlanOutput:
         Language | None, option("--as", _AS, "c|cuda-python", "MEMTOPO_PLAN_AS", show_default=False)
     ] = None
     every: options.Every = False
+    summary: Annotated[bool, option("--summary", _SUMMARY, variable="MEMTOPO_PLAN_SUMMARY")] = False
     as_json: AsJson = False
 
     def require_one(self) -> None:
         """Raise `UsageError` for options that ask for several outputs at once."""
+        if self.summary and (self.calls or self.language):
+            raise UsageError("--summary is another output than --calls and --as", hint="leave it out")
         if self.calls and self.language:
             raise UsageError("--calls and --as are two outputs", hint="leave one of them out")
         if self.calls and self.file is not None:
@@ -86,8 +90,9 @@ def plan_command(
     """
     output.require_one()
     if after is not None:
-        if output.calls or output.language:
-            raise UsageError("--calls and --as are of one spec, and not of a change", hint="leave AFTER out")
+        if output.calls or output.language or output.summary:
+            message = "--calls, --summary and --as are of one spec, and not of a change"
+            raise UsageError(message, hint="leave AFTER out")
         return _plan_change(spec, settings(given).read(after), output)
     loaded = load(spec, machine, settings(given), dry=True)
     geometry, planned = loaded.geometry, loaded.plan
@@ -114,6 +119,9 @@ def _show(planned: Plan, geometry: Geometry, loaded: Composition, output: PlanOu
         from memtopo.output import plan
         from memtopo.output.calls import in_short
 
+        if output.summary:
+            counts = count_calls(planned, geometry)
+            return plan.summary_page(summary, loaded.target.line, counts, every=output.every)
         first = first_calls(planned, geometry)
         below = {label: [in_short(each) for each in rows] for label, rows in first.items()}
         return plan.page(summary, loaded.target.line, document.digest, below, every=output.every)

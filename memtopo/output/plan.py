@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from itertools import groupby
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 
 from memtopo.common.units import rounded
 from memtopo.diagnostics.messages import LISTED
+from memtopo.geometry.diagram import MemoryDiagram
+from memtopo.kinds.step import Phase
 from memtopo.machine import MachineLine
 from memtopo.output import blocks, humanize
 from memtopo.output.blocks import Addresses, Cell, Drawing, Page, Pairs, Section, Table, columns, notes, sections
+from memtopo.output.diagram import notation
 from memtopo.output.humanize import processes, subjects
 from memtopo.plans import folding
 from memtopo.plans.report import MemoryChange, PlanDifference, PlanSummary, ProcessDifference, ProcessPlan, Row
@@ -48,9 +50,8 @@ def body(
     """
     below, found = below or {}, list[Section]()
     whole = (folding.Alike(each, below.get(each.first, ())) for each in summary.processes)
-    for process, texts, gpus in whole if every else folding.alike(summary.processes, below):
-        title = f"{processes(process)}{f' on {folding.OWN}: {_listed([*dict.fromkeys(gpus)])}' if gpus else ''}"
-        found += [Section(title, [_table(process.rows, texts)]), *notes(process.notes)]
+    for each in whole if every else folding.alike(summary.processes, below):
+        found += [Section(_title(each), [_table(each.plan.rows, each.below)]), *notes(each.plan.notes)]
     picture = summary.picture if every or not summary.picture else folding.picture(summary.picture)
     found += sections(
         _table(summary.rows, below.get("", ())) if summary.rows else None,
@@ -59,6 +60,64 @@ def body(
     )
     states = [Section("memory by state", [_states(summary.states)])] if summary.states else []
     return [*found, *states, *notes(summary.notes)]
+
+
+_OF_PROCESSES = columns("process", ">calls", "memory")
+_OF_MEMORY = columns("memory", ">at first", ">at most", ">of", "with")
+_OF_CALLS = columns("function", ">to build", ">to take down")
+Calls = Mapping[tuple[str, str, bool], int]
+"""Numbers of calls by the label of the process, the C function, and true for those that take down."""
+
+
+def summary_page(summary: PlanSummary, machine: MachineLine, calls: Calls, *, every: bool = False) -> Page:
+    """The output of `memtopo plan --summary`: memory and calls by process, memory by location, calls by function."""
+    whole = (folding.Alike(each, ()) for each in summary.processes)
+    rows = [_process(each, calls) for each in (whole if every else folding.alike(summary.processes, {}))]
+    memory = [_memory(summary, each) for each in (summary.picture.memory if summary.picture else ())]
+    plans = [("", summary.rows), *((f" of {processes(each)}", each.rows) for each in summary.processes)]
+    grows = [
+        (f"{row.verb} {subjects(row.first, row.last)}{of}", f"{', '.join(row.where)} ({row.note})")
+        for of, rows_ in plans
+        for row in rows_
+        if row.note and not row.calls and row.phase in (Phase.CREATE, Phase.IMPORT)
+    ]
+    counts = Counter[tuple[str, bool]]()
+    for (_, function, undo), number in calls.items():
+        counts[function, undo] += number
+    by_function = [
+        (name, *(f"{counts[name, undo]:,}" for undo in (False, True))) for name in sorted({f for f, _ in counts})
+    ]
+    shown = sections(
+        Table(_OF_PROCESSES, rows) if rows else None,
+        Table(_OF_MEMORY, memory),
+        Pairs(grows) if grows else None,
+        Table(_OF_CALLS, by_function),
+        Pairs([*humanize.parameters(summary.params), *_sums(replace(summary, memory={}))]),
+    )
+    return Page("plan", summary.name, f"on {humanize.machine(machine)}", sections=shown)
+
+
+def _process(each: folding.Alike, calls: Calls) -> tuple[str, ...]:
+    """Processes that are alike, with the calls that build one of them, and its memory."""
+    own = next(iter(each.gpus), "")
+    memory = (f"{rounded(size)} on {folding.OWN if at == own else at}" for at, size in each.plan.memory.items())
+    number = sum(number for (label, _, undo), number in calls.items() if label == each.plan.first and not undo)
+    return _title(each), f"{number:,}", ", ".join(memory)
+
+
+def _memory(summary: PlanSummary, each: MemoryDiagram) -> tuple[str, ...]:
+    """A memory with its bytes at first and with all that a program may create, and the entries that take these."""
+    names = [
+        f"{share.label or share.chunk} {notation.multiple(share.count, share.bytes_each)}" for share in each.shares
+    ]
+    total = "" if each.total is None else rounded(each.total)
+    return each.device, rounded(summary.memory.get(each.device, 0)), rounded(each.used), total, ", ".join(names)
+
+
+def _title(each: folding.Alike) -> str:
+    """Processes of a plan, with the GPUs that they are on if that is the difference between them."""
+    own = f" on {folding.OWN}: {_listed([*dict.fromkeys(each.gpus)])}" if each.gpus else ""
+    return f"{processes(each.plan)}{own}"
 
 
 def _states(states: Mapping[str, Mapping[str, int]]) -> Table:

@@ -10,8 +10,10 @@ handles that a process imports are exported and sent by the others at that momen
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha512
 from itertools import count
 from typing import Any
@@ -120,6 +122,18 @@ def list_calls(plan: Plan, geometry: Geometry, receivers: Mapping[str, Callable[
         for part in parts.values():
             part.source.close()
             part.listing.close()
+
+
+def count_calls(plan: Plan, geometry: Geometry) -> Counter[tuple[str, str, bool]]:
+    """Numbers of the `planned_calls` of steps, by the label of the process, the C function, and true for an undo."""
+    found = Counter[tuple[str, str, bool]]()
+
+    def add(label: str, entry: Entry) -> None:
+        if isinstance(entry, DriverCall) and entry.of_step:
+            found[label, function(entry.method).name, entry.undo] += 1
+
+    list_calls(plan, geometry, {label: partial(add, label) for label in plan.steps_by_process})
+    return found
 
 
 class _ListedProcess:

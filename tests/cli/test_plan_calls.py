@@ -65,16 +65,34 @@ def test_the_document_of_calls_has_sizes_in_bytes_and_names_for_handles(run_inli
 
 
 @pytest.mark.parametrize(
-    "options", [("--calls", "--as", "c"), ("--calls", "-o", "calls.json"), ("--as", "c", "--json")], ids=" ".join
+    "options",
+    [
+        ("--calls", "--as", "c"),
+        ("--calls", "-o", "calls.json"),
+        ("--as", "c", "--json"),
+        ("--summary", "--calls"),
+        ("--summary", "--as", "c"),
+    ],
+    ids=" ".join,
 )
 def test_two_outputs_at_once_are_refused(run_inline: InlineRunner, options: tuple[str, ...]) -> None:
     assert run_inline("plan", QUICKSTART, *M, *options).status == 2
 
 
 def test_calls_of_a_change_are_not_listed(run_inline: InlineRunner) -> None:
-    refused = run_inline("plan", "cache", QUICKSTART, "--calls")
-    assert refused.status == 2
-    assert "--calls" in refused.err
+    for output in ("--calls", "--summary"):
+        refused = run_inline("plan", "cache", QUICKSTART, output)
+        assert refused.status == 2
+        assert output in refused.err
+
+
+def test_a_summary_has_no_steps_and_its_document_is_that_of_the_plan(run_inline: InlineRunner) -> None:
+    shown = run_inline("plan", QUICKSTART, *M, "--summary").out
+    assert "retain context" not in shown
+    assert ["cuMemAddressReserve", "1", "0"] in [line.split() for line in shown.splitlines()]
+    assert run_inline("plan", QUICKSTART, *M, MEMTOPO_PLAN_SUMMARY="1").out == shown
+    whole = run_inline("plan", QUICKSTART, *M, "--json").out
+    assert run_inline("plan", QUICKSTART, *M, "--summary", "--json").out == whole
 
 
 def test_a_program_is_printed_or_saved(run_inline: InlineRunner, tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ import pytest
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine import MachineLine, load
 from memtopo.output import humanize, plan
-from memtopo.output.blocks import Stacked, Table
+from memtopo.output.blocks import Pairs, Stacked, Table
 from memtopo.output.calls import CallLines
 from memtopo.output.console import unstyled
+from memtopo.output.diagram.build import build_diagram
 from memtopo.plans.report import PlanSummary, ProcessPlan, Row
+from memtopo.run.planned_calls import count_calls
 from tests.helpers.console import written_to_pipe
 from tests.helpers.specs import ROOT, composed
 
@@ -238,3 +240,27 @@ def test_steps_without_a_call_have_the_words_of_the_field_and_no_number(spec: st
     tables = [block for section in shown.sections for block in section.blocks if isinstance(block, Table)]
     cells = [[" ".join(each.lines) if isinstance(each, Stacked) else each for each in row] for row in tables[0].rows]
     assert list(row) in cells
+
+
+def summary_tables(spec: str, *, every: bool = False) -> list[list[tuple[str, ...]]]:
+    """Rows of the tables and pairs of a summary."""
+    made = composed(ROOT / "specs" / f"{spec}.yaml", load("h200x4"))
+    whole = made.plan.summary(build_diagram(made.geometry, made.target.machines))
+    shown = plan.summary_page(whole, MACHINE, count_calls(made.plan, made.geometry), every=every)
+    blocks = [block for section in shown.sections for block in section.blocks]
+    return [[tuple(map(str, row)) for row in block.rows] for block in blocks if isinstance(block, Table | Pairs)]
+
+
+def test_a_summary_has_processes_memory_and_calls_and_no_steps() -> None:
+    processes, memory, functions, _ = summary_tables("real/nvshmem")
+    assert processes == [("pe.0 … pe.3, each on its GPU: gpu0, gpu1, gpu2, gpu3", "23", "1 GiB on its GPU")]
+    assert [row[0] for row in summary_tables("real/nvshmem", every=True)[0]] == [f"pe.{number}" for number in range(4)]
+    assert [row[:4] for row in memory] == [(f"gpu{number}", "1 GiB", "1 GiB", "139.8 GiB") for number in range(4)]
+    assert ("cuMemCreate", "4", "0") in functions
+    assert sum(int(row[1]) for row in functions) == 4 * 23
+
+
+def test_a_summary_has_what_elastic_memory_grows_to() -> None:
+    memory, pools, _, _ = summary_tables("elastic-kv")
+    assert memory == [("gpu0", "34 MiB", "514 MiB", "139.8 GiB", "page 256 × 2 MiB, blank 2 MiB")]
+    assert pools == [("chunk pool page", "gpu0 (16 now, up to 256)")]
