@@ -19,8 +19,9 @@ from rich.text import Text
 from memtopo.common.text import output_line, printable
 from memtopo.common.units import rounded
 from memtopo.output import blocks, plain
-from memtopo.output.blocks import HEAT, Block, Cell, Page, Section, Stacked, Table, Toned, Track
+from memtopo.output.blocks import HEAT, Block, Cell, Page, Section, Stacked, Table, Toned, Track, columns
 from memtopo.output.diagram.terminal import TerminalDrawing
+from memtopo.output.wrapping import words, wrapped
 
 _BLANK_ENDS = re.compile(r" +(?=(?:\x1b\[0m)?$)", re.MULTILINE)
 _STYLES = {"good": "bold green", "bad": "bold red", "warn": "bold yellow", "dim": "dim", "": ""}
@@ -73,12 +74,9 @@ def _console(stream: TextIO, width: int | None = None, *, colour: bool | None = 
 INDENT = 2
 GAP = 2
 """Columns between two columns of a table."""
-WIDEST_WHOLE_CELL = 24
-NARROWEST_WHOLE = 76
-NARROWEST_WORDS = 50
-"""Columns of a terminal from which on the words of a first column are not divided."""
-LONGEST_WHOLE_WORD = 16
+LONGEST_WHOLE_WORD = 40
 NARROWEST_LAST = 12
+"""Width down to which the last column alone gives way if that is enough; otherwise the widest ones do."""
 
 
 def cell(text: str, style: str = "") -> Text:
@@ -132,10 +130,7 @@ def _stacked(texts: Sequence[str]) -> Text:
 
 
 def _pairs(rows: Sequence[tuple[str, str]], gap: int) -> RenderableType:
-    grid = Grid.grid(padding=(0, gap, 0, 0))
-    for name, value in rows:
-        grid.add_row(cell(name, "dim"), cell(value))
-    return _indented(grid)
+    return _Table(Table(columns("", ""), [(Toned(name, "dim"), value) for name, value in rows]), gap, headings=False)
 
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -153,20 +148,35 @@ def _sparklines(timeline: blocks.Timeline) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table with dim headings and without rules. On a narrow terminal its cells fold; none is cut.
+    """A table with dim headings and without rules, in which no word or number is divided, and none is cut.
 
-    Texts below the rows are in lines of their own; on a narrow terminal all of them are below the table.
+    On a narrow terminal columns fold between words, the last one first, then the widest ones. If that is not enough,
+    they go to a line below each row, from the last one on. Texts below the rows are in lines of their own.
     """
 
     table: Table
+    gap: int = GAP
+    headings: bool = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        del console
         table, width = _without_tracks(self.table), options.max_width
-        cells = _shaded(table, options) if table.heat else [[*map(_cell, row)] for row in table.rows]
+        rows = _shaded(table, options) if table.heat else [[*map(_cell, row)] for row in table.rows]
+        gap = 1 if table.close else self.gap
+        if self.headings:
+            rows.insert(0, [cell(column.heading, "dim") for column in table.columns])
+        widths = _widths(rows, width - INDENT, gap)
         if table.caption:
             yield cell(f"{table.caption}:")
-        yield from _with_texts_below(table, cells, width) if any(table.below) else [_grid(table, cells, width)]
+        grid = _grid(table, widths, gap)
+        for number, row in enumerate(rows, -self.headings):
+            grid.add_row(*(_lines(each, room, console) for each, room in zip(row, widths, strict=False)))
+            if below := [*_below(table, number, row[len(widths) :])]:
+                yield _indented(grid)
+                left = min(INDENT + widths[0] + 4, width // 3)
+                yield from (_indented(_lines(cell(each, "dim"), width - left, console), left) for each in below)
+                grid = _grid(table, widths, gap)
+        if grid.row_count:
+            yield _indented(grid)
         if table.more:
             yield cell(f"{' ' * INDENT}… and {table.more:,} more")
 
@@ -176,49 +186,44 @@ def _without_tracks(table: Table) -> Table:
     return replace(table, columns=[table.columns[n] for n in used], rows=[[row[n] for n in used] for row in table.rows])
 
 
-def _grid(table: Table, cells: Sequence[Sequence[Text]], width: int) -> RenderableType:
-    grid = Grid(box=None, padding=(0, 1 if table.close else GAP, 0, 0), pad_edge=False, header_style="dim")
-    last = len(table.columns) - 1
-    for index, column in enumerate(table.columns):
-        own = [row[index] for row in cells]
-        short = all(each.cell_len <= WIDEST_WHOLE_CELL for each in own)
-        whole = width >= NARROWEST_WHOLE and short and index < last and not table.close
-        words = [cell_len(word) for each in own for word in each.plain.split()] if index == 0 else []
-        least = min(LONGEST_WHOLE_WORD, max(words)) if words and width >= NARROWEST_WORDS else None
-        heading = Text(printable(column.heading))
-        grid.add_column(heading, justify=column.align, no_wrap=whole, overflow="fold", min_width=least)
-    for row in cells:
-        grid.add_row(*row)
-    return _indented(grid)
+def _below(table: Table, number: int, moved: Sequence[Text]) -> Iterator[str]:
+    """Lines below a row: the cells of the columns that gave way, with their headings, and its text."""
+    if number >= 0:
+        hidden = zip(table.columns[len(table.columns) - len(moved) :], moved, strict=True)
+        words = (f"{column.heading}: {each.plain}".removeprefix(": ") for column, each in hidden if each)
+        text = table.below[number] if table.below else ""
+        yield from filter(None, (", ".join(" ".join(each.split()) for each in words), text))
 
 
-def _with_texts_below(table: Table, cells: Sequence[Sequence[Text]], width: int) -> Iterator[RenderableType]:
-    """Tables of single rows, of equal columns, each with its text below it."""
-    headings = [cell(each.heading, "dim") for each in table.columns]
-    columns = zip(headings, *cells, strict=True)
-    widths = [max(cell_len(line) for each in column for line in each.plain.split("\n")) for column in columns]
-    room = width - INDENT - sum(widths[:-1]) - 2 * len(widths)
-    if room < min(widths[-1], NARROWEST_LAST):
-        yield from (_grid(table, cells, width), *_texts_after_table(table, cells))
-        return
-    widths[-1] = min(widths[-1], room)
-    for row, below in zip([headings, *cells], ["", *table.below], strict=True):
-        grid = Grid.grid(padding=(0, 2, 0, 0))
-        for column, each in zip(table.columns, widths, strict=True):
-            grid.add_column(justify=column.align, overflow="fold", min_width=each, max_width=each)
-        grid.add_row(*row)
-        yield _indented(grid)
-        if below:
-            yield _indented(cell(below, "dim"), INDENT + widths[0] + 4)
+def _widths(rows: Sequence[Sequence[Text]], room: int, gap: int) -> list[int]:
+    """Widths of the first columns, as many as fit without a divided word; the first one is always among them."""
+    columns = [*zip(*rows, strict=True)]
+    for shown in range(len(columns), 0, -1):
+        free = max(1, room - gap * (shown - 1))
+        least = [
+            max((cell_len(word) for each in column for word in words(each)), default=0) for column in columns[:shown]
+        ]
+        least = [min(each, LONGEST_WHOLE_WORD) for each in least]
+        lines = ([cell_len(line) for each in column for line in each.plain.split("\n")] for column in columns)
+        widths = [min(max(each), max(free, floor)) for each, floor in zip(lines, least, strict=False)]
+        if (left := free - sum(widths[:-1])) >= max(least[-1], NARROWEST_LAST):
+            widths[-1] = min(widths[-1], left)
+        while sum(widths) > free and (wide := [n for n in range(shown) if widths[n] > least[n]]):
+            widths[max(wide, key=lambda n: (widths[n], n))] -= 1
+        if sum(widths) <= free:
+            return widths
+    return [max(1, room)] * min(1, len(columns))
 
 
-def _texts_after_table(table: Table, cells: Sequence[Sequence[Text]]) -> Iterator[RenderableType]:
-    """The texts of the rows, each with the first cell of its row, or of the last one before that has one."""
-    first, found = "", dict[str, None]()
-    for row, below in zip(cells, table.below, strict=True):
-        first = row[0].plain or first
-        found |= {f"{first}: {below}": None} if below else {}
-    return (_indented(cell(each, "dim")) for each in ["", *found])
+def _lines(text: Text, width: int, console: Console) -> Text:
+    return Text("\n", overflow="fold").join(wrapped(text, width, console))
+
+
+def _grid(table: Table, widths: Sequence[int], gap: int) -> Grid:
+    grid = Grid.grid(padding=(0, gap, 0, 0))
+    for column, each in zip(table.columns, widths, strict=False):
+        grid.add_column(justify=column.align, overflow="fold", min_width=each, max_width=each)
+    return grid
 
 
 _SHADES = " ░▒▓█"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 
 import pytest
 
@@ -14,6 +15,11 @@ def written_to_pipe(renderable: console.Shown) -> str:
     stream = io.StringIO()
     console.show(renderable, stream)
     return stream.getvalue()
+
+
+def words(text: str) -> Counter[str]:
+    """Words of a text with their numbers, without the signs that a column has where it is a line of its own."""
+    return Counter(word.strip(",:") for word in text.split())
 
 
 def written_at_width(renderable: console.Shown, width: int, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from memtopo.common.text import display_width
 from memtopo.output.diagram.notation import SEVERAL
+from memtopo.output.wrapping import wrapped
 
 INDENT = 2
 GAP = 2
@@ -305,9 +306,9 @@ class PanelRenderer:
             yield from self._folded(words, width, indent)
 
     def _folded(self, text: Text, width: int, indent: int) -> Iterator[Text]:
-        for folded in text.wrap(self._console, max(width - indent, 1), overflow="fold"):
-            folded.rstrip()
-            yield _line(" " * indent, folded)
+        for line in wrapped(text, max(width - indent, 1), self._console):
+            line.rstrip()
+            yield _line(" " * indent, line)
 
 
 def _head_widths(panels: Sequence[Panel]) -> tuple[int, int]:
