@@ -109,3 +109,20 @@ def test_columns_give_way_from_the_last_one_on() -> None:
           gpu1 rw
 """,
     ]
+
+
+@pytest.mark.parametrize(
+    ("before", "amount"),
+    [
+        ("8 of", "16 × 2 MiB"),
+        ("at", "3.26 TB/s"),
+        ("took", "12.3 ms"),
+        ("for", "20 min"),
+        ("held", "12 d"),
+        ("on gpu0,", "gpu1 rw"),
+    ],
+)
+def test_an_amount_and_its_unit_are_in_one_line(before: str, amount: str) -> None:
+    table = Table(columns("x"), [(f"{before} {amount}",)])
+    for width in range(2 + len(amount), 30):
+        assert any(amount in line for line in unstyled(table, width).splitlines())

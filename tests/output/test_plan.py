@@ -11,6 +11,7 @@ from memtopo.output.blocks import Pairs, Stacked, Table
 from memtopo.output.calls import CallLines
 from memtopo.output.console import unstyled
 from memtopo.output.diagram.build import build_diagram
+from memtopo.plans import folding
 from memtopo.plans.report import PlanSummary, ProcessPlan, Row
 from memtopo.run.planned_calls import count_calls
 from tests.helpers.console import words, written_to_pipe
@@ -263,3 +264,20 @@ def test_a_summary_has_what_elastic_memory_grows_to() -> None:
     memory, pools, _, _ = summary_tables("elastic-kv")
     assert memory == [("gpu0", "34 MiB", "514 MiB", "139.8 GiB", "page 256 × 2 MiB, blank 2 MiB")]
     assert pools == [("chunk pool page", "gpu0 (16 now, up to 256)")]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ((1, 2, 3, 0), {"other.next.w"}),
+        ((2, 3, 0, 1), {"other.+2.w"}),
+        ((3, 0, 1, 2), {"other.previous.w"}),
+        ((4, 5, 6, 7), {"other.own.w"}),
+        ((0, 2, 1, 3), {"other.0.w", "other.1.w", "other.2.w", "other.3.w"}),
+        ((0, 0, 1, 1), {"other.0.w", "other.1.w"}),
+    ],
+)
+def test_numbers_have_words_if_they_go_round_with_the_processes(numbers: tuple[int, ...], words: set[str]) -> None:
+    imports = [Row("import", "import", "c", "w", "w", 1, 0, (f"other.{number}.w",), ()) for number in numbers]
+    found = folding.alike([reader(number, "gpu0", row) for number, row in enumerate(imports)], {})
+    assert {row.where[0] for each in found for row in each.plan.rows if row.verb == "import"} == words

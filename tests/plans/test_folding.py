@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,17 @@ def test_flows_between_alike_processes_are_those_of_the_first() -> None:
         ("rank.0", "rank.0", "recv-of-next", 1),
         ("rank.0", "rank.0", "send-of-previous", 1),
     }
+
+
+def test_memory_that_others_have_taken_keeps_no_process_apart() -> None:
+    """It differs between the GPUs of a live machine."""
+    _, diagram = planned(ROOT / "specs" / "real" / "nvshmem.yaml")
+    pictures = [
+        replace(each.picture, memory=tuple(replace(memory, taken=number) for memory in each.picture.memory))
+        for number, each in enumerate(diagram.processes)
+    ]
+    live = [replace(each, picture=picture) for each, picture in zip(diagram.processes, pictures, strict=True)]
+    assert [each.count for each in folding.picture(replace(diagram, processes=tuple(live))).processes] == [8]
 
 
 def test_ranks_of_a_node_are_one_and_nodes_stay_apart() -> None:

@@ -99,6 +99,16 @@ def test_many_distinct_processes_are_shortened_and_counted() -> None:
     assert len(lines) < 60
 
 
+def test_processes_are_drawn_as_far_as_two_screens_go_unless_every_one_is_asked_for() -> None:
+    """However many ranges each of them has; the first one is drawn in any case."""
+    ranges = ", ".join(f"r{number}: {{size: 2MiB}}" for number in range(12))
+    (shown,) = text_diagram(f"processes: {{p: {{ranges: {{{ranges}}}}}}}").processes
+    many = Diagram((), (), processes=tuple(replace(shown, first=f"p{turn}", last=f"p{turn}") for turn in range(12)))
+    lines = drawing_lines(many)
+    assert (titles(lines)[0], lines[-1].strip()) == ("p0", "… and 11 more processes")
+    assert len(titles(unstyled(TerminalDrawing(many, every=True), 100).splitlines())) == 12
+
+
 def test_many_buffers_and_exports_are_shortened_and_counted() -> None:
     things = tuple(Resource("buffer", f"b{turn}", f"b{turn}", bytes_each=MiB) for turn in range(1000))
     exports = tuple(Export(f"e{turn}", "chunk", "", "c", "c", "fd", 1, MiB, ()) for turn in range(1000))
