@@ -87,6 +87,7 @@ def diff_command(
     within: Within = "0%",
     summary: Summary = False,
     form: Form = None,
+    every: options.Every = False,
     as_json: AsJson = False,
 ) -> int:
     """Show how a spec differs from another one, or from a record.
@@ -108,7 +109,7 @@ def diff_command(
     if form == "markdown":
         plain.print_lines(_comment(found, pictures=not summary))
     else:
-        page = pages("plan").in_short if summary else pages("plan").difference
+        page = pages("plan").in_short if summary else partial(pages("plan").difference, every=every)
         for number, (each, line) in enumerate(found):
             plain.print_lines([""] * bool(number))
             show(each, partial(page, each, line), as_json=form == "json", marker="difference")

@@ -82,9 +82,7 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
         geometry, note = _in_state(geometry, how.state), f"in state {how.state}, {note}"
     whole = build_diagram(geometry, loaded.target.machines)
     picture = json.PictureDocument(json.VERSION, geometry.name, line, whole, how.state)
-    shown = Drawing(
-        whole if how.every else folded(whole), geometry.name, note, loaded.document.position, every=how.every
-    )
+    shown = Drawing(folded(whole, every=how.every), geometry.name, note, loaded.document.position, every=how.every)
     if is_record(spec):
         note = f"at {how.at or 'its peak'}, {note}"
         shown = replace(shown, note=note)

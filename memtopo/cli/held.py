@@ -56,6 +56,7 @@ def show_command(
     socket: Socket = None,
     allow_uid: AllowUid = None,
     at: options.At = None,
+    every: options.Every = False,
     as_json: AsJson = False,
 ) -> int:
     """Show a held layout, or the memory in a record.
@@ -70,7 +71,7 @@ def show_command(
         raise no_record(name)
     with connect_to(name, socket, allow_uid or ()) as client:
         status = complete_status(client)
-    show(status, lambda: pages("held").layout(status, time.time()), as_json=as_json, marker="layout")
+    show(status, lambda: pages("held").layout(status, time.time(), every=every), as_json=as_json, marker="layout")
     return 0
 
 

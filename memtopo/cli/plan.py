@@ -186,7 +186,11 @@ def _plan_change(name: str, document: Document, output: PlanOutput) -> int:
     found = planned.document
     if output.file is not None:
         save(output.file, json.dumps(found, compact=True))
-    show(found, lambda: pages("plan").difference(found.plan, found.machine, "plan"), as_json=output.as_json)
+    show(
+        found,
+        lambda: pages("plan").difference(found.plan, found.machine, "plan", every=output.every),
+        as_json=output.as_json,
+    )
     return 0
 
 

@@ -13,6 +13,7 @@ from memtopo.language.names import AWAKE
 from memtopo.output import humanize
 from memtopo.output.blocks import Cell, Drawing, Page, Pairs, Section, Stacked, Table, Toned, columns, notes, sections
 from memtopo.output.report import check_sections
+from memtopo.plans import folding
 from memtopo.sharing.held import Entry, Survey
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Changed, HeapUse, Importer, Looked, NodeStatus, Released, Status, Switched
@@ -45,7 +46,7 @@ def layout_list(survey: Survey, now: float) -> Page:
     return Page("ls", "", sections=[*sections(table), *notes(remarks)])
 
 
-def layout(status: Status, now: float) -> Page:
+def layout(status: Status, now: float, *, every: bool = False) -> Page:
     """One held layout with its exports and importers; `now` is the time in seconds since the epoch."""
     remarks: list[str] = []
     if status.picture and status.layout_state not in {None, AWAKE}:
@@ -55,7 +56,7 @@ def layout(status: Status, now: float) -> Page:
         *sections(
             Pairs([*_properties(status, now)]),
             f"digest  {status.digest}" if status.digest else None,  # 79 columns, without an indent: to be copied
-            Drawing(status.picture) if status.picture else None,
+            Drawing(folding.picture(status.picture, every=every), every=every) if status.picture else None,
         ),
         *notes(remarks),
         *([Section("heaps", [Table(_HEAPS, [_heap(each) for each in status.heaps])])] if status.heaps else []),

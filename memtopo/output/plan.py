@@ -16,7 +16,7 @@ from memtopo.output.blocks import Addresses, Cell, Drawing, Page, Pairs, Section
 from memtopo.output.diagram import notation
 from memtopo.output.humanize import processes, subjects
 from memtopo.plans import folding
-from memtopo.plans.report import MemoryChange, PlanDifference, PlanSummary, ProcessDifference, ProcessPlan, Row
+from memtopo.plans.report import MemoryChange, PlanDifference, PlanSummary, ProcessPlan, Row
 
 _COLUMNS = columns("step", "what", ">calls", ">each", ">total", "where")
 _ROOM = 16  # columns that remain for the last column of 80
@@ -49,10 +49,9 @@ def body(
     to be shown.
     """
     below, found = below or {}, list[Section]()
-    whole = (folding.Alike(each, below.get(each.first, ())) for each in summary.processes)
-    for each in whole if every else folding.alike(summary.processes, below):
+    for each in folding.alike(summary.processes, below, every=every):
         found += [Section(_title(each), [_table(each.plan.rows, each.below)]), *notes(each.plan.notes)]
-    picture = summary.picture if every or not summary.picture else folding.picture(summary.picture)
+    picture = summary.picture and folding.picture(summary.picture, every=every)
     found += sections(
         _table(summary.rows, below.get("", ())) if summary.rows else None,
         Drawing(picture, addresses=addresses or {}, every=every) if picture else None,
@@ -71,8 +70,7 @@ Calls = Mapping[tuple[str, str, bool], int]
 
 def summary_page(summary: PlanSummary, machine: MachineLine, calls: Calls, *, every: bool = False) -> Page:
     """The output of `memtopo plan --summary`: memory and calls by process, memory by location, calls by function."""
-    whole = (folding.Alike(each, ()) for each in summary.processes)
-    rows = [_process(each, calls) for each in (whole if every else folding.alike(summary.processes, {}))]
+    rows = [_process(each, calls) for each in folding.alike(summary.processes, {}, every=every)]
     memory = [_memory(summary, each) for each in (summary.picture.memory if summary.picture else ())]
     plans = [("", summary.rows), *((f" of {processes(each)}", each.rows) for each in summary.processes)]
     grows = [
@@ -166,16 +164,15 @@ def _listed(gpus: Sequence[str]) -> str:
 _MEMORY = columns("memory", ">before", ">after", ">at most")
 
 
-def difference(found: PlanDifference, machine: MachineLine, command: str = "diff") -> Page:
+def difference(found: PlanDifference, machine: MachineLine, command: str = "diff", *, every: bool = False) -> Page:
     """The output of `memtopo diff`, and of `memtopo plan` for a change."""
     if found.empty:
         shown = sections(_equal(found))
     else:
         memory = [(name, *map(rounded, (each.before, each.after, each.peak))) for name, each in found.memory.items()]
         shown = [
-            *_changes(found),
-            *(each for process in found.processes for each in _changes(process, f" in {processes(process)}")),
-            *_pictures(found),
+            *_changes(found, every=every),
+            *_pictures(found, every=every),
             *sections(Table(_MEMORY, memory), Pairs([*_kept_and_lost(found)])),
         ]
     return Page(command, f"{found.before} → {found.after}", f"on {humanize.machine(machine)}", sections=shown)
@@ -208,16 +205,23 @@ def _signed(found: MemoryChange) -> str:
     return f"{'+' * (change > 0)}{rounded(change)}"
 
 
-def _pictures(found: PlanDifference) -> Iterator[Section]:
+def _pictures(found: PlanDifference, *, every: bool = False) -> Iterator[Section]:
     for title, picture in (("before", found.picture_before), ("after", found.picture_after)):
         if picture:
-            yield Section(title, [Drawing(picture)])
+            yield Section(title, [Drawing(folding.picture(picture, every=every), every=every)])
 
 
-def _changes(found: PlanDifference | ProcessDifference, where: str = "") -> Iterator[Section]:
-    for title, rows in (("goes", found.undo), ("comes", found.do)):
+def _changes(found: PlanDifference, *, every: bool) -> Iterator[Section]:
+    """What goes and what comes, of processes that are alike as one."""
+    for title, rows, of in (
+        ("goes", found.undo, [(each, each.undo) for each in found.processes]),
+        ("comes", found.do, [(each, each.do) for each in found.processes]),
+    ):
         if rows:
-            yield Section(f"{title}{where}", [_table(rows)])
+            yield Section(title, [_table(rows)])
+        plans = [ProcessPlan(each.first, each.last, each.count, own, {}) for each, own in of if own]
+        for one in folding.alike(plans, {}, every=every):
+            yield Section(f"{title} in {_title(one)}", [_table(one.plan.rows)])
 
 
 def _kept_and_lost(found: PlanDifference) -> Iterator[tuple[str, str]]:

@@ -271,7 +271,7 @@ def addresses(report: Report, *, every: bool = True) -> Addresses:
     """Addresses of the ranges in a report's picture; empty for a layout that was not applied."""
     found: dict[tuple[str, str], int | None] = {}
     if whole := report.plan.picture:
-        picture = whole if every else folding.picture(whole)
+        picture = folding.picture(whole, every=every)
         placed = _by_label(report.placed)
         found |= {("", each.first): placed[each.first] for each in picture.ranges if each.first in placed}
         reports = {each.name: _by_label(each.placed) for each in report.processes}

@@ -69,24 +69,29 @@ class Alike(NamedTuple):
     gpus: Sequence[str] = ()
 
 
-def alike(every: Iterable[ProcessPlan], below: Mapping[str, Sequence[str]]) -> Iterator[Alike]:
+def alike(plans: Iterable[ProcessPlan], below: Mapping[str, Sequence[str]], *, every: bool = False) -> Iterator[Alike]:
     """Plans of processes, one for those of an entry that differ by nothing but their numbers and one GPU of each.
 
     `below` has the texts below the rows of a process by its first label. Rows of what a process imports from each
-    process of an entry are one.
+    process of an entry are one. With `every`, the plans are as they are.
     """
-    merged = (_of_siblings(each, below.get(each.first, ())) for each in every)
+    if every:
+        yield from (Alike(each, below.get(each.first, ())) for each in plans)
+        return
+    merged = (_of_siblings(each, below.get(each.first, ())) for each in plans)
     for run, words in _runs(merged, lambda each: each.plan, _text):
-        plans = [each.plan for each in run]
-        rows = tuple(_one_row(each, words) for each in zip(*(plan.rows for plan in plans), strict=True))
-        notes = tuple(_in_words(each, words) for each in zip(*(plan.notes for plan in plans), strict=True))
-        count = sum(plan.count for plan in plans)
-        plan = replace(plans[0], last=plans[-1].last, count=count, rows=rows, notes=notes)
+        members = [each.plan for each in run]
+        rows = tuple(_one_row(each, words) for each in zip(*(each.rows for each in members), strict=True))
+        notes = tuple(_in_words(each, words) for each in zip(*(each.notes for each in members), strict=True))
+        count = sum(each.count for each in members)
+        plan = replace(members[0], last=members[-1].last, count=count, rows=rows, notes=notes)
         yield Alike(plan, run[0].below, next((gpus for gpus, word in words.items() if word == OWN), ()))
 
 
-def picture(whole: Diagram) -> Diagram:
-    """Diagram with the first one of processes that are alike, in place of all of them."""
+def picture(whole: Diagram, *, every: bool = False) -> Diagram:
+    """Diagram with the first one of processes that are alike, in place of all of them; with `every`, as it is."""
+    if every:
+        return whole
     firsts, shown, flows = dict[str, str](), list[ProcessDiagram](), Counter[HandleFlow]()
     for run, _ in _runs(whole.processes, lambda each: each, lambda each: repr(replace(each.picture, memory=()))):
         first, count = run[0], sum(each.count for each in run)

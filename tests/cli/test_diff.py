@@ -63,6 +63,19 @@ def test_diff_shows_each_process_and_equal_ones_once(run_inline: InlineRunner, t
     assert (moved["undo"], moved["memory"]["gpu0"]["peak"]) == ([], 512 << 20)
 
 
+def test_diff_shows_processes_that_are_alike_once_unless_all_are_asked_for(
+    run_inline: InlineRunner, tmp_path: Path
+) -> None:
+    before, after = ROOT / "specs" / "real" / "nvshmem.yaml", tmp_path / "larger.yaml"
+    after.write_text(before.read_text().replace("units: 2", "units: 3"))
+    command = "diff", before, after, "-m", "h200x4"
+    folded, every = run_inline(*command).out, run_inline(*command, "--all").out
+    for title in ("goes", "comes"):
+        assert f"\n{title} in pe.0 … pe.3, each on its GPU: gpu0, gpu1, gpu2, gpu3\n" in folded
+        assert [f"\n{title} in pe.{number}\n" in every for number in range(4)] == [True] * 4
+    assert [each.count("4 alike, pe.0 is drawn") for each in (folded, every)] == [2, 0]
+
+
 def test_diff_names_exports_that_a_writer_has_to_commit_again(run_inline: InlineRunner, tmp_path: Path) -> None:
     before, after = ROOT / "specs/weights-server.yaml", tmp_path / "after.yaml"
     after.write_text(before.read_text().replace("shards: 2", "shards: 3"))

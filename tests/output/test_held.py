@@ -15,6 +15,9 @@ from memtopo.sharing.held import Entry, Survey
 from memtopo.sharing.offers import Lending, Offer
 from memtopo.sharing.status import Importer, Looked, NodeStatus, Released, Status, Taken
 from memtopo.usage import DmaBuffer, LayoutUse, OpenDevice, ProcessUsage, Usage
+from tests.helpers.console import words
+from tests.helpers.diagrams import spec_diagram
+from tests.helpers.specs import ROOT
 
 GIB = 1 << 30
 NOW = 1_767_225_600.0
@@ -59,7 +62,9 @@ def lines(shown: console.Shown, monkeypatch: pytest.MonkeyPatch, width: int) -> 
     ],
 )
 def test_listings_of_layouts_fit_the_width(shown: console.Shown, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    """A pipe has no colour and no trailing blanks."""
+    """A pipe has no colour and no trailing blanks, and no word is divided."""
+    wide = words("\n".join(lines(shown, monkeypatch, 2000)))
+    assert not wide - words("\n".join(lines(shown, monkeypatch, width)))
     for line in lines(shown, monkeypatch, width):
         assert len(line) <= width
         assert line == line.rstrip()
@@ -177,6 +182,13 @@ def test_the_digest_of_a_shown_layout_is_in_one_line_of_80_columns(monkeypatch: 
     assert f"digest  {digest}" in lines(held.layout(replace(STATUS, digest=digest), NOW), monkeypatch, 80)
 
 
+def test_processes_of_a_layout_that_are_alike_are_drawn_once_unless_all_are_asked_for() -> None:
+    shown = replace(STATUS, picture=spec_diagram(ROOT / "specs" / "weights.yaml")[0])
+    for every, titles in ((False, ["reader.0 … 1  2 alike, reader.0 is drawn"]), (True, ["reader.0", "reader.1"])):
+        text = console.unstyled(held.layout(shown, NOW, every=every), 80)
+        assert [line.strip("─ ") for line in text.splitlines() if line.startswith("── reader")] == titles
+
+
 HOLDER = LayoutUse("kv", "holder", 4711, NOW - 60, GIB, False, "/run/kv.sock")
 USAGE = Usage(
     (GpuMemory(0, "NVIDIA H200", "GPU-1", 141 * GIB, 3 * GIB, GIB, 137 * GIB), GpuMemory(1, *[None] * 6)),
@@ -199,7 +211,9 @@ USAGE = Usage(
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_page_fits_the_width_and_escapes_names(width: int) -> None:
-    lines = console.unstyled(held.usage_page(USAGE, NOW), width).splitlines()
+    text = console.unstyled(held.usage_page(USAGE, NOW), width)
+    assert not words(console.unstyled(held.usage_page(USAGE, NOW), 2000)) - words(text)
+    lines = text.splitlines()
     assert max(map(len, lines)) <= width
     assert not any("\x1b" in line for line in lines)
 

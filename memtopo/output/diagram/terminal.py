@@ -239,16 +239,21 @@ def _importers(labels: Sequence[str], pictures: Mapping[str, ProcessDiagram]) ->
     for entry in dict.fromkeys(map(_entry, labels)):
         same = [label for label in pictures if _entry(label) == entry]
         importing = [label for label in same if label in labels]
-        if 1 < len(same) == len(importing):
+        if _are_all(importing, same, pictures):
             names.append(f"every {entry}")
             continue
         for node in dict.fromkeys(pictures[label].node for label in importing):
             whole, found = ([each for each in some if pictures[each].node == node] for some in (same, importing))
-            every = node and 1 < len(whole) == len(found)
+            every = node and _are_all(found, whole, pictures)
             names += [f"every {entry} on {node}"] if every else [notation.processes(pictures[each]) for each in found]
     yield from names[:MOST_IMPORTERS]
     if left_out := len(names[MOST_IMPORTERS:]):
         yield f"{left_out:,} more"
+
+
+def _are_all(some: Sequence[str], whole: Sequence[str], pictures: Mapping[str, ProcessDiagram]) -> bool:
+    """Return true if some drawn processes are all of an entry, which are several."""
+    return len(some) == len(whole) and (len(whole) > 1 or pictures[whole[0]].alike)
 
 
 def _entry(label: str) -> str:
