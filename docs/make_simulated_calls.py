@@ -1,4 +1,4 @@
-"""Writes docs/simulated-calls.md: functions of the driver that are simulated, what they rest on, and the others."""
+"""Writes docs/simulated-calls.md: simulated functions of the driver with their evidence, and all other functions."""
 
 from __future__ import annotations
 
@@ -48,31 +48,31 @@ GROUPS: Mapping[str, str] = {
 """Groups of functions that are not simulated. A function is in the first one whose expression is found in its name."""
 
 HEAD = """\
-# What is simulated
+# Simulated functions
 
-The simulator answers {simulated} of the {functions} functions of the CUDA driver, and {compared} of them as GPUs did
-in {calls} recorded calls: {kinds}.
+The simulator implements {simulated} of the {functions} functions of the CUDA driver; the answers of {compared} match
+those of GPUs in {calls} recorded calls: {kinds}.
 
-The functions are those of CUDA 13, each in all of its versions, as programs call them. `make docs` writes this page.
+The list covers the functions of CUDA 13 in all versions that programs can call. `make docs` writes this page.
 
 ## Simulated
 
-| answers | functions | a function's answers |
+| source | functions | how the simulator answers |
 |---|---|---|
 {answers}
 
-Recorded calls are those of the [random sequences](hardware.md#random-sequences-of-calls) in `tests/differential/traces`
-of the repository, up to the first call of a sequence that the simulator answers differently, which
-[its differences](simulator.md) explain. Of calls for memory pools, few are kept there. Facts are those of
-[driver-facts.md](driver-facts.md) that name the function.
+The recorded calls come from the [random sequences](hardware.md#random-sequences-of-calls) in
+`tests/differential/traces` of the repository. Each sequence counts up to the first call that the simulator answers
+differently; [the list of differences](simulator.md) explains these calls. The traces contain few calls for memory
+pools. The column of facts links to the entries of [driver-facts.md](driver-facts.md) that name the function.
 """
 
 MEANINGS: Mapping[str, str] = {
-    "measured": "follow the driver facts, and are tested by contract tests, which run on GPUs, too",
-    "recorded": "are what the record of the machine has",
-    "documented": "follow the reference: no hardware was tried",
-    "composed": "are those of calls of the functions that are named, which it makes",
-    "own": "are the simulator's own state, such as the current context",
+    "measured": "according to the driver facts; contract tests, which also run on GPUs, test it",
+    "recorded": "with the values in the record of the machine",
+    "documented": "according to NVIDIA's reference; not tried on hardware",
+    "composed": "by calls of the functions listed in its row",
+    "own": "with state of the simulator, such as the current context",
 }
 
 REST = """\
@@ -80,8 +80,8 @@ REST = """\
 ## Not simulated
 
 {own} need no simulator.
-The {rest} others are not simulated: `cuGetProcAddress` finds them, and a call returns NOT_SUPPORTED. Functions
-for OpenGL, EGL and VDPAU, which other headers than `cuda.h` declare, are absent.
+The {rest} other functions are not simulated: `cuGetProcAddress` finds them, and a call returns NOT_SUPPORTED. Functions
+for OpenGL, EGL and VDPAU, which are not declared in `cuda.h`, are absent.
 
 | group | functions | names |
 |---|---|---|
@@ -141,7 +141,7 @@ def _counts() -> Mapping[str, Counter[str]]:
 
 
 def _heading(counts: Mapping[str, Counter[str]]) -> list[str]:
-    columns = ["function", "answers", *(f"calls, {gpus}" for gpus in counts), "facts", "differences"]
+    columns = ["function", "source", *(f"calls, {gpus}" for gpus in counts), "facts", "differences"]
     return [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
 
 

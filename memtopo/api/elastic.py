@@ -211,7 +211,7 @@ class ElasticRange:
 
     @property
     def mappings(self) -> tuple[MappedChunk, ...]:
-        """Mappings that the program has made, in order of offset, without zero chunks."""
+        """Mappings that the program has made, in order of offset, without zero pages."""
         with self._memory.lock:
             content = self._memory.content(self.name)
             zero = content.zero

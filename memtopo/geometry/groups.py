@@ -335,7 +335,7 @@ class ChunkGroup(Group):
 
 
 class Backing(NamedTuple):
-    """Chunks that a program may map in an elastic range, and the zero chunk behind the rest; None if there is none."""
+    """Chunks that a program may map in an elastic range, and the zero page behind the rest; None if there is none."""
 
     chunks: tuple[ChunkGroup, ...]
     zero: ChunkGroup | None
@@ -344,7 +344,7 @@ class Backing(NamedTuple):
 
     @property
     def every(self) -> tuple[ChunkGroup, ...]:
-        """All of them, the zero chunk last."""
+        """All of them, the zero page last."""
         return self.chunks if self.zero is None else (*self.chunks, self.zero)
 
 

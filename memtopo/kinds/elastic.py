@@ -15,7 +15,7 @@ from memtopo.kinds.layout import Layout, LayoutTable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ElasticChunk:
-    """Chunk by its label in the layout, of `size` bytes; `number` is its number in the pool, -1 for a zero chunk.
+    """Chunk by its label in the layout, of `size` bytes; `number` is its number in the pool, -1 for a zero page.
 
     A holder lends it with the `epoch` of its bytes; 0 for a chunk of this process.
     """
@@ -35,7 +35,7 @@ MappedRun = Sequence[Mapped]
 
 
 class AccessPiece(NamedTuple):
-    """Part of an elastic range with the same access: grants of mapped chunks, and of the zero chunk behind the rest.
+    """Part of an elastic range with the same access: grants of mapped chunks, and of the zero page behind the rest.
 
     The `expected` ones are what the driver must report for each location (fact 42).
     """
@@ -146,7 +146,7 @@ class ElasticContent:
     broken: str | None = None
 
     def taken(self, start: int, end: int, leaving: frozenset[int] | set[int]) -> tuple[int, int, str] | None:
-        """First mapping between two offsets, without zero chunks and those `leaving`: offset, end and label.
+        """First mapping between two offsets, without zero pages and those `leaving`: offset, end and label.
 
         The label is empty for a fixed mapping.
         """
@@ -185,7 +185,7 @@ class ElasticContent:
         self.starts = sorted(self.at)
 
     def present(self, start: int = 0, end: int | None = None) -> Iterator[Mapped]:
-        """Mappings in order of offset, zero chunks among them, that are not before `start` or after `end`."""
+        """Mappings in order of offset, zero pages among them, that are not before `start` or after `end`."""
         starts, end = self.starts, self.size if end is None else end
         index = bisect_left(starts, start)
         if index and (before := starts[index - 1]) + self.at[before].size > start:
@@ -195,7 +195,7 @@ class ElasticContent:
             index += 1
 
     def uncovered(self) -> Iterator[int]:
-        """Offsets at which a zero chunk has to be mapped while the program has mapped nothing."""
+        """Offsets at which a zero page has to be mapped while the program has mapped nothing."""
         assert self.zero
         at = 0
         for low, high in (*self.fixed, (self.size, self.size)):

@@ -235,7 +235,7 @@ class _Batch:
             self._to_map.sort(key=offset_of)
 
     def _out(self) -> list[Mapped]:
-        """Mappings to undo, in order, with zero chunks at the places of new ones. Sets the zero chunks to map."""
+        """Mappings to undo, in order, with zero pages at the places of new ones. Sets the zero pages to map."""
         zero, at = self._content.zero, self._content.at
         if zero is None:
             return self._to_unmap
@@ -297,7 +297,7 @@ def _await_gpus(driver: Driver, layout: Layout) -> None:
 
 
 def _granules(mapped: Sequence[Mapped], unit: int) -> list[int]:
-    """Offsets of the zero chunks that fill as many bytes as some mappings."""
+    """Offsets of the zero pages that fill as many bytes as some mappings."""
     return [at for offset, chunk in mapped for at in range(offset, offset + chunk.size, unit)]
 
 

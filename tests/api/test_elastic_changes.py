@@ -180,7 +180,7 @@ def test_a_failed_switch_leaves_an_elastic_range_as_it_was_or_empty(zero: bool) 
 
 @st.composite
 def family(draw: st.DrawFn) -> dict[str, Any]:
-    """Specs of one layout whose range may be elastic, with fixed chunks, a zero chunk, and access by part."""
+    """Specs of one layout whose range may be elastic, with fixed chunks, a zero page, and access by part."""
     elastic, zero, fixed = draw(st.booleans()), draw(st.booleans()), draw(st.integers(0, 2))
     access: Any = draw(st.sampled_from([{"gpu0": "rw"}, {"gpu0": "rw", "gpu1": "r"}]))
     if draw(st.booleans()):

@@ -1,4 +1,4 @@
-"""Elastic ranges on a real GPU: bytes of what stays mapped, zero chunks, and a thousand rounds without a trace."""
+"""Elastic ranges on a real GPU: bytes of what stays mapped, zero pages, and a thousand rounds without a trace."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Ranges: reserved virtual address ranges, and elastic ones.
 
-In an elastic range a program maps chunks while the layout exists, and a zero chunk may back the rest.
+In an elastic range a program maps chunks while the layout exists, and a zero page may back the rest.
 """
 
 from __future__ import annotations
@@ -373,7 +373,7 @@ def granule_of(backing: Backing | None) -> int:
 
 
 def zero_chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """Yield MT805 for zero chunks that do not fill exactly what they are to back."""
+    """Yield MT805 for zero pages that do not fill exactly what they are to back."""
     elastic = {name: group for name, group in geometry.of(RangeGroup).items() if group.elastic}
     parts = AccessParts({name: geometry.parts.get(name, ()) for name in elastic})
     for group in elastic.values():
@@ -413,7 +413,7 @@ def held_elastic_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagno
 def _bounds(
     group: RangeGroup, zero: ChunkGroup, placed: Sequence[Placement], parts: Sequence[Part]
 ) -> Iterator[Diagnostic]:
-    """Yield MT805 for fixed mappings and parts of access that begin or end within a zero chunk."""
+    """Yield MT805 for fixed mappings and parts of access that begin or end within a zero page."""
     bounds = [("fixed chunks", each.offset, each.end, each.path) for each in placed]
     bounds += [("a part of access", each.offset, each.end, each.path) for each in parts]
     for what, start, end, path in bounds:
@@ -423,9 +423,9 @@ def _bounds(
 
 
 def _misfit(group: RangeGroup, zero: ChunkGroup, why: str, path: Path) -> Diagnostic:
-    message = f"range {group.name!r}: zero chunks of {exact(zero.size)} cannot back it, since {why}"
-    label = Label("this has to be a multiple of the zero chunk", path)
-    help = f"make it a multiple of {exact(zero.size)}, or the zero chunk smaller"
+    message = f"range {group.name!r}: zero pages of {exact(zero.size)} cannot back it, since {why}"
+    label = Label("this has to be a multiple of the zero page", path)
+    help = f"make it a multiple of {exact(zero.size)}, or the zero page smaller"
     return Diagnostic("MT805", message, (*group.path, "elastic", "zero"), labels=(label,), help=help)
 
 
@@ -440,10 +440,10 @@ def _growing(scope: Scope, name: str, path: Path) -> ChunkGroup:
 
 def _zero(scope: Scope, name: str, path: Path) -> ChunkGroup:
     group = scope.named(ChunkGroup, name, path, "chunks", "imports")
-    require_on_gpu("a zero chunk", group.locations, path)
+    require_on_gpu("a zero page", group.locations, path)
     if not group.counted and group.origin is None:
         return group
     what = "is imported" if group.origin else "has a count"
     label = Label("declared here", group.path, "key")
-    message = f"{name!r} {what}, and a zero chunk is a single one that this process creates and fills with zeros"
+    message = f"{name!r} {what}, and a zero page is a single one that this process creates and fills with zeros"
     raise Refused(Diagnostic("MT805", message, path, labels=(label,), help="declare a chunk without 'count' for it"))

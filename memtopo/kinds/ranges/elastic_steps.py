@@ -42,7 +42,7 @@ class ZeroChunk:
 
 @dataclass(frozen=True, slots=True)
 class OpenRange(Step):
-    """Let a program map chunks of the `pools` in a range, and map the zero chunk wherever nothing else is.
+    """Let a program map chunks of the `pools` in a range, and map the zero page wherever nothing else is.
 
     `fixed` are the intervals that the spec maps itself. The undo unmaps everything that the program has mapped, and
     releases the chunks that it has created for it.
@@ -63,7 +63,7 @@ class OpenRange(Step):
 
     @property
     def calls(self) -> int:
-        """Number of zero chunks that are mapped."""
+        """Number of zero pages that are mapped."""
         fixed = sum(end - start for start, end in self.fixed)
         return (self.size - fixed) // self.zero.size if self.zero else 0
 
@@ -224,7 +224,7 @@ def grant(driver: Driver, content: ElasticContent, mapped: Iterable[MappedRun], 
 
 
 def _fill(driver: Driver, layout: Layout, content: ElasticContent, first: Mapped, device: int) -> None:
-    """Fill the zero chunk with zeros, by its own GPU where it is mapped first, and unmap it."""
+    """Fill the zero page with zeros, by its own GPU where it is mapped first, and unmap it."""
     map_chunks(driver, layout, content, [first])
     offset, zero = first
     address = content.base + offset

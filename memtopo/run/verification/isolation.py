@@ -66,7 +66,7 @@ class Holes(NamedTuple):
 
 
 def holes(geometry: Geometry) -> Holes:
-    """Holes of all ranges without a zero chunk, and the smallest granule that may be mapped there."""
+    """Holes of all ranges without a zero page, and the smallest granule that may be mapped there."""
     found = [
         Hole(group.label(instance), low, high, group.path)
         for group in geometry.of(RangeGroup).values()
