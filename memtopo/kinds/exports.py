@@ -59,24 +59,30 @@ class Export(Entry):
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in ALL]})
 
-    chunk: ChunkReference | None = Field(default=None, description="A chunk, one of a counted chunk, or a slice.")
-    buffer: ChunkReference | None = Field(default=None, description="A buffer, one of a counted one, or a slice.")
+    chunk: ChunkReference | None = Field(
+        default=None, description="A chunk, an element of a counted chunk, or a slice."
+    )
+    buffer: ChunkReference | None = Field(
+        default=None, description="A buffer, an element of a counted buffer, or a slice."
+    )
     event: ChunkReference | None = Field(default=None, description="An event.")
     multicast: ChunkReference | None = Field(default=None, description="A multicast object.")
     allocation: ChunkReference | None = Field(
-        default=None, description="An allocation of a pool, one of a counted one, or a slice; its pool goes with it."
+        default=None, description="An allocation of a pool, an element, or a slice; the export includes its pool."
     )
-    range: ChunkReference | None = Field(default=None, description="A range that chunks fill, via dmabuf.")
+    range: ChunkReference | None = Field(
+        default=None, description="A range that is completely filled by chunks, via dmabuf."
+    )
     part: OwnName | None = Field(default=None, description="A named part of each chunk, in pages of 4KiB; via dmabuf.")
     via: ExportTransport = Field(description=f"{_transports()}.")
     mapping: DmaBufMapping | None = Field(
-        default=None, description="pcie: devices map a dma-buf through PCIe (BAR1), also where there is a faster way."
+        default=None, description="pcie: devices map a dma-buf through PCIe (BAR1), even if there is a faster path."
     )
     commit: Commit | None = Field(
-        default=None, description="required: one writer fills the chunks and commits them, and readers wait for that."
+        default=None, description="required: one writer fills the chunks and commits them; readers wait for the commit."
     )
     quota: Count | None = Field(
-        default=None, description="Largest number of elastic chunks that one client is lent at once."
+        default=None, description="Maximum number of elastic chunks lent to one client at the same time."
     )
 
     @model_validator(mode="before")

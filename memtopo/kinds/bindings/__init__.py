@@ -33,9 +33,9 @@ class BindEntry(Entry):
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["chunk"]}, {"required": ["range"]}]})
 
     chunk: ChunkReference | None = Field(default=None, description="Chunks to bind: part, part.3, or part.0:4.")
-    range: ChunkReference | None = Field(default=None, description="Range whose chunks are bound, by their addresses.")
+    range: ChunkReference | None = Field(default=None, description="Range whose chunks are bound by their addresses.")
     offset: Amount | None = Field(
-        default=None, description="Offset in the object; by default the end of what the GPU has bound before."
+        default=None, description="Offset in the object; by default the end of the previous binding of the GPU."
     )
 
     @model_validator(mode="after")

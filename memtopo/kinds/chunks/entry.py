@@ -35,11 +35,11 @@ class ElasticCount(Entry):
 
     min: LeastCount = Field(
         default=0,
-        description="Number of chunks that are created with the layout, and stay: 16; or 85%, if max is in percent.",
+        description="Number of chunks that are created with the layout and kept: 16; or 85%, if max is in percent.",
     )
     max: ChunkCount = Field(
-        description="Largest number of chunks: 64, which have to fit into the memory of the machine; or 85% of the "
-        "memory that all other entries leave; or fill, as many as have room in their elastic ranges."
+        description="Maximum number of chunks: 64, which must fit in the memory of the machine; or 85% of the memory "
+        "left by all other entries; or fill, as many as fit in their elastic ranges."
     )
 
 
@@ -64,22 +64,22 @@ class Chunk(Entry):
         "distributed round-robin."
     )
     size: SizeOrShare = Field(
-        description="Bytes of each chunk, a multiple of the granularity of its properties: 2MiB, or 1 granule; or 90% "
-        "of the memory that all other entries leave."
+        description="Bytes of each chunk, a multiple of the granularity of its properties: 2MiB, or 1 granule; or "
+        "90% of the memory left by all other entries."
     )
     count: Counts | None = Field(
         default=None,
-        description="Number of chunks: page becomes page.0, page.1 and so on; or fill, as many as the range needs that "
-        "they are mapped into; or 90% of the memory that all other entries leave; or {min: 0, max: 64}.",
+        description="Number of chunks: page becomes page.0, page.1 and so on; or fill, as many as needed to fill "
+        "their range; or 90% of the memory left by all other entries; or {min: 0, max: 64}.",
     )
     handles: Handles = Field(
         default=[], description="Handle types for export to other processes: fd, fabric, both, or fabric else fd."
     )
     rdma: BooleanOrElse = Field(
-        default=False, description="If true, network cards can access it by GPUDirect RDMA; or true else false."
+        default=False, description="If true, network cards can access the memory by GPUDirect RDMA; or true else false."
     )
     compressible: BooleanOrElse = Field(
-        default=False, description="If true, the GPU may compress it; or true else false."
+        default=False, description="If true, the GPU can compress the memory; or true else false."
     )
     round: Rounding | None = Field(default=None, description="up: round the size up to a multiple of the granularity.")
     parts: Parts | None = Field(

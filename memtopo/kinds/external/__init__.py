@@ -23,7 +23,7 @@ from memtopo.language.names import ImportSource, NamedDevice
 from memtopo.language.scalars import FromWord
 from memtopo.machine import Machine, Trial
 
-FROM = "camera for its export with the name of this entry, camera/frame for another, or /path/to/socket/frame."
+FROM = "camera for its export with the name of this entry, camera/frame for another export, or /path/to/socket/frame."
 """Description of the field `from` of external memory and semaphores."""
 
 _WINDOWS = "it exists on Windows only; on Linux the driver returns NOT_SUPPORTED (fact 54)"
@@ -66,14 +66,14 @@ class External(Entry):
 
     source: ProducerText = Field(alias="from", description=FROM)
     via: MemoryKind = Field(
-        description="Handle type: opaque_fd; or dmabuf, where a trial worked. CUDA cannot import the others on Linux."
+        description="Handle type: opaque_fd; or dmabuf, if a trial succeeded. CUDA cannot import other types on Linux."
     )
     device: DeviceName = Field(description="GPU of the memory, identified by its UUID.")
     size: PositiveBytes = Field(description="Bytes of the whole object, as allocated.")
     dedicated: Boolean = Field(
         default=False,
-        description="If true, it was allocated for a single image or buffer, as its producer declares; its parts "
-        "begin at offset 0.",
+        description="If true, the memory was allocated for a single image or buffer, as its producer declares; its "
+        "parts begin at offset 0.",
     )
     buffers: dict[OwnName, ExternalPart] = Field(
         default={}, description="Parts with their own addresses: y: {offset: 0, size: 4MiB} becomes frame.y."

@@ -33,12 +33,13 @@ class Heap(Entry):
 
     location: DeviceName = Field(description="Location of the memory: a GPU, or a NUMA node of the host.")
     size: PositiveAmount = Field(
-        description="Bytes of addresses to reserve, which take no memory: 64GiB, or 4096 granules."
+        description="Bytes of addresses to reserve, which use no memory: 64GiB, or 4096 granules."
     )
     limit: HeapLimit | None = Field(
         default=None,
-        description="Largest number of bytes that may be allocated: 40GiB; or 90% of the memory that all other entries "
-        "leave; or the name of a heap with a limit, which is for both. By default there is none but the addresses.",
+        description="Maximum number of allocated bytes: 40GiB; or 90% of the memory left by all other entries; or "
+        "the name of another heap, whose limit then applies to both together. By default only the addresses are a "
+        "limit.",
     )
     handles: Handles = Field(
         default=[], description="Handle types for export to other processes: fd, fabric, both, or fabric else fd."

@@ -41,7 +41,7 @@ _KEYS = tuple(dict.fromkeys(chain(LOCATIONS, *FORMS)))
 class LentCount(Entry):
     """Number of elastic chunks that a holder lends."""
 
-    max: Count = Field(description="Largest number of chunks that this process is lent at once.")
+    max: Count = Field(description="Maximum number of chunks lent to this process at the same time.")
 
 
 def _count(value: object, lent: Callable[[object], LentCount]) -> int | LentCount:
@@ -66,7 +66,7 @@ class Import(Entry):
         "event.",
     )
     location: Devices | None = Field(
-        default=None, description="Location of memory from outside of the spec: a device, or several, as for a chunk."
+        default=None, description="Location of memory from outside of the spec: one or more devices, as for a chunk."
     )
     size: PositiveAmount | None = Field(
         default=None, description="Bytes of each chunk, buffer or allocation from outside of the spec."
@@ -82,15 +82,16 @@ class Import(Entry):
     )
     accessed_by: Devices | None = Field(
         default=None,
-        description="GPUs with access to the pool of an allocation in this process, besides that of the pool.",
+        description="GPUs with access to the pool of an allocation in this process, in addition to the GPU of the "
+        "pool.",
     )
     parts: Parts | None = Field(
         default=None, description="Named parts of each chunk from outside of the spec, as its holder declares them."
     )
     order: Order | None = Field(
         default=None,
-        description="own-first: those of the same number, then of the next ones, around; own-node: those on the same "
-        "node; or the neighbours of a ring.",
+        description="own-first: from the instance with the same number, then from the next ones, with wrap-around; "
+        "own-node: from the instances on the same node; or the neighbours in a ring.",
     )
 
     @property

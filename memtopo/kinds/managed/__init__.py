@@ -42,14 +42,15 @@ class Managed(Entry):
     )
     prefer: DeviceName | None = Field(default=None, description="Preferred location: a GPU, host, or host:0.")
     accessed_by: Devices = Field(
-        default=[], description="GPUs, or host, that access it at its location without migration."
+        default=[], description="GPUs, or host, that access the memory at its location without migration."
     )
     read_mostly: Boolean = Field(default=False, description="If true, each reader gets its own copy.")
     prefetch: DeviceName | None = Field(
-        default=None, description="Device that the memory migrates to when the layout is built: a GPU, host, or host:0."
+        default=None,
+        description="Device to which the memory migrates when the layout is built: a GPU, host, or host:0.",
     )
     oversubscribe: Boolean = Field(
-        default=False, description="If true, it may exceed the free memory of its GPUs; the rest is on the host."
+        default=False, description="If true, the size can exceed the free memory of its GPUs; the rest is on the host."
     )
 
 

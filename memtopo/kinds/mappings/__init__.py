@@ -47,12 +47,14 @@ class MapEntry(Entry):
     )
     each: EachCount | None = Field(
         default=None,
-        description="Number of mappings in each range: the next chunks, or one chunk again and again; fill: as many as "
+        description="Number of mappings in each range: the next chunks, or one chunk repeatedly; fill: as many as "
         "fit; all: every chunk in each range.",
     )
-    order: InTurn = Field(default=False, description="round-robin: the ranges take the chunks in turn; with 'each'.")
+    order: InTurn = Field(
+        default=False, description="round-robin: chunks are assigned to the ranges in turn; with 'each'."
+    )
     stride: PositiveAmount | None = Field(
-        default=None, description="Bytes from the beginning of one mapping to that of the next; by default adjacent."
+        default=None, description="Bytes from the start of one mapping to the start of the next; by default adjacent."
     )
 
 

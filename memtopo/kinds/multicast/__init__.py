@@ -32,7 +32,7 @@ class MulticastObject(Entry):
 
     devices: Devices = Field(description="GPUs of the team: each binds memory, under 'bind'.")
     size: PositiveAmount = Field(
-        description="Bytes that each GPU may bind, and of the multicast address; a multiple of the granularity of "
+        description="Bytes that each GPU can bind, and of the multicast address; a multiple of the granularity of "
         "chunks."
     )
     handles: Handles = Field(default=[], description="Handle types for export to the other processes of the team.")

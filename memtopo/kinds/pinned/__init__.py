@@ -61,16 +61,18 @@ class Pinned(Entry):
         default=None, description="Number of objects: p becomes p.0, p.1 and so on; in a file, one after the other."
     )
     accessed_by: Devices = Field(
-        default=[], description="GPUs that access it; it ends with the context of the first. By default the first GPU."
+        default=[],
+        description="GPUs that access the memory, which ends with the context of the first GPU. By "
+        "default the first GPU.",
     )
     write_combined: Boolean = Field(
         default=False,
-        description="If true, the CPU does not cache it: fast to write by the CPU and to read by GPUs, and very slow "
-        "to read by the CPU.",
+        description="If true, the CPU does not cache the memory: CPU writes and GPU reads are fast, and CPU reads "
+        "are very slow.",
     )
     file: FilePath | None = Field(
         default=None,
-        description="Absolute path of a file that another program shares: /dev/shm/ring, or /proc/PID/fd/N of its "
+        description="Absolute path of a file shared by another program: /dev/shm/ring, or /proc/PID/fd/N for its "
         "memfd.",
     )
     source: ProducerText | None = Field(alias="from", default=None, description=f"Producer that sends a memfd: {FROM}")
@@ -78,7 +80,7 @@ class Pinned(Entry):
         default=None, description="Offset of the first object in the file, a multiple of 4KiB; by default 0."
     )
     read_only: Boolean = Field(
-        default=False, description="If true, the file is mapped for reading only, for the CPU and the GPUs."
+        default=False, description="If true, the file is mapped read-only for the CPU and the GPUs."
     )
 
 

@@ -56,18 +56,18 @@ _Threshold = Annotated[Size, FromText(bytes_or("leave it out: a pool keeps nothi
 class Pool(Entry):
     """A stream-ordered memory pool, or one for each of several locations; `allocations` are made from it."""
 
-    location: Devices = Field(description="GPU or NUMA node of the memory; with several, there is one pool for each.")
+    location: Devices = Field(description="GPU or NUMA node of the memory; several locations create one pool for each.")
     handles: PoolHandles = Field(
         default=[],
-        description="fd, if the allocations are exported; a pool of the host as a whole has no handle types.",
+        description="fd, if the allocations are exported; a pool on host, without a node, cannot have handle types.",
     )
     max_size: _MaxSize | None = Field(
         default=None,
-        description="Largest number of bytes that a pool may reserve, less than 128TiB; the driver rounds it up to "
+        description="Maximum number of bytes that a pool can reserve, less than 128TiB; the driver rounds it up to "
         "whole units of 32MiB. By default there is no limit.",
     )
     release_threshold: _Threshold | None = Field(
-        default=None, description="Unused bytes that a pool keeps instead of giving them back; by default none."
+        default=None, description="Unused bytes that a pool keeps instead of releasing them; by default none."
     )
     reuse_follow_event_dependencies: Boolean = Field(
         default=True, description="If false, memory is not reused in another stream that waits for its free."
@@ -76,10 +76,12 @@ class Pool(Entry):
         default=True, description="If false, memory is not reused in a stream that did not wait for its free."
     )
     reuse_allow_internal_dependencies: Boolean = Field(
-        default=True, description="If false, the driver makes no stream wait for a free to reuse memory."
+        default=True,
+        description="If false, the driver does not make a stream wait for a free in order to reuse memory.",
     )
     accessed_by: Devices = Field(
-        default=[], description="Other GPUs with access to all of its memory; those of a GPU have to be its peers."
+        default=[],
+        description="Other GPUs with access to all memory of the pool; they must be peers of the GPU of the pool.",
     )
 
 

@@ -33,7 +33,7 @@ _HOST = Location(LocationKind.HOST)
 class Allocation(Entry):
     """Memory of a pool; with `count`, distributed round-robin over the pools of an entry with several locations."""
 
-    pool: Name = Field(description="Pool that it is allocated from.")
+    pool: Name = Field(description="Pool of the allocation.")
     size: PositiveBytes = Field(description="Bytes of each allocation.")
     count: Count | None = Field(
         default=None, description="Number of allocations: a becomes a.0, a.1 and so on; by default one of each pool."

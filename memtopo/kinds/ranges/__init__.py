@@ -34,10 +34,11 @@ class Elastic(Entry):
     """Chunks that a program may map in a range, and the chunk behind everything that is not mapped."""
 
     chunks: Annotated[list[OwnName], BeforeValidator(one_or_more, json_schema_input_type=OwnName | list[OwnName])] = (
-        Field(default=[], description="Elastic chunks that may be mapped in the range; by default all of the spec.")
+        Field(default=[], description="Elastic chunks that can be mapped in the range; by default all of the spec.")
     )
     zero: OwnName | None = Field(
-        default=None, description="Chunk of zeros that is mapped, read-only, wherever nothing else is."
+        default=None,
+        description="Zero page: a chunk of zeros that is mapped read-only wherever the range has no other mapping.",
     )
 
 
@@ -57,7 +58,7 @@ class Range(Entry):
 
     size: SizeOrFill = Field(
         description="Bytes of addresses to reserve, a multiple of the largest granularity of its chunks: 96MiB, or 4 "
-        "granules; or fill, as large as what is mapped into it."
+        "granules; or fill, the size of the chunks mapped into it."
     )
     align: PositiveAmount | None = Field(default=None, description="Alignment of the address, a power of two.")
     address: Address | None = Field(default=None, description="Requested address, 0x…; a hint unless 'fixed' is true.")
@@ -68,8 +69,8 @@ class Range(Entry):
     round: Rounding | None = Field(default=None, description="up: round the size up to a multiple of the granularity.")
     same_address: Boolean = Field(
         default=False,
-        description="If true, all processes of a counted process reserve it at one address, with an alignment of at "
-        "least 32MiB.",
+        description="If true, all instances of a counted process reserve it at the same address, with an alignment "
+        "of at least 32MiB.",
     )
     elastic: Elasticity | None = Field(
         default=None,

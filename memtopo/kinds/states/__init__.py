@@ -45,11 +45,13 @@ class State(Entry):
 
     drop: Annotated[
         list[ChunkReference], BeforeValidator(one_or_more, json_schema_input_type=ChunkReference | list[ChunkReference])
-    ] = Field(default=[], description="Ranges or chunks whose memory goes, and comes back with undefined bytes.")
+    ] = Field(
+        default=[], description="Ranges or chunks whose memory is released, and recreated later with undefined bytes."
+    )
     offload: dict[ChunkReference, DeviceName] = Field(
         default={},
-        description="Ranges or chunks whose memory goes, with what keeps their bytes: host, host:0, a GPU, pinned for "
-        "memory of cuMemHostAlloc, or the name of an entry of pinned.",
+        description="Ranges or chunks whose memory is released, with the memory that keeps their bytes: host, "
+        "host:0, a GPU, pinned for memory of cuMemHostAlloc, or the name of an entry of pinned.",
     )
 
 
