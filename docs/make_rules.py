@@ -14,13 +14,13 @@ ROOT = Path(__file__).parent.parent
 HEAD = """\
 # Diagnostics
 
-Every diagnostic has a code, which never gets a second meaning. `memtopo explain MT301` prints the explanation of a code
-in the terminal. `make docs` writes this page and the pages of explanations.
+Every diagnostic has a code, which is never reused for another meaning. `memtopo explain MT301` prints the explanation
+of a code in the terminal. `make docs` writes this page and the pages of explanations.
 """
 NOTE = """\
-The examples leave out the head of a spec, `memtopo: 1` and a name, where it is not the point. They are right or wrong
-on a machine with two GPUs of 80 GiB and a granularity of 2 MiB, which are peers unless stated otherwise. The cited
-facts are measurements of [NVIDIA's driver](../driver-facts.md). [All codes](../rules.md) are in one table.
+The examples omit the head of a spec, `memtopo: 1` and a name, unless it is relevant. They are right or wrong on a
+machine with two GPUs of 80 GiB and a granularity of 2 MiB, which are peers unless stated otherwise. The cited facts are
+measurements of [NVIDIA's driver](../driver-facts.md). [All codes](../rules.md) are listed in one table.
 """
 
 

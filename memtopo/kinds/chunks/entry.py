@@ -69,8 +69,8 @@ class Chunk(Entry):
     )
     count: Counts | None = Field(
         default=None,
-        description="Number of chunks: page becomes page.0, page.1 and so on; or fill, as many as needed to fill "
-        "their range; or 90% of the memory left by all other entries; or {min: 0, max: 64}.",
+        description="Number of chunks: page becomes page.0, page.1 and so on; or fill, as many as their "
+        "range needs; or 90% of the memory left by all other entries; or {min: 0, max: 64}.",
     )
     handles: Handles = Field(
         default=[], description="Handle types for export to other processes: fd, fabric, both, or fabric else fd."
