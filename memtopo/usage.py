@@ -373,11 +373,10 @@ def _unknown(processes: Iterable[ProcfsProcess], files: ProcessFiles, *, named: 
         why = "reading them needs root" if os.geteuid() else "the system refuses access to them"
         yield f"descriptors of {unreadable:,} process{'' if unreadable == 1 else 'es'}: {why}"
     if files.hides_processes():
-        yield "processes of other users: /proc is mounted with hidepid, and shows them to root alone"
+        yield "processes of other users: /proc is mounted with hidepid, and shows them only to root"
     if in_pid_namespace(files.proc):
         yield (
-            "processes outside of this container: its pid namespace does not show them in /proc, "
-            "and NVML may leave them out"
+            "processes outside of this container: its pid namespace does not show them in /proc, and NVML may omit them"
         )
     if named:
-        yield "processes that NVML names and /proc does not have: they may be of another pid namespace"
+        yield "processes that NVML lists but /proc does not: they may be in another pid namespace"

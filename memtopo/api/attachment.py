@@ -82,12 +82,12 @@ class ExportImporter:
         """Access to an export: readers of what a writer commits only read. Raises `Unsuitable`."""
         if offer.kind == "allocation" and self.access not in (None, "rw"):
             message = f"export {offer.name!r} is an allocation, with access 'rw' and not {self.access!r} (fact 81)"
-            raise Unsuitable(message, hint="leave out 'access', or name the other exports")
+            raise Unsuitable(message, hint="omit 'access', or name the other exports")
         if self.role == "writer" or not offer.commit:
             return self.access or "rw"
         if self.access == "rw":
             message = f"export {offer.name!r} is committed by a writer, and readers do not write it"
-            raise Unsuitable(message, hint="leave out access='rw', or attach with role='writer'")
+            raise Unsuitable(message, hint="omit access='rw', or attach with role='writer'")
         return "r"
 
 
@@ -160,8 +160,8 @@ class Attached(Live):
             raise Unsuitable(f"this process does not write layout {self.name!r}", hint="attach with role='writer'")
         names = [name for name, offer in self.exports.items() if offer.commit]
         if gone := [name for name in names if name in self.absent]:
-            message = f"export {gone[0]!r} has no memory in this process, and nothing that was written of it is left"
-            raise Unsuitable(message, hint="poll() until it is back, and write it anew")
+            message = f"export {gone[0]!r} has no memory in this process, and everything written to it is lost"
+            raise Unsuitable(message, hint="poll() until it is imported again, and write it again")
         with deferred():  # an answer that is not read would end the connection, which is the lease
             self._session.synchronize()
             client.commit(names)
@@ -279,7 +279,7 @@ def build_attachment(
         session = OwnSession(planned, driver, lease, absent=gone, verify=False)
         again = partial(agreed.again, where, allow_uids) if reattach else None
         if again and any(group.produced for group in planned.geometry.every):
-            raise Unsuitable("memory of other APIs is not imported again", hint="leave out reattach=True")
+            raise Unsuitable("memory of other APIs is not imported again", hint="omit reattach=True")
         attached = Attached(session, lease, offers, where.path, importer, on_change, again)
         session.begin()
         stack.pop_all()

@@ -73,7 +73,7 @@ class DmaBufs:
 
     def __enter__(self) -> Self:
         if self._client is not None:
-            raise Unsuitable("dma-bufs can be entered only once; call the function again for others")
+            raise Unsuitable("dma-bufs can be entered only once; call the function again to open others")
         with ExitStack() as stack:
             terms = AttachTerms.within(self._seconds, self._requested)
             self._client = client = stack.enter_context(terms.connect(self._where, self._allowed))

@@ -176,11 +176,11 @@ class ElasticMemory:
 
     def _require_open(self, what: str) -> None:
         if self._views.closed:
-            raise Unsuitable(f"{what} is gone: its layout was taken down")
+            raise Unsuitable(f"{what} no longer exists: its layout was taken down")
 
     def _absent(self, what: str, *, changed: bool) -> Unsuitable:
         if changed:
-            return Unsuitable(f"{what}: not elastic any more, since the layout was changed")
+            return Unsuitable(f"{what}: no longer elastic, because the layout was changed")
         return Unsuitable(f"{what}: no memory in state {self._session.state!r}", hint="switch('awake') first")
 
 

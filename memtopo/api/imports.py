@@ -272,7 +272,7 @@ class AttachTerms:
                     raise
                 return None
             if differing := [name for name, offer in had.items() if offers.get(name) != offer]:
-                message = f"export {differing[0]!r} of {where.path!r} is not as it was before its holder ended"
+                message = f"export {differing[0]!r} of {where.path!r} differs from the export before its holder ended"
                 raise Unsuitable(message, hint="attach anew")
             stack.pop_all()
         return client

@@ -106,7 +106,7 @@ class _Options:
         if not loaded.spec.processes:
             raise Unsuitable(f"{loaded.name} has no processes", hint="memtopo.applied builds it in this process")
         if nodes_of(loaded.spec):
-            message = f"{loaded.name} is a spec of several nodes, and processes that join are of one host"
+            message = f"{loaded.name} is a spec of several nodes, but processes can join only on one host"
             raise Unsuitable(message, hint="'memtopo apply --on' starts it on a cluster")
         held = usual_endpoint(loaded.name, self.socket)
         return self._beside(loaded, held, resources) if loaded.spec.held_processes else self._together(loaded, held)

@@ -36,7 +36,7 @@ class HeldSession(OwnSession):
 
     def change(self, spec: SpecLike, check: Check, params: Params | None = None) -> Checks:
         del spec, check, params
-        message = "the spec is that of the held layout, which 'memtopo change' changes"
+        message = "the spec belongs to the held layout; use 'memtopo change' to change it"
         raise Unsuitable(message, hint="change it, leave, and join again")
 
 

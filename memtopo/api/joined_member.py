@@ -109,7 +109,7 @@ class JoinedSession(Session):
                 silent = RunningClock()
             if silent.time() > self._member.timeout + _ANSWER:
                 message = f"the coordinator of the layout gave no answer within {self._member.timeout + _ANSWER:g} s"
-                raise refused(message, hint="if it does later, this process is asked to take part")
+                raise refused(message, hint="if it does so later, this process is asked to take part")
         self._member.poll()
         if isinstance(found[0], MemtopoError):
             raise refused(found[0].message, hint=found[0].hint) from found[0]

@@ -391,7 +391,7 @@ class _Synchronizing:
 
     def _handle(self, handles: Mapping[str, int]) -> int:
         if self.name not in handles:
-            raise Unsuitable(f"{self.noun} {self.name!r} is gone: its layout was taken down")
+            raise Unsuitable(f"{self.noun} {self.name!r} no longer exists: its layout was taken down")
         return handles[self.name]
 
 
@@ -436,7 +436,7 @@ def stream_handle(stream: object) -> int:
     for name in ("cuda_stream", "ptr"):
         if isinstance(handle := getattr(stream, name, None), int):
             return handle
-    raise Unsuitable(f"a {type(stream).__name__} is no stream: pass a handle, or an object with __cuda_stream__")
+    raise Unsuitable(f"a {type(stream).__name__} is not a stream: pass a handle, or an object with __cuda_stream__")
 
 
 class ExternalSemaphore(_Synchronizing):
@@ -465,4 +465,4 @@ def _whole(value: SupportsIndex) -> int:
     try:
         return index(value)
     except TypeError:
-        raise Unsuitable(f"{value!r} is no value of a semaphore: pass a whole number") from None
+        raise Unsuitable(f"{value!r} is not a value of a semaphore: pass a whole number") from None

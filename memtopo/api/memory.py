@@ -236,7 +236,7 @@ class LayoutMemory:
             message = f"nothing is mapped in range {mapped.label!r} from {exact(gap[0])} to {exact(gap[1])}"
             raise Unsuitable(f"{message}, and a view has no gaps", hint="view a part of it: offset=, size=")
         if without := mapped.without_memory(start, end):
-            message = f"range {mapped.label!r} maps {without!r}, which kernels access by multimem instructions alone"
+            message = f"range {mapped.label!r} maps {without!r}, which kernels access only with multimem instructions"
             raise Unsuitable(message, hint=f"take its address: layout.ranges[{mapped.label!r}].address")
         able = mapped.locations(start, end)
         location = _default(mapped, start, end, able) if request.device is None else self.location(request.device)
@@ -354,13 +354,13 @@ class ViewRequest:
         """Return the shape for a size in bytes, with -1 resolved. Raises `Unsuitable` if it does not fit."""
         elements, rest = divmod(size, self.dtype.itemsize)
         if rest:
-            raise Unsuitable(f"{what}: {size:,} bytes are no whole number of {self.dtype.name}")
+            raise Unsuitable(f"{what}: {size:,} bytes are not a whole number of {self.dtype.name}")
         shape = (-1,) if self.shape is None else self.shape
         known = math.prod(extent for extent in shape if extent != -1)
         if shape.count(-1) == 1 and known > 0:
             shape = tuple(elements // known if extent == -1 else extent for extent in shape)
         if min(shape, default=0) < 0 or math.prod(shape) != elements:
-            message = f"{what}: {elements:,} elements of {self.dtype.name} are not of shape {list(shape)}"
+            message = f"{what}: {elements:,} elements of {self.dtype.name} do not have the shape {list(shape)}"
             raise Unsuitable(message, hint=f"write shape={_possible(shape, elements)}")
         return shape
 

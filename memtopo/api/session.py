@@ -220,7 +220,7 @@ class OwnSession(Session):
         conductor = self._conductor
         if not conductor.whole:
             message, _ = not_awake(self.geometry.name, conductor.state)
-            hint = "switch('awake') first" if conductor.state != AWAKE else "poll() until its imports are back"
+            hint = "switch('awake') first" if conductor.state != AWAKE else "poll() until its imports are mapped again"
             raise Unsuitable(f"{message}, without some memory", hint=hint)
         planned = valid(plan_spec(spec, self._target, params).after(self.geometry))
         require_tried(planned)

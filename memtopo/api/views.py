@@ -134,7 +134,7 @@ class View:
 
     def _require_open(self) -> None:
         if self._owner.closed:
-            raise BufferError(f"the memory of {self.name} is gone: its layout was taken down")
+            raise BufferError(f"the memory of {self.name} was released: its layout was taken down")
         self._owner.require_present(self)
 
     def _interface(self) -> dict[str, Any]:
@@ -193,7 +193,7 @@ class HostView(View):
 
     def _check_stream(self, stream: object) -> None:
         if stream is not None:
-            raise BufferError(f"stream {stream!r}: memory of the host has no stream")
+            raise BufferError(f"stream {stream!r}: host memory has no stream")
 
 
 class ViewFactory:
@@ -238,7 +238,7 @@ class ViewFactory:
     def require_present(self, view: View) -> None:
         """Raise `BufferError` if the memory of a view is gone: in a state, or since its holder has taken it back."""
         if view in self._gone:
-            raise BufferError(f"the memory of {view.name} is gone: its layout was changed")
+            raise BufferError(f"the memory of {view.name} was released: its layout was changed")
         if why := self._absent(view.name, self._views[view]):
             raise BufferError(str(why))
 
@@ -303,8 +303,8 @@ class ViewFactory:
             return None
         if state != AWAKE:
             return Unsuitable(f"{name} has no memory in state {state!r}", hint="switch('awake') first")
-        message = f"{name} has no memory at present: the layout that it is imported from has taken it back"
-        return Unsuitable(message, hint="poll() imports it again once that layout has it")
+        message = f"{name} currently has no memory: the exporting layout has released it"
+        return Unsuitable(message, hint="poll() imports it again once that layout has the memory")
 
     def _has_memory(self, part: MemoryPart) -> bool:
         layout, end = self._session.layout, part.offset + part.size

@@ -125,7 +125,7 @@ def _bug(error: Exception) -> MemtopoError:
     import traceback
 
     if isinstance(error, FileNotFoundError) and not error.filename and _folder_is_gone():
-        return UsageError("the current folder does not exist any more", hint="change to another one")
+        return UsageError("the current folder no longer exists", hint="change to another one")
     if os.environ.get("MEMTOPO_TRACEBACK"):
         traceback.print_exception(error)
     return MemtopoError(

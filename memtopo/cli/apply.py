@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # imported where they are used: most layouts import nothing f
     from memtopo.sharing.producers import Producers
 
 
-_CHECK = "What is checked: none; fast: queries, and samples of the bytes; full: every byte, by kernels."
+_CHECK = "Extent of the check: none; fast: queries, and samples of the bytes; full: every byte, by kernels."
 CheckLevel = Annotated[Literal["none", "fast", "full"], options.option("--check", _CHECK)]
 
 
@@ -133,7 +133,7 @@ def _run(
 def _detach(context: typer.Context, spec: str, holding: HoldOptions, *, as_json: bool) -> int:
     """Hold a spec in a process of its own, and with `--json` print the layout as `show` does. Returns the status."""
     if holding.ready_fd is not None:
-        raise UsageError("--detach reports by its end that the layout is served", hint="leave --ready-fd out")
+        raise UsageError("--detach reports by its end that the layout is served", hint="omit --ready-fd")
     from memtopo.cli.held import show_command
 
     status, path = start_detached(context.obj, spec, holding.log)
@@ -229,7 +229,7 @@ class OnNodes:
             nodes = tuple(loaded.geometry.nodes) if loaded else names_nodes(document)
             if not nodes:
                 message = f"the processes of {document.name!r} are on no nodes"
-                raise UsageError(message, hint="write 'nodes: [a, b]' in a process, or leave --on out")
+                raise UsageError(message, hint="write 'nodes: [a, b]' in a process, or omit --on")
             if loaded and not loaded.target.simulated:
                 raise UsageError("some nodes have recorded machines, and others real ones", hint="record all, or none")
             with self._connected(nodes, stopper.signal, real=real) as (ray, placed):
@@ -245,7 +245,7 @@ class OnNodes:
             flags |= {"--metrics": held.metrics, "--log": held.log, "--reload": held.reload, "--detach": held.detach}
             flags["--ready-fd"] = held.ready_fd is not None
         if flag := next((flag for flag, given in flags.items() if given), None):
-            raise UsageError(f"{flag} is for layouts of one host", hint="leave it out with --on")
+            raise UsageError(f"{flag} is for layouts of one host", hint="omit it with --on")
 
     @contextmanager
     def _connected(

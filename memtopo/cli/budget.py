@@ -25,7 +25,7 @@ from memtopo.session.budget import Budget, budget, errors
 from memtopo.session.composition import Composition
 from memtopo.session.trials import with_needed_trials
 
-_SPECS = "Specs, saved plans or records, each a layout; one may be named again. - reads standard input."
+_SPECS = "Specs, saved plans or records, one for each layout; can be repeated. - reads standard input."
 Specs = Annotated[list[str], argument("SPEC", _SPECS)]
 _CONTEXT = "Memory of the context, with workspaces, of each process on each of its GPUs."
 Context = Annotated[str, option("--context", _CONTEXT, "SIZE")]
@@ -76,13 +76,13 @@ def budget_command(
     form, size = output.name, _size(context)
     target = one_target(machine)
     if target.nodes:
-        raise UsageError("a budget is of one machine", hint="name one: --machine h200x4")
+        raise UsageError("a budget covers one machine", hint="name one: --machine h200x4")
     compositions = [_composition(document, target) for document in _documents(specs, settings(given, at))]
     checked = _checked(compositions)
     if not all(each.valid for each in compositions):
         return _print(checked, form)
     if several := next((each for each in compositions if each.geometry.nodes), None):
-        raise UsageError(f"the processes of {several.document.name!r} are on nodes, and a budget is of one machine")
+        raise UsageError(f"the processes of {several.document.name!r} are on nodes, but a budget covers one machine")
     found = budget(compositions, size)
     checked = _lacking(compositions, found)
     if form not in ("text", "json"):

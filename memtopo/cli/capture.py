@@ -13,7 +13,7 @@ from memtopo.driver.trace_files import HEAD, create_record
 from memtopo.native.injection import RECORD, Injection, Stacks, require_stacks, working_cupti
 from memtopo.output import plain
 
-_STACKS = "Record the functions that made each call: of C, or of Python; a call takes longer then."
+_STACKS = "Record the call stack of each call, in C or in Python, which makes calls slower."
 
 Command = Annotated[list[str], argument("COMMAND…", "A program and its arguments.")]
 Output = Annotated[
@@ -77,7 +77,7 @@ def _count(record: str) -> _Counts:
 
 def _summary(found: _Counts, record: str) -> str:
     if not found.processes:
-        return f"no process made a memory call of CUDA: {record} is empty"
+        return f"no process made a CUDA memory call: {record} is empty"
     calls = f"{found.calls:,} {'call' if found.calls == 1 else 'calls'}"
     processes = f"{found.processes} {'process' if found.processes == 1 else 'processes'}"
     return f"captured {calls} of {processes} in {record}"

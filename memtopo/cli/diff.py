@@ -40,7 +40,7 @@ Form = Annotated[
     str | None,
     option("--format", _FORMAT, "FORM", "MEMTOPO_DIFF_FORMAT", autocompletion=lambda: options.described(_FORMATS)),
 ]
-_WITHIN = "With a record: share of its bytes by which memory of one kind at one location may differ."
+_WITHIN = "With a record: percentage of its bytes by which memory of one kind at one location can differ."
 Within = Annotated[str, option("--within", _WITHIN, "SHARE")]
 
 
@@ -54,7 +54,7 @@ def _diff_record(loaded: Composition, record: str, at: str | None, within: str, 
     except ValueError:
         share = float("nan")
     if not 0 <= share <= 1:
-        raise UsageError(f"--within {within!r} is no share", hint="write --within 5%")
+        raise UsageError(f"--within {within!r} is not a share", hint="write --within 5%")
     recorded = moment(read_record([record]), at or PEAK)
     found = compare(loaded.document, loaded.plan, loaded.geometry, recorded, record, share)
     show(found, lambda: pages("records").comparison_page(found), as_json=as_json, marker="comparison")

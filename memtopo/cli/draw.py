@@ -36,7 +36,7 @@ from memtopo.plans.folding import picture as folded
 _FORMATS_BY_SUFFIX = {".txt": "text", ".json": "json", **SUFFIXES}
 _NAMES = ("text", "json", *FORMATS)
 
-_FILES = "Draw into a file, in the format of its suffix; may be given again."
+_FILES = "Draw into a file, in the format of its suffix; can be repeated."
 Form = Annotated[
     str | None,
     option(
@@ -60,7 +60,7 @@ class DrawOptions:
     state: Annotated[str | None, option("--state", _STATE, "STATE", "MEMTOPO_DRAW_STATE")] = None
     output: Annotated[list[str] | None, option("--output -o", _FILES, "FILE", "MEMTOPO_DRAW_OUTPUT")] = None
     form: Form = None
-    ascii: Annotated[bool, option("--ascii", "Draw text with ASCII alone.")] = False
+    ascii: Annotated[bool, option("--ascii", "Draw text with only ASCII characters.")] = False
     width: Annotated[int | None, option("--width", _WIDTH, "COLUMNS", min=plain.NARROWEST, max=1000)] = None
     every: Every = False
     as_json: AsJson = False

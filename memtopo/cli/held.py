@@ -32,7 +32,9 @@ def _states(ctx: typer.Context) -> options.Values:
 
 
 Force = Annotated[bool, option("--force", "Release it even if it is in use over ipc.")]
-_CHECK = "What is checked afterwards: fast: queries; full: all bytes that it keeps, too, which nothing may write."
+_CHECK = (
+    "Extent of the check afterwards: fast: queries; full: also all kept bytes, which must not be written meanwhile."
+)
 CheckSwitch = Annotated[Literal["fast", "full"], option("--check", _CHECK, variable="MEMTOPO_SWITCH_CHECK")]
 StateName = Annotated[str, argument("STATE", "One of its states, or awake.", autocompletion=_states)]
 TeardownWait = Annotated[str, option("--wait", "Time limit for its teardown.", "TIME")]
@@ -213,7 +215,7 @@ def _require_name(client: Client, name: str, socket: str) -> None:
         stack.push(client)
         found = client.status().name
         if found != name:
-            raise NoLayout(f"the layout at {socket!r} is {found!r}, not {name!r}", hint="leave one of the two out")
+            raise NoLayout(f"the layout at {socket!r} is {found!r}, not {name!r}", hint="omit one of the two")
         stack.pop_all()
 
 

@@ -81,7 +81,7 @@ def _machines(ctx: typer.Context, incomplete: str) -> Values:
     node, equals, _ = incomplete.rpartition("=")
     own = [("local", "the GPUs of this computer"), *recorded_machines()]
     if ctx.info_name == "validate" and not node:
-        own.append(("none", "no machine: what depends on one is not checked"))
+        own.append(("none", "no machine: checks that depend on a machine are skipped"))
     return [(f"{node}{equals}{name}", text) for name, text in own]
 
 
@@ -105,7 +105,7 @@ def _parameters(ctx: typer.Context) -> Values:
 
 SpecFile = Annotated[str, argument("SPEC", "A spec; - reads standard input.")]
 _MACHINE = "local, a shipped machine (see 'memtopo machines'), or a file made by 'memtopo probe -o'"
-_OF_NODES = "of a spec with nodes, that of all of them, or again for each: a=h200x4."
+_OF_NODES = "for a spec with nodes, the machine of all nodes, or repeated for each node: a=h200x4."
 MachineName = Annotated[str, option("--machine -m", f"{_MACHINE}.", "NAME|FILE", autocompletion=_machines)]
 MachineNames = Annotated[
     list[str] | None,
@@ -113,11 +113,11 @@ MachineNames = Annotated[
         "--machine -m", f"{_MACHINE}; {_OF_NODES}", "[NODE=]NAME|FILE", autocompletion=_machines, show_default="local"
     ),
 ]
-_VALUE = "Value of a parameter of the spec, also in MEMTOPO_SET_NAME; may be given again."
-_VALUES = "Values of a parameter, each of which is validated, in all combinations with those of other parameters."
+_VALUE = "Value of a parameter of the spec, also in MEMTOPO_SET_NAME; can be repeated."
+_VALUES = "Values of a parameter; all combinations with values of other parameters are validated."
 Set = Annotated[list[str] | None, option("--set", _VALUE, "NAME=VALUE", autocompletion=_parameters)]
 SetMany = Annotated[list[str] | None, option("--set", _VALUES, "NAME=VALUE,…", autocompletion=_parameters)]
-_MOMENT = "Moment of a record: peak, end, seconds since its begin, or a label that its program marked."
+_MOMENT = "Moment of a record: peak, end, seconds since its start, or a label that its program marked."
 At = Annotated[str | None, option("--at", _MOMENT, "MOMENT", show_default="peak")]
 _EVERY = "Show every process: those that differ by their numbers and GPUs alone are otherwise one."
 Every = Annotated[bool, option("--all", _EVERY, variable="MEMTOPO_ALL_PROCESSES")]
@@ -132,11 +132,11 @@ LayoutOrRecord = Annotated[
 ]
 HeldName = Annotated[str, argument("NAME", "A held layout.", autocompletion=_layouts)]
 Socket = Annotated[str | None, option("--socket", f"{_PATH} or a folder that has FOLDER/NAME.sock.", "PATH|FOLDER")]
-AllowUid = Annotated[list[int] | None, option("--allow-uid", "Trust this user as well.", "UID", min=0)]
+AllowUid = Annotated[list[int] | None, option("--allow-uid", "Also trust this user.", "UID", min=0)]
 Grace = Annotated[str, option("--grace", "Time for importers over ipc to end: 5s.", "TIME")]
-ForceChange = Annotated[bool, option("--force", "Go on even if others have imported memory that goes; they keep it.")]
+ForceChange = Annotated[bool, option("--force", "Continue even if importers keep their memory.")]
 WaitForImporters = Annotated[
-    str, option("--wait", "Time for importers to let go of memory that goes.", "TIME", "MEMTOPO_CHANGE_WAIT")
+    str, option("--wait", "Time for importers to release their memory.", "TIME", "MEMTOPO_CHANGE_WAIT")
 ]
 
 
@@ -210,7 +210,7 @@ class Settings(NamedTuple):
         """Raise `UsageError` if values were typed for a saved plan, which has its own."""
         if self.typed:
             hint = "make another plan: memtopo plan SPEC --set NAME=VALUE -o FILE"
-            raise UsageError(f"the saved plan {name!r} keeps the values that it was made with", hint=hint)
+            raise UsageError(f"the saved plan {name!r} keeps the values with which it was made", hint=hint)
 
     def combinations(self) -> tuple[Settings, ...]:
         """Split values at commas, and return all combinations. Raises `UsageError` if there are too many."""

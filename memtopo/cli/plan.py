@@ -48,7 +48,7 @@ from memtopo.sharing.wire import parsed_source
 SpecOrName = Annotated[str, argument("SPEC", "A spec; - reads standard input. With AFTER: a held layout.")]
 After = Annotated[str | None, argument("[AFTER]", "A spec that a held layout is to be changed to.")]
 _SAVE = "Save the plan for 'memtopo apply FILE', or 'memtopo change NAME FILE'; with --as the program, or several "
-_CALLS = "List every driver call with its arguments, those of the teardown too."
+_CALLS = "List every driver call with its arguments, including the teardown."
 _AS = "Print a program with the same driver calls, which needs no memtopo."
 _SUMMARY = "Show memory by process and location, and numbers of calls, without the steps and the drawing."
 Language = Literal["c", "cuda-python"]
@@ -72,7 +72,7 @@ class PlanOutput:
         if self.summary and (self.calls or self.language):
             raise UsageError("--summary is another output than --calls and --as", hint="leave it out")
         if self.calls and self.language:
-            raise UsageError("--calls and --as are two outputs", hint="leave one of them out")
+            raise UsageError("--calls and --as are two outputs", hint="omit one of them")
         if self.calls and self.file is not None:
             raise UsageError("-o saves plans and programs, and no list of calls", hint="--calls --json prints the list")
         if self.language and self.as_json:
@@ -91,8 +91,8 @@ def plan_command(
     output.require_one()
     if after is not None:
         if output.calls or output.language or output.summary:
-            message = "--calls, --summary and --as are of one spec, and not of a change"
-            raise UsageError(message, hint="leave AFTER out")
+            message = "--calls, --summary and --as are for a spec, not for a change"
+            raise UsageError(message, hint="omit AFTER")
         return _plan_change(spec, settings(given).read(after), output)
     loaded = load(spec, machine, settings(given), dry=True)
     geometry, planned = loaded.geometry, loaded.plan
@@ -162,7 +162,7 @@ def _write_programs(plan: Plan, geometry: Geometry, target: Target, language: La
     from memtopo.output.programs.languages import texts
 
     if geometry.nodes:
-        raise NotExpressible("the layout has several nodes, and a program is of one", hint="see plan --calls")
+        raise NotExpressible("the layout has several nodes, but a program runs on one", hint="see plan --calls")
     written = texts(plan.name, target.line, planned_calls(plan, geometry), language, plan.common_ranges)
     if not geometry.processes:
         ((_, text),) = written.items()
@@ -195,7 +195,7 @@ def _plan_change(name: str, document: Document, output: PlanOutput) -> int:
 
 
 NewSpec = Annotated[str, argument("SPEC", "The spec to change to, or a saved plan.")]
-_CHECK = "What is checked afterwards: fast: queries, and samples of new memory; full: all its bytes."
+_CHECK = "Extent of the check afterwards: fast: queries, and samples of new memory; full: all its bytes."
 Check = Annotated[Literal["fast", "full"], option("--check", _CHECK, variable="MEMTOPO_CHANGE_CHECK")]
 
 

@@ -27,7 +27,7 @@ FORMS = ("text", "json", "markdown")
 
 Output = Annotated[str | None, option("--output -o", "Record the machine in a file.", "FILE")]
 Identify = Annotated[bool, option("--identify", "Keep UUIDs, bus ids and the host's name.")]
-_MEASURE = "Measure every pair and the host too: 512 MiB on each GPU, a second a pair."
+_MEASURE = "Also measure every pair and the host: 512 MiB on each GPU, a second for each pair."
 Bandwidth = Annotated[bool, option("--bandwidth", _MEASURE)]
 _AGAINST = "Report differences from a recorded machine; exit with 7 if it does not fit this one."
 AgainstName = Annotated[str | None, option("--against", _AGAINST, "NAME|FILE", autocompletion=recorded_machines)]
@@ -94,7 +94,7 @@ def _limits(machine: Machine) -> list[str]:
     """Notes on devices that this process cannot use, and on properties that the driver does not report."""
     from memtopo.drivers.cuda import inaccessible_devices
 
-    notes = [f"this process may not open {file}" for file in inaccessible_devices()]
+    notes = [f"this process is not permitted to open {file}" for file in inaccessible_devices()]
     if ignored := ignored_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), len(machine.devices)):
         notes.append(f"CUDA_VISIBLE_DEVICES: the driver ignores {ignored!r}")
     notes += [

@@ -18,7 +18,7 @@ def require_program(command: str, program: str) -> None:
     if shutil.which(program):
         return
     found = os.path.exists(program)  # noqa: PTH110 a path as it was written
-    reason = "it is a folder" if os.path.isdir(program) else "it may not be executed"  # noqa: PTH112 likewise
+    reason = "it is a folder" if os.path.isdir(program) else "it is not executable"  # noqa: PTH112 likewise
     raise UsageError(
         f"the program {program!r} cannot be started: {reason if found else 'it does not exist'}",
         hint=f"name a program and its arguments: memtopo {command} -- COMMAND…",

@@ -46,7 +46,7 @@ All = Annotated[bool, option("--all", "Explain every code.")]
 Markdown = Annotated[bool, option("--markdown", "Print as Markdown.")]
 _KINDS = "spec, machine, plan, report, diagnostics, …"
 SchemaKind = Annotated[str, argument("KIND", _KINDS, autocompletion=_schemas)]
-TraceFiles = Annotated[list[str], argument("FILE", "A trace, or a folder with those of several processes.")]
+TraceFiles = Annotated[list[str], argument("FILE", "A trace, or a folder with traces of several processes.")]
 Shell = Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]
 CommandLine = Annotated[str | None, typer.Argument(hidden=True, help="The command line up to the cursor.")]
 
@@ -106,8 +106,10 @@ def _explain_error(call: str | None, error: str | None, *, as_json: bool) -> int
     causes, cited = errors.of(call, error), explanations.naming(call) if call else []
     if not causes and not cited:
         named = " ".join(filter(None, [call, error]))
-        hint = "docs/errors.md has the calls with known causes, 'memtopo explain cuMemMap' those of one"
-        raise UsageError(f"nothing is known of {named!r}", hint=hint)
+        hint = (
+            "docs/errors.md lists the calls with known causes; 'memtopo explain cuMemMap' lists the causes of one call"
+        )
+        raise UsageError(f"there are no known causes for {named!r}", hint=hint)
     if as_json:
         lines = json.dumps({"causes": causes, "facts": cited}).splitlines()
     else:

@@ -35,7 +35,7 @@ def replay_command(
     from memtopo.records.replay import replay
 
     if language and as_json:
-        raise UsageError("--as prints a program, and no JSON", hint="leave one of them out")
+        raise UsageError("--as prints a program, and no JSON", hint="omit one of them")
     record, target = read_record(records), one_target(machine)
     if target.nodes:
         raise UsageError("a replay is on one machine", hint="name one: --machine h200x4")
@@ -58,7 +58,7 @@ def _print_program(record: Record, found: Replay, language: Literal["c", "cuda-p
     if last is None and len(record.heads) > 1:
         raise UsageError(
             "the record has several processes, and no call ends otherwise",
-            hint="a program is written of one process that shares nothing",
+            hint="a program can be written only for one process that shares nothing",
         )
     calls = program_calls(record, process, last)
     program = recorded_program(found.record or "record", record.heads[process].process, found.machine, calls)

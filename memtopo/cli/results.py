@@ -75,7 +75,7 @@ def save_in_folder(folder: str, documents: Mapping[str, str]) -> None:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"the folder {folder!r} cannot be made: {error.strerror}") from error
+        raise UsageError(f"the folder {folder!r} cannot be created: {error.strerror}") from error
     for file, document in files.items():
         save(file, document)
 
@@ -150,7 +150,7 @@ _REPORTS = re.compile(
 """How reports begin."""
 
 
-_REPORT = "to a file too: a page for a browser (.html), or what --json prints (.json)."
+_REPORT = "also to a file: an HTML page (.html), or the output of --json (.json)."
 RunPage = Annotated[str | None, option("--report", f"Write the report {_REPORT}", "FILE", VARIABLES["apply"])]
 ProbePage = Annotated[str | None, option("--report", f"Write the result {_REPORT}", "FILE", VARIABLES["probe"])]
 
@@ -160,7 +160,7 @@ def require_writable(file: str | None) -> None:
     if file is None:
         return
     if PurePath(file).suffix.lower() not in (*_HTML, *_JSON):
-        message = f"{file!r} has no suffix of a report" if file else "--report names no file"
+        message = f"{file!r} does not have the suffix of a report" if file else "--report names no file"
         raise UsageError(message, hint="name a .html or a .json file")
     try:
         folder = os.path.dirname(os.path.realpath(file))  # noqa: PTH120 a path as it was written

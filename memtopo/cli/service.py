@@ -42,11 +42,11 @@ if TYPE_CHECKING:  # imported where a layout is held
 _DETACHED = "memtopo.cli.service:main_of_detached"
 _FOR = "With --hold: release the layout after this time: 10m."
 _METRICS = "With --hold: keep metrics for Prometheus in a file, or answer HTTP requests on a socket."
-_DETACH = "With --hold: return once it serves; the holder goes on by itself."
+_DETACH = "With --hold: return once the layout is served; the holder continues in the background."
 _LOG = "With --hold: append the log and, once it serves, all output to a file, or to FOLDER/NAME.log."
-_LEVEL = "With --hold: what is logged while it serves: quiet: warnings and errors; info: every event."
+_LEVEL = "With --hold: log level: quiet: warnings and errors; info: every event."
 _READY = "With --hold: write a line to this descriptor and close it once it serves."
-_RELOAD = "With --hold: SIGHUP reads the spec again and changes to it; --detach and systemd imply it."
+_RELOAD = "With --hold: on SIGHUP, reread the spec and change the layout to it; implied by --detach and systemd."
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def _claim(terms: Holding, name: str) -> Claim:
     if terms.socket and endpoint(name, terms.socket).path != passed.endpoint.path:
         passed.close()
         message = f"--socket {terms.socket} is another one than {passed.endpoint.path!r}, which systemd passed"
-        raise UsageError(message, hint="leave --socket out")
+        raise UsageError(message, hint="omit --socket")
     return passed
 
 
@@ -217,7 +217,9 @@ def metrics_target(place: str | None) -> Iterator[MetricsTarget | None]:
         if Path(place or ".").is_dir():
             raise UsageError(f"--metrics {place!r} is a folder", hint="write --metrics FOLDER/memtopo.prom")
         if Path(place).exists() and not Path(place).is_file():
-            raise UsageError(f"--metrics {place!r} is no regular file", hint="unix:PATH answers requests on a socket")
+            raise UsageError(
+                f"--metrics {place!r} is not a regular file", hint="unix:PATH answers requests on a socket"
+            )
         require_replaceable(place, first)
         try:
             yield MetricsTarget(text, write=lambda text: write(place, text))

@@ -89,7 +89,7 @@ def _target(machines: list[str] | None, document: Document, plan: SavedPlan | No
             plain.print_message(f"on {own[0].name}, the first machine of the spec: {error.message}")
             return own[0]
         if plan and not machines and plan.machine.simulated:
-            error.hint = f"the plan is of {plan.machine.name}: use --machine {plan.machine.name}"
+            error.hint = f"the plan is for {plan.machine.name}: use --machine {plan.machine.name}"
         elif own:
             error.hint = f"the spec is for {own[0].name}: use --machine {own[0].name}"
         raise
@@ -110,8 +110,10 @@ _CLUSTERS = [("ray", "that of RAY_ADDRESS, or of this host"), ("ray://", "anothe
 _WITH = "Bind a holder that the spec names to a socket, or to a program to start, which finds its socket's path in "
 With = Annotated[list[str] | None, option("--with", f"{_WITH}MEMTOPO_SOCKET.", "NAME=SOCKET|COMMAND")]
 _LIMIT = "Limit for a silent process (a starting one: ten times that, up to 60s), a semaphore, and a commit."
-_REHEARSE = "Also go through the states of the spec and back, and check each."
-_CLUSTER = "Apply a spec with nodes on a Ray cluster: ray, that of RAY_ADDRESS or of this host, or ray://HOST:PORT."
+_REHEARSE = "Also switch through all states of the spec and back, and check each."
+_CLUSTER = (
+    "Apply a spec with nodes on a Ray cluster: ray for the cluster of RAY_ADDRESS or of this host, or ray://HOST:PORT."
+)
 On = Annotated[
     str | None, option("--on", _CLUSTER, "CLUSTER", autocompletion=lambda: _CLUSTERS, show_default="this host")
 ]
@@ -135,7 +137,7 @@ class RunOptions:
     def silence(self) -> float:
         """Seconds of `--timeout`. Raises `UsageError`, also for 0."""
         if not (found := duration(self.timeout)):
-            raise UsageError("a --timeout of 0 waits for nothing", hint="write --timeout 30s")
+            raise UsageError("--timeout must be greater than 0", hint="write --timeout 30s")
         return found
 
     def request(self, composition: Composition, check: Check) -> RunRequest:

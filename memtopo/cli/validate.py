@@ -53,14 +53,14 @@ Form = Annotated[
         show_default="text",
     ),
 ]
-_REPORT = "A report in a file; may be given again."
+_REPORT = "A report in a file; can be repeated."
 ReportFile = Annotated[list[str] | None, options.option("--report", _REPORT, "FORM=FILE", autocompletion=_reports)]
 _SELECT = "Report only these: MT301, or MT3 for all."
 Select = Annotated[list[str] | None, options.option("--select", _SELECT, "CODE", autocompletion=_codes)]
 Ignore = Annotated[list[str] | None, options.option("--ignore", "Do not report these.", "CODE", autocompletion=_codes)]
-Strict = Annotated[bool, options.option("--strict", "Exit with 1 for warnings as well.")]
-Fix = Annotated[bool, options.option("--fix", "Correct in place what has exactly one correction.")]
-Diff = Annotated[bool, options.option("--diff", "Print what --fix would change, and change nothing.")]
+Strict = Annotated[bool, options.option("--strict", "Also exit with 1 for warnings.")]
+Fix = Annotated[bool, options.option("--fix", "Correct in place errors that have exactly one correction.")]
+Diff = Annotated[bool, options.option("--diff", "Print the changes of --fix without making them.")]
 
 
 def validate_command(
@@ -83,7 +83,7 @@ def validate_command(
     """
     outputs = reports(form, report or (), as_json=as_json)
     if diff and (form or report or as_json):
-        raise UsageError("--diff prints a difference, and no report", hint="leave --format, --report and --json out")
+        raise UsageError("--diff prints a difference, and no report", hint="omit --format, --report and --json")
     try:
         validation = Validation(
             files.selection(select or (), ignore or ()),
@@ -110,7 +110,7 @@ def _print_not_checked() -> None:
     from memtopo.rules.validation import NOT_CHECKED
 
     subjects = (f"{subject} ({' to '.join(codes)})" for subject, codes in NOT_CHECKED)
-    plain.print_message(f"not checked without a machine, with what depends on it: {'; '.join(subjects)}")
+    plain.print_message(f"not checked without a machine, with everything that depends on it: {'; '.join(subjects)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ def reports(form: str | None, requested: Iterable[str], *, as_json: bool) -> Rep
         if not equals or file in ("", "-"):
             raise UsageError(f"report {word!r} names no file", hint="write --report FORM=FILE, such as sarif=out.sarif")
         if files.setdefault(file, format_named(name)) != name:
-            raise UsageError(f"two reports go to {file!r}", hint="give each a file of its own")
+            raise UsageError(f"two reports go to {file!r}", hint="use a different file for each")
     if stdout is None:
         return Reports("text", files, runner=os.environ.get("GITHUB_ACTIONS") == "true")
     return Reports(format_named(stdout), files)

@@ -45,7 +45,7 @@ def require_replaceable(path: str | Path, *, link: bool = True) -> None:
     except OSError:
         replaceable = False
     if not replaceable:
-        raise UsageError(f"{str(path)!r} exists, and is no trace", hint="name another file, or remove it")
+        raise UsageError(f"{str(path)!r} exists, and is not a trace", hint="name another file, or remove it")
 
 
 def create_record(path: str | Path) -> None:

@@ -85,7 +85,7 @@ def resolve_nodes(texts: Sequence[str]) -> Target:
     named = [(text, of_node(text)) for text in texts]
     if without := next((text for text, found in named if found is None), None):
         hint = "name one machine for all nodes, or one for each: --machine NODE=NAME"
-        raise UsageError(f"machine {without!r} is of no node, and others are", hint=hint)
+        raise UsageError(f"machine {without!r} has no node, but others have one", hint=hint)
     pairs = [found for _, found in named if found]
     if twice := next((node for node, _ in pairs if [other for other, _ in pairs].count(node) > 1), None):
         raise UsageError(f"node {twice!r} has two machines", hint="name one of them")

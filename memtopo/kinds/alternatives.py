@@ -67,7 +67,7 @@ def chosen(scope: Scope, written: Any, subject: str, path: Path, support: Callab
     if taken is None:
         message = f"{subject} {written}: none of these works on this machine"
         fabric = "fabric needs IMEX (/dev/nvidia-caps-imex-channels); " if "fabric" in written.words else ""
-        help = f"{fabric}add an alternative that works, or leave the field out"
+        help = f"{fabric}add an alternative that works, or omit the field"
         notes = tuple(f"{word}: {reason}" for word, reason in reasons[:_LISTED])
         raise Refused(Diagnostic("MT408", message, path, notes=notes, help=help))
     refused = tuple(machine.Refused(*each) for each in reasons[:taken])

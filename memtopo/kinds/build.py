@@ -132,4 +132,4 @@ def _joint_limits(scopes: Sequence[Scope]) -> Iterator[Diagnostic]:
     for section, total in totals.items():
         if total > LARGEST_COUNT and all(scope.totals.get(section, 0) <= LARGEST_COUNT for scope in scopes):
             message = f"{total:,} {plurals[section]} in all processes are more than the {LARGEST_COUNT:,}"
-            yield Diagnostic("MT109", f"{message} that one spec may declare", ("processes",), "key")
+            yield Diagnostic("MT109", f"{message} allowed in one spec", ("processes",), "key")

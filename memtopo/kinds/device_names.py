@@ -251,8 +251,8 @@ class DeviceNames:
         if location.kind is LocationKind.GPU:
             return location
         what = "the host" if name in ("host", str(location)) else location
-        message = f"{str(name)!r} is {what}, and 'visible' lists GPUs only"
-        raise Refused(Diagnostic("MT103", message, path, help="leave it out: host memory is visible to every process"))
+        message = f"{str(name)!r} is {what}, but 'visible' accepts only GPUs"
+        raise Refused(Diagnostic("MT103", message, path, help="omit it: host memory is visible to every process"))
 
     def _selected(self, name: str, values: Sequence[NamedDevice]) -> Location:
         """Device of this process; process 0 checks all of them, so that errors in unused ones are reported as well."""
@@ -337,7 +337,7 @@ class DeviceNames:
             return gpu(ordinal)
         has = f": {'only gpu0' if count == 1 else f'gpu0 to gpu{count - 1}'}" if count else ""
         note = f"it has {count} GPU{'s' * (count != 1)}{has}"
-        help = "'gpus' is every GPU of a machine; --machine names another one, of which 'probe -o' makes a record"
+        help = "'gpus' is every GPU of a machine; --machine selects another machine, recorded by 'probe -o'"
         raise Refused(Diagnostic("MT401", f"{_MISSING}gpu{ordinal}", path, at, notes=(note,), help=help))
 
     def _host(self, name: str, path: Path, at: At) -> Location:
@@ -387,7 +387,7 @@ def _more_than_the_count(instances: int | None, locations: Sequence[Location], c
     *_, name, key = path
     message = f"{name!r} lists {len(locations):,} locations for a count of {count:,}: the others would not be used"
     if instances is None:
-        help = f"for one at each location, write 'count: {len(locations)}', or leave the others out"
+        help = f"for one at each location, write 'count: {len(locations)}', or omit the others"
         return Diagnostic("MT506", message, (*path, count), help=help)
     each = f"each of its {instances:,} processes has" if instances > 1 else "the process has"
     note = f"the count of a process does not distribute the list: {each} {count:,}, on {locations[0]}"
@@ -400,7 +400,10 @@ def _several(spec: Spec, name: str, values: Sequence[NamedDevice]) -> Diagnostic
     message = f"device name {name!r} has several devices"
     help = "a list is distributed over the processes of a counted process; elsewhere, give each device its own name"
     if len(values) == 1:
-        help = f"a counted process takes its own of a set; elsewhere, write {values[0]} where they are used"
+        help = (
+            f"an instance of a counted process gets its own device of a set; elsewhere, write {values[0]} where "
+            "they are used"
+        )
     return Diagnostic("MT103", message, spec.at("devices", name), help=help)
 
 

@@ -210,7 +210,7 @@ def _require_lent(path: Path, entry: Export, group: Group) -> None:
     if not group.growing:
         if entry.quota is not None:
             message = f"{name} has a quota, and {group.name!r} is not elastic"
-            help = f"leave it out, or write 'count: {{min: 0, max: N}}' for {group.name!r}"
+            help = f"omit it, or write 'count: {{min: 0, max: N}}' for {group.name!r}"
             raise Refused(Diagnostic("MT804", message, (*path, "quota"), labels=declared[: group.counted], help=help))
         return
     key, reference = entry.what[0]
@@ -219,13 +219,13 @@ def _require_lent(path: Path, entry: Export, group: Group) -> None:
         help = "export it via fd to processes"
         raise Refused(Diagnostic("MT804", message, (*path, key), labels=declared, help=help))
     if reference.first is not None:
-        message = f"{name} is of some elastic chunks {group.name!r}, and all of them are lent"
+        message = f"{name} includes only some elastic chunks {group.name!r}, but all of them must be lent"
         help = f"write '{key}: {group.name}'"
         raise Refused(Diagnostic("MT804", message, (*path, key), labels=declared, help=help))
     if entry.commit:
         note = "each client seals the chunks that it was lent, for a successor"
         message = f"{name}: elastic chunks cannot be committed"
-        raise Refused(Diagnostic("MT607", message, (*path, "commit"), notes=(note,), help="leave 'commit' out"))
+        raise Refused(Diagnostic("MT607", message, (*path, "commit"), notes=(note,), help="omit 'commit'"))
 
 
 def _missing(scope: Scope, path: Path, kind: Kind, name: str, entry: Export) -> Refused:
@@ -276,7 +276,7 @@ def _misplaced(path: Path, entry: Export, kind: Kind) -> Diagnostic | None:
             return None
         message = f"export {path[-1]!r}: {kind.words.article} cannot be shared via {DMABUF}"
         pooled = kind is ALLOCATIONS  # the driver exports it, too (fact 83)
-        note = "memtopo exports no memory of pools as dma-bufs" if pooled else "a dma-buf is of memory (fact 83)"
+        note = "memtopo exports no memory of pools as dma-bufs" if pooled else "a dma-buf requires memory (fact 83)"
         help = "declare a buffer, or export it via fd to processes" if pooled else None
         return Diagnostic("MT601", message, (*path, "via"), notes=(note,), help=help)
     if not isinstance(kind, ExportKind):
@@ -286,8 +286,8 @@ def _misplaced(path: Path, entry: Export, kind: Kind) -> Diagnostic | None:
     for key in ("part", "mapping"):
         if getattr(entry, key):
             message = f"export {path[-1]!r} has a {key}, and is not via {DMABUF}"
-            note = "the handles of other transports are of whole objects (facts 13, 46)"
-            return Diagnostic("MT601", message, (*path, key), notes=(note,), help=f"leave {key!r} out")
+            note = "handles of other transports refer to whole objects (facts 13, 46)"
+            return Diagnostic("MT601", message, (*path, key), notes=(note,), help=f"omit {key!r}")
     return None
 
 
@@ -379,15 +379,18 @@ def committed_processes(geometry: Geometry, machine: Machine) -> Iterator[Diagno
     for label, process in geometry.processes.items():
         for export in _committed(process):
             if group := imports.get((label, export.name)):
-                message = f"export {export.name!r} is committed, and import {group.name!r} of the same spec is of it"
+                message = f"export {export.name!r} is committed, and import {group.name!r} of the same spec imports it"
                 note = "processes of a spec import from one another while they are built, before anything is committed"
                 help = "import it in a process that joins the held processes, or attach to the held layout"
                 labels = (Label("imported here", group.path, "key"),)
                 yield Diagnostic("MT607", message, (*export.path, "commit"), labels=labels, notes=(note,), help=help)
             elif geometry.nodes:
                 message = f"export {export.name!r} is committed, and its layout has several nodes"
-                note = "what a writer has left is created anew by a change, and layouts of several nodes have none"
-                help = "hold a layout of its own on the node"
+                note = (
+                    "a change recreates memory that a writer has abandoned, but layouts of several nodes cannot "
+                    "be changed"
+                )
+                help = "hold a separate layout on the node"
                 yield Diagnostic("MT607", message, (*export.path, "commit"), notes=(note,), help=help)
 
 
@@ -396,7 +399,7 @@ def without_importers(geometry: Geometry, machine: Machine) -> Iterator[Diagnost
     for export in geometry.of(ExportGroup).values():
         if export.exporter.refusals.outside:
             message = f"export {export.name!r}: {export.exporter.words.article} is {export.exporter.refusals.outside}"
-            help = "declare the processes that import it under 'processes', or leave the export out"
+            help = "declare the processes that import it under 'processes', or omit the export"
             yield Diagnostic("MT601", message, export.path, help=help)
 
 

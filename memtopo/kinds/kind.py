@@ -332,7 +332,7 @@ class Scope:
         over = [kind for kind in self.kinds if totals.get(kind.section, 0) > LARGEST_COUNT]
         for kind in over:
             count = f"{totals[kind.section]:,} {kind.words.plural}"
-            message = f"{count} are more than the {LARGEST_COUNT:,} that one spec may declare"
+            message = f"{count} are more than the {LARGEST_COUNT:,} allowed in one spec"
             yield Diagnostic("MT109", message, self.spec.at(kind.section), "key")
         return True
 

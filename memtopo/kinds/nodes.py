@@ -57,8 +57,8 @@ def check_nodes(spec: Spec, machines: Machines) -> Iterator[Diagnostic]:
         yield from _without_machine(spec, machines)
         if unused := [node for node in machines.nodes if node not in nodes]:
             has = f"its nodes are {', '.join(nodes)}" if nodes else "it has no nodes"
-            message = f"a machine is named for {', '.join(map(repr, unused))}, on which the spec has no process: {has}"
-            help = "name one machine for the whole spec" if not nodes else "leave that machine out, or correct its name"
+            message = f"a machine is named for {', '.join(map(repr, unused))}, but the spec has no process there: {has}"
+            help = "name one machine for the whole spec" if not nodes else "omit that machine, or correct its name"
             where = ("processes",) if spec.processes else ()
             yield Diagnostic("MT615", message, where, "key" if where else "value", help=help)
 
@@ -79,7 +79,7 @@ def _held(spec: Spec) -> Iterator[Diagnostic]:
     for name in sorted(spec.held_processes):
         process = spec.processes[name]
         message = f"process {name!r} is held, and the processes of a layout of several nodes are built together"
-        yield Diagnostic("MT616", message, process.at("held"), help="leave 'held' out, or the nodes")
+        yield Diagnostic("MT616", message, process.at("held"), help="omit 'held', or the nodes")
 
 
 def _undivided(process: Spec) -> Iterator[Diagnostic]:

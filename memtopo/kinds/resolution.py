@@ -146,7 +146,7 @@ def whole_granules(
         return rounded_up(amount, unit)
     near = f"{exact(down)} or {exact(down + unit)}" if down else exact(unit)
     over = f" ({rounded(amount % unit)} over)" if down else ""
-    message = f"{what}: {exact(amount)} is no multiple of {exact(unit)}{over}"
+    message = f"{what}: {exact(amount)} is not a multiple of {exact(unit)}{over}"
     help = f"write {near}" + (", or 'round: up'" if rounding is not None else "")
     raise Refused(Diagnostic(code, message, path, notes=(note,), help=help))
 

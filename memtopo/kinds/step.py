@@ -50,7 +50,7 @@ class ErrorHint(NamedTuple):
     advice: str
 
 
-PROBE_ADVICE = "'memtopo probe' shows what works here"
+PROBE_ADVICE = "'memtopo probe' shows which features work here"
 """Advice for an error that depends on the machine."""
 
 DEFECT_ADVICE = "'memtopo validate' should have found this: please report it, with the spec"

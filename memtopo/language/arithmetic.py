@@ -65,7 +65,7 @@ def quantity(text: str) -> Quantity:
         help = f"write {error.meant}" if error.meant else None
         raise InvalidValue("MT902", f"{shorten(text)!r} is neither a number nor a size", help=help) from error
     if size.in_granules:
-        message = f"{shorten(text)!r} has a value on a machine only, and an arithmetic has none without it"
+        message = f"{shorten(text)!r} has a value only on a machine, and an expression cannot contain it"
         raise InvalidValue("MT902", message, help=f"use sizes in bytes: {', '.join(UNITS)}")
     return Quantity(size.amount, in_bytes=True)
 
@@ -163,7 +163,7 @@ def _sum(left: Quantity, sign: str, right: Quantity) -> Quantity:
 
 def _product(left: Quantity, right: Quantity) -> Quantity:
     if left.in_bytes and right.in_bytes:
-        raise _mixed(f"{left} * {right}", "the product of two sizes is no size")
+        raise _mixed(f"{left} * {right}", "the product of two sizes is not a size")
     return _bounded(Quantity(left.amount * right.amount, left.in_bytes or right.in_bytes), f"{left} * {right}")
 
 

@@ -311,7 +311,7 @@ class ObjectReader:
     def _value(self, given: object, path: Path) -> Value | None:
         self._entries += 1
         if len(path) > DEEPEST or self._entries > MOST_ENTRIES:
-            raise ReadError(Diagnostic("MT002", "the mapping is larger or deeper than a spec may be", path[:DEEPEST]))
+            raise ReadError(Diagnostic("MT002", "the mapping exceeds the limits of a spec", path[:DEEPEST]))
         if isinstance(given, Mapping):
             return self._mapping(given, path)
         if isinstance(given, list | tuple):
@@ -336,4 +336,4 @@ class ObjectReader:
 
 
 def _type_name(given: object) -> str:
-    return "an int of too many digits" if isinstance(given, int) else f"a Python {type(given).__name__}"
+    return "an int with too many digits" if isinstance(given, int) else f"a Python {type(given).__name__}"

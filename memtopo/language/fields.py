@@ -47,7 +47,7 @@ def or_else(read: Callable[[object], T], example: str) -> Callable[[object], T |
             raise InvalidValue("MT107", "'else' stands between two alternatives", help=f"write {example}")
         options = tuple(map(read, words))
         if twice := next((word for index, word in enumerate(words) if word in words[:index]), None):
-            raise InvalidValue("MT107", f"{twice!r} is twice among the alternatives", help="leave one of them out")
+            raise InvalidValue("MT107", f"{twice!r} is twice among the alternatives", help="omit one of them")
         return Alternatives(options, words)
 
     return alternatives
@@ -60,7 +60,7 @@ def support_or_not(read: Callable[[object], bool]) -> Callable[[object], bool | 
     def boolean(value: object) -> bool | Alternatives[bool]:
         found = alternatives(value)
         if isinstance(found, Alternatives) and found.options != (True, False):
-            message = "'true' is never taken, since 'false' needs no support"
+            message = "'true' is never used, because 'false' needs no support"
             raise InvalidValue("MT107", message, help="write 'true else false'")
         return found
 
@@ -69,7 +69,7 @@ def support_or_not(read: Callable[[object], bool]) -> Callable[[object], bool | 
 
 def or_else_schema(schema: dict[str, Any], words: str) -> dict[str, Any]:
     """JSON Schema of one value or alternatives of it; `words` is the pattern of one alternative."""
-    message = "Alternatives, of which the first one that works is taken: fabric else fd."
+    message = "Alternatives; the first one that works is used: fabric else fd."
     return {"anyOf": [schema, text_like(f"({words})( else ({words}))+", message)]}
 
 
@@ -139,7 +139,7 @@ _SUPPORT = {"anyOf": [{"type": "boolean"}, text_like("true else false", "true, f
 BooleanOrElse = Annotated[bool | Alternatives[bool], FromText(support_or_not(_boolean), _SUPPORT)]
 Rounding = Annotated[Literal["up"], FromWord({"up": "up"}, "a way to round")]
 _PERCENT = text_like(
-    r"(100(\.0{1,3})?|[1-9][0-9]?(\.[0-9]{1,3})?|0\.(?!0{1,3}%)[0-9]{1,3})%", "A share of the memory that is left: 90%."
+    r"(100(\.0{1,3})?|[1-9][0-9]?(\.[0-9]{1,3})?|0\.(?!0{1,3}%)[0-9]{1,3})%", "A share of the remaining memory: 90%."
 )
 _FILL = {"const": "fill"}
 SizeOrShare = Annotated[Size | Share, FromText(scalars.size_or_share, {"anyOf": [_POSITIVE_AMOUNT, _PERCENT]})]
@@ -199,7 +199,7 @@ SourceText = Annotated[ImportSource, FromText(names.source, text_like(names.SOUR
 ProducerText = Annotated[ImportSource, FromText(names.producer, text_like(names.PRODUCERS, _PRODUCER_MESSAGE))]
 TRANSPORTS = {each: each for each in ("fd", "fabric", "ipc")}
 _EXPORTED = {**TRANSPORTS, "dmabuf": "dmabuf"}
-_IMPORT_HINTS = {"dmabuf": "no CUDA driver imports a dma-buf (fact 84): export it via fd as well, and import that"}
+_IMPORT_HINTS = {"dmabuf": "no CUDA driver imports a dma-buf (fact 84): also export it via fd, and import that export"}
 
 
 def _transports(words: Mapping[str, Via], **more: Mapping[str, str]) -> FromText:
@@ -217,7 +217,7 @@ def _transports(words: Mapping[str, Via], **more: Mapping[str, str]) -> FromText
 
 _ALONE = {
     "ipc": "fd and fabric carry chunks, which it cannot",
-    "dmabuf": "fd and fabric are for other processes, and it is for other devices",
+    "dmabuf": "fd and fabric are for other processes, but a dma-buf is for other devices",
 }
 """Transports that are no alternative to another one, with the reason."""
 Transport = Annotated[Via | Alternatives[Via], _transports(TRANSPORTS, hints=_IMPORT_HINTS)]

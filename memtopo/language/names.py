@@ -138,7 +138,10 @@ def source(value: object) -> ImportSource:
         help = "a process on another node, of this spec, is PROCESS.EXPORT, and names its node with 'node: …'; "
         help += "a holder is on the same host: LAYOUT/EXPORT, or /path/to/socket/EXPORT"
     if re.fullmatch(_INDEXED, written):
-        help = "an import is of a whole export, of every process if it is counted; 'map' may name a part of it: w.0:4"
+        help = (
+            "an import refers to a whole export, of every instance if the process is counted; 'map' can name a "
+            "part of it: w.0:4"
+        )
     raise InvalidValue("MT104", f"{shorten(written)!r} names no export", help=help)
 
 

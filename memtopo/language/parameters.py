@@ -74,7 +74,7 @@ class Parameters:
 
     def _shown(self, name: str) -> str:
         value = self.values[name]
-        several = ", and only 'memtopo validate' takes several values" if "," in value else ""
+        several = ", and only 'memtopo validate' accepts several values" if "," in value else ""
         return f"{shorten(value)}{f' as set{several}' if name in self.settings else ''}"
 
     def _text(self, name: str, *, suggest: bool) -> str:
@@ -118,7 +118,7 @@ def _wrong_section(section: object) -> Diagnostic | None:
     if isinstance(section, dict):
         if len(section) <= MOST_PARAMETERS:
             return None
-        message = f"{len(section):,} parameters are more than the {MOST_PARAMETERS:,} that one spec may declare"
+        message = f"{len(section):,} parameters are more than the {MOST_PARAMETERS:,} allowed in one spec"
         return Diagnostic("MT109", message, (PARAMETERS,), "key")
     if section == "":
         return None
@@ -130,7 +130,7 @@ def _undeclared(settings: Mapping[str, str], declared: Mapping[str, object]) -> 
     undeclared = [name for name in settings if name not in declared]
     for index, name in enumerate(undeclared):
         help = _help(name, list(declared), suggest=index < messages.SUGGESTED) or "it declares none"
-        message = f"{shorten(name)!r} is set, and the spec declares no such parameter"
+        message = f"{shorten(name)!r} is set, but the spec does not declare this parameter"
         yield Diagnostic("MT901", message, (PARAMETERS,), "key", help=help)
 
 
@@ -201,7 +201,7 @@ def _values(
 MOST_NOTED = 3
 """Replaced values that the notes of one diagnostic name."""
 
-_KEY_HELP = "write the key itself: parameters are for values, such as 'count: $pages * 2'"
+_KEY_HELP = "write the key itself: parameters can replace only values, such as 'count: $pages * 2'"
 _TEXT_HELP = "a parameter is a whole value: declare the whole text, such as 'head: page.0:4', and write $head"
 _ARITHMETIC = re.compile(r"\s*[$(0-9]")
 _NOTHING = object()

@@ -52,7 +52,7 @@ _CONTEXTS = {
     "an alias": _ANCHOR,
     "a tag": _TAG,
     "directive": _Message("directives ('%') are not part of the language", "remove this line"),
-    "a block scalar": _Message("after '|' or '>', only a comment may follow on the line", _QUOTES),
+    "a block scalar": _Message("only a comment can follow '|' or '>' on the line", _QUOTES),
 }
 _PROBLEMS = {
     "undefined tag handle": _TAG,
@@ -66,7 +66,7 @@ _PROBLEMS = {
         "a key without ':' after it", "write 'key: value'; a space follows the ':'"
     ),
     "found unexpected end of stream": _Message("the text ends inside of quotes"),
-    "found unexpected document": _Message("'---' and '...' may not start a line inside of quotes"),
+    "found unexpected document": _Message("'---' and '...' cannot start a line inside quotes"),
     "unknown escape": _ESCAPE,
     "hexdecimal": _ESCAPE,
     "hexadecimal": _ESCAPE,
@@ -76,11 +76,11 @@ _PROBLEMS = {
     "unexpected ':'": _Message(
         "':' is not expected here", "in braces, a blank follows the ':' of a key; text with ':' needs quotes"
     ),
-    "<block end>": _Message("nothing more is expected here", "do the lines of this block have the same indentation?"),
+    "<block end>": _Message("unexpected text", "do the lines of this block have the same indentation?"),
     "expected key": _Message("expected a key", "do the entries of this mapping have the same indentation?"),
     "'-' indicator": _Message("expected '- '", "do the entries of this list have the same indentation?"),
     "node content": _Message("expected a value"),
-    "<document start>": _Message("nothing more is expected here", "are the lines above indented as they should be?"),
+    "<document start>": _Message("unexpected text", "are the lines above indented as they should be?"),
 }
 _OPENED = {
     "flow sequence": "'[' opens here",
@@ -127,7 +127,7 @@ def _message(context: str, problem: str, char: str) -> _Message:
 
 
 _MERGE_HELP = "write the keys out here; for many equal entries, use count"
-_TAG_HELP = "leave it out: the type of a value follows from its field"
+_TAG_HELP = "omit it: the type of a value follows from its field"
 _ANCHOR_HELP = "write the value out where it is used"
 
 

@@ -90,7 +90,7 @@ def _other_word(
 def one_or_more(value: object) -> object:
     """Return a list that is not empty; a single value becomes a list of one."""
     if not value:
-        raise InvalidValue("MT103", "expected at least one, found none", help="leave it out, or list one")
+        raise InvalidValue("MT103", "expected at least one, found none", help="omit it, or list one")
     return value if isinstance(value, list) else [value]
 
 
@@ -138,7 +138,7 @@ def positive(value: object) -> Size:
     """Read a size that is more than 0."""
     found = size(value)
     if found.amount == 0:
-        raise InvalidValue("MT105", "a size of 0 is nothing to build", help="leave the entry out, or give it a size")
+        raise InvalidValue("MT105", "a size of 0 is nothing to build", help="omit the entry, or give it a size")
     return found
 
 
@@ -175,7 +175,7 @@ def chunk_count(value: object) -> int | Share | Literal["fill"]:
 def _other_count(written: str) -> str | None:
     """Help for a count in words of other languages, or from one number to another; None for anything else."""
     if written.lower() in _AS_MANY:
-        return "write fill for as many as the range takes, or a share of the memory that is free, such as 80%"
+        return "write fill for as many as fit in the range, or a share of the free memory, such as 80%"
     if match := _FROM_TO.fullmatch(written):
         return (
             f"write {{min: {match[1]}, max: {match[2]}}}, for chunks that a program creates and maps as it needs them"
@@ -216,9 +216,9 @@ def count(value: object) -> int:
     """Read a count of at least one."""
     found = _number(text(value, "a count"))
     if found == 0:
-        raise InvalidValue("MT106", "a count of 0 is nothing to build", help="leave the entry out, or count from 1")
+        raise InvalidValue("MT106", "a count of 0 is nothing to build", help="omit the entry, or count from 1")
     if found > LARGEST_COUNT:
-        message = f"a count of {found:,} is more than the {LARGEST_COUNT:,} that one spec may declare"
+        message = f"a count of {found:,} is more than the {LARGEST_COUNT:,} allowed in one spec"
         raise InvalidValue("MT109", message)
     return found
 
@@ -244,7 +244,7 @@ def processes(value: object) -> int:
         raise InvalidValue("MT106", f"{value!r} is not a number of processes", help=help)
     found = count(value)
     if found > LARGEST_PROCESSES:
-        message = f"{found:,} processes are more than the {LARGEST_PROCESSES} that one spec may declare"
+        message = f"{found:,} processes are more than the {LARGEST_PROCESSES} allowed in one spec"
         raise InvalidValue("MT109", message)
     return found
 
@@ -264,7 +264,7 @@ def semaphore_value(value: object) -> int | Literal[True]:
     if found == "true":
         return True
     if found == "false":
-        raise InvalidValue("MT106", "'false' is nothing to wait for or to signal", help="leave the key out")
+        raise InvalidValue("MT106", "'false' cannot be waited for or signalled", help="omit the key")
     return _number(found)
 
 

@@ -97,7 +97,7 @@ class Refusal(Exception):
 
 
 _REFUSALS = {
-    _CLOSED: "it has no memory at present",
+    _CLOSED: "it currently has no memory",
     _NO_ADDRESSES: "no hole among its addresses is large enough",
     _OVER_LIMIT: "its limit is reached",
     _NOT_ALLOCATED: "nothing is allocated there",

@@ -171,7 +171,7 @@ def _of_process(case: _Case) -> Iterator[_Explanation]:
     if case.error == "TIMEOUT":
         yield "the trial hung, and its process was killed", "look for Xid in dmesg"
     if case.error == "SIGSEGV":
-        yield "the CPU may not touch that memory; the trial's process died of it", None
+        yield "the CPU cannot access that memory; the process of the trial died", None
     if case.error.startswith(("SIG", "EXIT")):
         yield "the trial's process died", "look at dmesg"
 
@@ -182,12 +182,12 @@ def _of_system(case: _Case) -> Iterator[_Explanation]:
     if case.device and is_mig(case.device) and case.name in _MIG:
         yield "the GPU is a MIG instance, which cannot do this", "use a whole GPU"
     if case.around.wsl and case.name != "vmm":
-        yield "this is WSL, whose driver cannot do all that Linux's can", "use Linux itself"
+        yield "this is WSL, whose driver does not support all features of the Linux driver", "use Linux itself"
     if "fabric" in case.name and case.error == "NOT_PERMITTED":
         if not case.around.imex_channels:
             pass_on = "pass /dev/nvidia-caps-imex-channels/channel0 on to the container, or " if contained else ""
             yield "there is no IMEX channel", f"{pass_on}load the module with NVreg_CreateImexChannel0=1"
-        yield "there is no IMEX channel that may be opened", "look at /dev/nvidia-caps-imex-channels"
+        yield "this process is not permitted to open an IMEX channel", "look at /dev/nvidia-caps-imex-channels"
     if "fabric" in case.name:
         yield "the NVLink fabric is not ready", "look at Fabric in nvidia-smi -q, and at nvidia-fabricmanager"
     if case.trial.call == VULKAN:
@@ -195,18 +195,18 @@ def _of_system(case: _Case) -> Iterator[_Explanation]:
         remedy = f"{pass_on}set VK_DRIVER_FILES to NVIDIA's nvidia_icd.json"
         yield "Vulkan does not see this GPU, or cannot use it", remedy
     if contained and not case.device:
-        yield "the container may not choose NUMA nodes", "start it with --cap-add SYS_NICE"
+        yield "the container is not permitted to choose NUMA nodes", "start it with --cap-add SYS_NICE"
 
 
 def _of_sharing(case: _Case) -> Iterator[_Explanation]:
     """Explanations by limits on sharing, by the path between two GPUs, and by the version of the driver."""
     around, ipc = case.around, case.name in ("ipc", "ipc-event")
     if around.open_files < _FEW_FILES and (ipc or case.name in ("fd", "pool-fd")):
-        yield f"this process may open {around.open_files} files only", "ulimit -n 4096"
+        yield f"this process can open only {around.open_files} files", "ulimit -n 4096"
     if ipc and around.container:
         yield "the container keeps processes apart", "start it with --ipc=host, or --cap-add SYS_PTRACE"
     if ipc and around.ptrace_scope:
-        cause = f"ptrace_scope is {around.ptrace_scope}: no process may attach to another"
+        cause = f"ptrace_scope is {around.ptrace_scope}: no process is permitted to attach to another"
         yield cause, "sysctl kernel.yama.ptrace_scope=0"
     if case.name == "store" and case.trial.error:
         yield "the two GPUs have no path to each other", "look at nvidia-smi topo -p2p rw"

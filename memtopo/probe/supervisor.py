@@ -198,7 +198,7 @@ class Supervisor:
                 lane.error = error
             case messages.Finished(leaked):
                 counts = ", ".join(f"{count} {kind}" for kind, count in leaked.items() if count)
-                self._findings.notes += [f"trials left {counts}, which went with their process"] * bool(counts)
+                self._findings.notes += [f"trials left {counts}, which ended with their process"] * bool(counts)
                 self._end(lane, wait=True)
 
     def _trial_ended(self, lane: _Lane, ended: TrialEnded) -> None:

@@ -30,7 +30,7 @@ _LONGEST = 100
 _NO_SPEC = {
     "registered": "registered memory of the program itself, for which a spec names the file that it is in",
     "external": "memory of another API, for which a spec names the producer",
-    "multicast": "a multicast object, whose team and binds the record does not tell apart",
+    "multicast": "a multicast object, whose team and binds cannot be distinguished in the record",
 }
 
 

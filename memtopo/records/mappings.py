@@ -120,4 +120,6 @@ def declare_states(spec: ProcessSpec, slept: set[int]) -> None:
     ]
     if dropped:
         spec.add("states", "asleep", {"drop": dropped})
-        spec.notes.append("asleep: memory was unmapped there and mapped again; the record does not tell if it was kept")
+        spec.notes.append(
+            "asleep: memory was unmapped there and mapped again; the record does not show whether its bytes were kept"
+        )

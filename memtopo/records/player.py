@@ -27,8 +27,8 @@ LEFT_OUT = {
     **dict.fromkeys(("fill", "verify", "fingerprint", "store", "load"), "kernels of a check"),
     **dict.fromkeys(("host_write", "host_read"), "the CPU's own access"),
     "memcpy_htod": "its bytes are not in the record",
-    "import_external_memory": "its memory is of another API",
-    "import_external_semaphore": "its semaphore is of another API",
+    "import_external_memory": "its memory belongs to another API",
+    "import_external_semaphore": "its semaphore belongs to another API",
 }
 """Calls that are not made, with the reason."""
 
@@ -48,7 +48,7 @@ _BUILDING = {
 
 DEFAULT_POOL = ("device_get_default_mem_pool", "device_get_mem_pool", "device_set_mem_pool")
 _PAGE = 4096
-_UNKNOWN = "of what no call of the record has made"
+_UNKNOWN = "of an object that no call of the record has created"
 
 
 IMPORTS: Mapping[str, str] = {
@@ -123,7 +123,7 @@ class Player:
             return Played(left_out=str(left_out))
         except _Missing as missing:
             if call.method in _BUILDING:
-                return Played("CUDA_ERROR_INVALID_VALUE", f"no call of the record has made {missing}")
+                return Played("CUDA_ERROR_INVALID_VALUE", f"no call of the record has created {missing}")
             return Played(left_out=_UNKNOWN)
 
     def _made(self, call: TracedCall, method: str, arguments: Mapping[str, Any]) -> Played:
@@ -200,7 +200,7 @@ class Player:
     def _argument(self, call: TracedCall, method: str, name: str, value: Any, shared: Handle | None) -> Any:
         if name in ("shared", "data") or (name == "handle" and isinstance(value, str)):
             if shared is None:
-                raise LeftOut("its handle is of no export in the record")
+                raise LeftOut("its handle does not belong to an export in the record")
             return shared.shared
         if name == "pool" and method != call.method:
             return value  # the driver's own

@@ -77,8 +77,8 @@ class _Calls:
     def _is_kept(self, call: TracedCall) -> bool:
         """Return whether a program makes a call: not a query, nor the release of what a query has retained."""
         if call.method in IMPORTS:
-            what = f"call {call.number} of the record imports what another process exports"
-            raise NoProgram(f"{what}, and a program is of one", hint="leave --as out")
+            what = f"call {call.number} of the record imports an export of another process"
+            raise NoProgram(f"{what}, but a program is for one process", hint="omit --as")
         if call.method == "mem_retain_allocation_handle":
             self._retained[call.result] += 1
             return False

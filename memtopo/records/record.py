@@ -85,7 +85,7 @@ def merged(traces: Sequence[TraceFile]) -> Record:
     try:
         starts = [datetime.fromisoformat(each.head.started).timestamp() for each in traces]
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"the record has no time at which it began: {error}") from error
+        raise UsageError(f"the record has no start time: {error}") from error
     first = min(starts)
     calls = [
         RecordedCall(start - first + call.time, index, call)
@@ -157,5 +157,5 @@ def _calls_until(record: Record, at: str) -> int:
     except ValueError as error:
         known = [PEAK, END, *dict.fromkeys(record.labels)]
         message = f"the record has no moment {at!r}"
-        raise UsageError(message, hint=f"there are {', '.join(known)}, and seconds since its begin") from error
+        raise UsageError(message, hint=f"there are {', '.join(known)}, and seconds since its start") from error
     return sum(each.time <= seconds for each in record.calls)

@@ -70,7 +70,7 @@ def read_snapshot(path: str) -> Snapshot:
         return _snapshot(plain_values(data))
     except RefusedPickle as error:
         hint = "name a file that torch.cuda.memory._dump_snapshot() has written"
-        raise UsageError(f"{path!r} is no snapshot of PyTorch: {error.message}", hint=hint) from error
+        raise UsageError(f"{path!r} is not a snapshot of PyTorch: {error.message}", hint=hint) from error
 
 
 def record_lines(snapshot: Snapshot) -> Iterator[str]:
@@ -261,18 +261,20 @@ def _frame(frame: Mapping[str, Any]) -> str:
 
 def _mapping(value: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise RefusedPickle(f"{what} is a {type(value).__name__}, and no dictionary")
+        raise RefusedPickle(f"{what} is a {type(value).__name__}, not a dictionary")
     return value
 
 
 def _list(value: Any, what: str) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
-        raise RefusedPickle(f"{what} is a {type(value).__name__}, and no list")
+        raise RefusedPickle(f"{what} is a {type(value).__name__}, not a list")
     return value
 
 
 def _number(given: Mapping[str, Any], key: str, most: int = LARGEST) -> int:
     value = given.get(key)
     if type(value) is not int or not 0 <= value < most:
-        raise RefusedPickle(f"its {key} is no number of bytes, address or time: {shorten(printable(str(value)))!r}")
+        raise RefusedPickle(
+            f"its {key} is not a number of bytes, an address or a time: {shorten(printable(str(value)))!r}"
+        )
     return value

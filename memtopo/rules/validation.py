@@ -167,7 +167,7 @@ def _identity(each: Diagnostic) -> object:
 def diagnose_change(before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
     """Yield MT806 for another name than that of the layout, MT807 for other processes, and what kinds refuse."""
     if after.name != before.name:
-        message = f"the layout is named {before.name!r}, and a change keeps its name"
+        message = f"the layout is named {before.name!r}, but a change must keep its name"
         yield Diagnostic("MT806", message, ("name",), help=f"write 'name: {before.name}'")
     yield from diagnose_processes(before, after)
     pairs = [(before.members[label], member) for label, member in after.members.items() if label in before.members]

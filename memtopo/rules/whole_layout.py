@@ -56,7 +56,7 @@ def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             each = "a context takes" if count == 1 else f"the contexts of {count} processes take"
             taken = f"{each} about {rounded(found.contexts)}"
             if found.needs:
-                yield _needs(found.needs, of, notes=(f"{taken} of the GPU's memory besides",))
+                yield _needs(found.needs, of, notes=(f"{taken} of the GPU's memory in addition",))
             else:
                 yield Diagnostic("MT402", f"{taken} on {of}", ("processes",), "key", help="declare fewer processes")
         else:
@@ -111,7 +111,7 @@ def unused_chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         elif unused:
             kind = "imported chunks" if group.origin else "chunks"
             message = f"{unused:,} of the {group.count:,} {kind} {name!r} are not mapped"
-            help = None if group.origin else "map them too, or reduce 'count'"
+            help = None if group.origin else "map them as well, or reduce 'count'"
             yield Diagnostic("MT501", message, group.path, "key", help=help)
 
 
@@ -125,13 +125,15 @@ def unused_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         if group.elastic:
             if not group.elastic.chunks and mapped and known:
                 help = "declare chunks with 'count: {min: 0, max: N}'"
-                message = f"nothing can be mapped in range {name!r}: it is elastic, and no chunk is"
+                message = f"nothing can be mapped in range {name!r}: it is elastic, but no chunk is"
                 yield Diagnostic("MT502", message, group.path, "key", help=help)
         elif name not in filled and mapped:
             yield Diagnostic("MT502", f"range {name!r} has no mappings", group.path, "key")
         elif mapped and filled[name] < group.count and name not in overfull:
             message = f"{group.count - filled[name]:,} of the {group.count:,} ranges {name!r} have no mappings"
-            yield Diagnostic("MT502", message, group.path, "key", help="map chunks into them too, or reduce 'count'")
+            yield Diagnostic(
+                "MT502", message, group.path, "key", help="map chunks into them as well, or reduce 'count'"
+            )
         granted = any(grant.access for part in geometry.parts.get(name, ()) for grant in part.grants)
         if (name in filled or group.elastic) and accessible and not granted:
             help = f"grant it: 'access: {{{name}: {{gpu0: rw}}}}'"

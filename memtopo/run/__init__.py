@@ -1,1 +1,1 @@
-"""One run of a layout: build, verify, tear down, report."""
+"""One run of a layout: build, verify, take down, report."""

@@ -68,7 +68,7 @@ def seal(layout: Layout, label: str, request: UnmapRequest, key: str | None) -> 
     names = {chunk.pool for chunk in chunks}
     if len(names) > 1:
         message = f"range {label!r}: chunks of {' and '.join(sorted(names))} are not sealed together"
-        raise ElasticRefused(message, hint="seal those of each by themselves")
+        raise ElasticRefused(message, hint="seal the chunks of each separately")
     _borrowed(layout, names.pop()).seal(layout, chunks, key)
     return max(chunk.epoch for chunk in chunks)
 
@@ -89,8 +89,8 @@ def _borrowed(layout: Layout, name: str) -> Borrowed:
     """Source of a pool whose chunks a holder lends. Raises `ElasticRefused` for another one."""
     source = layout.of(ELASTIC_POOLS)[name].source
     if not isinstance(source, Borrowed):
-        message = f"chunks {name!r} are of this layout, and only chunks that a holder lends are sealed"
-        raise ElasticRefused(message, hint="they are as they are until they are unmapped")
+        message = f"chunks {name!r} belong to this layout, but only chunks lent by a holder can be sealed"
+        raise ElasticRefused(message, hint="they keep their state until they are unmapped")
     return source
 
 
@@ -99,7 +99,7 @@ def create(driver: Driver, layout: Layout, name: str, count: int) -> None:
     pool = layout.of(ELASTIC_POOLS)[name]
     if count > pool.limit - len(pool.created):
         left = max(0, pool.limit - len(pool.created))
-        message = f"chunks {name!r}: {count:,} more are requested, and {left:,} of {pool.limit:,} do not exist yet"
+        message = f"chunks {name!r}: {count:,} more are requested, and {left:,} of {pool.limit:,} can still be created"
         raise ElasticRefused(message, hint="map chunks that are not mapped, or increase 'max' in the spec")
     created, error = pool.source.create(driver, layout, pool, count)
     pool.free += created
@@ -273,7 +273,7 @@ class _Batch:
                 if isinstance(failed, DriverError):
                     raise failed
         except DriverError as error:
-            content.broken = content.broken or f"{failure}, and then {error} while the range was brought back"
+            content.broken = content.broken or f"{failure}, and then {error} while the range was rolled back"
             _rebuild(layout)
             raise ElasticFailed(f"range {content.label!r} can only be taken down: {content.broken}") from error
 
@@ -371,7 +371,7 @@ def part(content: ElasticContent, request: UnmapRequest) -> list[Mapped]:
     """Mappings in a part of a range, in order. Raises `ElasticRefused` unless it consists of whole chunks."""
     start, end, found = request.offset, request.offset + request.size, []
     if request.size <= 0:
-        raise ElasticRefused(f"range {content.label!r}: {request.size:,} bytes are nothing to unmap")
+        raise ElasticRefused(f"range {content.label!r}: {request.size:,} bytes cannot be unmapped")
     at, zero, mapped = start, content.zero, content.at
     while at < end:
         chunk = mapped.get(at)
@@ -389,10 +389,10 @@ def part(content: ElasticContent, request: UnmapRequest) -> list[Mapped]:
 def _not_mapped(content: ElasticContent, at: int) -> ElasticRefused:
     where = f"range {content.label!r}"
     if any(low <= at < high for low, high in content.fixed):
-        return ElasticRefused(f"{where}: what is mapped at {exact(at)} is fixed by the spec", hint="unmap other parts")
+        return ElasticRefused(f"{where}: the mapping at {exact(at)} is fixed by the spec", hint="unmap other parts")
     inside = next((item for item in content.present(at, at + 1) if item[1] is not content.zero), None)
     if inside is None:
-        return ElasticRefused(f"{where}: nothing is mapped at {exact(at)}", hint="'mappings' has what is mapped")
+        return ElasticRefused(f"{where}: nothing is mapped at {exact(at)}", hint="'mappings' lists all mappings")
     hint = "a chunk is unmapped as a whole: name its beginning"
     return ElasticRefused(
         f"{where}: {exact(at)} is inside of {inside[1].label!r}, mapped at {exact(inside[0])}", hint=hint
@@ -406,7 +406,7 @@ def require_fit(content: ElasticContent, request: MapRequest, pools: Mapping[str
         raise _unknown_pool(content, request.pool)
     pool = pools[request.pool]
     if request.count < 1:
-        raise ElasticRefused(f"{where}: {request.count:,} chunks are nothing to map", hint="map at least one")
+        raise ElasticRefused(f"{where}: {request.count:,} chunks cannot be mapped", hint="map at least one")
     unit = max(pool.granule, content.zero.size if content.zero else 0)
     if not 0 <= request.offset < content.size:
         raise ElasticRefused(
@@ -414,7 +414,7 @@ def require_fit(content: ElasticContent, request: MapRequest, pools: Mapping[str
         )
     if request.offset % unit:
         near = request.offset - request.offset % unit
-        message = f"{where}: the offset {exact(request.offset)} is no multiple of {exact(unit)}"
+        message = f"{where}: the offset {exact(request.offset)} is not a multiple of {exact(unit)}"
         raise ElasticRefused(message, hint=f"the nearest ones are {exact(near)} and {exact(near + unit)}")
     end = request.offset + request.count * pool.size
     if end > content.size:

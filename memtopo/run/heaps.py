@@ -47,7 +47,7 @@ def free(content: HeapContent, address: int) -> None:
         content.native.free(address)
     except Refusal:
         message = f"heap {content.step.label!r}: nothing is allocated at {address:#x}"
-        raise HeapRefused(message, hint="free what 'allocate' has returned, once") from None
+        raise HeapRefused(message, hint="free an address returned by 'allocate', and only once") from None
     except DriverError as error:
         raise HeapFailed(f"heap {content.step.label!r}: {error}; the memory is freed later") from error
 
@@ -77,7 +77,7 @@ def failure(content: HeapContent, error: Exception, size: int) -> HeapFull | Hea
     asked = f"heap {label!r}: {rounded(size)} cannot be allocated"
     taken = f"{rounded(content.native.mapped)} are allocated in it"
     if isinstance(error, Refusal) and error.closed:
-        return HeapRefused(f"{asked}: it has no memory at present", hint="wake it up first, or switch('awake')")
+        return HeapRefused(f"{asked}: it currently has no memory", hint="wake it up first, or switch('awake')")
     if isinstance(error, Refusal) and error.over_limit and budget.limit is not None:
         others = "" if budget.name == label else f", which it shares with heap {budget.name!r}"
         left = f"{rounded(max(budget.limit - budget.used, 0))} of its limit of {rounded(budget.limit)}{others}"

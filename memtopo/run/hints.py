@@ -26,15 +26,16 @@ _INVALID_VALUE = {
 
 _BY_ERROR: dict[str, ErrorHint] = {
     "ILLEGAL_ADDRESS": ErrorHint(
-        "a kernel of this process accessed memory that it may not access, and every later call fails (fact 24)",
+        "a kernel of this process accessed memory without access, and every later call fails (fact 24)",
         "run the program that uses the memory under compute-sanitizer",
     ),
-    "OUT_OF_MEMORY": ErrorHint(None, "something else uses the device's memory: nvidia-smi names the processes"),
-    "NOT_PERMITTED": ErrorHint(None, f"the process lacks a permission: {PROBE_ADVICE}"),
+    "OUT_OF_MEMORY": ErrorHint(None, "other processes use the memory of the device: nvidia-smi lists them"),
+    "NOT_PERMITTED": ErrorHint(None, f"the process does not have a required permission: {PROBE_ADVICE}"),
     "NOT_SUPPORTED": ErrorHint(None, f"the device or driver cannot do this: {PROBE_ADVICE}"),
-    "INVALID_CONTEXT": ErrorHint("no context of a GPU is current (fact 8)", "see whether other code pops contexts"),
+    "INVALID_CONTEXT": ErrorHint("no context of a GPU is current (fact 8)", "check whether other code pops contexts"),
     "CONTEXT_IS_DESTROYED": ErrorHint(
-        "the primary context was released or reset under this run (fact 8)", "see whether other code resets the device"
+        "the primary context was released or reset under this run (fact 8)",
+        "check whether other code resets the device",
     ),
     "INVALID_PTX": ErrorHint(None, "the driver is too old for the kernels: they need CUDA 11 or later"),
     "UNSUPPORTED_PTX_VERSION": ErrorHint(None, "the driver is too old for the kernels: they need CUDA 11 or later"),
@@ -44,11 +45,11 @@ _BY_ERROR: dict[str, ErrorHint] = {
 
 _EXHAUSTED: dict[LocationKind, ErrorHint] = {
     LocationKind.GPU: ErrorHint(
-        "{where} has less than {bytes} of free memory", "something else uses its memory: nvidia-smi names the processes"
+        "{where} has less than {bytes} of free memory", "other processes use its memory: nvidia-smi lists them"
     ),
     LocationKind.HOST_NUMA: ErrorHint(
-        "NUMA node {where} has less than {bytes} of free memory, and a chunk of a node is on that node alone (fact 77)",
-        "'numactl --hardware' shows the free memory of each node; 'location: host' takes that of any",
+        "NUMA node {where} has less than {bytes} of free memory, and a chunk of a node is only on that node (fact 77)",
+        "'numactl --hardware' shows the free memory of each node; 'location: host' uses memory of any node",
     ),
     LocationKind.HOST: ErrorHint(
         "the host has less than {bytes} of free memory, or a control group limits it", "'free -h' shows the free memory"

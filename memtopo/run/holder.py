@@ -142,7 +142,7 @@ def _notes(held: HoldSummary, stopped_by: str, node: str) -> Iterator[str]:
     served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
     yield f"{f'node {node}: ' * bool(node)}held for {held.seconds:.1f} s, until {ends[held.why]}; served {served}"
     for importer in held.lost:
-        yield _note_on(importer, "lost what it used over ipc, or of pools")
+        yield _note_on(importer, "lost the memory that it used over ipc or from pools")
     for importer in held.kept:
         yield _note_on(importer, "keeps memory alive that it imported")
     yield from held.notes
@@ -246,14 +246,14 @@ class HeldLayout:
         """Raise `ExchangeError` unless the layout is whole, and of the generation that a change was planned for."""
         name = self.conductor.request.plan.name
         if generation not in (None, self.generation):
-            message = f"the layout is of generation {self.generation}, and the change was planned for {generation}"
+            message = f"the layout has generation {self.generation}, but the change was planned for {generation}"
             raise ExchangeError("stale", message, hint="plan it again")
         if self.state != AWAKE:
             message, hint = not_awake(name, self.state)
             raise ExchangeError("state", message, hint=hint)
         if self.conductor.absent:
-            message = f"layout {name!r} lacks imports that their holder has taken back"
-            raise ExchangeError("state", message, hint="try again when they are back")
+            message = f"layout {name!r} has lost imports that their holder has released"
+            raise ExchangeError("state", message, hint="try again when they are imported again")
 
 
 @dataclass(frozen=True, slots=True)

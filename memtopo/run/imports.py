@@ -96,7 +96,7 @@ class OutsideImports:
 
     def _require_declared(self) -> None:
         """Raise `StepFailed` if the layout is not as declared."""
-        action = "check of what is imported again"
+        action = "check of repeated imports"
         with failing(action):
             found = self._conductor.recheck().differences
         for each in found:

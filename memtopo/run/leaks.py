@@ -156,7 +156,7 @@ class ResourceBalance:
     def misplaced(self, geometries: Iterable[Geometry], left: Left | None) -> Iterator[Finding]:
         """Compare the free memory of each GPU while held with what the processes of a layout create there.
 
-        A GPU with more free memory than that lacks a chunk, whatever the driver reports of the chunk. To leave out what
+        A GPU with more free memory than that lacks a chunk, whatever the driver reports of the chunk. To omit what
         other programs free meanwhile, both the memory taken and the memory given back must be too little. More memory
         taken than planned is no difference: drivers and other programs take some.
         """

@@ -412,7 +412,7 @@ class Change:
             self.findings = run.check_switched(self._kept)
             return
         self.findings = run.check_changed(request, self._steps, self._kept)
-        with failing("query of what is exported"):
+        with failing("query of exports"):
             self._offers = tuple(run.exports.offers())
         run.suspend(request)
 

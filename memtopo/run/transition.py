@@ -160,7 +160,7 @@ def require_room(
     undone = {step.provides for step in steps.undo}
     limits = (step for step in steps.do if isinstance(step, LimitPool))
     if refusals := [reason for step in limits if (reason := step.refusal(execution.layout, undone))]:
-        raise DoesNotFit(f"the change does not fit: {'; '.join(refusals)}", hint="unmap what is too many")
+        raise DoesNotFit(f"the change does not fit: {'; '.join(refusals)}", hint="unmap excess chunks")
     if growth and (lacking := list(_lacking(execution, growth, machine))):
         raise DoesNotFit(f"the change does not fit: {'; '.join(lacking)}")
 

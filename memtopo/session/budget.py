@@ -338,7 +338,7 @@ def _notes(layouts: Sequence[_Layout], used: Iterable[str], machine: Machine) ->
                 yield f"{each.name}: {group.noun} {group.name} has no limit, and counts as empty"
             if group.share_taken and len(layouts) > 1:
                 share, location, left, _ = group.share_taken
-                alone = f"{share} of the {rounded(left)} on {location} that its own spec leaves"
+                alone = f"{share} of the {rounded(left)} on {location} left by its own spec"
                 yield f"{each.name}: {group.noun} {group.name} has {alone}, as if it were alone there"
     if "host" in used and not machine.host_bytes:
         yield f"the machine's record does not have the memory of the host: {rounded(machine.host_room)} are assumed"

@@ -40,7 +40,7 @@ _START = 256
 MAX_CHANGES = 20
 """Number of changes that a message lists."""
 
-_REMAKE = "make it again with 'memtopo plan SPEC -o FILE'"
+_REMAKE = "create it again with 'memtopo plan SPEC -o FILE'"
 _PLAN_CHANGE = "plan it again with 'memtopo plan NAME SPEC -o FILE'"
 
 Saved = TypeVar("Saved")
@@ -110,13 +110,13 @@ class SavedChange:
             ("generation", self.generation, now.generation),
         ):
             if then != found:
-                message = f"the saved plan {name!r} is for {what} {then}, and the held one is {found}"
+                message = f"the saved plan {name!r} is for {what} {then}, but the held layout is {found}"
                 raise StalePlan(message, hint=_PLAN_CHANGE)
         if self.digest != now.digest:
-            message = f"the saved plan {name!r} is for another layout than the one that is held now"
+            message = f"the saved plan {name!r} is for a layout other than the one that is held now"
             raise StalePlan(message, hint=_PLAN_CHANGE)
         if self.plan != now.plan:
-            raise StalePlan(f"the saved plan {name!r} would be made otherwise now", hint=_PLAN_CHANGE)
+            raise StalePlan(f"the saved plan {name!r} would be different now", hint=_PLAN_CHANGE)
 
 
 def spec_digest(document: Document) -> str:

@@ -41,7 +41,7 @@ _LOCK_TEXT = re.compile(rb"memtopo lock of process ([0-9]{1,20})(?: in pid names
 class Claim:
     """An endpoint that belongs to this process until `close`; no other process can hold a layout there.
 
-    Claim it before anything is built, so that a second holder fails at once, and close it after everything is torn
+    Claim it before anything is built, so that a second holder fails at once, and close it after everything is taken
     down.
     """
 
@@ -75,7 +75,9 @@ class Claim:
         except OSError as error:
             sock.close()
             _unlink_socket(self._folder, temporary)
-            raise ExchangeError("folder", f"socket {self.endpoint.path!r} cannot be made: {reason(error)}") from error
+            raise ExchangeError(
+                "folder", f"socket {self.endpoint.path!r} cannot be created: {reason(error)}"
+            ) from error
         return sock
 
     def unlink_socket(self) -> None:
@@ -85,7 +87,7 @@ class Claim:
         self._socket = None
 
     def keep_open(self, sock: socket.socket) -> None:
-        """Keep a connection open until `close`: its end reports to the client that everything is torn down."""
+        """Keep a connection open until `close`: its end reports to the client that everything is taken down."""
         self._kept_open.append(sock)
 
     def report_end(self, report: Report) -> None:
@@ -141,7 +143,7 @@ def claimed_folder(endpoint: Endpoint, allow_uids: Collection[int] = ()) -> int:
     try:
         return endpoint.open_folder(make=True, allow_uids=allow_uids)
     except FileNotFoundError as error:
-        hint = "make it first, writable for its owner alone"
+        hint = "create it first, writable only by its owner"
         raise ExchangeError("folder", f"folder {endpoint.folder!r} for a socket does not exist", hint=hint) from error
 
 
@@ -282,7 +284,7 @@ def _remove_socket(folder: int, endpoint: Endpoint, *, ours: bool) -> None:
     except FileNotFoundError:
         return
     if not _is_own_socket(found):
-        raise ExchangeError("folder", f"{endpoint.path!r} exists, and it is no socket of this user")
+        raise ExchangeError("folder", f"{endpoint.path!r} exists, but is not a socket of this user")
     if is_listening(folder, endpoint.file):  # its lock file was removed by hand
         raise _already_held(endpoint, None)
     if is_bound(folder, endpoint.file):
@@ -290,7 +292,7 @@ def _remove_socket(folder: int, endpoint: Endpoint, *, ours: bool) -> None:
         raise ExchangeError("folder", f"socket {endpoint.path!r} is in use by another program", hint=hint)
     if not ours:
         hint = "remove it if no program needs it; or use another --socket"
-        raise ExchangeError("folder", f"socket {endpoint.path!r} exists, and memtopo did not make it", hint=hint)
+        raise ExchangeError("folder", f"socket {endpoint.path!r} exists, but memtopo did not create it", hint=hint)
     os.unlink(endpoint.file, dir_fd=folder)
 
 

@@ -404,7 +404,7 @@ class Client(HolderConnection):
             if answer.offer != offer and generation and self.generation and generation > self.generation:
                 raise self._changed(offer)
             if answer.offer != offer or answer.first != first or len(answer.handles) > count:
-                raise BadPacket(f"{offer.name!r} is not as it was offered")
+                raise BadPacket(f"{offer.name!r} differs from its offer")
             if not answer.handles:
                 raise BadPacket(f"0 handles of {offer.name!r} came with {len(packet.fds)} descriptors")
             has = {"descriptors": offer.descriptors, "secrets": offer.secrets}

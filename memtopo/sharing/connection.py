@@ -199,7 +199,7 @@ class HolderConnection:
     def _ended(self, request: str = "") -> ExchangeError:
         if request:
             return self.error("gone", f"the holder ended the connection before '{request}' was answered")
-        hint = "imports over fd and fabric stay valid until they are closed, those over ipc do not"
+        hint = "imports over fd and fabric stay valid until they are closed; imports over ipc do not"
         return self.error("gone", "the holder has ended the connection", hint)
 
     def _send(self, data: bytes, request: str) -> None:
@@ -223,9 +223,9 @@ class HolderConnection:
         """Return how a stopped holder goes on; None for a running one, and for one outside of this pid namespace."""
         pid = self.peer.pid
         if pid and is_stopped(pid):
-            return f"the holder is stopped, and goes on after 'kill -CONT {pid}'"
+            return f"the holder is stopped; continue it with 'kill -CONT {pid}'"
         if pid and is_frozen(pid):
-            return "the holder is frozen with its cgroup, as by 'docker pause', and goes on once that is thawed"
+            return "the holder is frozen with its cgroup, as by 'docker pause', and continues after it is thawed"
         return None
 
     def _next(self, until: float, request: str = "") -> Packet | None:
@@ -316,7 +316,7 @@ def connected_socket(
         raise ExchangeError("timeout", message, hint="its holder may be stopped; 'memtopo ls' shows it") from None
     except PermissionError as error:
         message = f"socket {endpoint.path!r} is another user's: {reason(error)} {_ends(endpoint.path, None)}"
-        raise ExchangeError("forbidden", message, hint="its holder has to admit this user: --allow-uid") from error
+        raise ExchangeError("forbidden", message, hint="its holder must allow this user: --allow-uid") from error
     except OSError as error:
         raise ExchangeError("folder", f"socket {endpoint.path!r} cannot be used: {reason(error)}") from error
     finally:
@@ -338,7 +338,7 @@ def _not_listening(endpoint: Endpoint, pid: int | None, *, suggest: bool) -> Exc
     if remove_stale(endpoint):
         return _no_layout(endpoint, suggest=suggest)
     what = f"layout {endpoint.name!r}" if endpoint.name else f"the layout at {endpoint.path!r}"
-    message = f"{what} is being built or torn down, and is not served {_ends(endpoint.path, pid)}"
+    message = f"{what} is being built or taken down, and is not served {_ends(endpoint.path, pid)}"
     return ExchangeError("starting", message, hint="try again in a moment")
 
 

@@ -70,7 +70,7 @@ def endpoint(name: str | None = None, socket: str | None = None) -> Endpoint:
     if socket is not None:
         folder, file = os.path.split(os.path.abspath(socket))  # noqa: PTH100 as above
         if not file or not socket or "\0" in socket or len(os.fsencode(file)) > _LONGEST_FILE:
-            raise UsageError(f"{shorten(socket)!r} is no path for a socket", hint="write --socket FOLDER/FILE")
+            raise UsageError(f"{shorten(socket)!r} is not a path for a socket", hint="write --socket FOLDER/FILE")
         return Endpoint(folder, file)
     return Endpoint(_runtime_folder(), _checked_name(name or "") + _SOCKET, name)
 
@@ -146,7 +146,7 @@ def _checked_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise UsageError(
             f"{shorten(name)!r} is not a layout's name",
-            hint="a name begins with a letter and continues with letters, digits, _ and -; --socket takes a path",
+            hint="a name begins with a letter and continues with letters, digits, _ and -; --socket accepts a path",
         )
     return name
 
@@ -206,17 +206,17 @@ def _not_private(found: os.stat_result) -> str | None:
     if found.st_uid != os.geteuid():
         return f"it belongs to uid {found.st_uid}, and this process to uid {os.geteuid()}"
     if found.st_mode & _ANY_ACCESS_OF_OTHERS:
-        return f"others may enter it (mode {stat.S_IMODE(found.st_mode):o}); 'chmod 700' closes it"
+        return f"other users can enter it (mode {stat.S_IMODE(found.st_mode):o}); 'chmod 700' closes it"
     return None
 
 
 def _replaceable(found: os.stat_result, allow_uids: Collection[int]) -> str | None:
     """Return why others can replace files in a folder: it is theirs, or writable for all and not sticky."""
     if found.st_uid not in (0, os.geteuid(), *allow_uids):
-        where = ", which stands for every user without a number in this user namespace" * is_unmapped(found.st_uid)
+        where = ", which represents every unmapped user in this user namespace" * is_unmapped(found.st_uid)
         return f"it belongs to uid {found.st_uid}{where}, and this process to uid {os.geteuid()}; --allow-uid trusts it"
     if found.st_mode & _WRITE_ACCESS_OF_OTHERS and not found.st_mode & stat.S_ISVTX:
-        return f"others may change what is in it (mode {stat.S_IMODE(found.st_mode):o})"
+        return f"other users can change its content (mode {stat.S_IMODE(found.st_mode):o})"
     return None
 
 
@@ -224,6 +224,6 @@ def _untrusted(folder: str, why: str) -> ExchangeError:
     return ExchangeError(
         "folder",
         f"folder {folder!r} is not used for sockets: {why}",
-        hint="make one that only its owner writes, 'install -d -m 755 FOLDER', and name it: --socket FOLDER/, "
+        hint="create one that only its owner can write, 'install -d -m 755 FOLDER', and name it: --socket FOLDER/, "
         "or XDG_RUNTIME_DIR",
     )

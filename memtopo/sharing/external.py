@@ -89,7 +89,7 @@ class HostMemory:
         except (OSError, OverflowError) as error:
             raise UsageError(f"the descriptor of {name!r}, {self.fd}, is not open") from error
         if not stat.S_ISREG(found.st_mode):
-            raise UsageError(f"the descriptor of {name!r}, {self.fd}, is no file", hint="share a memfd")
+            raise UsageError(f"the descriptor of {name!r}, {self.fd}, is not a file", hint="share a memfd")
         if not isinstance(self.size, int) or isinstance(self.size, bool) or not 0 < self.size <= found.st_size:
             message = f"host memory {name!r} has a size of {self.size!r}; its file has {found.st_size:,} bytes"
             raise UsageError(message, hint="give it a size with os.ftruncate() first")

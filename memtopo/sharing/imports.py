@@ -28,7 +28,7 @@ NOT_NOW = ("absent", "changed", "changing", "releasing", "uncommitted", "unknown
 """Codes of errors of exports that their holder does not provide at present."""
 
 
-_LENT = {True: "elastic, of which chunks are lent", False: "not elastic"}
+_LENT = {True: "elastic chunks to lend", False: "not elastic"}
 
 COMMIT_POLL = 0.2
 """Seconds of one request to wait for a commit, between which a run looks for signals."""
@@ -250,7 +250,7 @@ class HolderHandles(HandleSource):
         for what, declared, offered in self._comparisons(each, export, offer):
             if declared != offered and what != but:
                 message = f"{_described(each)} declares {what} {declared}; {holder}/{export} has {offered}"
-                hint = "declare what the holder exports"
+                hint = "declare the properties that the holder exports"
                 raise ImportMismatch(f"{message} (holder: {process_name(client.pid)})", hint=hint)
 
     def _comparisons(self, each: Group, export: str, offer: Offer) -> Iterator[_Comparison]:

@@ -483,7 +483,7 @@ def decode_nodes(text: str) -> tuple[NodeStatus, ...]:
     try:
         return read(tuple[NodeStatus, ...], json.loads(text or "[]"), "the text of its nodes")
     except (ValueError, RecursionError) as error:
-        raise BadPacket("its nodes are no JSON") from error
+        raise BadPacket("its nodes are not JSON") from error
 
 
 def decode_handles(

@@ -362,4 +362,4 @@ class LayoutExports:
 
 def _absent(export: str) -> ExchangeError:
     message = f"export {export!r} has no memory in the current state of the layout"
-    return ExchangeError("absent", message, hint="'memtopo switch NAME awake' brings it back")
+    return ExchangeError("absent", message, hint="'memtopo switch NAME awake' restores it")

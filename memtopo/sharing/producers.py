@@ -88,8 +88,10 @@ def unused(names: Iterable[str], geometry: Geometry) -> tuple[str, str] | None:
     for name in names:
         if name not in known:
             meant = nearest(name, known[:COMPARED])
-            hint = f"did you mean {meant!r}?" if meant else listed(known) if known else "it takes nothing from outside"
-            return f"the spec takes nothing from {shorten(name)!r}", hint
+            hint = (
+                f"did you mean {meant!r}?" if meant else listed(known) if known else "it imports nothing from outside"
+            )
+            return f"the spec imports nothing from {shorten(name)!r}", hint
     return None
 
 

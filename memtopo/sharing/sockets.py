@@ -148,7 +148,7 @@ def reserve_descriptors(wanted: int, least: int | None = None) -> int:
     if free < least:
         raise ExchangeError(
             "limit",
-            f"the limit of open files is {soft:,}, of which {used:,} are in use; {least:,} more are needed",
+            f"the limit of open files is {soft:,}, and {used:,} are in use; {least:,} more are needed",
             hint=f"raise the hard limit (RLIMIT_NOFILE) to {used + least:,} or more: "
             "'ulimit -Hn', LimitNOFILE= in a systemd unit, --ulimit nofile= of a container",
         )

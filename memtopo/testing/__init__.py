@@ -81,9 +81,11 @@ class Simulation:
         """
         name = plain_name(function)
         if name not in SimulatedProgram.names():
-            raise UsageError(f"{function!r} is no function that is simulated", hint="the names are those of cuda.h")
+            raise UsageError(f"{function!r} is not a simulated function", hint="the names are those of cuda.h")
         if error not in error_numbers() or error == "CUDA_SUCCESS":
-            raise UsageError(f"{error!r} is no error of the driver", hint="write CUDA_ERROR_OUT_OF_MEMORY, or another")
+            raise UsageError(
+                f"{error!r} is not an error of the driver", hint="write CUDA_ERROR_OUT_OF_MEMORY, or another"
+            )
         if nth is not None and nth < 1:
             raise UsageError(f"there is no call number {nth}", hint="calls are counted from 1")
         self._shared.faults.append(Fault(name, error, nth, size))

@@ -59,7 +59,7 @@ def _i32(word: int) -> int:
 
 def _location(kind: int, id: int) -> Location:
     if kind not in set(LocationKind):
-        raise ValueError(f"{kind} is no type of a location, which is 1 for a GPU: the structure is not filled in")
+        raise ValueError(f"{kind} is not a type of a location, such as 1 for a GPU: the structure is not filled in")
     return Location(LocationKind(kind), id if kind in {LocationKind.GPU, LocationKind.HOST_NUMA} else 0)
 
 

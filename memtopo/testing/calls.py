@@ -173,7 +173,7 @@ class Calls:
     def _device_of(self, context: int) -> int:
         device = context - FIRST_CONTEXT
         if not self._sim.contexts.active(device):
-            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "that is no context, or one that was released")
+            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "not a context, or a released one")
         return device
 
     # Memory.
@@ -220,7 +220,7 @@ class Calls:
         try:
             opened = self._program.opened(fd)
         except OSError as error:
-            raise invalid(f"that is no file descriptor of a simulated object: {error.strerror}") from error
+            raise invalid(f"not a file descriptor of a simulated object: {error.strerror}") from error
         try:
             return make(opened)
         finally:
@@ -270,7 +270,7 @@ class Calls:
         found = self._driver.mem_range_get_attribute(address, size, attribute)
         count = length // 4
         if length % 4 or not count:
-            raise invalid("the size of the data is no multiple of 4")
+            raise invalid("the size of the data is not a multiple of 4")
         self._program.write(data, struct.pack(f"={count}i", *(*found, *[_NOWHERE] * count)[:count]))
 
     # Copies and fills. A copy from or to memory of the program that the driver does not know is made at once.

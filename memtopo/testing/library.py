@@ -143,7 +143,7 @@ def require_no_driver() -> None:
     files = {line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()}
     other = next((file for file in files if "libcuda.so" in file and file != own), None)
     if other:
-        message = f"this process has loaded {other}, so that the simulator cannot take its place"
+        message = f"this process has loaded {other}, so the simulator cannot replace it"
         raise UsageError(message, hint="enter 'simulated' before the first call of the driver, or in another process")
 
 

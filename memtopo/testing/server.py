@@ -87,7 +87,7 @@ class RemoteProgram:
             ours, theirs = _Part(own + done, count - done), _Part(address + done, count - done)
             moved = call(self._pid, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0)
             if moved <= 0:
-                reason = "is not memory that the program may use so"
+                reason = "is not memory that the program can use in this way"
                 raise OSError(ctypes.get_errno() or errno.EFAULT, f"{address + done:#x} {reason}")
             done += moved
 

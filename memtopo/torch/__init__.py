@@ -168,5 +168,5 @@ def allocating(layout: Live, heap: str) -> Iterator[HeapPool]:
 def _require_fixed_segments() -> None:
     for variable in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         if "expandable_segments:true" in os.environ.get(variable, "").lower().replace(" ", ""):
-            message = f"{variable} asks for expandable segments, which PyTorch allocates by itself"
-            raise Unsuitable(message, hint="take expandable_segments:True out of it")
+            message = f"{variable} requests expandable segments, which PyTorch allocates itself"
+            raise Unsuitable(message, hint="remove expandable_segments:True from it")

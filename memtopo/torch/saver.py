@@ -83,7 +83,7 @@ class TorchMemorySaver:
     def disable(self, dispose_mem_pool_after_use: bool = True) -> Iterator[None]:  # noqa: FBT001, FBT002
         """Allocate outside of the region that this is within."""
         assert dispose_mem_pool_after_use, "only dispose_mem_pool_after_use=True is supported"
-        assert self._regions, "disable() is for the inside of a region"
+        assert self._regions, "disable() can be used only inside a region"
         plain = [torch.cuda.MemPool()]
         try:
             with REGIONS.using(plain[0]):
@@ -115,12 +115,12 @@ class TorchMemorySaver:
             heap, address = ENGINE.heap(each), x.data_ptr()
             if each.device == x.device.index and heap.address <= address < heap.address + heap.size:
                 if (kept := heap.backup(address)) is None:
-                    assert not heap.asleep, "a paused tensor without backup: enable_cpu_backup is for its region"
+                    assert not heap.asleep, "a paused tensor without backup: set enable_cpu_backup for its region"
                     return None
                 memory = (ctypes.c_ubyte * x.nbytes).from_address(kept)
                 found = torch.frombuffer(memory, dtype=torch.uint8).view(x.dtype).view(x.shape)
                 return found if zero_copy else found.clone()
-        raise ValueError("this tensor is of no region")
+        raise ValueError("this tensor does not belong to a region")
 
     @property
     def memory_margin_bytes(self) -> int:
@@ -143,7 +143,7 @@ class TorchMemorySaver:
 def _backend(backend: str | None, *, backup: bool, on_disk: bool = False) -> str:
     """Variant of the heap for a region: where its bytes are kept; empty if they are not."""
     if on_disk:
-        raise NotImplementedError("there is no backup on disk: use enable_cpu_backup=True")
+        raise NotImplementedError("backup on disk is not supported: use enable_cpu_backup=True")
     if backend is not None and not backup:
         raise ValueError("cpu_backup_backend requires enable_cpu_backup=True")
     found = backend or os.environ.get("TMS_INIT_CPU_BACKUP_BACKEND") or "pinned"

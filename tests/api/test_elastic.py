@@ -92,7 +92,7 @@ def test_create_and_trim_change_what_is_not_mapped(machine: Target) -> None:
             pages.trim(keep="a")  # type: ignore[arg-type]
         assert (pages.trim(), pages.created) == (2, 2)
         with pytest.raises(
-            memtopo.Unsuitable, match="chunks 'page': 7 more are requested, and 6 of 8 do not exist yet"
+            memtopo.Unsuitable, match="chunks 'page': 7 more are requested, and 6 of 8 can still be created"
         ):
             pages.create(7)
 
@@ -183,14 +183,14 @@ def test_a_chunk_across_a_change_of_access_is_refused(machine: Target) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[ElasticRange], object], str]] = {
-    "offset": (lambda kv: kv.map(M // 2, "page"), "offset 1MiB is no multiple of 2MiB .*0 and 2MiB"),
+    "offset": (lambda kv: kv.map(M // 2, "page"), "offset 1MiB is not a multiple of 2MiB .*0 and 2MiB"),
     "negative offset": (lambda kv: kv.map(-M, "page"), "ends at 32MiB: -2MiB is outside"),
     "offset beyond the end": (lambda kv: kv.map(20 * M, "page"), "ends at 32MiB: 40MiB is outside"),
     "offset as a text": (lambda kv: kv.map("2MiB", "page"), "offset is a whole number, not '2MiB'"),  # type: ignore[arg-type]
     "half a chunk": (lambda kv: kv.map(0, "page", 1.5), "count is a whole number, not '1.5'"),  # type: ignore[arg-type]
     "size as a float": (lambda kv: kv.unmap(4 * M, 2.0 * M), "size is a whole number"),  # type: ignore[arg-type]
     "end": (lambda kv: kv.map(14 * M, "page", 3), "3 chunks 'page' would end at 34MiB .*2 fit"),
-    "count": (lambda kv: kv.map(0, "page", 0), "0 chunks are nothing to map"),
+    "count": (lambda kv: kv.map(0, "page", 0), "0 chunks cannot be mapped"),
     "name": (lambda kv: kv.map(0, "pages"), "did you mean 'page'"),
     "occupied": (lambda kv: kv.map(3 * M, "page", 2), "'page.0' is mapped from 8MiB to 10MiB .*same batch"),
     "limit": (lambda kv: kv.map(6 * M, "page", 7), "7 are requested, and 6 of 8 are left"),
@@ -198,7 +198,7 @@ REFUSED: dict[str, tuple[Callable[[ElasticRange], object], str]] = {
     "hole": (lambda kv: kv.unmap(4 * M, 3 * M), "nothing is mapped at 12MiB"),
     "inside": (lambda kv: kv.unmap(4 * M + M // 2, M), "9MiB is inside of 'page.0', mapped at 8MiB"),
     "part": (lambda kv: kv.unmap(4 * M, M // 2), "'page.0' is mapped from 8MiB to 10MiB .*whole"),
-    "no bytes": (lambda kv: kv.unmap(4 * M, 0), "0 bytes are nothing to unmap"),
+    "no bytes": (lambda kv: kv.unmap(4 * M, 0), "0 bytes cannot be unmapped"),
     "view of a hole": (lambda kv: kv.view(4 * M, 3 * M), "nothing is mapped in range 'kv' from 12MiB"),
 }
 
@@ -232,7 +232,7 @@ def test_what_the_spec_maps_is_neither_unmapped_nor_mapped_over(machine: Target)
         heap = layout.range("heap")
         with pytest.raises(memtopo.Unsuitable, match="the spec itself maps something from 0 to 32MiB"):
             heap.map(0, "segment")
-        with pytest.raises(memtopo.Unsuitable, match="what is mapped at 0 is fixed by the spec"):
+        with pytest.raises(memtopo.Unsuitable, match="the mapping at 0 is fixed by the spec"):
             heap.unmap(0, 32 << 20)
         heap.map(32 << 20, "segment")
         assert heap.view(size=64 << 20).size == 64 << 20

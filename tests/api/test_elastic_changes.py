@@ -116,7 +116,7 @@ def test_an_elastic_range_that_a_change_removes_is_given_back(machine: Target) -
         after["map"] = {"kv": ["page"]}
         assert not layout.change(after).different
         assert layout.range("kv", size=4 << 20).size == 4 << 20
-        with pytest.raises(memtopo.Unsuitable, match="not elastic any more, since the layout was changed"):
+        with pytest.raises(memtopo.Unsuitable, match="no longer elastic, because the layout was changed"):
             kv.map(8 * M, "page")
         assert not layout.change(spec()).different
         assert kv.map(8 * M, "page") == ("page.0",)

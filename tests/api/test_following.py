@@ -111,11 +111,11 @@ def test_views_of_memory_that_is_gone_are_refused(shared: Attached, switch: Swit
     view = shared.export("page")
     half = switch("half")
     poll(shared)
-    with pytest.raises(memtopo.Unsuitable, match="range 'page' has no memory at present: the layout"):
+    with pytest.raises(memtopo.Unsuitable, match="range 'page' currently has no memory: the exporting layout"):
         shared.export("page")
     uses: tuple[Callable[[View], object], ...] = (lambda view: view.memory, np.from_dlpack, np.asarray)
     for use in uses:
-        with pytest.raises(BufferError, match=r"has no memory at present.*poll\(\) imports it again"):
+        with pytest.raises(BufferError, match=r"currently has no memory.*poll\(\) imports it again"):
             use(view)
     assert shared.export("w").size == 2 * M
     half.result()
@@ -165,7 +165,7 @@ def test_an_importer_that_does_not_poll_keeps_the_old_memory_under_force(
     """It lets go and imports the new memory once it polls."""
     pages = np.asarray(shared.export("page"))
     pages[:3] = list(b"old")
-    with pytest.raises(ExchangeError, match=r"did not let go of imported memory within 0.01 s"):
+    with pytest.raises(ExchangeError, match=r"did not release imported memory within 0.01 s"):
         switch("half", wait=0.01).result()
     assert [each.handles for each in switch("half", wait=0.01, force=True).result().kept] == [2]
     assert switch("awake").result().state == "awake"
@@ -185,7 +185,7 @@ def test_an_importer_that_let_go_comes_back_after_a_refusal(shared: Attached, sw
         poll(shared)
         assert shared.absent == {"page"}
         assert pages[0] == 0
-        with pytest.raises(ExchangeError, match="did not let go"):
+        with pytest.raises(ExchangeError, match="did not release"):
             half.result()
         assert poll(shared).state == "awake"
         assert (shared.absent, bytes(pages[:3])) == (frozenset(), b"abc")
@@ -243,7 +243,7 @@ def test_an_attachment_to_a_sleeping_layout_gets_its_memory_when_it_wakes(
     with memtopo.attach("sleeper", machine=machine) as shared:
         assert shared.absent == {"w", "page"}
         assert shared.generation == 2
-        with pytest.raises(memtopo.Unsuitable, match="has no memory at present"):
+        with pytest.raises(memtopo.Unsuitable, match="currently has no memory"):
             shared.export("w")
         address = shared.address("w")
         assert switch("half").result().kept == ()
@@ -361,7 +361,7 @@ def test_imports_of_a_spec_follow(layout: Held, machine: Target, switch: Switch)
         assert reader.absent == {"loaded", "shown"}
         reader.switch("awake")
         assert reader.poll(PATIENCE)
-        with pytest.raises(memtopo.Unsuitable, match="has no memory at present"):
+        with pytest.raises(memtopo.Unsuitable, match="currently has no memory"):
             reader.range("view")
         awake = switch("awake")
         assert reader.poll(PATIENCE)
@@ -439,7 +439,7 @@ def test_a_held_layout_follows_the_layout_that_it_imports_from(layout: Held, mac
 
 
 def test_every_failing_call_leaves_the_imports_as_they_were(layout: Held) -> None:
-    """Those of the check of what is imported again as well."""
+    """Those of the check of repeated imports as well."""
     with memtopo.attach("sleeper", machine=failing(0)) as shared, connect(endpoint("sleeper")) as client:
         pages = np.asarray(shared.export("page"))
         pages[:3] = list(b"abc")
@@ -453,7 +453,7 @@ def test_every_failing_call_leaves_the_imports_as_they_were(layout: Held) -> Non
                 assert {each.export for each in importer.taken} == {"w", "page"} - absent
                 assert bytes(pages[:3]) == (b"\0\0\0" if absent else b"abc")
             assert len(failures) > 5
-        assert "check of what is imported again" in failures[-1]
+        assert "check of repeated imports" in failures[-1]
         assert bytes(pages[:3]) == b"abc"
         del pages
 

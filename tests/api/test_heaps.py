@@ -130,7 +130,7 @@ def test_a_state_keeps_addresses_and_the_bytes_that_it_offloads(layout: Live) ->
     assert not layout.switch("level-1").different
     assert (weights.allocations, cache.allocations) == before
     for heap in (weights, cache):
-        with pytest.raises(Unsuitable, match="no memory at present"):
+        with pytest.raises(Unsuitable, match="currently has no memory"):
             heap.allocate(1)
         with pytest.raises(Unsuitable, match="no memory in the state"):
             heap.free(heap.allocations[0].address)
@@ -189,7 +189,7 @@ def test_a_heap_sleeps_at_the_programs_request(layout: Live, keep: Any, found: i
     assert not layout.check().different
     assert bytes_of(layout, "cache", untouched) == {6}
     for refused in (lambda: heap.allocate(1), lambda: heap.free(address), heap.sleep, heap.drop_backup):
-        with pytest.raises(Unsuitable, match=r"asleep|no memory at present"):
+        with pytest.raises(Unsuitable, match=r"asleep|currently has no memory"):
             refused()
     heap.wake()
     assert bytes_of(layout, "weights", address) == {found}

@@ -168,7 +168,7 @@ def test_what_is_left_is_raised_at_the_end() -> None:
 def test_an_invalid_spec_and_a_name_that_it_imports_nothing_from_are_refused() -> None:
     with pytest.raises(memtopo.InvalidSpec), memtopo.hold(SPEC | {"ranges": {"w": {"size": "3B"}}}, "h200x2"):
         pass
-    with pytest.raises(memtopo.Unsuitable, match="bind: the spec takes nothing from 'camera'"):  # noqa: SIM117
+    with pytest.raises(memtopo.Unsuitable, match="bind: the spec imports nothing from 'camera'"):  # noqa: SIM117
         with memtopo.hold(SPEC, "h200x2", bind={"camera": "/run/camera.sock"}):
             pass
     assert not os.listdir(Path(endpoint("weights").path).parent)

@@ -260,7 +260,7 @@ def test_a_world_of_another_size_is_refused_in_all(join: Start, pair: Path) -> N
         *join(pair, [""], variables={"RANK": "1", "WORLD_SIZE": "3"}),
     ]
     for each in members:
-        assert "is one of 3 processes of its launcher, and the spec has 2" in each.read()["message"]
+        assert "is one of 3 processes of its launcher, but the spec has 2" in each.read()["message"]
 
 
 def test_a_process_that_the_spec_does_not_have_is_refused_with_those_that_it_has(join: Start, pair: Path) -> None:
@@ -572,6 +572,6 @@ def test_a_process_of_another_user_is_refused_at_once(join: Start) -> None:
         (first,) = join(spec, ["rank.0"], socket=named, timeout=5)
         until(lambda: bool([*folder.glob("*.join.sock")]))
         (other,) = join(spec, ["rank.1"], socket=named, uid=65534)
-        assert "one of another user, uid 0" in other.read()["message"]
+        assert "belongs to uid 0" in other.read()["message"]
         assert "rank.1 did not join" in first.read()["message"]
         until(lambda: not [*folder.glob("*.sock*")])

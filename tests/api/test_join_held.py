@@ -246,7 +246,7 @@ def test_processes_that_cannot_join_are_refused(
 @pytest.mark.usefixtures("held")
 def test_a_world_of_another_size_is_refused(spec: Path) -> None:
     member = memtopo.api.joined.Rank("engine", 0, 2)
-    with pytest.raises(memtopo.NotJoined, match="one of 2 processes of its launcher, and the spec has 20"):
+    with pytest.raises(memtopo.NotJoined, match="one of 2 processes of its launcher, but the spec has 20"):
         memtopo.join(spec, member, MACHINE).__enter__()
 
 

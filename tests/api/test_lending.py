@@ -279,7 +279,7 @@ def test_a_key_is_of_one_client_until_it_has_ended(
             request()
         assert (code(refused), offsets(kv)) == ("sealed", [0])
     assert other("adopt", 4 * M, "prompt") == "sealed", "it has them itself"
-    with pytest.raises(memtopo.ExchangeError, match="nothing that is sealed under 'answer'") as unknown:
+    with pytest.raises(memtopo.ExchangeError, match="no objects sealed under 'answer'") as unknown:
         kv.adopt(8 * M, "answer")
     assert code(unknown) == "unknown"
     other.kill()
@@ -346,7 +346,7 @@ def test_a_state_without_the_pool_takes_everything_back(
     switch("awake").result(PATIENCE)
     until(lambda: bool(client.poll()))
     assert (client.absent, kv.mappings, kv.map(0, "page", 2)) == (frozenset(), (), ("page.0", "page.1"))
-    with pytest.raises(memtopo.ExchangeError, match="nothing that is sealed"):
+    with pytest.raises(memtopo.ExchangeError, match="no objects sealed"):
         kv.adopt(8 * M, "prompt")
     assert client.check().different == layout.run.recheck().different == 0
 
@@ -399,9 +399,9 @@ def test_chunks_of_an_own_layout_are_not_sealed(machine: Target) -> None:
     with memtopo.applied(SPEC, machine) as own:
         kv = own.range("kv")
         kv.map(0, "page")
-        with pytest.raises(memtopo.Unsuitable, match="only chunks that a holder lends are sealed"):
+        with pytest.raises(memtopo.Unsuitable, match="only chunks lent by a holder can be sealed"):
             kv.seal(0, M, key="prompt")
-        with pytest.raises(memtopo.Unsuitable, match="only chunks that a holder lends are sealed"):
+        with pytest.raises(memtopo.Unsuitable, match="only chunks lent by a holder can be sealed"):
             kv.adopt(8 * M, "prompt")
 
 
@@ -518,7 +518,7 @@ def test_an_attachment_maps_anew_from_the_next_holder(runtime: Path, machine: Ta
         with held(SPEC, machine):
             until(lambda: bool(shared.poll(1)))
             assert kv.mappings == ()
-            with pytest.raises(memtopo.ExchangeError, match="nothing that is sealed"):
+            with pytest.raises(memtopo.ExchangeError, match="no objects sealed"):
                 kv.adopt(0, "prompt")
             kv.map(0, "page", 3)
             assert lent() == (3, 0)

@@ -146,7 +146,7 @@ def test_host_memory_that_is_no_file_of_that_size_is_refused(file: int, tmp_path
         for fd, size, message in (
             (file, 0, "has a size of 0"),
             (file, SIZE + 1, "its file has 65,536 bytes"),
-            (reading, 1, "is no file"),
+            (reading, 1, "is not a file"),
             (10_000, 1, "is not open"),
             (1 << 40, 1, "is not open"),
         ):

@@ -28,7 +28,7 @@ def test_a_diagnostic_is_one_annotation_in_one_line(checked: Checking) -> None:
         "endColumn": "35",
         "title": f"MT301: {explanation('MT301').title}",
     }
-    assert first.data.splitlines()[0] == "chunk 'hot': 3MiB is no multiple of 2MiB (1 MiB over)"
+    assert first.data.splitlines()[0] == "chunk 'hot': 3MiB is not a multiple of 2MiB (1 MiB over)"
     assert first.data.splitlines()[-1] == "help: write 2MiB or 4MiB, or 'round: up'"
 
 

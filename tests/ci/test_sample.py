@@ -30,8 +30,8 @@ def said(run_inline: InlineRunner, folder: Path, monkeypatch: pytest.MonkeyPatch
 def test_github_annotates_both_errors_of_the_broken_sample(said: Any) -> None:
     assert said("github").out.splitlines()[1] == (
         "::error file=specs/handover.yaml,line=11,endLine=11,col=34,endColumn=39,"
-        "title=MT301%3A a chunk's size is no multiple of its granularity::"
-        "chunk 'hot': 33MiB is no multiple of 2MiB (1 MiB over)"
+        "title=MT301%3A a chunk's size is not a multiple of its granularity::"
+        "chunk 'hot': 33MiB is not a multiple of 2MiB (1 MiB over)"
         "%0Anote: the granularity of chunks with these properties on gpu0 is 2MiB on this machine"
         "%0Ahelp: write 32MiB or 34MiB, or 'round: up'"
     )

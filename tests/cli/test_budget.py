@@ -90,7 +90,7 @@ def test_specs_on_nodes_are_refused(run_inline: InlineRunner) -> None:
     spec = next((ROOT / "specs/nodes").glob("*.yaml"))
     refused = run_inline("budget", spec, "--machine", "h200x4")
     assert refused.status == 2
-    assert "a budget is of one machine" in refused.err
+    assert "a budget covers one machine" in refused.err
 
 
 def test_a_record_is_a_layout_of_the_memory_of_its_program(run_inline: InlineRunner, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_summary_of_the_calls_is_that_of_a_trace(file: Path) -> None:
 def test_options_after_the_program_are_the_programs(file: Path) -> None:
     result = capture("/bin/echo", "-o", "--stacks", "--", options=("-o", file))
     assert (result.status, result.out) == (0, "-o --stacks --\n")
-    assert result.err == f"no process made a memory call of CUDA: {file} is empty\n"
+    assert result.err == f"no process made a CUDA memory call: {file} is empty\n"
 
 
 def test_a_signal_that_ends_the_program_is_the_status(file: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_signal_for_the_command_goes_to_the_program(number: signal.Signals, fi
         process.send_signal(number)
         assert process.wait() == 7
         assert process.stderr
-        assert process.stderr.read() == f"no process made a memory call of CUDA: {file} is empty\n"
+        assert process.stderr.read() == f"no process made a CUDA memory call: {file} is empty\n"
 
 
 def test_ctrl_c_reaches_the_program_once(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_where_cupti_was_looked_for_is_said(monkeypatch: pytest.MonkeyPatch, tmp
     error = injection._absent(())
     assert error.message == "CUPTI (libcupti.so.13 or libcupti.so.12) was not found"
     assert str(tmp_path / "lib64") in error.details[0]
-    assert "--cupti names its file" in str(error.hint)
+    assert "select its file with --cupti" in str(error.hint)
 
 
 def test_cupti_is_found_beside_the_python_of_the_program(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_program_that_cannot_be_started_is_refused(tmp_path: Path, file: Path)
     wrong.chmod(0o700)
     for program, reason in (
         (tmp_path / "none", "it does not exist"),
-        (plain, "it may not be executed"),
+        (plain, "it is not executable"),
         (tmp_path, "it is a folder"),
         (wrong, "exec format error"),
     ):
@@ -214,7 +214,7 @@ def test_a_file_that_is_no_trace_is_not_replaced(tmp_path: Path) -> None:
     other.write_text("precious")
     os.mkfifo(pipe)
     for file in (other, pipe, tmp_path, Path("/dev/full")):
-        refused(capture("/bin/echo", "ran", options=("-o", file)), 2, f"'{file}' exists, and is no trace")
+        refused(capture("/bin/echo", "ran", options=("-o", file)), 2, f"'{file}' exists, and is not a trace")
     assert other.read_text() == "precious"
     refused(capture("/bin/echo", "ran", options=("-o", tmp_path / "no/r")), 4, "cannot be written: No such file")
 

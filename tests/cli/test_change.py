@@ -94,7 +94,7 @@ def test_a_saved_plan_is_made_once_and_then_stale(run_inline: InlineRunner, spec
         assert run_inline("change", "cache", "plan.json", **here).status == 0
         again = run_inline("change", "cache", "plan.json", **here)
         assert again.status == 7
-        assert "the saved plan 'plan.json' is for generation 1, and the held one is 2" in again.err
+        assert "the saved plan 'plan.json' is for generation 1, but the held layout is 2" in again.err
         assert "plan it again with 'memtopo plan NAME SPEC -o FILE'" in again.err
         (specs / "plan.json").write_text((specs / "plan.json").read_text().replace('"generation":', '"generations":'))
         assert run_inline("change", "cache", "plan.json", **here).status == 1
@@ -102,7 +102,7 @@ def test_a_saved_plan_is_made_once_and_then_stale(run_inline: InlineRunner, spec
         assert run_inline("plan", "cache", "spec.yaml", "-o", "back.json", **here).status == 0
     with held(specs):
         other = run_inline("change", "cache", "back.json", **here)
-        assert (other.status, "is for another layout than the one that is held now" in other.err) == (7, True)
+        assert (other.status, "is for a layout other than the one that is held now" in other.err) == (7, True)
 
 
 def test_a_change_of_a_layout_that_sleeps_is_neither_planned_nor_made(run_inline: InlineRunner, specs: Path) -> None:
@@ -135,10 +135,10 @@ def test_a_saved_plan_of_several_processes_is_made_once_and_then_stale(run_inlin
         saved["plan"]["processes"][1]["kept"] += 1
         (specs / "edited.json").write_text(json.dumps(saved))
         other = run_inline("change", "cache", "edited.json", **here)
-        assert (other.status, "would be made otherwise now" in other.err) == (7, True)
+        assert (other.status, "would be different now" in other.err) == (7, True)
         assert run_inline("change", "cache", "plan.json", **here).status == 0
         again = run_inline("change", "cache", "plan.json", **here)
-        assert (again.status, "is for generation 1, and the held one is 2" in again.err) == (7, True)
+        assert (again.status, "is for generation 1, but the held layout is 2" in again.err) == (7, True)
         assert run_inline("diff", "cache", "one.yaml", **here).status == 0
 
 
@@ -153,7 +153,7 @@ def test_a_spec_that_the_layout_cannot_be_changed_to_is_refused_with_its_positio
             named = run_inline(command, "cache", "named.yaml", **here)
             assert named.status == 1
             assert named.err.splitlines()[0] == (
-                "named.yaml:3:7: error[MT806]: the layout is named 'cache', and a change keeps its name"
+                "named.yaml:3:7: error[MT806]: the layout is named 'cache', but a change must keep its name"
             )
             wrong = run_inline(command, "cache", "wrong.yaml", "--json", **here)
             assert (wrong.status, wrong.document["diagnostics"][0]["code"]) == (1, "MT201")

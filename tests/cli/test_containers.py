@@ -231,7 +231,7 @@ def test_a_folder_of_a_user_without_a_number_here_is_explained(folder: Path) -> 
     )  # fmt: skip
     if done.returncode:
         pytest.skip(f"other users may make no user namespaces: {done.stderr.strip()}")
-    assert "belongs to uid 65534, which stands for every user without a number in this user namespace" in done.stdout
+    assert "belongs to uid 65534, which represents every unmapped user in this user namespace" in done.stdout
 
 
 def test_attach_takes_a_folder_and_no_other_path(folder: Path) -> None:

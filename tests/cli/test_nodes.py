@@ -59,7 +59,7 @@ def test_validation_names_plain_machines_beside_those_of_nodes(run_inline: Inlin
 @pytest.mark.parametrize(
     ("machines", "message"),
     [
-        (["a=./two.json", "./two.json"], "machine './two.json' is of no node, and others are"),
+        (["a=./two.json", "./two.json"], "machine './two.json' has no node, but others have one"),
         (["a=./two.json", "a=./two.json"], "node 'a' has two machines"),
     ],
 )

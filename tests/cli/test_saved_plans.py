@@ -58,7 +58,10 @@ def test_a_plan_that_holds_on_other_gpus_names_those_it_was_made_for(tmp_path: P
 
 def test_a_plan_of_a_simulated_machine_names_it_where_there_is_no_gpu(saved: Path) -> None:
     done = run_memtopo("apply", str(saved))
-    assert (done.status, done.err.splitlines()[-1]) == (3, "memtopo: hint: the plan is of h200x2: use --machine h200x2")
+    assert (done.status, done.err.splitlines()[-1]) == (
+        3,
+        "memtopo: hint: the plan is for h200x2: use --machine h200x2",
+    )
 
 
 def test_a_saved_plan_equals_the_printed_one_without_the_drawing(saved: Path) -> None:

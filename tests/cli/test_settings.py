@@ -124,7 +124,7 @@ def test_a_saved_plan_keeps_its_settings(run_inline: InlineRunner, spec: str) ->
     done = run_inline("apply", "plan.json", M, "--json", MEMTOPO_SET_pages="3")
     assert (done.document["outcome"], done.document["plan"]["params"]["pages"]) == ("ok", "8")
     refused = run_inline("apply", "plan.json", M, "--set=pages=8")
-    assert (refused.status, "keeps the values that it was made with" in refused.err) == (2, True)
+    assert (refused.status, "keeps the values with which it was made" in refused.err) == (2, True)
     assert run_inline("validate", "plan.json", M).status == 0
     assert run_inline("validate", "plan.json", M, "--set=page=3MiB").status == 1
     Path("plan.json").write_text(Path("plan.json").read_text().replace('{"pages": "8"}', '{"pages": "4"}'))

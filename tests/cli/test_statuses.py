@@ -42,10 +42,10 @@ def test_success_exits_with_0_and_an_empty_stderr(command: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("validate", "spec.yaml"), "the current folder does not exist any more"),
-        (("apply", QUICKSTART, M, "--trace", "calls.jsonl"), "the current folder does not exist any more"),
+        (("validate", "spec.yaml"), "the current folder no longer exists"),
+        (("apply", QUICKSTART, M, "--trace", "calls.jsonl"), "the current folder no longer exists"),
         (("apply", QUICKSTART, M, "--report", "page.html"), "'page.html' cannot be written: its folder does not exist"),
-        (("ls", "--socket", "./socket"), "the current folder does not exist any more"),
+        (("ls", "--socket", "./socket"), "the current folder no longer exists"),
     ],
 )
 def test_a_path_in_a_current_folder_that_was_removed_is_wrong_usage(

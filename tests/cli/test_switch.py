@@ -76,7 +76,7 @@ def test_a_switch_is_refused_while_an_importer_would_keep_memory(
             handle.close()
         refused = run_inline("switch", "sleeper", "half", "--wait", "1ms", **here)
         assert refused.status == 4
-        keeps = f"process {os.getpid()} (2 of kv, 4 MiB) did not let go of imported memory within 0.001 s"
+        keeps = f"process {os.getpid()} (2 of kv, 4 MiB) did not release imported memory within 0.001 s"
         assert keeps in " ".join(refused.err.split())
         assert client.status().layout_state == "awake"
         forced = run_inline("switch", "sleeper", "half", "--force", "--wait", "1ms", **here)
@@ -188,7 +188,7 @@ def test_a_stopped_holder_is_not_waited_for_and_does_nothing_afterwards(
                 ask(client)
         finally:
             holder.send_signal(signal.SIGCONT)
-        assert caught.value.hint == f"the holder is stopped, and goes on after 'kill -CONT {holder.pid}'"
+        assert caught.value.hint == f"the holder is stopped; continue it with 'kill -CONT {holder.pid}'"
         with connect(endpoint("sleeper")) as other:
             assert (other.status().generation, other.status().layout_state) == (1, "awake")
 

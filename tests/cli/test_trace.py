@@ -84,7 +84,7 @@ def test_a_trace_replaces_no_other_file(run_inline: InlineRunner, tmp_path: Path
             file.symlink_to(kept)
     refused = run_inline("apply", spec, *M, "--trace", file if spec is QUICKSTART else folder)
     assert (refused.status, refused.out) == (2, "")
-    assert "decode.jsonl' exists, and is no trace" in refused.err
+    assert "decode.jsonl' exists, and is not a trace" in refused.err
     assert kept.read_text() == "mine\n"
     assert make != "text" or file.read_text() == "mine\n"
 

@@ -90,7 +90,7 @@ def test_version_is_one_line_on_stdout() -> None:
         (["probe", "-m", "h200x2", "-o", "-"], "-o needs a file", "--json writes the same document to standard output"),
         (
             ["apply", "specs/quickstart.yaml", "--timeout", "0s"],
-            "a --timeout of 0 waits for nothing",
+            "--timeout must be greater than 0",
             "write --timeout 30s",
         ),
     ],

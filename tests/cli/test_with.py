@@ -160,13 +160,13 @@ def test_an_unused_name_is_answered_with_the_nearest(spec: Path, tmp_path: Path,
     mark = tmp_path / "mark"
     result = run_memtopo("apply", spec, *M, "--with", f"camera=touch {mark}", "--with", f"{given}=touch {mark}")
     assert (result.status, result.out, mark.exists()) == (2, "", False)
-    assert f"--with: the spec takes nothing from {given!r}" in result.err
+    assert f"--with: the spec imports nothing from {given!r}" in result.err
     assert hint in result.err
 
 
 def test_a_name_for_a_spec_without_imports_is_rejected() -> None:
     result = run_memtopo("apply", QUICKSTART, *M, "--with", "camera=true")
-    assert (result.status, "it takes nothing from outside" in result.err) == (2, True)
+    assert (result.status, "it imports nothing from outside" in result.err) == (2, True)
 
 
 def test_an_inherited_ignored_sigchld_does_not_keep_producers_alive(spec: Path) -> None:

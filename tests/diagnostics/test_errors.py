@@ -232,7 +232,7 @@ def test_causes_are_found_by_call_error_and_both() -> None:
         ("cuMemAlloc_v2", "cuMemAlloc: OUT_OF_MEMORY"),
         ("invalid_context", "Every call: INVALID_CONTEXT"),
         ("cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (gpu0 has 3 GiB free)", "cuMemCreate: OUT_OF_MEMORY"),
-        ("kv.yaml:5:38: error[MT301]: chunk 'hot': 3MiB is no multiple of 2MiB", "error[MT301]: "),
+        ("kv.yaml:5:38: error[MT301]: chunk 'hot': 3MiB is not a multiple of 2MiB", "error[MT301]: "),
         ("cuStreamWaitEvent", "more: memtopo explain fact-76"),
     ],
 )
@@ -253,4 +253,4 @@ def test_explain_lists_causes_with_checks_and_further_facts() -> None:
 def test_explain_says_that_nothing_is_known(words: str, named: str) -> None:
     found = run_memtopo("explain", words)
     assert (found.status, found.out) == (2, "")
-    assert f"nothing is known of {named!r}" in found.err
+    assert f"there are no known causes for {named!r}" in found.err

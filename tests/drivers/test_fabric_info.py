@@ -34,5 +34,5 @@ def test_a_registered_gpu_has_the_clique_of_its_cluster() -> None:
 
 @pytest.mark.parametrize("fields", [{"state": 2}, {"state": 0}, {"status": 3}, {"cluster": bytes(16)}])
 def test_a_gpu_that_is_not_registered_or_of_no_cluster_has_no_clique(fields: dict[str, Any]) -> None:
-    """A UUID of zeros is no cluster, and not the same one on two hosts."""
+    """A UUID of zeros is not a cluster, and not the same one on two hosts."""
     assert info(**fields).member is None

@@ -101,7 +101,7 @@ def test_what_is_something_else_is_refused() -> None:
             external_api.signal(memory)
         with pytest.raises(ValueError, match="simulated timeline"):
             external_api.read(semaphore, 0, 1)
-        with pytest.raises(ValueError, match="no simulated object"):
+        with pytest.raises(ValueError, match="not belong to a simulated object"):
             external_api.counter(ours)
     for uuid, size in ((UUID, 0), (b"short", 8)):
         with pytest.raises(ValueError, match="more than 0 bytes"):

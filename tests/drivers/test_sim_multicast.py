@@ -103,7 +103,7 @@ WRONG: list[tuple[str, Callable[[SimDriver, int], object]]] = [
     ("not in the team", lambda sim, team: sim.multicast_bind_mem(team, 0, chunk(sim, 2), 0, M)),
     ("added already", lambda sim, team: sim.multicast_add_device(team, 0)),
     ("all 2 GPUs", lambda sim, team: sim.multicast_add_device(team, 2)),
-    ("no multicast object", lambda sim, _: sim.multicast_add_device(chunk(sim, 0), 0)),
+    ("not a multicast object", lambda sim, _: sim.multicast_add_device(chunk(sim, 0), 0)),
     ("nothing was bound", lambda sim, team: sim.multicast_unbind(team, 0, 0, M)),
     ("multiple", lambda sim, _: sim.multicast_create(2, M + 1, FD)),
     ("empty", lambda sim, _: sim.multicast_create(0, M, FD)),
@@ -188,7 +188,7 @@ def test_the_cuda_driver_refuses_every_multicast_call() -> None:
         assert getattr(CudaDriver, name) is getattr(RefusedMulticast, name)
         parameters = inspect.signature(getattr(Driver, name)).parameters.values()
         required = [each for each in parameters if each.name != "self" and each.default is each.empty]
-        with pytest.raises(DriverError, match="makes no multicast call on GPUs"):
+        with pytest.raises(DriverError, match="makes no multicast calls on GPUs"):
             getattr(RefusedMulticast(), name)(*[0] * len(required))
 
 

@@ -52,7 +52,7 @@ def test_an_entry_after_a_smaller_granule_is_refused_with_the_next_offset() -> N
         if diagnostic.severity == "error"
     )
     assert (diagnostic.code, diagnostic.path) == ("MT303", ("map", "kv", 1))
-    assert diagnostic.message == "range 'kv': 'b' would begin at 2MiB, which is no multiple of 4MiB"
+    assert diagnostic.message == "range 'kv': 'b' would begin at 2MiB, which is not a multiple of 4MiB"
     assert diagnostic.help == "write '{chunk: b, offset: 4MiB}'"
     assert codes(f"ranges: {{kv: {{size: 8MiB}}}}\nmap: {{kv: [a, {{chunk: b, offset: 4MiB}}]}}{HEAD}", mixed()) == []
 
@@ -66,7 +66,7 @@ def test_a_range_in_granules_of_an_unknown_chunk_is_not_checked(size: str) -> No
 
 def test_the_note_names_the_granule_of_chunks_or_of_plain_memory() -> None:
     (empty,) = (diagnostic for diagnostic in diagnose("ranges: {kv: {size: 3MiB}}") if diagnostic.code == "MT302")
-    assert empty.notes == ("it has no chunks, and plain memory of this machine has a granularity of 2MiB",)
+    assert empty.notes == ("without chunks in it, plain memory of this machine has a granularity of 2MiB",)
     (filled,) = (
         diagnostic
         for diagnostic in diagnose(f"ranges: {{kv: {{size: 3MiB}}}}\nmap: {{kv: a}}{HEAD}")

@@ -262,8 +262,8 @@ access: {kv: {gpu0: rw}, other: {gpu0: rw}, open: {gpu0: rw}}
         ),
         ("{kv: [page], other: [page]}", "'kv' needs 8 chunks, and 'other' 4", "write a number of chunks"),
         ("{kv: [w, page]}", "'kv' has no room for a chunk of 2MiB", "make the range larger, or the chunks smaller"),
-        ("{open: [page]}", "follows from 'open', whose size follows from its chunks", "write one of them as a number"),
-        ("{kv: [i, page]}", "the entries beside 'page' in 'kv' are imported",
+        ("{open: [page]}", "depends on 'open', whose size depends on its chunks", "write one of them as a number"),
+        ("{kv: [i, page]}", "the entries next to 'page' in 'kv' are imported",
          "write '{chunk: page, offset: …}', and an offset for the entry after it"),
         ("{kv: [page], open: [{chunk: w, each: fill}]}", "the size of 'open' follows from its mappings",
          "write one of them as a number"),
@@ -290,7 +290,7 @@ def test_a_plan_says_what_was_taken() -> None:
     notes = plan_of(shared(size="50%"), MACHINE).notes
     size = chunk(shared(size="50%")).size >> 20
     assert any(f"chunk page: {size}MiB" in note and "50% of the" in note for note in notes), notes
-    assert f"range kv: {size}MiB, as large as what is mapped into it" in notes
+    assert f"range kv: {size}MiB, the size of the chunks mapped into it" in notes
 
 
 def test_chunks_that_fill_a_range_are_those_of_a_written_count() -> None:
@@ -367,7 +367,7 @@ def test_hostile_numbers_of_elastic_chunks_are_refused_where_they_are_written(co
     [
         ("map: {w", "map: {kv: [w], w", "follow from 'kv', in which other chunks are mapped"),
         ("size: 64GiB", "size: 4MiB", "'kv' has no room for a chunk of 6MiB"),
-        ("size: 64GiB, elastic: {chunks: page}", "size: 64GiB", "no elastic range can have chunk 'page'"),
+        ("size: 64GiB, elastic: {chunks: page}", "size: 64GiB", "no elastic range can contain chunk 'page'"),
     ],
 )
 def test_a_largest_number_that_does_not_follow_is_refused(before: str, after: str, message: str) -> None:

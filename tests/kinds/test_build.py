@@ -196,7 +196,7 @@ access: {{kv: [{{offset: 48 granules, size: 16 granules, grant: {{gpu0: r}}}}]}}
     ("text", "message", "help"),
     [
         ("chunks: {a: {location: gpu0, size: 3MiB}}", "1 MiB over", "write 2MiB or 4MiB, or 'round: up'"),
-        ("chunks: {a: {location: gpu0, size: 1B}}", "no multiple of 2MiB", "write 2MiB, or 'round: up'"),
+        ("chunks: {a: {location: gpu0, size: 1B}}", "not a multiple of 2MiB", "write 2MiB, or 'round: up'"),
         ("ranges: {kv: {size: 5MiB}}", "1 MiB over", "write 4MiB or 6MiB, or 'round: up'"),
         (f"{HEAD}map: {{kv: [{{chunk: hot, offset: 3MiB}}]}}", "1 MiB over", "write 2MiB or 4MiB"),
     ],
@@ -219,11 +219,11 @@ def test_the_note_of_a_granularity_names_each_location_once() -> None:
     [
         (
             "chunks: {s: {location: [gpu0, gpu1, gpu0], size: 2MiB}}",
-            "for one at each location, write 'count: 3', or leave the others out",
+            "for one at each location, write 'count: 3', or omit the others",
         ),
         (
             "buffers: {s: {location: [gpu0, gpu1], size: 2MiB}}",
-            "for one at each location, write 'count: 2', or leave the others out",
+            "for one at each location, write 'count: 2', or omit the others",
         ),
         (
             "processes: {pe: {count: 2, chunks: {s: {location: [gpu0, gpu1], size: 2MiB}}}}",
@@ -268,5 +268,5 @@ def test_all_processes_together_declare_at_most_as_many_as_one() -> None:
         text = f"processes:\n a: {{{chunks[0]}}}\n b: {{{chunks[1]}}}\n"
         found = [each for each in diagnose(text) if each.code == "MT109"]
         limit = f"{LARGEST_COUNT + 1:,} chunks in all processes are more than the {LARGEST_COUNT:,}"
-        message = f"{limit} that one spec may declare"
+        message = f"{limit} allowed in one spec"
         assert found == ([Diagnostic("MT109", message, ("processes",), "key")] if refused else [])

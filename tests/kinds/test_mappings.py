@@ -170,7 +170,7 @@ def test_entries_are_the_same_as_their_mappings_by_hand(made: list[tuple[str, Pa
         ("{chunk: page, each: 9}", "write 'each: 8', or increase the count of 'page' to 27"),
         ("{chunk: page, each: 30}", "increase the size of 'layer' to 60MiB, or write 'each: 20'"),
         ("{chunk: page, stride: 4MiB}", "write '{chunk: page, each: N}' for N chunks in each range, or 'each: all'"),
-        ("{chunk: wide, each: 2, order: round-robin}", "leave 'order' out"),
+        ("{chunk: wide, each: 2, order: round-robin}", "omit 'order'"),
         ("{chunk: page, each: fil}", "did you mean 'fill'?"),
         ("{chunk: page, each: 8, stride: 1GiB}", "increase the size of 'layer' to 7170MiB, or write 'each: 1'"),
     ],

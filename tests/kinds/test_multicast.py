@@ -180,7 +180,7 @@ def test_a_team_is_of_one_node() -> None:
     machine_of_node = with_multicast(with_fabric(1))
     found = validate_text(text, Cluster({"a": machine_of_node, "b": machine_of_node})).diagnostics
     assert [(each.code, each.path[-2:]) for each in found] == [("MT719", ("of-creator", "from"))]
-    assert "of another node" in found[0].message
+    assert "to another node" in found[0].message
 
 
 def test_an_object_built_on_a_machine_where_it_works_leaves_nothing() -> None:
@@ -299,7 +299,7 @@ def test_memory_that_stays_bound_keeps_its_object() -> None:
 def test_a_multicast_address_has_no_view() -> None:
     with memtopo.applied(document(TEAM), recorded("works", WORKS)) as layout:
         assert layout.ranges["mc"].size == 8 * MiB
-        with pytest.raises(errors.Unsuitable, match="multimem instructions alone"):
+        with pytest.raises(errors.Unsuitable, match="only with multimem instructions"):
             layout.range("mc")
         assert layout.range("uc", size=4 * MiB)
 

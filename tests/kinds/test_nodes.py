@@ -182,7 +182,7 @@ def test_several_nodes_between_which_fabric_does_not_work_are_one_error() -> Non
     for machines, message in [
         ([unknown] * 4, "between a, b, c and d is not known to work: no clique is recorded of a, b, c and d"),
         ([one, unknown, one, unknown], "between a, b, c and d is not known to work: no clique is recorded of b and d"),
-        ([one, one, one, other], "between a, b, c and d does not work: they are of different cliques"),
+        ([one, one, one, other], "between a, b, c and d does not work: they belong to different cliques"),
     ]:
         (found,) = diagnose(RANKS, Cluster(dict(zip("abcd", machines, strict=True))))
         assert (found.code, found.message) == ("MT614", f"import 'all': fabric {message}")

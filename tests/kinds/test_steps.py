@@ -155,7 +155,7 @@ def test_every_failing_call_is_undone_or_reported_as_a_leak() -> None:
         assert os.listdir("/proc/self/fd") == descriptors
 
 
-NO_MEMORY = "for frame is not a descriptor of external memory, or belongs to another GPU than gpu0"
+NO_MEMORY = "received for frame is not external memory, or belongs to a GPU other than gpu0"
 
 
 def _pipe() -> int:
@@ -212,7 +212,7 @@ def test_wrong_semaphore_descriptors_are_reported_with_entry_and_cause(made: Cal
         assert (report.exit_code, ledger.empty) == (4, True), report
         assert report.failure
         assert (report.failure.step, report.failure.path) == ("import semaphore ready", ("semaphores", "ready"))
-        assert "received for ready is not the descriptor of a semaphore" in (report.failure.cause or "")
+        assert "received for ready is not a semaphore" in (report.failure.cause or "")
 
 
 def test_a_closed_descriptor_is_reported() -> None:

@@ -21,7 +21,7 @@ access: {kv: {gpu0: rw}, weights: {gpu0: rw}}
 @pytest.mark.parametrize(
     ("written", "instead", "help"),
     [
-        ("count: 4", "count: auto", "write fill for as many as the range takes"),
+        ("count: 4", "count: auto", "write fill for as many as fit in the range"),
         ("count: 4", "count: 0-20480", "write {min: 0, max: 20480}"),
         ("count: 4", "count: 1..4", "write {min: 1, max: 4}"),
         ("count: 4", "count: 4, shareable: fd", "did you mean 'handles'?"),

@@ -148,7 +148,7 @@ def test_several_values_in_one_setting_are_explained() -> None:
     text = "params: {pages: 16}\nchunks: {page: {location: gpu0, size: 2MiB, count: $pages}}"
     (found,) = validate(document(text).with_settings({"pages": "1,2"}), load("h200x2")).diagnostics
     assert found.help is None
-    assert found.notes == ("$pages is 1,2 as set, and only 'memtopo validate' takes several values",)
+    assert found.notes == ("$pages is 1,2 as set, and only 'memtopo validate' accepts several values",)
 
 
 def test_a_parameter_that_only_an_unused_one_uses_is_not_reported_itself() -> None:

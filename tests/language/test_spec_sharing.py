@@ -128,11 +128,11 @@ def test_the_correction_of_a_producer_shows_a_tab_as_an_escape() -> None:
 
 
 def test_an_import_of_a_part_of_an_export_is_an_error_with_a_correction() -> None:
-    """An import is of a whole export, and `map` names parts."""
+    """An import refers to a whole export, and `map` names parts."""
     for text in ("server.w.0", "server.w.0:2", "reader.0.w", "layout/w.3"):
         (fault,) = language.read({"memtopo": "1", "name": "test", "imports": {"w": {"from": text}}})[1]
         assert fault.help
-        assert "is of a whole export" in fault.help
+        assert "refers to a whole export" in fault.help
 
 
 @pytest.mark.parametrize(("section", "entry"), [("imports", {}), ("external", FRAME)])

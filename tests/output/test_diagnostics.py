@@ -25,7 +25,7 @@ map:
 """
 SIZE = Diagnostic(
     "MT301",
-    "chunk 'hot': 33MiB is no multiple of its granularity, 2MiB",
+    "chunk 'hot': 33MiB is not a multiple of its granularity, 2MiB",
     ("chunks", "hot", "size"),
     notes=("the granularity is that of gpu0 for chunks that are shared as file descriptors",),
     help="write 32MiB or 34MiB, or add 'round: up'",
@@ -58,7 +58,7 @@ def column_of(row: str, needle: str) -> int:
 def test_diagnostics_are_sorted_with_source_notes_help_and_count() -> None:
     assert "\n".join(diagnostics.text([UNUSED, OVERLAP, SIZE], spec_document())) == (
         """\
-spec.yaml:4:31: error[MT301]: chunk 'hot': 33MiB is no multiple of its granularity, 2MiB
+spec.yaml:4:31: error[MT301]: chunk 'hot': 33MiB is not a multiple of its granularity, 2MiB
    |
  4 |   hot: {location: gpu0, size: 33MiB}
    |                               ^^^^^
@@ -85,7 +85,7 @@ spec.yaml:7:7: error[MT304]: two mappings overlap in 'kv'
 
 def test_a_concise_diagnostic_is_its_first_line() -> None:
     assert diagnostics.concise([OVERLAP, SIZE], spec_document()) == [
-        "spec.yaml:4:31: error[MT301]: chunk 'hot': 33MiB is no multiple of its granularity, 2MiB",
+        "spec.yaml:4:31: error[MT301]: chunk 'hot': 33MiB is not a multiple of its granularity, 2MiB",
         "spec.yaml:7:7: error[MT304]: two mappings overlap in 'kv'",
     ]
 

@@ -63,7 +63,7 @@ def test_only_exported_buffers_fill_blocks_and_only_exported_events_are_interpro
     assert buffers == [("b.0", 4 * MiB, 0), ("b.1", 4 * MiB, 1), ("own", 3 * MiB, 0)]
     events = [(step.label, step.device, step.shared) for step in server.steps if isinstance(step, CreateEvent)]
     assert events == [("e", 1, True), ("mine", 0, False)]
-    assert server.notes == ("buffer b: 3MiB rounded up to 4MiB, since legacy IPC shares whole blocks of 2MiB",)
+    assert server.notes == ("buffer b: 3MiB rounded up to 4MiB, because legacy IPC shares whole blocks of 2MiB",)
     assert server.memory == {"gpu0": 15 * MiB, "gpu1": 4 * MiB}
 
 

@@ -30,7 +30,7 @@ def failed(
     [
         (failed("fabric", "NOT_PERMITTED"), "there is no IMEX channel", "NVreg_CreateImexChannel0=1"),
         (failed("fabric", "NOT_PERMITTED", container=True), "there is no IMEX channel", "to the container"),
-        (failed("fabric", "NOT_PERMITTED", imex_channels=1), "no IMEX channel that may be opened", "/dev/nvidia-caps"),
+        (failed("fabric", "NOT_PERMITTED", imex_channels=1), "not permitted to open an IMEX channel", "/dev/nvidia-caps"),
         (failed("pool-fabric", "NOT_SUPPORTED"), "the NVLink fabric is not ready", "nvidia-fabricmanager"),
         (failed("ipc", "INVALID_VALUE", container=True), "the container keeps processes apart", "--ipc=host"),
         (failed("ipc", "INVALID_VALUE", ptrace_scope=2), "ptrace_scope is 2", "sysctl"),
@@ -39,7 +39,7 @@ def failed(
         (failed("vmm", "UNKNOWN", "cuDevicePrimaryCtxRetain"), "error state", "Xid"),
         (failed("vmm", "DEVICE_UNAVAILABLE", "cuDevicePrimaryCtxRetain"), "to itself", "nvidia-smi -c 0"),
         (failed("managed", "TIMEOUT"), "hung", "Xid"),
-        (failed("concurrent", "SIGSEGV"), "the CPU may not touch", None),
+        (failed("concurrent", "SIGSEGV"), "the CPU cannot access", None),
         (failed("managed", "SIGABRT"), "died", "dmesg"),
         (failed("ipc", "INVALID_VALUE", gpu="NVIDIA H100 MIG 1g.10gb"), "MIG instance", "whole GPU"),
         (failed("fd", "INVALID_VALUE", wsl=True), "WSL", "Linux itself"),

@@ -198,7 +198,7 @@ def test_processes_pass_their_handles_on(run_inline: InlineRunner, tmp_path: Pat
     assert not any("handle" in each["reason"] for each in whole["left_out"])
     importer = max(trace.iterdir(), key=lambda file: file.read_text().count("ipc_open_mem_handle"))
     alone = run_inline("replay", importer, "--machine", "h200x4", "--json").document
-    assert any(each["reason"] == "its handle is of no export in the record" for each in alone["left_out"])
+    assert any(each["reason"] == "its handle does not belong to an export in the record" for each in alone["left_out"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -207,7 +207,7 @@ def test_a_program_of_a_record_makes_its_calls(tmp_path: Path, name: str) -> Non
     importing = {each.process for each in record.calls if each.call.method in IMPORTS}
     for process, head in enumerate(record.heads):
         if process in importing:
-            with pytest.raises(NoProgram, match="imports what another process exports"):
+            with pytest.raises(NoProgram, match="imports an export of another process"):
                 program_calls(record, process, None)
             continue
         calls = program_calls(record, process, None)

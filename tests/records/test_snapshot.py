@@ -198,7 +198,7 @@ def test_a_pickle_that_is_cut_deep_or_of_another_form_is_refused(tmp_path: Path)
         {"segments": [segment(True, 5)]},
     ]  # fmt: skip
     for values in wrong:
-        with pytest.raises(UsageError, match="is no snapshot of PyTorch"):
+        with pytest.raises(UsageError, match="is not a snapshot of PyTorch"):
             read_snapshot(str(written(values, tmp_path)))
 
 

@@ -25,11 +25,11 @@ READY = "semaphores: {ready: {from: camera, via: timeline_fd, device: gpu0, wait
 WAITS = ONE + READY.removesuffix(", ") + "\n"
 SAME = "processes:\n  pe: {count: 2, ranges: {heap: {size: 4MiBMORE, same_address: true}, r: {size: 2MiB}}}\n"
 AGREED = SAME.replace("MORE", "")
-ANEW = "the change would reserve range 'heap', which is at the same address in all processes, anew"
+ANEW = "the change would reserve range 'heap' again, which has the same address in all processes"
 HEAP = """heaps: {h: {location: gpu0, size: 1GiB}, other: {location: gpu0, size: 1GiB, limit: 1GiB}}
 access: {h: {gpu0: rw}}
 """
-WITHOUT = "the change would build heap 'h' anew, without what a program has allocated in it"
+WITHOUT = "the change would rebuild heap 'h' and lose the allocations of programs"
 MOVED = "of the layout is on node a, and on {} here: a change keeps it where it is"
 ONLY = " of semaphore 'ready', and only 'memtopo apply' waits and signals"
 
@@ -53,7 +53,7 @@ ONLY = " of semaphore 'ready', and only 'memtopo apply' waits and signals"
         (HEAP, HEAP.replace("h: {location: gpu0", "h: {handles: fd, location: gpu0"), "MT813", 3, WITHOUT),
         (HEAP, HEAP.replace("h: {location: gpu0", "h: {limit: other, location: gpu0"), "MT813", 3, WITHOUT),
         (HEAP, HEAP.replace("{h: {gpu0: rw}}", "{h: {gpu0: r}}"), "MT813", 3, WITHOUT),
-        (ONE, NAMED + ONE, "MT806", 2, "the layout is named 'test', and a change keeps its name"),
+        (ONE, NAMED + ONE, "MT806", 2, "the layout is named 'test', but a change must keep its name"),
         (ONE, TWO, "MT807", 3, "the layout is one of a single process, and a change keeps them"),
         (TWO, ONE, "MT807", 2, "the layout has the processes server, reader.0, reader.1, and a change keeps them"),
         (TWO, several(server=None, reader=3), "MT807", 5, "process 'reader.2' is not one of " + OURS),

@@ -29,7 +29,7 @@ def test_a_context_needs_memory() -> None:
     machine = invented(1)
     (diagnostic,) = diagnose(text.format("81410MiB"), machine)
     assert diagnostic.code == "MT402"
-    assert diagnostic.notes[-1] == "a context takes about 512 MiB of the GPU's memory besides"
+    assert diagnostic.notes[-1] == "a context takes about 512 MiB of the GPU's memory in addition"
     assert run(run_request(text.format("81408MiB"), machine), machine).report.exit_code == 0
 
 
@@ -46,7 +46,7 @@ def test_the_largest_entry_is_blamed_and_the_next_three_are_named() -> None:
             Label(f"{size} of it here", ("chunks", name, "size"))
             for name, size in (("a", "30 GiB"), ("c", "10 GiB"), ("d", "2 GiB"))
         ),
-        notes=("'b' takes 40 GiB of it", "a context takes about 512 MiB of the GPU's memory besides"),
+        notes=("'b' takes 40 GiB of it", "a context takes about 512 MiB of the GPU's memory in addition"),
         help="lower a size or a count, or use memory of another device",
     )
 
@@ -59,7 +59,7 @@ def test_shares_of_the_instances_of_a_process_are_one_entry() -> None:
     assert diagnostic.labels == (Label("60 GiB of it here", ("processes", "a", "chunks", "c", "size")),)
     assert diagnostic.notes == (
         "'d' takes 90 GiB of it",
-        "the contexts of 3 processes take about 1.5 GiB of the GPU's memory besides",
+        "the contexts of 3 processes take about 1.5 GiB of the GPU's memory in addition",
     )
 
 

@@ -62,12 +62,12 @@ def warning(code: str, message: str, path: Path, help: str | None = None) -> Dia
     return Diagnostic(code, message, path, "key", help=help)
 
 
-def partly(what: str, help: str = "map them too, or reduce 'count'") -> Diagnostic:
+def partly(what: str, help: str = "map them as well, or reduce 'count'") -> Diagnostic:
     return warning("MT501", f"{what} are not mapped", ("chunks", "p"), help)
 
 
 def empty(count: int) -> Diagnostic:
-    help = "map chunks into them too, or reduce 'count'"
+    help = "map chunks into them as well, or reduce 'count'"
     return warning("MT502", f"{count} of the 3 ranges 'b' have no mappings", ("ranges", "b"), help)
 
 

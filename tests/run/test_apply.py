@@ -79,7 +79,7 @@ def test_memory_without_writer_is_not_counted_as_passed(access: str, looked_at: 
     tally = tallies(reported(f"{head}access: {{{access}}}").checks)["bytes"]
     assert (tally.looked_at, tally.as_declared) == (looked_at, looked_at)
     assert tally.not_checked == not_checked
-    assert (tally.why_not or "").startswith("no device may write them")
+    assert (tally.why_not or "").startswith("no device can write them")
 
 
 def test_report_has_resources_before_held_and_after() -> None:

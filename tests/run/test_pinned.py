@@ -131,7 +131,7 @@ def test_what_is_no_memory_to_share_is_refused_without_waiting(tmp_path: Path) -
         report = applied(spec(path))
         assert (report.outcome, report.exit_code, report.leaks) == ("failed", 4, ()), path
         assert why in str(report.failure), path
-        hints = {"is a": "name a file in /dev/shm, or a memfd", "no such": "start the program that makes it first"}
+        hints = {"is a": "name a file in /dev/shm, or a memfd", "no such": "first start the program that creates it"}
         for part in (part for part in hints if why.startswith(part)):
             assert report.failure
             assert str(report.failure.hint).startswith(hints[part])

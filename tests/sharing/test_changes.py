@@ -137,8 +137,8 @@ def test_an_importer_that_does_not_let_go_is_named_at_the_deadline(dial: Connect
     assert next_message(importer) == CHANGING | {"deadline": 0.01}
     error = next_message(requester)["error"]
     assert error["code"] == "attached"
-    what = f"{ME} (3 of page, 12 KiB) did not let go of imported memory within 0.01 s"
-    assert error["message"] == f"{what}, and would keep it from being free"
+    what = f"{ME} (3 of page, 12 KiB) did not release imported memory within 0.01 s"
+    assert error["message"] == f"{what}, which would stay allocated"
     assert next_message(importer) == CHANGED | {"generation": 1, "state": "awake", "exports": []}
     assert asked(importer, "handles", export="page", first=0, count=1)["ok"]["generation"] == 1
     assert asked(requester, "status")["ok"]["layout_state"] == "awake"
@@ -427,7 +427,7 @@ def test_a_client_goes_on_after_a_change_of_another_export(end: Callable[[], Non
 def test_notices_are_read_with_generation_exports_and_state(end: Callable[[], None]) -> None:
     with connect(endpoint("kv")) as client, connect(endpoint("kv")) as requester:
         close_each(client.handles("page", count=1))
-        with pytest.raises(ExchangeError, match=r"did not let go of imported memory within 0.01 s"):
+        with pytest.raises(ExchangeError, match=r"did not release imported memory within 0.01 s"):
             requester.switch("asleep", wait=0.01)
         notice, changed = client.notice(PATIENCE), client.notice(PATIENCE)
         assert notice and changed  # noqa: PT018

@@ -56,7 +56,7 @@ def test_a_claimed_name_cannot_be_claimed_again(named: Endpoint, monkeypatch: py
         )
         assert refused.value.hint == "'memtopo release kv' releases it; or use another name"
         with pytest.raises(
-            ExchangeError, match=r"^layout 'kv' is being built or torn down, and is not served"
+            ExchangeError, match=r"^layout 'kv' is being built or taken down, and is not served"
         ) as early:
             connect(named)
         assert (early.value.code, f"holder: process {os.getpid()}" in early.value.message) == ("starting", True)
@@ -198,12 +198,12 @@ def a_folder_as_lock(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "code", "message", "hint"),
     [
-        (a_file, "folder", "'{path}' exists, and it is no socket of this user", None),
+        (a_file, "folder", "'{path}' exists, but is not a socket of this user", None),
         (a_listener, "held", "socket '{path}' is already held by another process",
          "'memtopo release --socket {path}' releases it; or use another --socket"),
         (a_bound_socket, "folder", "socket '{path}' is in use by another program",
          "its program must end first; or use another --socket"),
-        (a_dead_socket, "folder", "socket '{path}' exists, and memtopo did not make it",
+        (a_dead_socket, "folder", "socket '{path}' exists, but memtopo did not create it",
          "remove it if no program needs it; or use another --socket"),
         (a_folder_as_lock, "folder", "lock of '{path}' cannot be acquired: it is not a file of this user", None),
     ],

@@ -80,7 +80,7 @@ def test_endpoints_of_a_folder_are_those_of_its_sockets_and_locks(tmp_path: Path
 
 @pytest.mark.parametrize("path", ["", "a\0b", "a\0b/", "/" + "n" * 251])
 def test_an_invalid_path_is_wrong_usage(path: str) -> None:
-    with pytest.raises(UsageError, match="is no path for a socket"):
+    with pytest.raises(UsageError, match="is not a path for a socket"):
         endpoint(socket=path)
 
 
@@ -271,7 +271,7 @@ def test_a_folder_is_no_path_of_one_socket(tmp_path: Path) -> None:
 def test_a_file_that_is_no_socket_is_refused_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("precious")
-    with pytest.raises(ExchangeError, match="it is no socket of this user"):
+    with pytest.raises(ExchangeError, match="is not a socket of this user"):
         claim(endpoint(socket=str(path)))
     assert os.listdir(tmp_path) == ["precious"]
     with pytest.raises(ExchangeError, match="cannot be used"):
@@ -334,7 +334,7 @@ def test_a_dead_socket_without_a_lock_of_memtopo_stays(tmp_path: Path) -> None:
         other.bind(str(path))
     look_at(path)
     assert os.listdir(tmp_path) == ["other"]
-    with pytest.raises(ExchangeError, match="memtopo did not make it"):
+    with pytest.raises(ExchangeError, match="memtopo did not create it"):
         claim(endpoint(socket=str(path)))
 
 
@@ -342,7 +342,7 @@ def test_files_that_replaced_those_of_a_holder_stay(tmp_path: Path) -> None:
     path, lock = tmp_path / "kv", tmp_path / "kv.lock"
     with claim(endpoint(socket=str(path))) as claimed:
         path.write_text("precious")
-        with pytest.raises(ExchangeError, match="cannot be made: file exists"):
+        with pytest.raises(ExchangeError, match="cannot be created: file exists"):
             claimed.listen()
         path.unlink()
         with claimed.listen():
@@ -357,7 +357,7 @@ def test_a_link_to_a_dead_socket_stays_and_its_name_is_refused(tmp_path: Path) -
         other.bind(str(tmp_path / "other"))
     link = tmp_path / "kv"
     link.symlink_to("other")
-    with pytest.raises(ExchangeError, match="it is no socket of this user"):
+    with pytest.raises(ExchangeError, match="is not a socket of this user"):
         claim(endpoint(socket=str(link)))
     assert link.is_symlink()
 

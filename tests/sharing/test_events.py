@@ -58,7 +58,7 @@ def test_events_of_clients_are_limited_in_each_period_and_others_are_not() -> No
     now[0] = PERIOD
     events.add_of_client("importer attached", {})
     assert [(each.text, dict(each.fields)) for each in found[-2:]] == [
-        ("events of clients left out", {"count": 5}),
+        ("client events omitted", {"count": 5}),
         ("importer attached", {}),
     ]
 
@@ -126,7 +126,7 @@ def listening(sock: socket.socket) -> socket.socket:
         (lambda _: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), "is a stream socket"),
         (seqpacket, "is a connection, and does not listen"),
         (lambda path: listening(seqpacket(f"\0{path}")), "has no path in the file system"),
-        (lambda path: open(path, "w"), "is no socket"),  # noqa: SIM115, PTH123 closed by the test
+        (lambda path: open(path, "w"), "is not a socket"),  # noqa: SIM115, PTH123 closed by the test
     ],
 )
 def test_passed_descriptors_of_other_types_are_refused(tmp_path: Path, make: Callable[[str], Any], why: str) -> None:
@@ -134,7 +134,7 @@ def test_passed_descriptors_of_other_types_are_refused(tmp_path: Path, make: Cal
         given = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
         with pytest.raises(UsageError, match=why) as refused:
             passed_claim(given, other.fileno())
-    assert why == "is no socket" or "ListenSequentialPacket=" in (refused.value.hint or "")
+    assert why == "is not a socket" or "ListenSequentialPacket=" in (refused.value.hint or "")
 
 
 def test_a_passed_socket_is_for_its_process_and_of_several_by_name(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_passed_socket_is_for_its_process_and_of_several_by_name(tmp_path: Pat
                 assert found.endpoint.path == str(tmp_path / "b")
             assert passed_claim({**given, "LISTEN_PID": "1"}, base) is None
             assert passed_claim({}, base) is None
-            with pytest.raises(UsageError, match="2 sockets, and 0 of them are named"):
+            with pytest.raises(UsageError, match="2 sockets, but 0 of them are named"):
                 passed_claim({**given, "LISTEN_FDNAMES": "a:b"}, base)
         finally:
             os.close(base)

@@ -312,7 +312,7 @@ def test_a_holder_in_a_frozen_cgroup_is_not_waited_for(
                 client.check(timeout=3)
         assert (
             caught.value.hint
-            == "the holder is frozen with its cgroup, as by 'docker pause', and goes on once that is thawed"
+            == "the holder is frozen with its cgroup, as by 'docker pause', and continues after it is thawed"
         )
     finally:
         (group / file).write_text(thaw)

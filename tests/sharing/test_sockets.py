@@ -140,6 +140,6 @@ def test_beyond_the_hard_limit_fewer_are_returned_or_the_error_names_it() -> Non
     done = run_python([sys.executable, "-c", LIMITED], cwd=ROOT, capture_output=True, text=True, check=True)
     code, message, hint = done.stdout.split("|")
     assert code == "limit"
-    assert re.fullmatch(r"the limit of open files is 300, of which (\d+) are in use; (\d+) more are needed", message)
+    assert re.fullmatch(r"the limit of open files is 300, and (\d+) are in use; (\d+) more are needed", message)
     assert sum(map(int, re.findall(r"\d+", message)[1:])) == 301
     assert hint.startswith("raise the hard limit (RLIMIT_NOFILE) to 301 or more: ")

@@ -97,8 +97,8 @@ def test_bytes_of_nvml_belong_to_a_process_with_an_open_device_file(files: Proce
     for pid in (other, 1 << 22):
         (entry,) = of(found, pid)
         assert (entry.memory, entry.uid, entry.command, entry.devices) == ((memory_of(pid),), None, None, None)
-    assert any("NVML names and /proc does not have" in each for each in found.unknown)
-    assert not any("NVML names" in each for each in usage(NOTHING, [], files).unknown)
+    assert any("NVML lists but /proc does not" in each for each in found.unknown)
+    assert not any("NVML lists" in each for each in usage(NOTHING, [], files).unknown)
 
 
 def test_a_process_without_any_use_is_not_listed(files: ProcessFiles, user: ChildProcess) -> None:

@@ -83,11 +83,11 @@ def _names(folder: Path) -> list[str]:
 
 _SIMULATE = "use --machine h200x2 to validate or simulate without a GPU"
 _CAUSES = {
-    "CUDA_ERROR_STUB_LIBRARY": "libcuda is the toolkit's stub; take its folder out of LD_LIBRARY_PATH",
-    "CUDA_ERROR_OPERATING_SYSTEM": "check that /dev/nvidia* exist and may be opened",
+    "CUDA_ERROR_STUB_LIBRARY": "libcuda is the stub of the toolkit; remove its folder from LD_LIBRARY_PATH",
+    "CUDA_ERROR_OPERATING_SYSTEM": "check that /dev/nvidia* exist and can be opened",
     "CUDA_ERROR_SYSTEM_NOT_READY": "start the fabric manager (nvidia-fabricmanager)",
     "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "libcuda and the kernel module are of different releases; reload the module",
-    "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": "take cuda-compat's libcuda out of LD_LIBRARY_PATH",
+    "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": "remove the libcuda of cuda-compat from LD_LIBRARY_PATH",
 }
 
 
@@ -137,7 +137,7 @@ def _unusable(name: str) -> Unavailable:
         return Unavailable(f"no GPU is visible: CUDA_VISIBLE_DEVICES is {visible!r}", hint=f"{hint}, or {_SIMULATE}")
     if inaccessible := inaccessible_devices():
         hint = "run as a user with access to them, or pass the GPUs on to the container (--gpus, --device)"
-        message = f"no GPU can be used here: {name}: this process may not open {', '.join(inaccessible)}"
+        message = f"no GPU can be used here: {name}: this process is not permitted to open {', '.join(inaccessible)}"
         return Unavailable(message, hint=f"{hint}, or {_SIMULATE}")
     cause = _CAUSES.get(name)
     return Unavailable(f"no GPU can be used here: {name}", hint=f"{cause}, or {_SIMULATE}" if cause else _SIMULATE)

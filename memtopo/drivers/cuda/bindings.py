@@ -60,7 +60,7 @@ def unmade(function: Callable[..., object], error: Exception) -> MemtopoError:
             return DriverError(function.__name__, "CUDA_ERROR_UNKNOWN", f"cuda-bindings: {error}")
         case _:
             message = f"the NVIDIA driver has no {function.__name__}: {error}"
-            return Unavailable(message, hint="update the driver: virtual memory management came with CUDA 11")
+            return Unavailable(message, hint="update the driver: virtual memory management requires CUDA 11 or later")
 
 
 def refused(function: Callable[..., object], reason: object) -> DriverError:

@@ -55,7 +55,9 @@ _BATCHED = cuda.CUDA_VERSION >= 13_000  # noqa: PLR2004
 """Whether the bindings have the function for batches of copies as it is since CUDA 13."""
 
 _DEDICATED = 1  # a flag of CUDA_EXTERNAL_MEMORY_HANDLE_DESC
-_NO_MULTICAST = "memtopo makes no multicast call on GPUs: it was never tried, and others may share the switch (fact 87)"
+_NO_MULTICAST = (
+    "memtopo makes no multicast calls on GPUs: they were never tried, and other users may share the switch (fact 87)"
+)
 
 
 def _refused(method: str) -> Callable[..., NoReturn]:
@@ -177,7 +179,7 @@ def _imported(shared: object, kind: HandleType, *flags: int) -> tuple[object, ..
     if kind == HandleType.FABRIC:
         return bytearray(_sized(shared)), numbered, *flags  # bytes: fact 48
     if not isinstance(shared, int) or not 0 <= shared < 1 << 31:
-        raise ValueError("that is no file descriptor")
+        raise ValueError("not a file descriptor")
     return shared, numbered, *flags
 
 

@@ -29,7 +29,7 @@ _LISTS: tuple[tuple[Work, str], ...] = (
 def gpu_usage() -> GpuUsage:
     """Memory of each GPU and of the processes on it, with the reason for what NVML does not report.
 
-    No context is created, and no root access is needed. In a container NVML may leave out the processes outside of it.
+    No context is created, and no root access is needed. In a container NVML may omit the processes outside of it.
     """
     try:
         from cuda.bindings import nvml  # noqa: PLC0415  # bindings before 13.1 have none

@@ -114,7 +114,7 @@ class AccessRules:
         area = self._allocations.find(address) or self._mappings.around(address)
         allowed = area.by_cpu if isinstance(area, SimAllocation) else area.access.get(HOST, 0) & wanted == wanted
         if not allowed or address + count > area.end:
-            raise invalid("the CPU may not do this there: on hardware the process dies of SIGSEGV")
+            raise invalid("the CPU has no such access there: on hardware, SIGSEGV ends the process")
         return area.physical, address - area.start
 
     def pointer_is_managed(self, address: int) -> bool:
@@ -129,7 +129,7 @@ class AccessRules:
         """Refuse copies between a program's memory and that of a pool of the host (fact 81)."""
         found = self._allocations.find(address)
         if found and found.kind == "pooled" and CPU in found.users:
-            raise invalid("memory of a pool of the host is copied by cuMemcpyAsync alone")
+            raise invalid("only cuMemcpyAsync can copy memory of a host pool")
 
     def _check_use(self, allocation: SimAllocation, end: int, device: int, wanted: Access, *, copying: bool) -> None:
         # From a peer's context copies work, fills do not (facts 46, 55, 68). What else is refused was never tried.
@@ -211,7 +211,7 @@ def _check_host_copy(mappings: list[Mapping], device: int, wanted: Access) -> No
     """Refuse copies of host memory, made by the CPU if the host has any access, else by the device (facts 40, 67)."""
     user = gpu(device)
     if wanted == Access.RW and any(mapping.access.get(user, 0) == Access.R for mapping in mappings):
-        raise invalid("the device may only read there")
+        raise invalid("the device has only read access there")
     hosts = [mapping.access.get(HOST, 0) for mapping in mappings]
     if not any(hosts):
         survives = all(mapping.access.get(user, 0) & wanted == wanted for mapping in mappings)
@@ -220,7 +220,7 @@ def _check_host_copy(mappings: list[Mapping], device: int, wanted: Access) -> No
     else:
         survives = all(host & wanted == wanted for host in hosts)
     if not survives:
-        raise invalid("the CPU would make this copy and may not: on hardware the process dies of SIGSEGV")
+        raise invalid("the CPU would make this copy but has no access: on hardware, SIGSEGV ends the process")
 
 
 BLOCK = 1 << 20
@@ -239,7 +239,7 @@ class MemoryOperations:
         """Set `count` bytes to one value, across adjacent mappings."""
         device = self._sim.contexts.current()
         if value not in range(256):
-            raise invalid("the value is no byte")
+            raise invalid("the value is not a byte")
         block = bytes([value]) * min(count, BLOCK)
         for physical, at, size in self._access.parts(device, address, count, Access.RW, copying=False):
             for done in range(0, size, BLOCK):

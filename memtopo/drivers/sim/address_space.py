@@ -160,7 +160,7 @@ class Reservations:
         if size <= 0 or size % self._granule:
             raise invalid("the size is not a multiple of the granularity")
         if alignment < 0 or alignment & (alignment - 1):
-            raise invalid("the alignment is no power of two")
+            raise invalid("the alignment is not a power of two")
         if hint % self._granule:
             raise invalid("the address hint is not aligned to the granularity")
         if alignment and hint % alignment:

@@ -78,7 +78,7 @@ class Anchor:
         if not access:
             self.stray = None if self.stray == address and not peer else self.stray
         elif peer:
-            raise invalid("the first mapping of this rdma chunk is gone, and the gpu is not the chunk's (fact 64)")
+            raise invalid("the first mapping of this rdma chunk was unmapped, and the gpu is not the chunk's (fact 64)")
         elif self.stray in {None, address}:
             self.stray = address
         else:
@@ -86,7 +86,7 @@ class Anchor:
 
 
 def _beside_stray() -> RefusedCall:
-    reason = "the first mapping of this rdma chunk is gone, and another was granted access since (fact 64)"
+    reason = "the first mapping of this rdma chunk was unmapped, and another was granted access since (fact 64)"
     return RefusedCall("CUDA_ERROR_UNKNOWN", reason)
 
 
@@ -214,7 +214,7 @@ class Creation:
         if properties.flags:
             raise invalid("host memory is neither rdma nor compressible")
         if location.kind == LocationKind.HOST and properties.handles != HandleType.NONE:
-            raise invalid("host memory takes no handle types; a NUMA node's does")
+            raise invalid("host memory does not support handle types; memory of a NUMA node does")
         if location not in self._machine.locations:
             raise invalid(f"{location} does not exist")
 

@@ -65,7 +65,7 @@ class SimDevices:
         """Attribute of the link between two GPUs."""
         self.get(device), self.get(peer)
         if device == peer:
-            raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", "a gpu is no peer of itself")
+            raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", "a gpu is not a peer of itself")
         link = self._machine.peers[device][peer] or Peer(access=False)
         known = {
             PeerAttribute.PERFORMANCE_RANK: link.performance_rank,

@@ -48,7 +48,7 @@ class SimEvents:
         if not flags & EventFlags.INTERPROCESS:
             return self._open.add(SimEvent(device))
         if not flags & EventFlags.DISABLE_TIMING:
-            raise invalid("an interprocess event keeps no time: it is created with DISABLE_TIMING too")
+            raise invalid("an interprocess event has no timing: it must also be created with DISABLE_TIMING")
         tag = Tag("event", _COUNT, 1, self._sim.devices.location_name(gpu(device)), nonce())
         return self._open.add(SimEvent(device, self._sim.files.create(tag), tag))
 
@@ -62,7 +62,7 @@ class SimEvents:
         """Record an event, which completes at once; records of all processes are counted."""
         device, found = self._sim.streams.get(stream).device, self._open[event]
         if found.device != device:
-            raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "the event and the stream are of different contexts")
+            raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "the event and the stream belong to different contexts")
         if found.fd is None:
             found.records += 1
             return
@@ -94,9 +94,9 @@ class SimEvents:
         """IPC handle of an interprocess event of this process, in its device's context (facts 47, 78)."""
         device, found = self._sim.contexts.current(), self._open[event]
         if found.fd is None or found.tag is None or found.imported:
-            raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "the event is no interprocess event of this process")
+            raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "the event is not an interprocess event of this process")
         if found.device != device:
-            reason = f"the event is of gpu{found.device}: on hardware the process may die (fact 78)"
+            reason = f"the event belongs to gpu{found.device}: on hardware the process may die (fact 78)"
             raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", reason)
         return shared_files.pack_handle(self._sim.files, found.fd, found.tag)
 

@@ -52,7 +52,7 @@ class SimImportedMemory:
             found = self._sim.files.adopt_descriptor(fd, "memory", "chunk", TIMELINE, BINARY)
         close_descriptor(fd)
         if found is None:
-            raise RefusedCall("CUDA_ERROR_UNKNOWN", "the file descriptor is no memory's; it is closed now")
+            raise RefusedCall("CUDA_ERROR_UNKNOWN", "the file descriptor is not a memory object; it is now closed")
         own, tag = found
         if tag.kind != "dmabuf" and not _is_semaphore(tag) and self._sim.devices.locate(tag.location) != gpu(device):
             self._sim.files.close(own)
@@ -67,7 +67,7 @@ class SimImportedMemory:
         if offset < 0 or size <= 0:
             raise invalid("the size is 0")
         if offset and found.dedicated:
-            raise invalid("a dedicated object is mapped from its begin alone")
+            raise invalid("a dedicated object can be mapped only from its start")
         if offset + size > found.size:
             raise invalid(f"the buffer runs past the size that was declared, {found.size} bytes")
         if _is_semaphore(found.tag):
@@ -95,7 +95,7 @@ def _check(fd: int, kind: MemoryHandleType, size: int, *, dma_bufs: bool, dedica
         return
     if kind == MemoryHandleType.DMABUF_FD:
         if fd < 0 or dedicated:
-            raise invalid("that is no file descriptor, or dedicated memory")
+            raise invalid("not a file descriptor, or dedicated memory")
         if dma_bufs:
             return
     raise unsupported("only opaque file descriptors can be imported")
@@ -140,10 +140,10 @@ class SimSemaphores:
         if kind not in _KINDS:
             raise unsupported("only opaque file descriptors can be imported")
         if check_descriptor(fd) < 0 and kind == SemaphoreHandleType.TIMELINE_FD:
-            raise invalid("that is no file descriptor")
+            raise invalid("not a file descriptor")
         found = self._sim.files.adopt_descriptor(fd, TIMELINE, BINARY, "memory")
         if found is None:
-            raise RefusedCall("CUDA_ERROR_UNKNOWN", "the file descriptor is no semaphore's")
+            raise RefusedCall("CUDA_ERROR_UNKNOWN", "the file descriptor is not a semaphore")
         close_descriptor(fd)
         return self._open.add(SimSemaphore(device, _KINDS[kind], *found))
 
@@ -179,11 +179,11 @@ class SimSemaphores:
     def _usable(self, semaphore: int, value: int, stream: Stream) -> SimSemaphore:
         found = self._open[semaphore]
         if not 0 <= value < _VALUES:
-            raise invalid("the value is no number of 64 bits")
+            raise invalid("the value is not a 64-bit number")
         if stream.device != found.device:
-            raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "the semaphore and the stream are of different contexts")
+            raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "the semaphore and the stream belong to different contexts")
         if found.kind != found.tag.kind:
-            raise invalid(f"what was imported as a {found.kind} semaphore is something else: {found.tag.kind}")
+            raise invalid(f"the object imported as a {found.kind} semaphore has a different kind: {found.tag.kind}")
         return found
 
 

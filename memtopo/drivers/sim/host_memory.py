@@ -82,7 +82,7 @@ class SimManagedMemory:
         if flags not in set(MemAttach):
             raise invalid("the flags are none of memory for all, for the host, and for a single stream")
         if flags == MemAttach.SINGLE and not stream:
-            raise invalid("memory cannot be attached to stream 0 alone")
+            raise invalid("memory cannot be attached to stream 0")
 
     def _around(self, address: int) -> SimAllocation:
         found = self._allocations.find(address)
@@ -149,7 +149,7 @@ class SimPinnedMemory:
         writable = not flags & RegisterFlags.READ_ONLY
         if not (_is_mapped(start, end, pid, writable=writable) and memory.present(start, end)):
             self._allocations.unregister(address)
-            raise invalid("a page is not mapped, behind the end of its file, or read-only without READ_ONLY")
+            raise invalid("a page is not mapped, beyond the end of its file, or read-only without READ_ONLY")
 
     def _check_registered(self, start: int, end: int, flags: int) -> None:
         """Refuse bytes that are registered, and pages that are locked with other flags, in the driver's order."""

@@ -47,7 +47,7 @@ class Broadcast(Physical):
 
     def read(self, at: int, count: int) -> bytes:
         del at, count
-        raise documented("a multicast address is read by multimem instructions alone, which are not simulated")
+        raise documented("only multimem instructions, which are not simulated, can read a multicast address")
 
     def write(self, at: int, data: bytes | bytearray | memoryview) -> None:
         rest = memoryview(data)
@@ -167,7 +167,7 @@ class SimMulticast:
             raise documented("the bytes run past the end of the chunk or of the multicast object")
         shared = team.imported or team.properties.handles
         if shared and not (chunk.properties.handles or chunk.imported):
-            raise documented("a multicast object with handle types takes shareable memory only")
+            raise documented("a multicast object with handle types accepts only shareable memory")
         team.check_complete()
         device = chunk.properties.location
         if (
@@ -214,7 +214,7 @@ class SimMulticast:
     def _get(self, handle: int) -> SimMulticastObject:
         found = self._chunks.get(handle)
         if not isinstance(found, SimMulticastObject):
-            raise documented("the handle is no multicast object's")
+            raise documented("the handle is not a multicast object")
         return found
 
     def _works(self, device: int) -> bool:

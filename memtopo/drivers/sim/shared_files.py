@@ -200,7 +200,7 @@ def _close_all(files: set[int]) -> None:
 def check_descriptor(fd: int) -> int:
     """Return a number that fits the driver's parameter for a descriptor, which may be negative; refuse any other."""
     if not isinstance(fd, int) or not -(1 << 31) <= fd < 1 << 31:
-        raise invalid("that is no file descriptor")
+        raise invalid("not a file descriptor")
     return fd
 
 
@@ -261,7 +261,7 @@ def unpack_handle(handle: bytes, errors: HandleErrors) -> SharedHandle:
     """Decode a handle; refuses malformed bytes."""
     magic, pid, start_time, fd, nonce, number = _HANDLE.unpack(check_handle_size(handle))
     if magic != _MAGIC:
-        raise RefusedCall(errors.malformed, "the bytes are no handle of a simulator")
+        raise RefusedCall(errors.malformed, "the bytes are not a handle of a simulator")
     return SharedHandle(pid, start_time, fd, nonce.hex(), number)
 
 
@@ -271,10 +271,10 @@ def open_handle(shared: SharedHandle, files: Files, errors: HandleErrors, *kinds
     Refuses if it is gone.
     """
     if not shared.is_alive:
-        raise RefusedCall(errors.exporter_gone, "the process that shared it is gone, or in another pid namespace")
+        raise RefusedCall(errors.exporter_gone, "the process that shared it has ended, or is in another pid namespace")
     found = files.adopt(f"/proc/{shared.pid}/fd/{shared.fd}", *kinds)
     if found is None:
-        raise RefusedCall(errors.object_gone, f"the process that shared it has no such {kinds[0]} any more")
+        raise RefusedCall(errors.object_gone, f"the process that shared it no longer has this {kinds[0]}")
     if found[1].nonce != shared.nonce:
         files.close(found[0])
         raise RefusedCall(errors.object_gone, f"the process that shared it has another {kinds[0]} there now")

@@ -80,7 +80,7 @@ class AllocationSharing:
     def _check_owner(self, owner: Location, device: int) -> None:
         # Neither was ever tried on hardware.
         if owner == INVISIBLE_GPU:
-            raise invalid("the memory is of a gpu that is not visible here")
+            raise invalid("the memory belongs to a gpu that is not visible here")
         if owner != gpu(device) and not self._sim.devices.device_can_access_peer(device, owner.id):
             raise RefusedCall("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of {owner}")
 
@@ -105,10 +105,10 @@ def _opened(sim: SimProcess, creation: Creation, shared: int | bytes, kind: Hand
         creation.check_fabric()
         return open_handle(unpack_handle(handle, _FABRIC), sim.files, _FABRIC, *kinds)
     if not isinstance(shared, int) or not 0 <= shared < 1 << 31:
-        raise invalid("that is no file descriptor")
+        raise invalid("not a file descriptor")
     found = sim.files.adopt_descriptor(shared, *kinds, "chunk", "pool")
     if found is None:
-        raise RefusedCall("CUDA_ERROR_UNKNOWN", f"the file descriptor is no {kinds[0]}'s")
+        raise RefusedCall("CUDA_ERROR_UNKNOWN", f"the file descriptor is not a {kinds[0]}")
     if found[1].kind not in kinds:
         sim.files.close(found[0])
         raise unsupported(f"the file descriptor is a {found[1].kind}'s (fact 82)")
@@ -256,7 +256,7 @@ class SimDmaBufs:
         if flags and not flags & DmaBufFlags.PCIE:
             raise invalid("an unknown flag")
         if not address or size <= 0 or size % PAGE or address % PAGE:
-            raise invalid("the address or the size is no multiple of the host's pages")
+            raise invalid("the address or the size is not a multiple of the host's pages")
         self._sim.contexts.current()
         try:
             pieces = list(self._pieces(address, address + size))
@@ -291,7 +291,7 @@ class SimDmaBufs:
             elif memory.pool:
                 stop, properties = memory.end, Properties(memory.pool.location)
             if properties is None:
-                raise invalid(f"nothing that a dma-buf can be of is at {address:#x}")
+                raise invalid(f"there is no memory that supports dma-bufs at {address:#x}")
             yield _Piece(memory, min(stop, end) - address, properties)
             address = stop
 

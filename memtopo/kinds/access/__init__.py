@@ -77,7 +77,7 @@ class AccessKind(Kind):
             if other := next((each for each in near if own[0] < each[1] and each[0] < own[1]), None):
                 message = f"access to {group.label(max(own[0], other[0]))!r} is declared twice"
                 label = Label("first declared here", scope.spec.at("access", other[2]), "key")
-                help = "name each range once, or declare parts, of which later ones override earlier ones"
+                help = "name each range only once, or declare parts; later parts override earlier ones"
                 yield Diagnostic("MT204", message, scope.spec.at("access", key), "key", labels=(label,), help=help)
                 scope.leave_unresolved("access", group.name)
                 continue
@@ -172,7 +172,7 @@ def _part(scope: Scope, path: Path, entry: Grants, granted_at: Path, extent: Ext
 
 def _require_whole_granules(extent: Extent, path: Path) -> None:
     unit = extent.range.granule
-    note = f"access can be granted to whole chunks only, whose granularity is {exact(unit)}"
+    note = f"access can be granted only to whole chunks, whose granularity is {exact(unit)}"
     for field, amount in (("offset", extent.offset), ("size", extent.end - extent.offset)):
         whole_granules("MT303", f"range {extent.range.name!r}", amount, unit, (*path, field), note)
 

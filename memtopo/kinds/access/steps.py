@@ -39,10 +39,11 @@ class SetAccess(Step):
     call = "cuMemSetAccess"
     hints: ClassVar = {
         "NOT_SUPPORTED": ErrorHint(
-            "one of the devices cannot access the other's memory (fact 20)", f"grant it to peers alone; {PROBE_ADVICE}"
+            "one of the devices cannot access the other's memory (fact 20)",
+            f"grant access only to peers; {PROBE_ADVICE}",
         ),
         "ALREADY_MAPPED": ErrorHint(
-            "a mapping runs past its range, into what the context uses (fact 15)", DEFECT_ADVICE
+            "a mapping runs past its range, into memory that the context uses (fact 15)", DEFECT_ADVICE
         ),
         "INVALID_VALUE": ErrorHint("access is set for whole mappings without a hole (fact 20)", DEFECT_ADVICE),
     }

@@ -211,7 +211,7 @@ def _mapped(scope: Scope, reference: Reference | None, where: Path) -> list[_Bou
         for nth in range(each.count)
     ]
     if not found:
-        message = f"nothing is mapped in range {str(reference)!r}, whose memory would be bound"
+        message = f"nothing is mapped in range {str(reference)!r}, so there is no memory to bind"
         raise Refused(Diagnostic("MT720", message, path, labels=(Label("declared here", group.path, "key"),)))
     return found
 
@@ -246,14 +246,14 @@ def _unbindable(group: BindGroup, bound: Binding) -> Diagnostic | None:
         message = f"{what} cannot be bound to {whole}: it is not memory that this process creates"
         return Diagnostic("MT720", message, bound.path, labels=(label,), help="bind it in the process that creates it")
     if bound.device == _HOST:
-        message = f"{what} is memory of the host, and multicast is between GPUs"
+        message = f"{what} is host memory, but multicast works only between GPUs"
         return Diagnostic("MT720", message, bound.path, labels=(label,))
     if gpu(bound.device) not in target.devices:
         message = f"{what} is on gpu{bound.device}, which is not in the team of {whole}"
         labels = (Label("its team", (*target.path, "devices")), label) if not target.origin else (label,)
         return Diagnostic("MT719", message, bound.path, labels=labels)
     if (target.origin or target.handles) and not chunk.handles:
-        message = f"{what} has no handle type, and {whole} has one"
+        message = f"{what} has no handle type, but {whole} has one"
         note = "to an object that can be exported, or was imported, only shareable memory is bound (fact 87)"
         help = f"declare {chunk.name!r} with 'handles: fd'"
         return Diagnostic("MT720", message, bound.path, labels=(label,), notes=(note,), help=help)
@@ -280,7 +280,7 @@ def _misplaced(group: BindGroup, each: Binding, before: Binding | None) -> Diagn
         help = f"increase its size to {exact(each.end)}, or bind less"
         return Diagnostic("MT720", f"{where}, which ends there before", each.path, labels=(label,), help=help)
     if each.offset % target.granule or each.chunk.size % target.granule:
-        note = f"offsets and sizes of what is bound are multiples of {exact(target.granule)}"
+        note = f"offsets and sizes of bound memory must be multiples of {exact(target.granule)}"
         return Diagnostic("MT720", f"{where}, which is unaligned", each.path, notes=(note,))
     if before and before.end > each.offset:
         label = Label(f"{before.label!r} is bound up to {exact(before.end)} here", before.path)
@@ -308,7 +308,7 @@ def mixed_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         if other := next((each for each in placements if each.chunk.memory is not first.chunk.memory), None):
             message = f"{other.chunk.name!r} and {first.chunk.name!r} are mapped into one range"
             label = Label("mapped here", first.path)
-            help = "map chunks and multicast objects into ranges of their own"
+            help = "map chunks and multicast objects into separate ranges"
             note = "a multicast object is mapped after all chunks are, and memory of them is bound"
             yield Diagnostic("MT312", message, other.path, labels=(label,), notes=(note,), help=help)
 
@@ -340,7 +340,7 @@ def teams(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 _WAITS = (
-    "a bind waits until all GPUs of the team are added, and a process adds those of which it binds memory (fact 87)"
+    "a bind waits until all GPUs of the team are added, and a process adds the GPUs whose memory it binds (fact 87)"
 )
 _TEAM_SECTIONS = ("multicast", "bind", "chunks", "imports", "exports", "map", "ranges")
 
@@ -356,7 +356,7 @@ def nodes(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     for member in geometry.members.values():
         for target in member.of(MulticastGroup).values():
             if target.origin and target.origin.holders[0] not in geometry.members:
-                message = f"multicast {target.name!r} is of another node, whose GPUs its team is of"
+                message = f"multicast {target.name!r} belongs to another node, whose GPUs are its team"
                 help = "create an object on each node, of the GPUs there"
                 yield Diagnostic("MT719", message, (*target.path, "from"), help=help)
 

@@ -125,9 +125,9 @@ class Chunks(HandleKind):
             if group.limit is not None:
                 most = f"{group.limit:,} of {exact(group.size)}"
                 if group.origin:
-                    yield f"import {group.name}: a program may be lent up to {most}"
+                    yield f"import {group.name}: up to {most}, lent by the holder"
                 else:
-                    yield f"chunk {group.name}: {group.count:,} are created here, and a program may create up to {most}"
+                    yield f"chunk {group.name}: {group.count:,} are created here, and a program can create up to {most}"
 
     def rules(self) -> tuple[Rule, ...]:
         return (handle_types, properties)

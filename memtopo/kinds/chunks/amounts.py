@@ -110,7 +110,7 @@ def amount_notes(group: ChunkGroup) -> Iterator[str]:
     number = f"{most:,} of {exact(group.size)}" if group.counted else exact(group.size)
     if group.share:
         share, location, left, taken = group.share
-        of = f"{share} of the {rounded(left)} that all other entries leave on {location}"
+        of = f"{share} of the {rounded(left)} left by all other entries on {location}"
         yield f"chunk {group.name}: {number}; {rounded(taken)} are {of}"
     if group.filled:
         needs = "have room for" if group.limit is not None else "needs"
@@ -154,7 +154,7 @@ def _of_shared_number(
         raise Refused(_nothing(share, least, at[least], what, path))
     if number > LARGEST_COUNT:
         of = f"{share} of {rounded(at[least].left)} on {least}"
-        message = f"{of} are {number:,} chunks, more than the {LARGEST_COUNT:,} that one spec may declare"
+        message = f"{of} are {number:,} chunks, more than the {LARGEST_COUNT:,} allowed in one spec"
         raise Refused(Diagnostic("MT109", message, path, help="make the chunks larger"))
     return _sharing(replace(group, count=number), share, least, at[least], spread)
 
@@ -188,7 +188,7 @@ def _spread(budgets: MemoryBudgets, share: Share, group: ChunkGroup, path: Path)
     for location in dict.fromkeys(chain.from_iterable(spread)):
         budget = budgets.by_location.get(location)
         if budget is None:
-            message = f"the memory of {location} is not recorded, so that {share} of it is not known"
+            message = f"the memory of {location} is not recorded, so {share} of it is unknown"
             raise Refused(Diagnostic("MT407", message, path, help="write a size, or record the machine again"))
         if budget.thousandths > WHOLE_SHARE.thousandths:
             message = f"the shares of {location} are {Share(budget.thousandths)} together"
@@ -205,5 +205,5 @@ def _both_follow(group: ChunkGroup) -> Diagnostic:
 def _nothing(share: Share, location: Location, budget: MemoryBudget, what: str, path: Path) -> Diagnostic:
     left = f"{rounded(budget.left)} that are left on {location}"
     message = f"{share} of the {left} have no room for a {what}"
-    note = f"everything else takes {rounded(budget.used)} of {rounded(budget.whole)} there"
+    note = f"everything else uses {rounded(budget.used)} of {rounded(budget.whole)} there"
     return Diagnostic("MT407", message, path, notes=(note,), help="make room, or increase the share")

@@ -141,7 +141,7 @@ def resolve_parts(path: Path, parts: Mapping[str, Size | str] | None, size: int,
         raise Refused(Diagnostic("MT313", message, where, help=help))
     if rest and not left:
         message = f"{what}, and its other parts leave nothing for {rest!r}"
-        raise Refused(Diagnostic("MT313", message, (*where, rest), help=f"leave {rest!r} out, or make others smaller"))
+        raise Refused(Diagnostic("MT313", message, (*where, rest), help=f"omit {rest!r}, or make other parts smaller"))
     if rest:
         sizes[rest] = left
     return tuple(map(NamedPart, sizes, accumulate(sizes.values(), initial=0), sizes.values()))

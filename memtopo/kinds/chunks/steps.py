@@ -108,7 +108,7 @@ class ImportChunk(ChunkStep, ImportStep):
     call = "cuMemImportFromShareableHandle"
     hints: ClassVar = {
         "UNKNOWN": ErrorHint(
-            "what was received is not a handle of this driver (fact 27)", "see what the exporter sends"
+            "the received object is not a handle of this driver (fact 27)", "check the object that the exporter sends"
         )
     }
 

@@ -74,14 +74,14 @@ def _require_supported(scope: Scope, path: Path, memory: DmaBufMemory, indices: 
         message = f"export {path[-1]!r}: chunk {found.name!r} is compressible, and cannot be exported via dmabuf"
         label = Label("compressible here", (*found.path, "compressible"))
         note = "cuMemGetHandleForAddressRange returns UNKNOWN (fact 83)"
-        help = "leave 'compressible' out"
+        help = "omit 'compressible'"
         raise Refused(Diagnostic("MT405", message, path, labels=(label,), notes=(note,), help=help))
     for location in locations if memory.flags else ():
         trial = scope.machine.trial(location, "dmabuf-pcie")
         if not trial.works:
             message = f"export {path[-1]!r}: a dma-buf that is mapped through PCIe does not work on {location}"
             note = trial.failure("a trial", "failed") if trial.works is False else "it was not tried on this machine"
-            help = "leave 'mapping' out: without a faster way, devices map it through PCIe anyway"
+            help = "omit 'mapping': without a faster way, devices map it through PCIe anyway"
             raise Refused(Diagnostic("MT404", message, (*path, "mapping"), notes=(note,), help=help))
 
 
@@ -110,7 +110,7 @@ def _require_mapped(path: Path, memory: DmaBufMemory, group: ChunkGroup, indices
         names = ", ".join(map(repr, missing[:_LISTED])) + " …" * (len(missing) > _LISTED)
         message = f"export {path[-1]!r}: {names} {'is' if len(missing) == 1 else 'are'} mapped nowhere"
         label = Label("declared here", group.path, "key")
-        note = "a dma-buf is of addresses, and a chunk has some where it is mapped (fact 83)"
+        note = "a dma-buf requires addresses, and a chunk has addresses only where it is mapped (fact 83)"
         help = "map it into a range, or export it via fd"
         raise Refused(Diagnostic("MT713", message, path, labels=(label,), notes=(note,), help=help))
 
@@ -120,13 +120,13 @@ def _require_filled(path: Path, memory: DmaBufMemory, group: RangeGroup, index: 
     label, where, at = group.label(index), (*path, "range"), 0
     declared = (Label("declared here", group.path, "key"),)
     if group.elastic:
-        message = f"export {path[-1]!r}: range {label!r} is elastic, so that its memory comes and goes"
+        message = f"export {path[-1]!r}: range {label!r} is elastic, so its memory can change"
         help = "export a range with fixed mappings, or its chunks"
         raise Refused(Diagnostic("MT713", message, where, labels=declared, help=help))
     locations: set[Location] = set()
     for placement in memory.inside(index):
         if not placement.chunk.memory:
-            maps = f"range {label!r} maps {placement.chunk.name!r}, which has no memory of its own"
+            maps = f"range {label!r} maps {placement.chunk.name!r}, which has no memory"
             help = "export the chunks that are bound to it"
             raise Refused(Diagnostic("MT713", f"export {path[-1]!r}: {maps}", where, labels=declared, help=help))
         if placement.offset > at:
@@ -135,13 +135,13 @@ def _require_filled(path: Path, memory: DmaBufMemory, group: RangeGroup, index: 
         locations.update(placement.chunk.location_of(each) for each in placement.indices)
     if at < group.size:
         message = f"export {path[-1]!r}: nothing is mapped at {exact(at)} of range {label!r}"
-        note = "a dma-buf is of memory without a hole (fact 83)"
+        note = "a dma-buf requires memory without holes (fact 83)"
         help = "map chunks into all of it, or export the chunks"
         raise Refused(Diagnostic("MT713", message, where, labels=declared, notes=(note,), help=help))
     if len(locations) > 1:
         names = " and ".join(map(str, sorted(locations)[:_LISTED]))
         message = f"export {path[-1]!r}: the chunks in range {label!r} are on {names}"
-        note = "a dma-buf is of the memory of one device (fact 83)"
+        note = "a dma-buf requires memory of a single device (fact 83)"
         raise Refused(Diagnostic("MT713", message, where, labels=declared, notes=(note,), help="export its chunks"))
 
 

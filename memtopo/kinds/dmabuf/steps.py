@@ -35,7 +35,7 @@ class TryExportDmaBuf(TryExport):
             PROBE_ADVICE,
         ),
         "INVALID_VALUE": ErrorHint(
-            "a dma-buf is of mapped memory of one GPU, in whole pages of the host (fact 83)", DEFECT_ADVICE
+            "a dma-buf requires mapped memory of one GPU, in whole pages of the host (fact 83)", DEFECT_ADVICE
         ),
         "UNKNOWN": ErrorHint("the driver exports no dma-buf of compressed memory (fact 83)", DEFECT_ADVICE),
         "OPERATING_SYSTEM": ErrorHint("this process has too many open files (fact 83)", "raise the limit: ulimit -n"),

@@ -159,10 +159,10 @@ class ExternalObjects(Kind):
     group = ExternalObject
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
         "map": ("the driver maps its buffers at their own addresses (fact 53)", "declare parts under 'buffers'"),
-        "access": ("access to a mapped buffer cannot be set: its GPU can read and write it (fact 53)", "leave it out"),
+        "access": ("access to a mapped buffer cannot be set: its GPU can read and write it (fact 53)", "omit it"),
         "exports": (
             "the driver exports no handle of it, and legacy IPC returns INVALID_VALUE (fact 53)",
-            "import it from its producer in the other process as well",
+            "also import it from its producer in the other process",
         ),
     }
 

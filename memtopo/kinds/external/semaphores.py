@@ -134,18 +134,18 @@ class Semaphores(Kind):
     """Section `semaphores`."""
 
     section = "semaphores"
-    description = "Semaphores created by another API, by name, which order its work and that of CUDA."
+    description = "Semaphores of another API, by name, which order its work and the work of CUDA."
     words = Words(
         "semaphore", "semaphores", "ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1}", drawn="semaphore"
     )
     entry = Semaphore
     group = ImportedSemaphore
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
-        "map": ("a semaphore is not memory", "leave it out"),
-        "access": ("a semaphore is not memory", "leave it out"),
+        "map": ("a semaphore is not memory", "omit it"),
+        "access": ("a semaphore is not memory", "omit it"),
         "exports": (
             "the driver imports semaphores, but does not export them",
-            "import it from its producer in the other process as well",
+            "also import it from its producer in the other process",
         ),
     }
 
@@ -190,7 +190,7 @@ class Semaphores(Kind):
                 if not same or (key, value) not in same.points:
                     adds = f"the change would add a {key} of semaphore {name!r}"
                     message = f"{adds}, and only 'memtopo apply' waits and signals"
-                    help = f"leave '{key}' out, and let the program {key} itself; "
+                    help = f"omit '{key}', and let the program {key} itself; "
                     help += "or release the layout, and apply the spec"
                     yield Diagnostic("MT808", message, (*group.path, key), "key", help=help)
 
@@ -226,7 +226,7 @@ def _decreasing(what: str, path: Path, wait: int | None, signal: int | None) -> 
     """Yield MT704 for values that do not increase a timeline, which begins at 0."""
     if wait == 0:
         message = f"{what} waits for 0, the initial value of a timeline"
-        yield Diagnostic("MT704", message, (*path, "wait"), help="wait for 1 or more, or leave 'wait' out")
+        yield Diagnostic("MT704", message, (*path, "wait"), help="wait for 1 or more, or omit 'wait'")
     if signal is not None and signal <= (least := wait or 0):
         message = f"{what} signals {signal}, but its timeline is already at {least} or more"
         note = "the driver would decrease the value, and processes waiting for more would wait again (fact 56)"

@@ -128,9 +128,9 @@ class ImportMemory(ImportObject):
     undoing = Undoing("cuDestroyExternalMemory", "destroy")
     hints: ClassVar = {
         "UNKNOWN": ErrorHint(
-            "what was received for {subject} is not a descriptor of external memory, or belongs to another GPU than "
-            "{where} (facts 54, 55)",
-            "see what the producer sends, and on which GPU it allocated it",
+            "the descriptor received for {subject} is not external memory, or belongs to a GPU other than {where} "
+            "(facts 54, 55)",
+            "check the object that the producer sends, and its GPU",
         )
     }
 
@@ -202,8 +202,8 @@ class ImportSemaphore(ImportObject):
     undoing = Undoing("cuDestroyExternalSemaphore", "destroy")
     hints: ClassVar = {
         "UNKNOWN": ErrorHint(
-            "what was received for {subject} is not the descriptor of a semaphore (fact 54)",
-            "see what the producer sends",
+            "the descriptor received for {subject} is not a semaphore (fact 54)",
+            "check the object that the producer sends",
         )
     }
 

@@ -156,15 +156,15 @@ class Heaps(Kind):
         """Yield MT813 for heaps that stay but for more than their limit."""
         for name in before.of(HeapGroup).keys() & after.of(HeapGroup).keys():
             if _kept(before, name) != _kept(after, name):
-                message = f"the change would build heap {name!r} anew, without what a program has allocated in it"
-                help = "change its limit alone, or declare a heap of another name"
+                message = f"the change would rebuild heap {name!r} and lose the allocations of programs"
+                help = "change only its limit, or declare a heap with another name"
                 yield Diagnostic("MT813", message, (*after.path, "heaps", name), "key", help=help)
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for group in geometry.of(HeapGroup).values():
             if group.share:
                 share, location, left, taken = group.share
-                of = f"{share} of the {rounded(left)} that all other entries leave on {location}"
+                of = f"{share} of the {rounded(left)} left by all other entries on {location}"
                 yield f"heap {group.name}: up to {rounded(taken)}, which are {of}"
 
     def rules(self) -> tuple[Rule, ...]:
@@ -208,7 +208,7 @@ def _limited(scope: Scope, heap: HeapGroup, limit: Size | Share | str | None, si
         return replace(heap, limit=bytes_ // heap.granule)
     wrong = "more than its addresses" if bytes_ > size else "less than a granule"
     message = f"heap {heap.name!r}: a limit of {exact(bytes_)} is {wrong}"
-    help = f"write {exact(heap.granule)} to {exact(size)}, or leave 'limit' out"
+    help = f"write {exact(heap.granule)} to {exact(size)}, or omit 'limit'"
     labels = (Label(f"{exact(size)} declared here", (*heap.path, "size")),)
     raise Refused(Diagnostic("MT811", message, path, labels=labels, help=help))
 
@@ -225,7 +225,7 @@ def _require_budget(scope: Scope, heap: HeapGroup, found: Mapping[str, HeapGroup
     if other is heap:
         reason = "it is the heap itself"
     elif other.limit is None:
-        reason = "it has no limit of its own"
+        reason = "it does not have its own limit"
     elif other.locations != heap.locations:
         reason = f"its memory is on {other.location_of(0)}, and that of {heap.name!r} on {heap.location_of(0)}"
     else:

@@ -176,7 +176,7 @@ class OpenHeap(Step):
     required: ClassVar = {_NOUN: "label"}
     hints: ClassVar = {
         "OUT_OF_MEMORY": ErrorHint(
-            "{where} has less free memory than the allocations of the heap had", "stop what has taken it, and try again"
+            "{where} has less free memory than the allocations of the heap had", "free some of it, and try again"
         )
     }
 

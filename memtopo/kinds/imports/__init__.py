@@ -151,11 +151,11 @@ def _require_lent(scope: Scope, where: Path, sibling: Sibling, exports: Sequence
     message, label = f"import {where[-2]!r} is of elastic chunks", Label("exported here", exports[0].path, "key")
     if not sibling.spec.held or scope.spec.held:
         message += f" of process {sibling.spec.name!r}, which is built together with this one"
-        note = "they are lent to processes that join one by one, or attach"
-        help = f"write 'held: true' in process {sibling.spec.name!r} alone, or import chunks with a plain count"
+        note = "they are lent only to processes that join individually or attach"
+        help = f"write 'held: true' only in process {sibling.spec.name!r}, or import chunks with a plain count"
         raise Refused(Diagnostic("MT804", message, where, labels=(label,), notes=(note,), help=help))
     if len(exports) > 1:
-        message += f" of {len(exports)} processes, and a pool is of one"
+        message += f" of {len(exports)} processes, but one process must lend the pool"
         help = "write 'order: [own]' for processes of the same number, or an import for each of several processes"
         raise Refused(Diagnostic("MT804", message, where, labels=(label,), help=help))
 
@@ -187,7 +187,7 @@ def _exports(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> list[
         message = f"import {path[-1]!r}: {source} is a dma-buf, which other devices import, and no CUDA driver"
         note = "cuImportExternalMemory returns NOT_SUPPORTED (fact 84)"
         label = Label("exported here", sibling.spec.at("exports", source.export), "key")
-        help = "export it via fd as well, and import that"
+        help = "also export it via fd, and import that export"
         raise Refused(Diagnostic("MT604", message, where, labels=(label,), notes=(note,), help=help))
     if sibling.spec.countless or len(exports) < len(found):
         known, reported = sibling.spec.names("exports"), sibling.spec.may_have("exports", source.export)
@@ -198,7 +198,7 @@ def _exports(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> list[
     total = sum(export.count for export in exports)
     label = Label("exported here", exports[0].path, "key")
     if total > LARGEST_COUNT:
-        message = f"import {path[-1]!r} is {total:,} handles, more than the {LARGEST_COUNT:,} that one spec may declare"
+        message = f"import {path[-1]!r} is {total:,} handles, more than the {LARGEST_COUNT:,} allowed in one spec"
         raise Refused(Diagnostic("MT109", message, where, labels=(label,)))
     if len(sizes) > 1:
         each = " and ".join(f"{exact(size)} in {holder}" for size, holder in islice(sizes.items(), 2))
@@ -244,8 +244,8 @@ def _require_equal(scope: Scope, entry: Import, group: Group, export: ExportGrou
     path, kind = group.path, export.exporter
     refuse_granules(path, entry, kind)
     if entry.parts:
-        message = f"import {path[-1]!r} declares parts, and those of {entry.source} are known"
-        help = "leave 'parts' out: it is taken from the export"
+        message = f"import {path[-1]!r} declares parts, but the parts of {entry.source} are known"
+        help = "omit 'parts': it is taken from the export"
         raise Refused(Diagnostic("MT604", message, (*path, "parts"), help=help))
     key = next((key for key in entry.declared if key in LOCATIONS and key in kind.import_keys.required), "")
     names = entry.locations(key) if key else []
@@ -262,7 +262,7 @@ def _differences(
     def differs(key: str, declared: object, actual: str) -> Diagnostic:
         message = f"import {group.name!r} declares {key} {declared}, but {entry.source} {actual}"
         label = Label("exported here", export.path, "key")
-        help = f"leave {key!r} out: it is taken from the export"
+        help = f"omit {key!r}: it is taken from the export"
         return Diagnostic("MT604", message, (*group.path, key), labels=(label,), help=help)
 
     keys, article = export.exporter.import_keys.required, export.exporter.words.article

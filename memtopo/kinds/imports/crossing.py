@@ -64,15 +64,15 @@ def require_order(
             return
         message = f"import {path[-1]!r} is from the own node, and process {other.path[-1]!r} is not on {scope.node!r}"
         label = Label("its nodes", other.at(other.node_key))
-        help = "leave 'order' out, and export via fabric; or have both processes on the same nodes"
+        help = "omit 'order', and export via fabric; or have both processes on the same nodes"
     elif uncounted := next((each for each in (own, other) if each.instances is None), None):
         message = f"import {path[-1]!r} has an order, and process {uncounted.path[-1]!r} is not counted"
         label = Label("the process", uncounted.path, "key")
-        help = "leave 'order' out, and the handles are in the order of the processes"
+        help = "omit 'order', and the handles are in the order of the processes"
     else:
         message = f"import {path[-1]!r} has an order, and {own.path[-1]!r} and {other.path[-1]!r} have different counts"
         label = Label(f"{other.instances} of them", other.at("count"))
-        help = f"write 'count: {other.instances}' for {own.path[-1]!r}, or leave 'order' out, "
+        help = f"write 'count: {other.instances}' for {own.path[-1]!r}, or omit 'order', "
         help += "and the handles are in the order of the processes"
     raise Refused(Diagnostic("MT608", message, where, labels=(label,), help=help))
 
@@ -126,12 +126,14 @@ def _not_carried(scope: Scope, path: Path, sibling: Sibling, export: ExportGroup
     processes = [sibling.spec] if own else [sibling.spec, scope.spec]
     where = (f"process {each.name!r} is on {_listed(each)}" for each in processes)
     what = "handles of legacy IPC" if export.via == "ipc" else "file descriptors"
-    message = f"import {path[-2]!r}: {' and '.join(where)}, and {what} are of one node"
+    message = f"import {path[-2]!r}: {' and '.join(where)}, but {what} are valid only on one node"
     label = Label(f"exported via {export.via} here", (*export.path, "via"))
     help = f"write 'via: {CROSSING}', and 'handles: {CROSSING}' for {export.group.name!r}"
     if CROSSING not in export.exporter.transports:
         help = f"share {export.exporter.words.plural} within a node only, or chunks via {CROSSING}"
-    help += ", or 'order: own-node' for those of the same node alone" if own else ", or keep both processes on one node"
+    help += (
+        ", or 'order: own-node' for imports only from the same node" if own else ", or keep both processes on one node"
+    )
     choice = sibling.instances[0][1].choices.get((*export.path, "via"))
     notes = (choice.text,) if choice else ()
     return Diagnostic("MT613", message, path, labels=(label,), notes=notes, help=help)
@@ -158,7 +160,7 @@ def _unconnected(pairs: Iterable[tuple[Scope, Scope]]) -> str | None:
         nodes = {str(each.node) for each in every if each.machine.clique is None}
         return f"{_between(every)} is not known to work: no clique is recorded of {enumerated(sorted(nodes), 'and')}"
     apart = [each for pair in scopes if not connected(pair[0].machine, pair[1].machine) for each in pair]
-    return f"{_between(apart)} does not work: they are of different cliques" if apart else None
+    return f"{_between(apart)} does not work: they belong to different cliques" if apart else None
 
 
 def _between(scopes: Iterable[Scope]) -> str:

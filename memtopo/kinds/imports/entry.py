@@ -142,7 +142,7 @@ def declared_access(scope: Scope, path: Path, entry: Import, kind: ExportKind) -
         takers = enumerated(
             kind.words.plural for kind in EXPORTABLE.values() if "accessed_by" in kind.import_keys.optional
         )
-        help = f"leave it out: only {takers} take it; access to a range is in 'access'"
+        help = f"omit it: only {takers} accept it; access to a range is declared in 'access'"
         if entry.location:
             help += "; for an allocation, write 'pool: …' in place of 'location: …'"
         raise Refused(Diagnostic("MT603", message, (*path, "accessed_by"), help=help))
@@ -155,7 +155,7 @@ def from_outside(scope: Scope, path: Path, entry: Import) -> Group:
     """Group of an import from outside of the spec, as declared. Raises `Refused`."""
     if entry.order is not None:
         message = f"import {path[-1]!r} has an order, and {entry.source} is outside of this spec"
-        help = "leave 'order' out: only imports from a counted process of the spec have one"
+        help = "omit 'order': only imports from a counted process of the spec have one"
         raise Refused(Diagnostic("MT608", message, (*path, "order"), help=help))
     form = _form(entry)
     kind = next((each for each in _kinds(form) if set(entry.transports) <= set(each.transports)), None)
@@ -169,10 +169,10 @@ def from_outside(scope: Scope, path: Path, entry: Import) -> Group:
     refuse_granules(path, entry, kind)
     if entry.parts and "parts" not in kind.import_keys.optional:
         message = f"import {path[-1]!r} declares parts, and {kind.words.article} has none"
-        raise Refused(Diagnostic("MT603", message, (*path, "parts"), help="leave 'parts' out: only chunks have parts"))
+        raise Refused(Diagnostic("MT603", message, (*path, "parts"), help="omit 'parts': only chunks have parts"))
     if entry.lent and "max" not in kind.import_keys.optional:
         message = f"import {path[-1]!r} declares elastic chunks, and is {kind.words.article}"
-        raise Refused(Diagnostic("MT603", message, (*path, "count"), help="write a number, or leave it out"))
+        raise Refused(Diagnostic("MT603", message, (*path, "count"), help="write a number, or omit it"))
     if kind.refusals.unseen and "accessed_by" not in kind.import_keys.optional:
         require_on_gpu(f"import {path[-1]!r}", locations, (*path, key))
     via, access = together(
@@ -218,13 +218,13 @@ def _undeclared_properties(path: Path, entry: Import, form: tuple[str, ...]) -> 
     message = f"import {path[-1]!r} declares a {own} like {_objects(form)}, and "
     if several := [key for key in entry.declared if key not in form]:
         other = _objects(next(each for each in FORMS if several[0] in each))
-        help = f"leave {' and '.join(map(repr, several))} out for {_objects(form)}, or {own!r} for {other}"
+        help = f"omit {' and '.join(map(repr, several))} for {_objects(form)}, or {own!r} for {other}"
         message += f"a {several[0]} like {other}"
         return Diagnostic("MT603", message, (*path, several[0]), help=help)
     if missing := [key for key in form if key not in entry.declared]:
         return _missing(path, form, missing)
     like = next(kind for kind in EXPORTABLE.values() if set(entry.transports) <= set(kind.transports))
-    help = f"leave 'via' out, or declare the {' and '.join(like.import_keys.required)} of {like.words.article}"
+    help = f"omit 'via', or declare the {' and '.join(like.import_keys.required)} of {like.words.article}"
     return Diagnostic("MT603", f"{message}via {entry.via} like {like.words.article}", (*path, "via"), help=help)
 
 

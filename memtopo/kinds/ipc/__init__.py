@@ -136,7 +136,7 @@ class Buffers(IpcKind):
         for group in geometry.of(BufferGroup).values():
             if group.size != group.declared and not group.origin:
                 sizes = f"{exact(group.declared)} rounded up to {exact(group.size)}"
-                yield f"buffer {group.name}: {sizes}, since legacy IPC shares whole blocks of 2MiB"
+                yield f"buffer {group.name}: {sizes}, because legacy IPC shares whole blocks of 2MiB"
 
 
 def whole_blocks(size: int) -> int:

@@ -49,7 +49,7 @@ class BufferStep(ObjectStep):
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare address and size with what the driver reports in the context of the GPU."""
         address = layout.buffers[self.label].address
-        observed: object = f"nothing that gpu{self.device} has access to"
+        observed: object = f"no memory that gpu{self.device} can access"
         with current(driver, layout.contexts[self.device]):
             try:
                 base, size = driver.mem_get_address_range(address)
@@ -104,11 +104,9 @@ class OpenBuffer(BufferStep, ImportStep):
         ),
         "INVALID_HANDLE": ErrorHint(
             "the exporter has ended (fact 46), or runs in another pid namespace",
-            "keep it alive for as long as its memory is used; containers have to share a pid namespace (--pid)",
+            "keep it alive while its memory is used; containers must share a pid namespace (--pid)",
         ),
-        "INVALID_VALUE": ErrorHint(
-            "the exporter has freed the memory (fact 46)", "keep it allocated for as long as it is used"
-        ),
+        "INVALID_VALUE": ErrorHint("the exporter has freed the memory (fact 46)", "keep it allocated while it is used"),
     }
 
     def do(self, driver: Driver, layout: Layout) -> None:
@@ -197,8 +195,8 @@ class OpenEvent(EventStep, ImportStep):
     leaks_as = "opened event"
     hints: ClassVar = {
         "MAP_FAILED": ErrorHint(
-            "what was received is not an event (fact 47), or its exporter runs in another pid namespace",
-            "see what the exporter sends; containers have to share a pid namespace (--pid)",
+            "the received object is not an event (fact 47), or its exporter runs in another pid namespace",
+            "check the object that the exporter sends; containers must share a pid namespace (--pid)",
         )
     }
 

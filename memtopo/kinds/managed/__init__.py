@@ -228,7 +228,7 @@ def _faults(group: ManagedAllocation, machine: Machine) -> Iterator[Diagnostic]:
         if (trial := machine.trial(location, "concurrent")).refused:
             message = f"{what}: {location} of this machine does not support {str(path[-1])!r}"
             notes = (_ADVICE, trial_reason(trial))
-            yield Diagnostic("MT701", message, path, notes=notes, help=f"leave {str(path[-1])!r} out")
+            yield Diagnostic("MT701", message, path, notes=notes, help=f"omit {str(path[-1])!r}")
 
 
 def _one(scope: Scope, name: NamedDevice | None, path: Path) -> Location | None:

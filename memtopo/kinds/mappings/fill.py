@@ -105,7 +105,7 @@ def filled_count(scope: Scope, chunks: ChunkGroup, entries: MapEntries) -> Chunk
     sized = [(key, nth) for key, nth in named if not _fitted(scope, key)]
     if named and not sized:
         range_ = parse_reference(named[0][0]).name
-        message = f"the count of {chunks.name!r} follows from {range_!r}, whose size follows from its chunks"
+        message = f"the count of {chunks.name!r} depends on {range_!r}, whose size depends on its chunks"
         label = Label("and this from its chunks", (*scope.spec.at("ranges", range_), "size"))
         raise Refused(_open(chunks, message, "write one of them as a number", label))
     found: dict[int, str] = {}
@@ -121,7 +121,7 @@ def filled_count(scope: Scope, chunks: ChunkGroup, entries: MapEntries) -> Chunk
         raise Refused(_open(chunks, message, "write a number of chunks"))
     if any(section in ("map", "ranges") for section, _ in scope.spec.left_out):
         raise Refused
-    message = f"chunk {chunks.name!r} is not mapped as a whole, so that its count does not follow from a range"
+    message = f"chunk {chunks.name!r} is not mapped as a whole, so its count cannot be computed from a range"
     help = f"map it into a range: 'map: {{kv: [{chunks.name}]}}', or write a number of chunks"
     raise Refused(_open(chunks, message, help))
 
@@ -145,7 +145,7 @@ def elastic_count(scope: Scope, chunks: ChunkGroup, entries: MapEntries) -> Chun
         return _filled(chunks, number, " and ".join(names))
     if any(section == "ranges" for section, _ in scope.spec.left_out):
         raise Refused
-    message = f"no elastic range can have chunk {chunks.name!r}, so that its largest number does not follow"
+    message = f"no elastic range can contain chunk {chunks.name!r}, so its maximum number cannot be computed"
     raise Refused(_open(chunks, message, "declare a range with 'elastic: true', or write a number of chunks"))
 
 
@@ -196,7 +196,7 @@ def fitting_size(scope: Scope, name: str, keys: Sequence[str], count: int | None
             raise Refused(*diagnostics)
         largest = max(largest, _member_size(content, unit, path))
     if not largest:
-        message = f"nothing is mapped into {name!r}, so that its size does not follow"
+        message = f"nothing is mapped into {name!r}, so its size cannot be computed"
         raise Refused(Diagnostic("MT314", message, path, help="write a size, or map chunks into it"))
     return rounded_up(largest, unit)
 
@@ -209,7 +209,7 @@ def _member_size(content: Content, unit: int, path: Path) -> int:
         return end
     if end % (members * unit) == 0:
         return end // members
-    message = f"{exact(end)} of chunks are no equal parts of whole granules for {members:,} ranges"
+    message = f"{exact(end)} of chunks cannot be divided into equal parts of whole granules for {members:,} ranges"
     raise Refused(Diagnostic("MT314", message, path, help="write a size, or map them with 'each'"))
 
 
@@ -252,7 +252,7 @@ def _number(scope: Scope, chunks: ChunkGroup, place: _Place, entries: MapEntries
     whole = place.size if place.uniform else place.size * place.members
     bounds = _bounds(chunks, place, whole, entries)
     if bounds is None:
-        message = f"the entries beside {chunks.name!r} in {place.key!r} are imported or follow from other amounts"
+        message = f"the entries next to {chunks.name!r} in {place.key!r} are imported or depend on other amounts"
         help = f"write '{{chunk: {chunks.name}, offset: …}}', and an offset for the entry after it"
         raise Refused(_open(chunks, message, help, Label("mapped here", scope.spec.at("map", place.key, place.nth))))
     start, end = bounds
@@ -313,10 +313,10 @@ def _end(entry: Any, start: int | None, size: int, entries: MapEntries) -> int |
 def _filled(chunks: ChunkGroup, number: int, key: str) -> ChunkGroup:
     """The group with as many chunks as fill ranges. Raises `Refused` if these have room for none, or for too many."""
     if number > LARGEST_COUNT:
-        message = f"{key!r} has room for {number:,} chunks, more than the {LARGEST_COUNT:,} that one spec may declare"
+        message = f"{key!r} has room for {number:,} chunks, more than the {LARGEST_COUNT:,} allowed in one spec"
         raise Refused(Diagnostic("MT109", message, number_path(chunks), help="make the chunks larger"))
     if number <= 0:
-        message = f"{key!r} has no room for a chunk of {exact(chunks.size)}, so that {chunks.name!r} would have none"
+        message = f"{key!r} has no room for a chunk of {exact(chunks.size)}, so {chunks.name!r} would have no chunks"
         raise Refused(_open(chunks, message, "make the range larger, or the chunks smaller"))
     return replace(chunks, count=number, filled=key)
 

@@ -94,7 +94,7 @@ def resolve_content(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> R
             cursor = yield from attempt(_multiple, each.offset, unit, group, where)
         elif chunk is not None and cursor is not None and cursor % chunk.granule:
             unit = chunk.granule
-            begin = f"begin at {exact(cursor)}, which is no multiple of {exact(unit)}"
+            begin = f"begin at {exact(cursor)}, which is not a multiple of {exact(unit)}"
             message = f"range {group.name!r}: {chunk.name!r} would {begin}"
             help = f"write '{{chunk: {each.reference}, offset: {exact(cursor + unit - cursor % unit)}}}'"
             yield Diagnostic("MT303", message, each.path, notes=(_BEGINS,), help=help)
@@ -142,7 +142,7 @@ def _counted(run: Run, group: RangeGroup, ranges: int) -> Run:
 
 
 def _multiple(written: Size, unit: int, group: RangeGroup, path: Path) -> int:
-    """Bytes of an offset or stride. Raises `Refused` with MT303 if they are no multiple of the chunks' granularity."""
+    """Bytes of an offset or stride. Raises `Refused` with MT303 if not a multiple of the chunks' granularity."""
     note = f"the offset of a chunk must be a multiple of its granularity, {exact(unit)}"
     return whole_granules("MT303", f"range {group.name!r}", written.bytes(group.granule), unit, path, note)
 
@@ -197,7 +197,7 @@ def _no_order(each: Slice) -> Diagnostic:
         message = f"'order' is that of the ranges with 'each', which the entry of {name!r} does not have"
         return Diagnostic("MT312", message, path, help="add 'each', the number of chunks in each range")
     why = "is one chunk" if each.repeated else "is mapped as a whole into each range"
-    return Diagnostic("MT312", f"{name!r} {why}, so that there is no order", path, help="leave 'order' out")
+    return Diagnostic("MT312", f"{name!r} {why}, so there is no order", path, help="omit 'order'")
 
 
 def _without_each(each: Slice, counted: Slice | None) -> Diagnostic:

@@ -61,7 +61,7 @@ class MapChunk(Step):
         ),
         "INVALID_VALUE": ErrorHint(
             "something is mapped there already, perhaps past the end of the range before it (facts 14, 15)",
-            "see whether other code in this process maps memory",
+            "check whether other code in this process maps memory",
         ),
     }
     required: ClassVar = {"range": "range", "chunk": "chunk"}

@@ -24,7 +24,7 @@ from memtopo.language.entries import Entry
 from memtopo.language.fields import Devices, Handles, PositiveAmount, Rounding
 from memtopo.machine import Machine
 
-FROM_DOCUMENTATION = "from documentation: memtopo makes no multicast call on GPUs, and none was measured (fact 87)"
+FROM_DOCUMENTATION = "from documentation: memtopo makes no multicast calls on GPUs, and none were measured (fact 87)"
 
 
 class MulticastObject(Entry):
@@ -72,7 +72,7 @@ class Multicast(HandleKind):
     refusals = Refusals(
         granules="",
         transport="legacy IPC supports buffers and events only (fact 31)",
-        commit="a multicast object has no memory of its own",
+        commit="a multicast object has no memory",
         outside="for processes of the same spec",
     )
 
@@ -164,7 +164,7 @@ def cliques(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         for one, other in combinations(group.devices, 2):
             if not (machine.can_access(one.id, other.id) and machine.can_access(other.id, one.id)):
                 message = f"multicast {group.name!r}: {one} and {other} have no access to the memory of each other"
-                note = "the GPUs of a team are of one clique, which NVLink connects (fact 87)"
+                note = "the GPUs of a team must be in one clique, connected by NVLink (fact 87)"
                 yield Diagnostic("MT403", message, (*group.path, "devices"), notes=(note,))
                 break
 
@@ -174,7 +174,7 @@ def slots(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     every = [group for member in geometry.members.values() for group in _created(member)]
     if len(every) > MULTICAST_SLOTS:
         message = f"{len(every):,} multicast objects are more than the {MULTICAST_SLOTS} slots of a switch"
-        note = "a bind then fails with OUT_OF_MEMORY (fact 87, nccl#2077); other programs need slots, too"
+        note = "a bind then fails with OUT_OF_MEMORY (fact 87, nccl#2077); other programs also need slots"
         help = "bind more memory to fewer objects, at other offsets"
         yield Diagnostic("MT721", message, every[MULTICAST_SLOTS].path, "key", notes=(note,), help=help)
 

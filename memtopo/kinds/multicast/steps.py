@@ -121,7 +121,9 @@ class BindStep(Step):
     verb = "bind"
     undoing = Undoing("cuMulticastUnbind", "unbind")
     hints: ClassVar = {
-        "OUT_OF_MEMORY": ErrorHint("the slots of the switch are taken (fact 87)", "see what else uses multicast"),
+        "OUT_OF_MEMORY": ErrorHint(
+            "the slots of the switch are taken (fact 87)", "check which other programs use multicast"
+        ),
         "SYSTEM_NOT_READY": _SYSTEM,
     }
 

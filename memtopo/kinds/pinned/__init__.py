@@ -37,7 +37,7 @@ _TRIALS = {False: "pinned", True: "registered"}
 def file_path(value: object) -> str:
     """Read the absolute path of a file."""
     if value == "":
-        help = "write the path, such as /dev/shm/ring, or leave the key out"
+        help = "write the path, such as /dev/shm/ring, or omit the key"
         raise InvalidValue("MT103", "expected the path of a file, found nothing", help=help)
     found = text(value, "the path of a file")
     if not found.startswith("/") or found.endswith("/"):
@@ -172,7 +172,7 @@ class PinnedMemory(Kind):
             "the driver exports no handle of it, and legacy IPC returns INVALID_VALUE (fact 74)",
             "let both processes register one file: 'file: /dev/shm/NAME'",
         ),
-        "states": ("it stays as long as the layout", "leave it out: a state may 'offload' chunks to it"),
+        "states": ("it stays as long as the layout", "omit it: a state can 'offload' chunks to it"),
     }
 
     def resolve_entry(self, scope: Scope, entry: Pinned, path: Path) -> PinnedGroup:
@@ -232,7 +232,7 @@ def _gpus(scope: Scope, entry: Pinned, path: Path) -> tuple[int, ...]:
     listed = scope.devices.resolve_all(entry.accessed_by, path, "accessed_by")
     what = f"pinned memory {path[-1]!r}"
     if any(location.kind is not LocationKind.GPU for location in listed):
-        message = f"{what}: 'accessed_by' names GPUs; the CPU may access it anyway"
+        message = f"{what}: 'accessed_by' accepts only GPUs; the CPU always has access"
         raise Refused(Diagnostic("MT405", message, (*path, "accessed_by"), help="name GPUs alone"))
     require_gpu(what, scope.machine, path, "it is allocated or registered in the context of a GPU (facts 74, 85)")
     first: Sequence[Location] = scope.devices.visible[:1] or (gpu(0),)
@@ -253,7 +253,7 @@ def _require_consistent(scope: Scope, entry: Pinned, path: Path) -> None:
     wrong += _contradicting(entry, path)
     if offset % PAGE:
         below = offset - offset % PAGE
-        message = f"pinned memory {name!r} begins at {exact(offset)} of its file, which is no multiple of a page"
+        message = f"pinned memory {name!r} begins at {exact(offset)} of its file, which is not a multiple of a page"
         help = f"write {f'{below}B' if below else '0'} or {below + PAGE}B"
         notes = (f"the system maps files in pages of {exact(PAGE)}",)
         wrong.append(Diagnostic("MT716", message, (*path, "offset"), notes=notes, help=help))
@@ -268,22 +268,22 @@ def _contradicting(entry: Pinned, path: Path) -> Iterator[Diagnostic]:
     name, shared = path[-1], "file" if entry.file else "from" if entry.source else ""
     if entry.file and entry.source:
         label = Label("the file is named here", (*path, "file"))
-        message = f"pinned memory {name!r} is of a file and from a producer"
+        message = f"pinned memory {name!r} has both a file and a producer"
         yield Diagnostic("MT715", message, (*path, "from"), "key", labels=(label,), help="keep one of them")
         return
     only_allocated = {"write_combined": entry.write_combined}
     only_shared = {"offset": entry.offset is not None, "read_only": entry.read_only}
     whole = {"count": entry.count is not None, "offset": entry.offset is not None}
     for key in (key for key, given in only_allocated.items() if given and shared):
-        message = f"pinned memory {name!r} is of another program, so it cannot be {key.replace('_', '-')}"
+        message = f"pinned memory {name!r} belongs to another program, so it cannot be {key.replace('_', '-')}"
         note = "only memory that the driver allocates can be (fact 85)"
-        yield Diagnostic("MT715", message, (*path, key), "key", notes=(note,), help=f"leave {key!r} out")
+        yield Diagnostic("MT715", message, (*path, key), "key", notes=(note,), help=f"omit {key!r}")
     for key in (key for key, given in only_shared.items() if given and not shared):
-        message = f"pinned memory {name!r} has {key!r}, which is of memory that another program shares"
-        yield Diagnostic("MT715", message, (*path, key), "key", help=f"add 'file: /dev/shm/NAME', or leave {key!r} out")
+        message = f"pinned memory {name!r} has {key!r}, which applies only to memory shared by another program"
+        yield Diagnostic("MT715", message, (*path, key), "key", help=f"add 'file: /dev/shm/NAME', or omit {key!r}")
     for key in (key for key, given in whole.items() if given and shared == "from"):
-        message = f"pinned memory {name!r} has {key!r}, and what a producer sends is registered as a whole"
-        yield Diagnostic("MT715", message, (*path, key), "key", help=f"leave {key!r} out, and view parts of it")
+        message = f"pinned memory {name!r} has {key!r}, but memory of a producer is registered as a whole"
+        yield Diagnostic("MT715", message, (*path, key), "key", help=f"omit {key!r}, and view parts of it")
 
 
 PINNED_MEMORY = PinnedMemory()

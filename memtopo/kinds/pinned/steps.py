@@ -331,13 +331,13 @@ def _require_regular(fd: int, name: str) -> None:
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         what = next((word for is_kind, word in _KINDS if is_kind(mode)), "no file")
-        raise UnsuitableFile(f"{name!r} is {what}, and only memory in a regular file can be registered", hint=_FILE)
+        raise UnsuitableFile(f"{name!r} is {what}, but only memory in a regular file can be registered", hint=_FILE)
 
 
 _FILE = "name a file in /dev/shm, or a memfd: /proc/PID/fd/N"
 _HINTS = {
-    PermissionError: "write 'read_only: true' if it may only be read",
-    FileNotFoundError: "start the program that makes it first",
+    PermissionError: "write 'read_only: true' if it is read-only",
+    FileNotFoundError: "first start the program that creates it",
 }
 _KINDS = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"),

@@ -49,8 +49,8 @@ _Handle = Annotated[Literal["fd"], FromWord({"fd": "fd"}, "a handle type of a po
 PoolHandles = Annotated[list[_Handle], one_or_more_of(_Handle)]
 
 _BYTES = text_like(r"[1-9][0-9]{0,19} ?(B|KiB|MiB|GiB|TiB)", "A size with a unit: 64MiB.")
-_MaxSize = Annotated[Size, FromText(bytes_or("leave it out: there is no limit then"), _BYTES)]
-_Threshold = Annotated[Size, FromText(bytes_or("leave it out: a pool keeps nothing then"), _BYTES)]
+_MaxSize = Annotated[Size, FromText(bytes_or("omit it for no limit"), _BYTES)]
+_Threshold = Annotated[Size, FromText(bytes_or("omit it: by default a pool keeps nothing"), _BYTES)]
 
 
 class Pool(Entry):
@@ -297,16 +297,16 @@ def _faults(
     Some locations have a `smaller` memory than that.
     """
     what, where = f"pool {path[-1]!r}", (*path, "max_size")
-    help = "lower 'max_size', or leave it out: there is no limit then"
+    help = "lower 'max_size', or omit it for no limit"
     if twice := next((each for each, times in Counter(locations).items() if times > 1), None):
-        message = f"{what} lists {twice} twice, and has one pool at each location"
+        message = f"{what} lists {twice} twice, but has only one pool at each location"
         yield Diagnostic("MT204", message, (*path, "location"), help="declare another pool for it")
     if entry.handles and any(each.kind is LocationKind.HOST for each in locations):
-        message = f"{what} is of the host as a whole, whose pools have no handle types"
+        message = f"{what} is on the host as a whole, where pools cannot have handle types"
         note = "the driver returns INVALID_VALUE; pools of a NUMA node can be shared (fact 80)"
         yield Diagnostic("MT710", message, (*path, "handles"), notes=(note,), help="write 'location: host:0'")
     if limit >= LARGEST:
-        message = f"{what}: the driver creates no pool with a max_size of {rounded(limit)}"
+        message = f"{what}: the driver cannot create a pool with a max_size of {rounded(limit)}"
         note = f"it returns OUT_OF_MEMORY for {exact(LARGEST)} (fact 80)"
         yield Diagnostic("MT710", message, where, notes=(note,), help=help)
     if entry.handles and smaller:

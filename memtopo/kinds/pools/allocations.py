@@ -222,7 +222,7 @@ def imported_once(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             named = group.origin.resource(number) or (group.origin.export, number)
             other = found.setdefault((holder, named), group)
             if other is not group:
-                message = f"import {group.name!r} is of an allocation that {other.name!r} imports, too"
+                message = f"import {group.name!r} imports an allocation that {other.name!r} also imports"
                 label = Label("imported here", other.path, "key")
                 note = "the driver does not count imports of one allocation: the first free unmaps it (fact 82)"
                 help = f"use {other.name!r} in its place"

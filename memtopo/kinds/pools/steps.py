@@ -192,8 +192,10 @@ class ImportPool(OpenPool, ImportStep):
     verb = "import pool"
     call = "cuMemPoolImportFromShareableHandle"
     hints: ClassVar = {
-        "INVALID_VALUE": ErrorHint("what was received is not a pool (fact 82)", "see what the exporter sends"),
-        "UNKNOWN": ErrorHint("what was received is not a pool (fact 82)", "see what the exporter sends"),
+        "INVALID_VALUE": ErrorHint(
+            "the received object is not a pool (fact 82)", "check the object that the exporter sends"
+        ),
+        "UNKNOWN": ErrorHint("the received object is not a pool (fact 82)", "check the object that the exporter sends"),
     }
 
     def do(self, driver: Driver, layout: Layout) -> None:
@@ -316,8 +318,8 @@ class ImportPointer(AllocationStep, ImportStep):
     leaks_as = "imported allocation"
     hints: ClassVar = {
         "INVALID_VALUE": ErrorHint(
-            "the exporter has freed the memory, or it is of another pool (fact 82)",
-            "keep it allocated for as long as it is used",
+            "the exporter has freed the memory, or it belongs to another pool (fact 82)",
+            "keep it allocated while it is used",
         ),
         "ALREADY_MAPPED": ErrorHint(
             "this process has imported the allocation already (fact 82)", "import it once in each process"

@@ -128,7 +128,7 @@ class Ranges(Kind):
             if group.size != group.declared:
                 yield f"range {group.name}: {exact(group.declared)} rounded up to {exact(group.size)}"
             if group.fitted:
-                yield f"range {group.name}: {exact(group.size)}, as large as what is mapped into it"
+                yield f"range {group.name}: {exact(group.size)}, the size of the chunks mapped into it"
 
     def refused_changes(self, before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
         return changed_common_addresses(before, after)
@@ -171,7 +171,7 @@ def _range(scope: Scope, name: str, entry: Range, mapped: _Mapped) -> RangeGroup
     of_chunks = max(mapped.granules.get(name, 0), granule_of(backing))
     unit = of_chunks or scope.machine.plain_granularity
     declared = _declared(scope, name, entry, unit, mapped.keys.get(name, ()))
-    where = "the chunks in it have" if of_chunks else "it has no chunks, and plain memory of this machine has"
+    where = "the chunks in it have" if of_chunks else "without chunks in it, plain memory of this machine has"
     note, rounding = f"{where} a granularity of {exact(unit)}", entry.round is not None
     size = whole_granules("MT302", f"range {name!r}", declared, unit, (*path, "size"), note, rounding=rounding)
     align = entry.align.bytes(unit) if entry.align else 0
@@ -205,7 +205,7 @@ def _declared(scope: Scope, name: str, entry: Range, unit: int, keys: Sequence[s
         return entry.size.bytes(unit)
     if entry.elastic is None:
         return fitting_size(scope, name, keys, entry.count, unit)
-    message = f"range {name!r} is elastic, so that its size does not follow from what is mapped into it"
+    message = f"range {name!r} is elastic, so its size cannot be computed from its chunks"
     raise Refused(Diagnostic("MT314", message, scope.spec.at("ranges", name, "size"), help="write a size"))
 
 
@@ -233,7 +233,7 @@ def require_address(group: RangeGroup) -> None:
     path, unit = (*group.path, "address"), _unit(group)
     if group.fixed and not group.address:
         message = f"range {group.name!r} is fixed, but has no address"
-        help = "add 'address: 0x…', or leave 'fixed' out"
+        help = "add 'address: 0x…', or omit 'fixed'"
         raise Refused(Diagnostic("MT307", message, (*group.path, "fixed"), help=help))
     if group.address % unit:
         message = f"range {group.name!r}: {group.address:#x} is not aligned to {exact(unit)}"
@@ -252,18 +252,20 @@ def require_common_address(scope: Scope, path: Path, entry: Range) -> None:
         return
     if scope.siblings.held and not spec.held:
         message = f"range {name!r} is at the same address in all instances of {spec.name!r}, which join one by one"
-        help = "leave 'same_address' out, or hold no process, so that all are built together"
+        help = "omit 'same_address', or hold no process, so that all processes are built together"
         raise Refused(Diagnostic("MT609", message, where, help=help))
     if spec.instances is None and not spec.countless:
-        message = f"range {name!r} is at the same address in all processes of one, and this one is not counted"
+        message = (
+            f"range {name!r} requires the same address in all instances of a process, but this process is not counted"
+        )
         if not spec.path:
-            message = f"range {name!r} is at the same address in all processes, and this spec has none"
-        help = "leave 'same_address' out, or give the process a 'count'"
+            message = f"range {name!r} requires the same address in all processes, but this spec has no processes"
+        help = "omit 'same_address', or give the process a 'count'"
         raise Refused(Diagnostic("MT609", message, where, help=help))
     if entry.fixed and not spec.countless:
         message = f"range {name!r} has a fixed address, which is the same in all processes"
         label = Label("fixed here", (*path, "fixed"))
-        help = "leave 'same_address' out, or 'fixed', so that the address is a hint"
+        help = "omit 'same_address', or omit 'fixed' to make the address a hint"
         raise Refused(Diagnostic("MT609", message, where, labels=(label,), help=help))
 
 
@@ -273,7 +275,7 @@ def changed_common_addresses(before: Geometry, after: Geometry) -> Iterator[Diag
     for name in dict.fromkeys([*old, *new]):
         if name not in old or name not in new or _reserved(old[name]) != _reserved(new[name]):
             path = (*after.path, "ranges", *([name] if name in after.of(RangeGroup) else []))
-            message = f"the change would reserve range {name!r}, which is at the same address in all processes, anew"
+            message = f"the change would reserve range {name!r} again, which has the same address in all processes"
             note = "processes agree on addresses only while a layout is built"
             help = "release the layout, and apply the spec"
             yield Diagnostic("MT810", message, path, "key", notes=(note,), help=help)
@@ -404,7 +406,7 @@ def held_elastic_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagno
         for group in member.of(RangeGroup).values():
             chunks = group.elastic.chunks if group.elastic and not group.elastic.sized_by_program else ()
             if chunks and lent.isdisjoint(each.name for each in chunks):
-                message = f"nobody can map chunks in range {group.name!r} while the layout is held"
+                message = f"no process can map chunks in range {group.name!r} while the layout is held"
                 note = "a process that holds it runs no program, and none of these chunks are lent"
                 first = chunks[0].name
                 help = f"export them: '{first}: {{chunk: {first}, via: fd}}'"
@@ -424,9 +426,9 @@ def _bounds(
 
 
 def _misfit(group: RangeGroup, zero: ChunkGroup, why: str, path: Path) -> Diagnostic:
-    message = f"range {group.name!r}: zero pages of {exact(zero.size)} cannot back it, since {why}"
-    label = Label("this has to be a multiple of the zero page", path)
-    help = f"make it a multiple of {exact(zero.size)}, or the zero page smaller"
+    message = f"range {group.name!r}: zero pages of {exact(zero.size)} cannot back it, because {why}"
+    label = Label("this must be a multiple of the zero page", path)
+    help = f"make it a multiple of {exact(zero.size)}, or make the zero page smaller"
     return Diagnostic("MT805", message, (*group.path, "elastic", "zero"), labels=(label,), help=help)
 
 
@@ -434,7 +436,7 @@ def _growing(scope: Scope, name: str, path: Path) -> ChunkGroup:
     group = scope.named(ChunkGroup, name, path, "chunks", "imports")
     if group.growing:
         return group
-    message = f"{name!r} is not elastic: only chunks whose count has a min and a max can be mapped by a program"
+    message = f"{name!r} is not elastic: a program can map only chunks whose count has a min and a max"
     label = Label("declared here", group.path, "key")
     raise Refused(Diagnostic("MT804", message, path, labels=(label,), help="write 'count: {min: 0, max: N}' there"))
 
@@ -446,5 +448,5 @@ def _zero(scope: Scope, name: str, path: Path) -> ChunkGroup:
         return group
     what = "is imported" if group.origin else "has a count"
     label = Label("declared here", group.path, "key")
-    message = f"{name!r} {what}, and a zero page is a single one that this process creates and fills with zeros"
+    message = f"{name!r} {what}, but a zero page must be a single chunk that this process creates and fills with zeros"
     raise Refused(Diagnostic("MT805", message, path, labels=(label,), help="declare a chunk without 'count' for it"))

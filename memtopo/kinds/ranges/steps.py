@@ -17,7 +17,7 @@ FIRST_AGREED = 1 << 45
 """First address that processes try for a range at the same address: executables, their heaps and libraries are above,
 and what sanitizers reserve is below."""
 
-_IN_USE = "the addresses are in use in this process: choose others, or leave 'fixed' out (fact 11)"
+_IN_USE = "the addresses are in use in this process: choose others, or omit 'fixed' (fact 11)"
 
 
 AGREED = LayoutTable[str, int]()
@@ -46,7 +46,7 @@ class ReserveRange(Step):
     hints: ClassVar = {
         "OUT_OF_MEMORY": ErrorHint(
             "this is about addresses, not memory: 64 TiB can be reserved, 128 TiB cannot (fact 9)",
-            "make the ranges smaller, or give back what this process has reserved",
+            "make the ranges smaller, or free other reservations of this process",
         ),
         "INVALID_VALUE": ErrorHint(
             "a size must be a multiple of the granularity, an alignment a power of two (facts 9, 10)", DEFECT_ADVICE

@@ -77,7 +77,7 @@ class States(Kind):
 
     section = "states"
     description = "States without some of the memory: asleep: {offload: {weights: host:0}, drop: [kv]}."
-    words = Words("state", "absent chunks of states", referred="and a state drops chunks alone")
+    words = Words("state", "absent chunks of states", referred="but a state can drop only chunks")
     entry = State
     group = StateGroup
     keys = Keys.OWN
@@ -95,7 +95,7 @@ class States(Kind):
     def _state(self, scope: Scope, entry: State, path: Path) -> Resolution[StateGroup | None]:
         name = str(path[-1])
         if name == AWAKE:
-            message = f"{AWAKE!r} is the name of the layout as it is written"
+            message = f"{AWAKE!r} is the name of the layout without any state"
             yield Diagnostic("MT801", message, path, "key", help="choose another name")
             return None
         absent: list[Absent] = []
@@ -224,7 +224,7 @@ def _chunks_in(
 
 def _no_memory(group: ChunkGroup, path: Path, at: At) -> Diagnostic:
     """Return MT706 for an object that is mapped as a chunk is, but has no memory of its own."""
-    message = f"{group.name!r} has no memory of its own that a state could drop or offload"
+    message = f"{group.name!r} has no memory that a state could drop or offload"
     label = Label("declared here", group.path, "key")
     return Diagnostic("MT706", message, path, at, labels=(label,), help="name the chunks that are bound to it")
 
@@ -250,7 +250,7 @@ def _released(scope: Scope, emptied: Mapping[str, Path], absent: set[str]) -> It
 
 
 def _elastic_bytes(group: RangeGroup, path: Path) -> Diagnostic:
-    message = f"{group.name!r} is elastic, so that a state can only drop what a program has mapped in it"
+    message = f"{group.name!r} is elastic, so a state can only drop the chunks that a program has mapped in it"
     label = Label("declared here", (*group.path, "elastic"))
     return Diagnostic("MT804", message, path, "key", labels=(label,), help="list it under 'drop'")
 

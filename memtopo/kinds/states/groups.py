@@ -160,9 +160,9 @@ def offloaded_heaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
                 label = Label("another one here", first.path)
                 yield Diagnostic("MT812", message, each.path, labels=(label,), help="name the same in both")
             if each.inside and users.setdefault(each.inside.name, first.path) != first.path:
-                own = f"heap {each.heap!r} needs pinned memory of its own"
-                message = f"{own}, and {each.inside.name!r} keeps other bytes, too"
-                label = Label("kept there, too", users[each.inside.name])
+                own = f"heap {each.heap!r} needs its own pinned memory"
+                message = f"{own}, but {each.inside.name!r} also keeps other bytes"
+                label = Label("also kept there", users[each.inside.name])
                 help = "declare pinned memory for it, or write 'pinned'"
                 yield Diagnostic("MT717", message, each.path, labels=(label,), help=help)
             if each.inside and (each.inside.counted or each.inside.read_only):
@@ -174,17 +174,17 @@ def offloaded_heaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
 def _does_not_fit(area: OffloadArea, entry: PinnedGroup, offset: int) -> Diagnostic | None:
     what, label = area.name.rpartition("@")[0], Label("declared here", entry.path, "key")
     if entry.counted:
-        message = f"{what!r} is offloaded to {entry.name!r}, which is counted: no object of it is named"
+        message = f"{what!r} is offloaded to {entry.name!r}, which is counted, and no single object is named"
         help = "offload it to pinned memory without a count"
         return Diagnostic("MT717", message, area.path, labels=(label,), help=help)
     if entry.read_only:
         message = f"{what!r} is offloaded to {entry.name!r}, which is read-only"
         label = Label("declared here", (*entry.path, "read_only"))
-        return Diagnostic("MT717", message, area.path, labels=(label,), help="map its file for writing, too")
+        return Diagnostic("MT717", message, area.path, labels=(label,), help="map its file for writing as well")
     end = offset + area.size
     if end <= entry.size:
         return None
-    others = f" after {rounded(offset)} that other chunks take" if offset else ""
+    others = f" after {rounded(offset)} used by other chunks" if offset else ""
     message = f"{what!r} needs {rounded(area.size)} of {entry.name!r}{others}, which has {rounded(entry.size)}"
     label = Label(f"{exact(entry.size)} declared here", (*entry.path, "size"))
     return Diagnostic("MT717", message, area.path, labels=(label,), help=f"write 'size: {exact(end)}' at least")
@@ -201,10 +201,10 @@ def _in_place(absent: Absent, index: int, area: OffloadArea) -> Diagnostic:
     """Return MT809 for a chunk that is offloaded to its own memory."""
     chunk, location = absent.group.label(index), absent.group.location_of(index)
     to = "pinned host memory" if area.pinned is not None or area.inside else str(area.location)
-    message = f"{chunk!r} is on {location}, and is offloaded to {to}, which frees nothing there"
+    message = f"{chunk!r} is on {location}, but is offloaded to {to}, which frees no memory there"
     labels = (Label("declared here", absent.group.path, "key"),)
     host = location.kind is not LocationKind.GPU
-    help = "leave it out, or drop it" if host else "offload it to 'host:0', to 'pinned' memory or to another GPU"
+    help = "omit it, or drop it" if host else "offload it to 'host:0', to 'pinned' memory or to another GPU"
     return Diagnostic("MT809", message, absent.path, labels=labels, help=help)
 
 

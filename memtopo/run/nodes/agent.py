@@ -184,7 +184,7 @@ class Agent:
     def ask(self, request: HandleRequest) -> None:
         """Take another agent's request for fabric handles of a process here; the answer is a call of its own."""
         if self._peers is None:
-            raise InternalError("an agent is asked for handles before it runs")
+            raise InternalError("an agent was asked for handles before it started")
         self._peers.deliver(request)
 
     def answer(self, answer: HandleAnswer, handles: HandleBytes) -> None:

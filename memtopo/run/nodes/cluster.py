@@ -198,7 +198,7 @@ def connected(address: str) -> Iterator[RayCluster]:
 def require_ray(address: str) -> None:
     """Raise `UsageError` for an address that is none, or without the package."""
     if address != "ray" and not address.startswith("ray://"):
-        raise UsageError(f"--on {address!r} is no cluster", hint="write --on ray, or --on ray://HOST:PORT")
+        raise UsageError(f"--on {address!r} is not a cluster", hint="write --on ray, or --on ray://HOST:PORT")
     if find_spec("ray") is None:
         raise UsageError("--on ray needs the package ray", hint="pip install 'ray>=2.55'")
 

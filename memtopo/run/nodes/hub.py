@@ -133,7 +133,7 @@ Call = Callable[..., "Future[Any]"]
 HandleBytes = Sequence[tuple[bytes, int]]
 """Bytes and offsets of fabric handles, as arguments of a call: they are secrets, and go into no object store."""
 
-_HUB_LOST = "the hub of the run is gone"
+_HUB_LOST = "the hub of the run has ended"
 _STAYS = "its handles are descriptors, which do not leave a node; other nodes import via fabric"
 
 

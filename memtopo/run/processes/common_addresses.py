@@ -118,4 +118,4 @@ def _disagreement(wanted: Mapping[str, int], answers: Mapping[str, Addresses]) -
     )
     other = f"{process} has it at {answers[process].addresses[label]:#x} in place of {wanted[label]:#x}"
     message = f"range {label!r} has no address that is free in all processes: after {TRIES} tries, {other}"
-    return NoCommonAddress(message, hint="write an 'address' that is free in all of them, or leave 'same_address' out")
+    return NoCommonAddress(message, hint="write an 'address' that is free in all of them, or omit 'same_address'")

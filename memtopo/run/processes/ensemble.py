@@ -67,7 +67,7 @@ class Ensemble:
             return {}
         uuids = [self.machine.devices[ordinal].uuid for ordinal in visible]
         if None in uuids:
-            raise InternalError("a GPU that a process is to see has no UUID")
+            raise InternalError("a GPU that must be visible to a process has no UUID")
         return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, uuids))}
 
     def start_message(self, label: str, visible: tuple[int, ...]) -> messages.StartWorker:
@@ -157,14 +157,14 @@ def _statuses(workers: Iterable[WorkerProcess]) -> Iterator[int]:
 def _failure(worker: WorkerProcess) -> Failure | None:
     step = f"{worker.label}: {worker.activity}"
     if worker.death:
-        meaning = "its memory is gone with it; the others were stopped, and took down what they had built"
+        meaning = "its memory was freed with it; the others were stopped and took down their parts"
         return Failure(step, f"process {worker.label} {worker.death}", meaning)
     if worker.report and worker.report.failure:
         return replace(worker.report.failure, step=f"{worker.label}: {worker.report.failure.step}")
     if worker.failed and not worker.report:
         return Failure(step, worker.failed, hint=worker.hint)
     if worker.failed:
-        return Failure(step, f"process {worker.label} was interrupted, and took down, as did the others")
+        return Failure(step, f"process {worker.label} was interrupted, and all processes took down their parts")
     return None
 
 

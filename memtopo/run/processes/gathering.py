@@ -64,7 +64,7 @@ class NotJoined:
 
 def of_another_user(uid: int) -> NotJoined:
     """Return the answer to a process of another user than the layout's."""
-    return NotJoined(f"the layout is one of another user, uid {uid}, whose processes alone join it", None, Exit.FAILED)
+    return NotJoined(f"the layout belongs to uid {uid}, and only processes of that user join it", None, Exit.FAILED)
 
 
 class NotComplete(MemtopoError):
@@ -79,7 +79,7 @@ def require_place(process: str, name: str, world: int | None, labels: Sequence[s
         raise NotComplete(f"{name} is none of the layout", hint=f"its processes are {enumerated(labels)}")
     beside = [each for each in labels if each.partition(".")[0] == process.partition(".")[0]]
     if world not in {None, len(beside)}:
-        raise NotComplete(f"{name} is one of {world} processes of its launcher, and the spec has {len(beside)}")
+        raise NotComplete(f"{name} is one of {world} processes of its launcher, but the spec has {len(beside)}")
 
 
 @dataclass(frozen=True, slots=True)

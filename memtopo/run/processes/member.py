@@ -262,5 +262,5 @@ def _nobody(where: Endpoint, timeout: float) -> JoinRefused | NoLayout:
         os.close(folder)
     if owner:
         message = f"the layout at {where.path!r} has all its processes, which {process_name(owner)} coordinates"
-        return JoinRefused(message, hint=f"it did not end within {timeout:g} s, after which a new one may begin")
+        return JoinRefused(message, hint=f"it did not end within {timeout:g} s; a new layout can begin only after that")
     return NoLayout(f"no process coordinates the layout at {where.path!r} within {timeout:g} s")

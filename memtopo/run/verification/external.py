@@ -120,7 +120,7 @@ class ExternalVerifier(Verifier):
                 raise Unsignalled(message, entry.path, "keep the producer alive until it has signalled")
             if now - start > self.layout.timeout:
                 message = f"{message} within {self.layout.timeout:g} s"
-                raise Unsignalled(message, entry.path, "see what its producer signals; --timeout gives it longer")
+                raise Unsignalled(message, entry.path, "check the signals of its producer, or increase --timeout")
             time.sleep(pause)
             pause = min(2 * pause, _PAUSES[1])
 
@@ -192,7 +192,7 @@ class SharedFileVerifier(Verifier):
     def not_verified(self) -> Iterator[tuple[int, str]]:
         """All windows, without kernels."""
         if not self.kernels and (count := sum(1 for _ in self._windows())):
-            yield count, "a GPU's own load of host memory takes '--check full'"
+            yield count, "loads of host memory by a GPU require '--check full'"
 
     def _windows(self) -> Iterator[_FileWindow]:
         for entry in self.geometry.of(PinnedGroup).values():
@@ -274,7 +274,7 @@ class HostAccessVerifier(Verifier):
         for each in self._shared:
             views = self._gpu_views(each, Access.R) if _host_mappings(each, Access.RW) else []
             if views and not self._gpu_readers(each):
-                yield len(_ends(0, each.size)) * len(views), "a GPU's own load of host memory takes '--check full'"
+                yield len(_ends(0, each.size)) * len(views), "loads of host memory by a GPU require '--check full'"
 
     def _gpu_write(self, each: MappedMemory) -> Mapping[int, bytes]:
         """Write both ends by the first GPU with access; return the bytes by offset, or nothing without such a GPU."""

@@ -22,8 +22,8 @@ from memtopo.run.reports import FindingTally
 ASPECT = "fingerprint"
 """Aspect of the findings."""
 
-_HINT = "nothing may write memory of the layout while it is changed; otherwise its bytes were lost"
-_UNSAFE = "a mapping is not as planned, and a kernel that reads memory it may not read ends the process"
+_HINT = "no program may write memory of the layout during a change; otherwise the bytes were lost"
+_UNSAFE = "a mapping is not as planned, and a kernel that reads memory without access ends the process"
 _EQUAL = Finding(ASPECT, "", "", "")
 
 
@@ -130,7 +130,7 @@ def _read(execution: Execution, places: Mapping[Hashable, _ReadablePlace]) -> di
         by_device.setdefault(place.device, []).append(resource)
     found: dict[Hashable, int] = {}
     for device, resources in by_device.items():
-        with failing("fingerprints of what the change keeps"), _kernels(execution, device) as driver:
+        with failing("fingerprints of kept memory"), _kernels(execution, device) as driver:
             driver.ctx_synchronize()
             for first in range(0, len(resources), MOST_AREAS):
                 some = resources[first : first + MOST_AREAS]

@@ -125,12 +125,12 @@ class FullVerifier(Verifier):
             if not chunk.ours:
                 yield (len(chunk.views), "this run did not create that memory, and does not write it")
             elif chunk.identity not in self._writers:
-                yield (len(chunk.views), "no gpu may write them")
+                yield (len(chunk.views), "no gpu can write them")
             else:
                 readable = {view.mapping for view in self._readers[chunk.identity] if view.process == process}
                 unread = {(label, offset) for label, offset, _ in chunk.views} - readable
                 if unread:
-                    yield (len(unread), "no gpu may read them there")
+                    yield (len(unread), "no gpu can read them there")
 
     def rates(self) -> Iterator[Rate]:
         """Rate at which each GPU filled and verified memory of each location."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # imported where it is used: a fast check of memory on GPUs n
 
 FORBIDDEN = "forbidden, on a replica"
 
-UNSAFE = "an access is not as declared, and a kernel that accesses memory it may not access ends the process"
+UNSAFE = "an access is not as declared, and a kernel that accesses memory without access ends the process"
 """Reason to verify nothing by kernels (fact 24), nor host memory by copies (fact 40)."""
 
 
@@ -104,7 +104,7 @@ class Verification:
             with failing("try of forbidden accesses"):
                 self._findings.add(refusals(self._context))
             if self._request.machine_facts is None:
-                self._findings.not_checked(FORBIDDEN, len(tries), "no process may be started")
+                self._findings.not_checked(FORBIDDEN, len(tries), "no process could be started")
             else:
                 self._try(tries, self._request.machine_facts)
         for why, count in replicas.without_replica(self._request.geometry, self._context.own_memory).items():

@@ -93,7 +93,7 @@ class SampleVerifier(Verifier):
             verified = 0 if self._writers.writer(0, memory.identity) is None else len(places)
             missed[memory.ours] += (len(memory.views) - verified) * len(ends(memory.size))
         if missed[True]:
-            yield missed[True], "no device may write them, or read them there, by copies; --check full may"
+            yield missed[True], "no device can write them, or read them there, by copies; --check full may be able to"
         if missed[False]:
             yield missed[False], "this run did not create that memory, and does not write it"
 

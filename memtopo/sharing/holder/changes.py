@@ -157,7 +157,7 @@ class Changes:
     def require_none(self) -> None:
         """Raise `ExchangeError` if a change is awaited."""
         if self._awaited:
-            message = f"{self._requester()} is changing the layout, and waits for importers to let go"
+            message = f"{self._requester()} is changing the layout, and waits for importers to release memory"
             raise ExchangeError("changing", message, hint="try again in a moment")
 
     def require_unchanged(self, export: str) -> None:
@@ -270,8 +270,8 @@ def pinned(pinning: Sequence[ClientConnection], request: ChangeRequest) -> Excha
     waited = f" within {request.wait:g} s" if request.wait else ""
     return ExchangeError(
         "attached",
-        f"{processes}{more} did not let go of imported memory{waited}, and would keep it from being free",
-        hint="let them detach first, or poll for notices; --force goes on, and they keep the old memory",
+        f"{processes}{more} did not release imported memory{waited}, which would stay allocated",
+        hint="let them detach first, or poll for notices; with --force, they keep the old memory",
     )
 
 

@@ -195,8 +195,8 @@ class Commits:
             message = f"{process_name(connection.peer.pid)} is not the writer of export {name!r}"
             raise ExchangeError("lease", message, hint="request 'write' first")
         if generation != (now := self._responder.generation_of(name)):
-            message = f"export {name!r} is of generation {now}, and generation {generation} was written"
-            raise ExchangeError("stale", message, hint="import it again, and write it anew")
+            message = f"export {name!r} has generation {now}, but generation {generation} was written"
+            raise ExchangeError("stale", message, hint="import it again, and write it again")
 
     def _create_anew(self) -> None:
         """Create discarded memory anew; if that fails, it is tried again for the next writer."""
@@ -241,7 +241,9 @@ class Commits:
             if content.committed:
                 raise ExchangeError("committed", f"export {name!r} is committed", hint=_BESIDE)
             if content.discarded:
-                message = f"the state of the layout keeps what a writer of export {name!r} has left{_waited(each)}"
+                message = (
+                    f"the state of the layout keeps bytes that a writer of export {name!r} has abandoned{_waited(each)}"
+                )
                 blocked = ExchangeError("absent", message, hint="switch the layout to awake first")
             if content.writer and content.writer is not each.connection:
                 message = f"{process_name(content.writer.peer.pid)} is writing export {name!r}{_waited(each)}"

@@ -216,13 +216,13 @@ class Lending:
         """Leases under a key that a client may have, which has those before the first one. Raises `ExchangeError`."""
         found = self._leases(export).keys.get(key)
         if not found:
-            raise ExchangeError("unknown", f"export {export!r} has nothing that is sealed under {key!r}")
+            raise ExchangeError("unknown", f"export {export!r} has no objects sealed under {key!r}")
         taken = [each for each in found if each.client not in (None, connection)]
         if taken := taken or [each for each in found[request.first :] if each.client]:
             raise _sealed(export, key, taken[0])
         latest = max(each.epoch for each in found)
         if request.epoch not in (None, latest):
-            message = f"what is sealed under {key!r} is of epoch {latest}, and epoch {request.epoch} is requested"
+            message = f"the objects sealed under {key!r} have epoch {latest}, but epoch {request.epoch} is requested"
             raise ExchangeError("stale", f"export {export!r}: {message}")
         return found
 

@@ -249,7 +249,7 @@ class Responder:
     def _give_back(self, connection: ClientConnection, exports: Sequence[str], blocks: Blocks) -> dict[str, Any]:
         """End leases of one export."""
         if len(exports) != 1:
-            raise ExchangeError("lease", "objects that were lent are given back of one export at a time")
+            raise ExchangeError("lease", "lent objects must be returned for one export at a time")
         numbers = self.lending.give_back(connection, exports[0], blocks)
         connection.give_back(exports[0], numbers)
         return {"generation": self.generation, "exports": [*exports]}
@@ -333,7 +333,7 @@ def still_bound(bound: Clients) -> ExchangeError:
     more = f" and {len(bound) - _LISTED_PROCESSES} more" if len(bound) > _LISTED_PROCESSES else ""
     return ExchangeError(
         "attached",
-        f"what it exports over ipc, or of pools, is in use by {processes}{more}",
+        f"its exports over ipc or from pools are in use by {processes}{more}",
         hint="--force notifies them, and releases it after --grace",
     )
 

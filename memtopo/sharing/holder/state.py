@@ -65,7 +65,7 @@ class HolderEvents:
             left_out, self._of_clients = self._of_clients - MOST_OF_CLIENTS, 0
             self._until = now + PERIOD
             if left_out > 0:
-                self.add("events of clients left out", {"count": left_out}, "warning")
+                self.add("client events omitted", {"count": left_out}, "warning")
         self._of_clients += 1
         if self._of_clients <= MOST_OF_CLIENTS:
             self.add(text, fields)
@@ -222,7 +222,7 @@ class HeldNodes:
         bound = [each.node for each in others for importer in each.importers if importer.bound]
         if bound:
             processes = f"{len(bound)} process{'es' * (len(bound) > 1)}"
-            message = f"what it exports over ipc, or of pools, is in use by {processes} on {_listed(bound)}"
+            message = f"its exports over ipc or from pools are in use by {processes} on {_listed(bound)}"
             raise ExchangeError("attached", message, hint="--force notifies them, and releases it after --grace")
 
 

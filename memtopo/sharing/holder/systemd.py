@@ -28,7 +28,7 @@ def notify(*lines: str) -> str | None:
     if not address:
         return None
     if address[0] not in "/@":
-        return f"NOTIFY_SOCKET is of a kind that memtopo does not support: {address!r}"
+        return f"NOTIFY_SOCKET has a type that memtopo does not support: {address!r}"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             path = f"\0{address[1:]}" if address[0] == "@" else address
@@ -113,7 +113,7 @@ def passed_claim(environment: Mapping[str, str] = os.environ, first: int = FIRST
     try:
         sock = socket.socket(fileno=os.dup(number))
     except OSError as error:
-        raise UsageError(f"descriptor {number}, which systemd passed, is no socket", hint=_HINT) from error
+        raise UsageError(f"descriptor {number}, which systemd passed, is not a socket", hint=_HINT) from error
     try:
         return PassedClaim(_endpoint_of(sock), sock)
     except BaseException:
@@ -129,7 +129,7 @@ def _number(numbers: Sequence[int], names: Sequence[str]) -> int:
     named = [number for number, name in zip(numbers, names, strict=False) if name == NAME]
     found = named if len(numbers) > 1 else numbers
     if len(found) != 1:
-        message = f"systemd passed {len(numbers)} sockets, and {len(found)} of them are named {NAME!r}"
+        message = f"systemd passed {len(numbers)} sockets, but {len(found)} of them are named {NAME!r}"
         raise UsageError(message, hint=f"write FileDescriptorName={NAME} in the unit of the layout's socket")
     return found[0]
 

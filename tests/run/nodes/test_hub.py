@@ -231,7 +231,7 @@ def test_a_release_elsewhere_is_no_failure_and_a_later_failure_is_known(node: No
 
 def test_a_hub_that_is_gone_is_a_failure(node: Node) -> None:
     node.hub.future("ended").set_exception(ConnectionError("the actor died"))
-    assert node.peers.failed == "the hub of the run is gone"
+    assert node.peers.failed == "the hub of the run has ended"
 
 
 def test_the_workers_go_on_once_all_nodes_have_left_a_gate(node: Node) -> None:

@@ -102,7 +102,7 @@ def test_a_death_is_the_failure_though_an_import_on_another_node_failed_first() 
 
 
 def test_without_a_hub_the_nodes_say_why_they_took_down() -> None:
-    gone = "the hub of the run is gone"
+    gone = "the hub of the run has ended"
     found = merged(ended("a", gone), ended("b", gone))
     assert (found.outcome, found.exit_code) == ("failed", 4)
     assert found.failure == Failure("work with the other nodes", gone)

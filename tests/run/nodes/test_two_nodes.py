@@ -184,7 +184,7 @@ def test_a_hub_that_is_gone_ends_both_nodes(tasks: tuple[RunRequest, dict[str, N
     report = merged_nodes(request, ends, [], {}, 0)
     assert (report.outcome, report.exit_code) == ("failed", 4)
     assert report.failure
-    assert report.failure.error == "the hub of the run is gone"
+    assert report.failure.error == "the hub of the run has ended"
     assert {each.outcome for each in report.nodes} == {"taken down"}
 
 

@@ -33,7 +33,7 @@ def test_without_ray_a_cluster_is_refused_with_the_way_to_get_it(address: str) -
 def test_a_cluster_of_another_kind_is_refused() -> None:
     done = command("apply", str(TWO), "--on", "slurm", "--machine", "h200x2")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("memtopo: error: --on 'slurm' is no cluster\n")
+    assert done.stderr.startswith("memtopo: error: --on 'slurm' is not a cluster\n")
 
 
 def test_a_spec_with_nodes_is_not_applied_on_one_host() -> None:

@@ -40,7 +40,7 @@ def test_a_process_of_another_user_is_told_and_not_waited_for() -> None:
             with pytest.raises(NotComplete, match=r"any process did not join within 3 s$"):
                 Gathering(3.0, lambda: 0).wait(listener)
             out, _ = stranger.communicate()
-    assert "the layout is one of another user, uid 0" in out
+    assert "the layout belongs to uid 0" in out
 
 
 @contextmanager

@@ -80,5 +80,5 @@ def test_the_processes_of_a_launcher_are_those_of_one_entry(team: Team) -> None:
     until(lambda: team.joined or team.waiting.done())
     assert team.joined == ["rank.0"]
     team.come("rank.1", world=3)
-    with pytest.raises(NotComplete, match="one of 3 processes of its launcher, and the spec has 2"):
+    with pytest.raises(NotComplete, match="one of 3 processes of its launcher, but the spec has 2"):
         team.waiting.result(PATIENCE)

@@ -162,9 +162,9 @@ def test_an_imported_chunk_of_a_sibling_has_one_replica(readers: int) -> None:
 @pytest.mark.parametrize(
     ("text", "count", "why"),
     [
-        (SPEC.replace("rw", "r"), 4, "no gpu may write them"),
+        (SPEC.replace("rw", "r"), 4, "no gpu can write them"),
         (SPEC.replace("access: {kv: {gpu0: rw, gpu1: rw}, view: {gpu0: r}}", "access: {kv: {gpu0: rw}}"), 1,
-         "no gpu may read them there"),
+         "no gpu can read them there"),
     ],
 )  # fmt: skip
 def test_mappings_without_writer_or_reader_are_not_checked(text: str, count: int, why: str) -> None:

@@ -226,7 +226,7 @@ def test_calls_fail_on_demand_and_change_nothing(simulated_gpus: Simulation) -> 
         made(driver.cuMemRelease(handle))
     with pytest.raises(UsageError, match="'cuMemCreat' is no function"):
         simulated_gpus.fail("cuMemCreat")
-    with pytest.raises(UsageError, match="no error of the driver"):
+    with pytest.raises(UsageError, match="not an error of the driver"):
         simulated_gpus.fail("cuMemCreate", "OUT_OF_MEMORY")
     with pytest.raises(UsageError, match="no call number 0"):
         simulated_gpus.fail("cuMemCreate", nth=0)
