@@ -128,7 +128,7 @@ def _folders(command: Sequence[str]) -> Iterator[Path]:
 
 def _absent(command: Sequence[str]) -> NotCaptured:
     looked = [str(folder) for folder in dict.fromkeys(_folders(command)) if folder.is_dir()]
-    hint = "'pip install nvidia-cuda-cupti' or the CUDA toolkit has it; --cupti names its file"
+    hint = "'pip install nvidia-cuda-cupti' or the CUDA toolkit installs it; select its file with --cupti"
     details = [f"looked for in: {', '.join(looked)}"] if looked else []
     details.append("and where the loader looks: LD_LIBRARY_PATH, /etc/ld.so.conf")
     return NotCaptured(f"CUPTI ({' or '.join(_NAMES)}) was not found", hint=hint, details=details)

@@ -187,7 +187,7 @@ def _of_system(case: _Case) -> Iterator[_Explanation]:
         if not case.around.imex_channels:
             pass_on = "pass /dev/nvidia-caps-imex-channels/channel0 on to the container, or " if contained else ""
             yield "there is no IMEX channel", f"{pass_on}load the module with NVreg_CreateImexChannel0=1"
-        yield "this process is not permitted to open an IMEX channel", "look at /dev/nvidia-caps-imex-channels"
+        yield "no IMEX channel can be opened", "look at /dev/nvidia-caps-imex-channels"
     if "fabric" in case.name:
         yield "the NVLink fabric is not ready", "look at Fabric in nvidia-smi -q, and at nvidia-fabricmanager"
     if case.trial.call == VULKAN:

@@ -228,7 +228,7 @@ def test_what_a_killed_client_has_sealed_is_adopted_with_its_bytes_and_its_epoch
     until(lambda: lent() == (0, 3))
     with attached(machine) as other:
         kv = other.range("kv")
-        with pytest.raises(memtopo.ExchangeError, match="epoch 1, and epoch 2 is requested") as stale:
+        with pytest.raises(memtopo.ExchangeError, match="epoch 1, but epoch 2 is requested") as stale:
             kv.adopt(0, "prompt", epoch=2)
         assert (code(stale), lent()) == ("stale", (0, 3))
         assert kv.adopt(8 * M, "prompt", epoch=1) == ("page.0", "page.1", "page.2")
@@ -354,7 +354,7 @@ def test_a_state_without_the_pool_takes_everything_back(
 def test_a_client_that_keeps_its_chunks_refuses_a_switch(layout: Held, client: Attached, switch: Switch) -> None:
     del layout
     client.range("kv").map(0, "page", 3)
-    with pytest.raises(memtopo.ExchangeError, match=r"\(3 of page, 6 MiB\) did not let go"):
+    with pytest.raises(memtopo.ExchangeError, match=r"\(3 of page, 6 MiB\) did not release"):
         switch("asleep", wait=0).result(PATIENCE)
     switch("asleep", wait=0, force=True).result(PATIENCE)
     kv = client.range("kv")

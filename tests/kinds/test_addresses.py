@@ -106,7 +106,7 @@ def pe(more: str = "", count: str = "count: 2, ") -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (pe(count=""), "and this one is not counted"),
+        (pe(count=""), "but this process is not counted"),
         ("ranges: {heap: {size: 4MiB, same_address: true}}\n", "but this spec has no processes"),
         (pe(", address: 0x30000000000, fixed: true"), "range 'heap' has a fixed address"),
     ],

@@ -30,11 +30,11 @@ def failed(
     [
         (failed("fabric", "NOT_PERMITTED"), "there is no IMEX channel", "NVreg_CreateImexChannel0=1"),
         (failed("fabric", "NOT_PERMITTED", container=True), "there is no IMEX channel", "to the container"),
-        (failed("fabric", "NOT_PERMITTED", imex_channels=1), "not permitted to open an IMEX channel", "/dev/nvidia-caps"),
+        (failed("fabric", "NOT_PERMITTED", imex_channels=1), "no IMEX channel can be opened", "/dev/nvidia-caps"),
         (failed("pool-fabric", "NOT_SUPPORTED"), "the NVLink fabric is not ready", "nvidia-fabricmanager"),
         (failed("ipc", "INVALID_VALUE", container=True), "the container keeps processes apart", "--ipc=host"),
         (failed("ipc", "INVALID_VALUE", ptrace_scope=2), "ptrace_scope is 2", "sysctl"),
-        (failed("fd", "OPERATING_SYSTEM", open_files=64), "may open 64 files only", "ulimit"),
+        (failed("fd", "OPERATING_SYSTEM", open_files=64), "can open only 64 files", "ulimit"),
         (failed("vmm", "OUT_OF_MEMORY"), "the GPU is full", "probe it when idle"),
         (failed("vmm", "UNKNOWN", "cuDevicePrimaryCtxRetain"), "error state", "Xid"),
         (failed("vmm", "DEVICE_UNAVAILABLE", "cuDevicePrimaryCtxRetain"), "to itself", "nvidia-smi -c 0"),

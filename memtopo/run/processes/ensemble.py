@@ -164,7 +164,7 @@ def _failure(worker: WorkerProcess) -> Failure | None:
     if worker.failed and not worker.report:
         return Failure(step, worker.failed, hint=worker.hint)
     if worker.failed:
-        return Failure(step, f"process {worker.label} was interrupted, and all processes took down their parts")
+        return Failure(step, f"process {worker.label} was interrupted, and all took down their parts")
     return None
 
 

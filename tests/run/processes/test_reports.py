@@ -126,7 +126,7 @@ def test_the_failure_of_the_first_process_that_failed_is_that_of_the_run(merge: 
         ([messages.WorkerBroken("a bug", None, 70)], Failure("b.0: starting", "a bug"), 70, "failed"),
         ([messages.WorkerBroken("bad", None, 2)], Failure("b.0: starting", "bad"), 4, "failed"),
         ([messages.WorkerFailed("stopped"), OK],
-         Failure("b.0: starting", "process b.0 was interrupted, and all processes took down their parts"), 4, "taken down"),
+         Failure("b.0: starting", "process b.0 was interrupted, and all took down their parts"), 4, "taken down"),
         ([replace(FAILED, exit_code=70)], replace(FAILURE, step="b.0: create e"), 70, "failed"),
         ([int(signal.SIGKILL)],
          Failure("b.0: starting", "process b.0 was killed by SIGKILL",

@@ -224,7 +224,7 @@ def test_calls_fail_on_demand_and_change_nothing(simulated_gpus: Simulation) -> 
     simulated_gpus.clear_faults()
     for handle in (handles[0][1], handles[2][1], small):
         made(driver.cuMemRelease(handle))
-    with pytest.raises(UsageError, match="'cuMemCreat' is no function"):
+    with pytest.raises(UsageError, match="'cuMemCreat' is not a simulated function"):
         simulated_gpus.fail("cuMemCreat")
     with pytest.raises(UsageError, match="not an error of the driver"):
         simulated_gpus.fail("cuMemCreate", "OUT_OF_MEMORY")
@@ -331,7 +331,7 @@ def test_wrong_values_are_answered_as_by_the_driver(simulated_gpus: Simulation) 
     with pytest.raises(TypeError):
         driver.cuMemCreate("2MiB", properties(), 0)
     assert driver.cuMemCreate(SIZE, driver.CUmemAllocationProp(), 0)[0] == INVALID
-    assert "0 is no type of a location, which is 1 for a GPU" in simulated_gpus.why()
+    assert "0 is not a type of a location, such as 1 for a GPU" in simulated_gpus.why()
     assert driver.cuDeviceGetAttribute(driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 0)[0] == INVALID
     assert "cuDeviceGetAttribute" in simulated_gpus.why()
     assert simulated_gpus.why("CUDA_ERROR_UNKNOWN") == ""
