@@ -50,7 +50,7 @@ def test_imports_are_released_before_the_first_gate_and_own_memory_between_the_t
 def ends() -> Iterator[list[Gate]]:
     """Both gates, of this process and of another one."""
     first, second = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
-    found = [Gate(*first), Gate(*second), *(Gate(*map(os.dup, pipe)) for pipe in (first, second))]
+    found = [Gate(*first), Gate(*second), *(Gate(os.dup(read), os.dup(write)) for read, write in (first, second))]
     try:
         yield found
     finally:
