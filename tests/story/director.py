@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tests.story.layouts import STATES, Shape, changed_shape
+from tests.story.borrowing import VERBS, Borrower
+from tests.story.layouts import POOL, STATES, Shape, changed_shape
 from tests.story.oracle import Oracle
 from tests.story.programs import MISTAKES, EngineProgram, Event
 from tests.story.world import ERRORS, Actor, World
@@ -18,6 +19,7 @@ ENGINES = ("e1", "e2", "e3", "e4")
 OPERATORS = ("o1", "o2")
 HOLDER = "h"
 FAULTS = ("kill", "doom", "fail", "late", "jump", "cut", "hog")
+_KEYS = ("k1", "k2", "k3")
 _PACES = (0, 1, 2, 4, 8, 16)
 _WAITS = (0.0, 0.0, 0.5, 2.0, 5.0)
 
@@ -38,6 +40,10 @@ class Director:
     faulty: bool
     seen: Counter[Situation] = field(default_factory=Counter)
     theme: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.shape.pool and self.random.random() < 0.5:
+            self.theme = dict.fromkeys(sorted(VERBS), 4.0)
 
     def choose(self) -> Event:
         """Return the next event."""
@@ -100,6 +106,8 @@ class Director:
             yield name, "status", ()
             yield name, "mistake", (draw.choice(MISTAKES),)
             yield name, "borrow", (self.shape.public(draw.choice(("w", "page"))),)
+            if self.shape.pool:
+                yield name, "take_lent", (draw.randint(0, 3),)
             yield name, "restore", ()
         if self.faulty:
             yield from self._faults()
@@ -109,10 +117,10 @@ class Director:
         program = actor.program if actor and actor.alive else None
         attached = program.attached if isinstance(program, EngineProgram) else None
         if attached is None:
-            some = draw.choice(((), (), ("page",), ("w",)))
+            some = draw.choice(((), (), ("page",), ("w",), *[(POOL,)] * (2 if self.shape.pool else 0)))
             public = tuple(map(self.shape.public, some))
-            for role in ("reader", "writer"):
-                room = draw.choice((0, 0, 3)) if some != ("w",) else 0
+            for role in ("reader", "writer") if some != (POOL,) else ("reader",):
+                room = draw.choice((0, 0, 3)) if some in ((), ("page",)) else 0
                 yield name, "attach", (role, public, draw.choice(_WAITS), draw.random() < 0.3, room)
             return
         yield name, "poll", (draw.choice(_WAITS),)
@@ -122,6 +130,23 @@ class Director:
         if isinstance(program, EngineProgram) and program.writes:
             yield name, "write", (False,)
             yield name, "commit", ()
+        if POOL in attached.exports and isinstance(program, EngineProgram):
+            yield from self._of_borrower(name, program.borrower, absent=POOL in attached.absent)
+
+    def _of_borrower(self, name: str, borrower: Borrower, *, absent: bool) -> Iterator[Choice]:
+        draw = self.random
+        yield name, "grow", (draw.choice((1, 1, 2, 4)),)
+        if absent:
+            return
+        if borrower.keys:  # for a successor
+            yield name, "leave", ()
+            yield name, "kill" if self.faulty else "leave", ()
+        yield name, "shrink", (draw.randint(1, 4), draw.random() < 0.7)
+        yield name, "trim", ()
+        yield name, "stamp", ()
+        yield name, "seal", (draw.choice(_KEYS), draw.randint(1, 3))
+        yield name, "unseal", ()
+        yield name, "adopt", (draw.choice(sorted(self.oracle.lent.seals) or _KEYS),)
 
     def _faults(self) -> Iterator[Choice]:
         draw = self.random
@@ -149,6 +174,12 @@ _USUAL = {
     "poll": 5.0,
     "leave": 0.7,
     "commit": 3.0,
+    "grow": 3.0,
+    "stamp": 2.0,
+    "trim": 0.5,
+    "unseal": 0.5,
+    "adopt": 2.0,
+    "take_lent": 0.5,
     "switch": 1.5,
     "kill": 0.3,
     "doom": 0.3,

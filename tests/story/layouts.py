@@ -21,6 +21,13 @@ SCRATCH = "scratch"
 """Memory that no process imports, and that only the state awake has."""
 
 BLOCK = "block"
+POOL = "pool"
+"""Elastic chunks that are lent, and their export."""
+
+CACHE = "cache"
+"""Elastic range in which they are mapped, of `ROOM` chunks."""
+
+ROOM = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,24 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True)
+class Pool:
+    """Elastic chunks that are lent: at least and at most so many exist, `quota` of them for one process.
+
+    The states in `drops` have none.
+    """
+
+    least: int
+    most: int
+    quota: int
+    gpu: int = 0
+    drops: tuple[str, ...] = ("asleep",)
+
+    def stays(self, other: Pool | None) -> bool:
+        """Return whether a change to another pool keeps the chunks."""
+        return other is not None and (self.least, self.gpu) == (other.least, other.gpu)
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """A spec of the family."""
 
@@ -48,6 +73,9 @@ class Shape:
 
     split: bool = False
     """True for a layout of two processes: one has the pages, the other one imports them and has the rest."""
+
+    pool: Pool | None = None
+    """Chunks that are lent, of a layout of one process."""
 
     @property
     def named(self) -> dict[str, Export]:
@@ -93,16 +121,31 @@ class Shape:
             found["map"][f"{name}-range"] = [name]
             found["access"][f"{name}-range"] = {f"gpu{each.gpu}": "rw"}
             found["exports"][name] = {"chunk": name, "via": "fd"} | ({"commit": "required"} if each.committed else {})
+        if self.pool:
+            count = {"min": self.pool.least, "max": self.pool.most}
+            found["ranges"][CACHE] = {"size": f"{2 * ROOM}MiB", "elastic": {"chunks": [POOL]}}
+            found["chunks"][POOL] = {"location": f"gpu{self.pool.gpu}", "size": "2MiB", "count": count, "handles": "fd"}
+            found["access"][CACHE] = {f"gpu{self.pool.gpu}": "rw"}
+            found["exports"][POOL] = {"chunk": POOL, "via": "fd", "quota": self.pool.quota}
         for state in STATES[1:]:
             acts = {name: each.in_state(state) for name, each in exports.items()}
             offload = {f"{name}-range": "host:0" for name, act in acts.items() if act == "offload"}
             drop = [SCRATCH] * scratch + [f"{name}-range" for name, act in acts.items() if act == "drop"]
+            drop += [CACHE] if self.pool and state in self.pool.drops else []
             if offload or drop:
                 found["states"][state] = {key: each for key, each in (("drop", drop), ("offload", offload)) if each}
         return found
 
-    def bytes_at(self, gpu: int, state: str) -> int:
-        """Bytes that the layout has on a GPU in a state."""
+    def lends_in(self, state: str) -> Pool | None:
+        """Return the pool, if a state has it."""
+        return self.pool if self.pool and state not in self.pool.drops else None
+
+    def bytes_at(self, gpu: int, state: str, lent: int = 0) -> int:
+        """Bytes that the layout has on a GPU in a state, with so many chunks beyond those of the pool that stay."""
+        pool = self.lends_in(state)
+        return self._own_bytes_at(gpu, state) + (CHUNK * (pool.least + lent) if pool and pool.gpu == gpu else 0)
+
+    def _own_bytes_at(self, gpu: int, state: str) -> int:
         own = (each for each in self.named.values() if each.gpu == gpu)
         exported = sum(each.count * CHUNK for each in own if each.in_state(state) == "keep")
         if gpu:
@@ -127,14 +170,37 @@ def drawn_shape(random: Random, gpus: int) -> Shape:
     weights = Export(random.randint(1, 2), 0, committed=True, asleep=random.choice(("offload", "drop")))
     page = Export(random.randint(1, 3), random.randrange(gpus), half=random.choice(("drop", "keep")))
     split = random.random() < 0.3
-    return Shape((("w", weights), ("page", page)), block=not split and random.random() < 0.3, split=split)
+    block = not split and random.random() < 0.3
+    pool = drawn_pool(random, gpus) if not split and random.random() < 0.7 else None
+    return Shape((("w", weights), ("page", page)), block, split, pool)
+
+
+def drawn_pool(random: Random, gpus: int) -> Pool:
+    """Return chunks that are lent, of which all processes together can have more than one, and less than they want."""
+    least, quota = random.choice((0, 0, 1, 2)), random.choice((2, 4, 4, 8))
+    drops = random.choice(((), ("asleep",), ("asleep",), ("asleep", "half")))
+    return Pool(least, random.choice((3, 5, 8)), quota, random.randrange(gpus), drops)
+
+
+def changed_pool(random: Random, pool: Pool | None, gpus: int) -> Pool | None:
+    """Return what a pool may be changed to."""
+    match random.randrange(6) if pool else 5:
+        case 0 | 1 if pool:
+            return replace(pool, most=max(pool.least, 1, pool.most + random.choice((-3, -1, 1, 4))))
+        case 2 if pool:
+            return replace(pool, quota=random.choice((2, 4, 8)))
+        case 3 if pool:
+            return replace(pool, drops=() if pool.drops else ("asleep",))
+        case 4:
+            return None
+    return drawn_pool(random, gpus)
 
 
 def changed_shape(random: Random, shape: Shape, gpus: int) -> Shape:
     """Return a spec to which a layout of another one may be changed."""
     exports = shape.named
-    block = shape.block
-    match random.randrange(6):
+    block, pool = shape.block, shape.pool
+    match random.randrange(8):
         case 0:
             page = exports.get("page")
             exports["page"] = replace(page, count=1 + page.count % 3) if page else Export(1, random.randrange(gpus))
@@ -147,10 +213,12 @@ def changed_shape(random: Random, shape: Shape, gpus: int) -> Shape:
             exports["page"] = Export(1, random.randrange(gpus))
         case 4:
             block = not block and not shape.split
+        case 5 | 6 if not shape.split:
+            pool = changed_pool(random, pool, gpus)
         case _:
             if "next" in exports or exports.pop("page", None) is None:
                 exports["page"] = Export(2, 0)
-    return Shape(tuple(exports.items()), block, shape.split)
+    return Shape(tuple(exports.items()), block, shape.split, pool)
 
 
 @cache

@@ -20,13 +20,16 @@ from memtopo.sharing import sockets
 from memtopo.sharing.holder.loop import ServerLoop
 from memtopo.sharing.holder.state import HolderEvent
 from tests.story.layouts import BLOCK, CHUNK, Shape
+from tests.story.lending import LentMemory, lent_beyond
 from tests.story.world import Actor, Broken, StoryDriver, World
 
 Part = tuple["ProcessRun | None", StoryDriver]
 """A process of a layout: its run once it has one, and its driver."""
 
 _MAGIC = b"STORY"
-_STAMP = 16
+STAMP = 16
+"""Bytes of a chunk that are written and read."""
+
 GRACE = 5.0
 """Seconds that importers over ipc have after a signal."""
 
@@ -112,6 +115,7 @@ class Oracle:
     """Model of a story. Each method raises `Broken` for what must not be."""
 
     world: World
+    lent: LentMemory
     held: Held | None = None
     contents: dict[int, Content] = field(default_factory=dict)
     plain: dict[str, int] = field(default_factory=dict)
@@ -151,7 +155,7 @@ class Oracle:
         committed, numbers = bool(attached.exports[export].commit), []
         with current(driver, context_of(attached, export)):
             for index, one in enumerate(memory):
-                numbers.append(number_of(driver.memcpy_dtoh(start + index * CHUNK, _STAMP)))
+                numbers.append(number_of(driver.memcpy_dtoh(start + index * CHUNK, STAMP)))
                 self.checked += 1
                 if not committed and numbers[-1] != self.plain.get(one):
                     raise Broken(f"{who}: bytes {numbers[-1]}, and {self.plain.get(one)} were written there last")
@@ -162,7 +166,7 @@ class Oracle:
         """Require that the writer of an export finds nothing that another one has not committed."""
         driver, start = attached._session.driver, attached.address(export)
         with current(driver, context_of(attached, export)):
-            number = number_of(driver.memcpy_dtoh(start, _STAMP))
+            number = number_of(driver.memcpy_dtoh(start, STAMP))
         content = self.contents.get(number or 0)
         if content and content.state == "written" and content.writer != actor.pid:
             raise Broken(f"{actor.name} writes {export}, and has bytes of another writer: {content}")
@@ -227,6 +231,7 @@ class Oracle:
             held.before = None
             if event.text in ("change made", "reload made"):
                 held.shape = held.proposed or held.shape
+            self.lent.follow(held.shape.lends_in(held.conductor.state), made=event.text.endswith(" made"))
         if event.text.endswith(" made") and event.fields.get("different"):
             self.require_written_meanwhile(f"{event.text}: {event.fields}")
 
@@ -257,6 +262,7 @@ class Oracle:
     def _require_reasonable(self, event: HolderEvent) -> None:
         """Require that an event is no error of memtopo itself, and that a failure has a cause."""
         internal = event.text == "internal error" or "met an internal error" in event.text
+        internal |= event.text == "lent memory not released" and not self.faults
         empty = str(event.fields.get("reason", "-")).startswith(";")
         if internal or empty or (event.text == "memory not created for a writer" and not self.faults):
             raise Broken(f"{event.text}: {event.fields}")
@@ -289,7 +295,7 @@ class Oracle:
         if client is None or client.gone() or self.held is None or self.held.actor.pid != client.pid:
             return
         with current(driver, attached._session.layout.contexts[0]):
-            number = number_of(driver.memcpy_dtoh(attached.address(BLOCK), _STAMP))
+            number = number_of(driver.memcpy_dtoh(attached.address(BLOCK), STAMP))
             expected = self.plain.get(_buffer(attached))
         if number != expected and not client.gone():
             raise Broken(f"{actor.name} reads {BLOCK}: bytes {number}, and {expected} were written there last")
@@ -318,17 +324,18 @@ class Oracle:
                 if found != {number}:
                     raise Broken(f"committed bytes {number} of {name} are {found} now")
         if not held.conductor.absent and held.complete and held.whole:
+            self.lent.observe(held)
             self._require_memory(held, held.conductor.state)
 
     def _require_memory(self, held: Held, state: str) -> None:
         """Require that the processes of a layout have the memory of its state, and no more."""
-        taken: Counter[str] = Counter()
+        taken, lent = Counter[str](), lent_beyond(held)
         for _, driver in held.parts.values():
             taken.update(driver.taken)
         contexts = any(each.keeps_contexts for each in (held.actor, *held.actor.children))
         awaits = held.loop and held.loop._changes._awaited  # until the change is made, contexts are there
         for ordinal in range(len(self.world.machine.devices)):
-            expected, found = held.shape.bytes_at(ordinal, state), taken[str(gpu(ordinal))]
+            expected, found = held.shape.bytes_at(ordinal, state, lent), taken[str(gpu(ordinal))]
             if contexts or awaits:
                 found, expected = found % CONTEXT_BYTES, expected % CONTEXT_BYTES
             if found != expected:
@@ -374,7 +381,7 @@ def context_of(attached: Attached, export: str) -> int:
 
 def stamp(number: int, index: int) -> bytes:
     """Return bytes of a content for one of its chunks."""
-    return (_MAGIC + number.to_bytes(4, "big") + index.to_bytes(2, "big")).ljust(_STAMP, b".")
+    return (_MAGIC + number.to_bytes(4, "big") + index.to_bytes(2, "big")).ljust(STAMP, b".")
 
 
 def number_of(data: bytes) -> int | None:
@@ -384,4 +391,4 @@ def number_of(data: bytes) -> int | None:
 
 def _bytes(held: Held, name: str, count: int) -> Iterator[bytes]:
     for mapping in held.mapped(name, count, held.parts):
-        yield mapping.physical.read(0, _STAMP)
+        yield mapping.physical.read(0, STAMP)

@@ -33,7 +33,8 @@ from memtopo.sharing.holder.state import ProgressNotices, Supervision
 from memtopo.sharing.imports import ImportMismatch
 from memtopo.sharing.messages import HandlesAnswer
 from memtopo.sharing.wire import layout_source
-from tests.story.layouts import BLOCK, CHUNK, Shape, composition_of, document_of, machine_of, target_of
+from tests.story.borrowing import VERBS, Borrower
+from tests.story.layouts import BLOCK, CHUNK, POOL, Shape, composition_of, document_of, machine_of, target_of
 from tests.story.oracle import Held, Oracle, context_of, generation_of, memory_of, stamp
 from tests.story.workers import StorySource
 from tests.story.world import Actor, Broken, Died
@@ -95,6 +96,7 @@ class HolderProgram:
         composition = replace(composition, target=target)
         with claim(actor.world.endpoint) as claimed:
             self.oracle.held = self.held = Held(actor, self.shape)
+            self.oracle.lent.begin(self.shape.pool)
             holder = _Holder(
                 claimed,
                 about_holder(composition, request),
@@ -163,6 +165,10 @@ class EngineProgram:
     attached: Attached | None = None
     writes: bool = False
     stamped: dict[str, int] = field(default_factory=dict)
+    borrower: Borrower = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.borrower = Borrower(self.oracle)
 
     def __call__(self, actor: Actor) -> None:
         while True:
@@ -178,7 +184,10 @@ class EngineProgram:
     def _act(self, actor: Actor, event: Event) -> None:
         """Do something; after some errors a process has to attach anew. Raises `NotApplied`."""
         try:
-            getattr(self, event.verb)(actor, *event.args)
+            if event.verb not in VERBS:
+                getattr(self, event.verb)(actor, *event.args)
+            elif self.attached and POOL in self.attached.exports:
+                getattr(self.borrower, event.verb)(actor, self.attached, *event.args)
         except NotApplied:
             raise
         except MemtopoError as error:
@@ -212,7 +221,8 @@ class EngineProgram:
             return
         before, attached = self.attached._lease.client, self.attached
         try:
-            notice = attached.poll(timeout)
+            with self.borrower.changing(actor, attached, tuple(self.borrower.has.values())):
+                notice = attached.poll(timeout)
         except ExchangeError as error:
             if error.code != "gone":
                 raise
@@ -242,6 +252,9 @@ class EngineProgram:
             if self.writes and offer.commit:
                 self.oracle.read_new(actor, attached, name)
                 continue
+            if offer.lends:
+                self.borrower.look(actor, attached)
+                continue
             if name == BLOCK:
                 self.oracle.read_block(actor, attached)
                 continue
@@ -259,7 +272,8 @@ class EngineProgram:
         attached = self.attached
         if not attached:
             return
-        names = [name for name, offer in sorted(attached.exports.items()) if bool(offer.commit) is not plain]
+        offers = [(name, each) for name, each in sorted(attached.exports.items()) if not each.lends]
+        names = [name for name, offer in offers if bool(offer.commit) is not plain]
         for name in names if plain or self.writes else ():
             if name in attached.absent or name in self.stamped:
                 continue
@@ -300,6 +314,7 @@ class EngineProgram:
     def leave(self, actor: Actor) -> None:
         """Let go of everything."""
         attachment, self.attachment, self.attached, self.stamped = self.attachment, None, None, {}
+        self.borrower.end(actor)
         if attachment:
             attachment.__exit__(None, None, None)
         for driver in actor.drivers:
@@ -312,6 +327,7 @@ class EngineProgram:
             raise Broken(f"{actor.name} has left something without a fault")
         self.attachment = self.attached = None
         self.stamped = {}
+        self.borrower.end(actor)
         for driver in actor.drivers:
             if leaks:
                 driver.end()
@@ -413,6 +429,12 @@ class OperatorProgram:
         handles: list[Handle] = []
         self.kept.callback(close_handles, handles)
         handles += client.handles(export)
+
+    def take_lent(self, actor: Actor, count: int) -> None:
+        """Be lent chunks, and keep their handles."""
+        client = self.kept.enter_context(self._connect(actor))
+        blocks, _ = client.lend(POOL, count)
+        self.kept.callback(close_handles, [each.handle for each in blocks])
 
     def restore(self, _actor: Actor) -> None:
         """Close what was taken."""

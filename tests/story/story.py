@@ -7,7 +7,7 @@ import os
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -19,7 +19,8 @@ from memtopo.driver.types import gpu
 from memtopo.sharing.endpoints import endpoint
 from tests.story.coverage import Reached, listening
 from tests.story.director import HOLDER, OPERATORS, Director, Situation
-from tests.story.layouts import CHUNK, drawn_machine, drawn_shape
+from tests.story.layouts import CHUNK, POOL, Pool, drawn_machine, drawn_shape
+from tests.story.lending import LentMemory, leases_of
 from tests.story.oracle import Oracle, memory_of
 from tests.story.programs import SIGTERM, EngineProgram, Event, HolderProgram, OperatorProgram
 from tests.story.workers import WorkerProgram
@@ -32,6 +33,9 @@ _SETTLING = 400.0
 """Simulated seconds within which everything goes on or has ended, once there are no more faults."""
 
 _STEPS = 60_000
+_ADOPTER = "e9"
+"""Engine that takes everything that processes have left, once there are no more faults."""
+
 T = TypeVar("T")
 
 
@@ -76,7 +80,7 @@ class _Telling:
         self.gpus, self.folder = len(machine.devices), folder
         where = endpoint(socket=str(Path(folder, "kv.sock")))
         self.world = World(machine, Random(f"schedule {seed}"), where)
-        self.oracle = Oracle(self.world)
+        self.oracle = Oracle(self.world, LentMemory(self.world))
         shape, faulty = drawn_shape(draw, self.gpus), draw.random() < 0.7
         self.director = Director(self.world, self.oracle, draw, self.gpus, shape, faulty)
         self.events: list[Event] = []
@@ -182,11 +186,53 @@ class _Telling:
         self._ask(OPERATORS[0], "restore")
         self._ask(OPERATORS[1], "restore")
         self._go_on()
+        self._adopt_all()
         for state in ("awake", "asleep", "awake"):
             self._ask(OPERATORS[0], "switch", state, 60.0, False)
             self._poll_all()
             self._rest(1.0)
             self._require_converged()
+
+    def _lends(self) -> Pool | None:
+        """Return the pool of which the holder lends now."""
+        held = self.oracle.held
+        if held is None or not held.serves or held.conductor is None or held.broken:
+            return None
+        return held.shape.lends_in(held.conductor.state)
+
+    def _adopt_all(self) -> None:
+        """Require that another process can adopt what processes that have ended have sealed."""
+        if not self._lends():
+            return
+        self._poll_all()
+        self._rest(1.0)
+        if not (pool := self._lends()) or not (keys := self.oracle.lent.free_keys(pool.quota)):
+            return
+        self._ask(_ADOPTER, "attach", "reader", (POOL,), 1.0, False)
+        for key in keys:
+            self._ask(_ADOPTER, "adopt", key)
+            self._go_on()
+            program = self.world.actors[_ADOPTER].program
+            if key not in program.borrower.keys.values():
+                raise Broken(f"nobody can adopt what is sealed under {key}")
+            self._ask(_ADOPTER, "shrink", pool.most, True)
+            self._go_on()
+        self._ask(_ADOPTER, "leave")
+        self._go_on()
+
+    def _borrow_all(self) -> None:
+        """Require that what is not sealed can be lent once no process has any of it."""
+        self._rest(1.0)
+        if not (pool := self._lends()):
+            return
+        free = min(pool.quota, pool.most - len(leases_of(self.oracle.held)))
+        self._ask(_ADOPTER, "attach", "reader", (POOL,), 1.0, False)
+        self._ask(_ADOPTER, "grow", max(free, 1))
+        self._go_on()
+        if (has := len(self.world.actors[_ADOPTER].program.borrower.has)) != free:
+            raise Broken(f"{has} of {pool.most} chunks can be lent, of which {free} are free")
+        self._ask(_ADOPTER, "leave")
+        self._go_on()
 
     def _ask(self, name: str, verb: str, *args: Any) -> None:
         self._begin(Event(name, verb, args))
@@ -220,6 +266,7 @@ class _Telling:
             return
         memory, offers = held.memory(), held.conductor.exports()
         self._require_live_writers()
+        self._require_lent(offers)
         for actor in self.world.actors.values():
             program = actor.program
             attached = program.attached if isinstance(program, EngineProgram) and actor.alive else None
@@ -232,6 +279,25 @@ class _Telling:
                     and replace(now[1], count=offer.count, commit=None) == replace(offer, commit=None)
                 ):
                     self._require_same(actor, attached, name, now[1].count, memory.get(name))
+
+    def _require_lent(self, offers: Mapping[str, Any]) -> None:
+        """Require that the holder leases what processes have, who know how many there may be."""
+        held, found = self.oracle.held, list[tuple[Actor, Attached]]()
+        assert held
+        for actor in self.world.actors.values():
+            program = actor.program
+            attached = program.attached if isinstance(program, EngineProgram) and actor.alive else None
+            if attached and POOL in attached.exports:
+                found.append((actor, attached))
+        self.oracle.lent.require_leases(held, found)
+        for actor, attached in found if self._lends() else ():
+            if not (client := attached._lease.client) or client.pid != held.actor.pid or client.gone():
+                continue
+            own, now = attached.exports[POOL], offers[POOL][1]
+            if replace(own, count=now.count, lends=now.lends) == now and (
+                POOL in attached.absent or attached.chunks(POOL).limit != now.count
+            ):
+                raise Broken(f"{actor.name} cannot be lent what the holder lends: {own}, {now}")
 
     def _require_live_writers(self) -> None:
         """Require that a process with the lease to write an export exists, and has it."""
@@ -255,11 +321,13 @@ class _Telling:
 
     def _end_all(self) -> None:
         """Release the layout, end all processes, and require that nothing is left."""
+        if self._lends():
+            self._leave_all()
+            self._go_on()
+            self._borrow_all()
         self._ask(OPERATORS[0], "release", True, 1.0)
         self._poll_all()
-        for name, actor in tuple(self.world.actors.items()):
-            if actor.alive and isinstance(actor.program, EngineProgram):
-                self._ask(name, "leave")
+        self._leave_all()
         self._go_on()
         for name, actor in self.world.actors.items():
             if name == HOLDER and actor.alive:
@@ -275,6 +343,11 @@ class _Telling:
             and (files := os.listdir(self.folder))
         ):
             raise Broken(f"files are left: {files}")
+
+    def _leave_all(self) -> None:
+        for name, actor in tuple(self.world.actors.items()):
+            if actor.alive and isinstance(actor.program, EngineProgram):
+                self._ask(name, "leave")
 
     def end(self) -> None:
         """End all processes."""

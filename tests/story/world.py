@@ -69,7 +69,8 @@ class Actor:
     """A process: a program in a greenlet, its sockets and drivers, and what it waits for.
 
     `late` is the time before which it is not resumed, `doom` the number of steps after which it dies; 0 for none.
-    `failed` counts the driver calls that a fault has made fail; `keeps_contexts` is true if one released a context.
+    `failed` counts the driver calls that a fault has made fail; `keeps_contexts` is true if one released a context,
+    and `keeps_chunks` if one released a chunk.
     """
 
     def __init__(self, world: World, name: str, program: Any) -> None:
@@ -80,7 +81,8 @@ class Actor:
         self.idle = False
         self.late = world.now
         self.doom = 0
-        self.fault, self.failed, self.keeps_contexts = Fault(), 0, False
+        self.fault, self.failed = Fault(), 0
+        self.keeps_contexts = self.keeps_chunks = False
         self.inbox: deque[Any] = deque()
         self.sockets: list[socket.socket] = []
         self.drivers: list[StoryDriver] = []
@@ -259,6 +261,7 @@ class StoryDriver(Forwarder):
                     fault.after = int(fault.every)
                     actor.failed += 1
                     actor.keeps_contexts |= method == "device_primary_ctx_release"
+                    actor.keeps_chunks |= method == "mem_release"
                     actor.world.note(actor.name, f"{call_name(method)} fails: {fault.error}")
                     raise DriverError(call_name(method), fault.error, "the story has it")
             return call(*args, **kwargs)
