@@ -216,7 +216,7 @@ class Attached(Live):
             if resized and replace(new, count=old.count) == old and self._importer.has_room(new):
                 yield name, new
             elif new != old and old.lends and new.lends:
-                lends = replace(new.lends, quota=old.lends.quota)
+                lends = replace(new.lends, quota=old.lends.quota, kept=old.lends.kept)
                 if replace(new, count=old.count, lends=lends) == old:
                     yield name, new
 

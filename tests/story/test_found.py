@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.story.layouts import Export, Shape
+from tests.story.layouts import Export, Pool, Shape
 from tests.story.programs import Event
 from tests.story.story import apart, tell
 
@@ -21,6 +21,8 @@ _PAGE_OF_GPU1 = ("page", Export(1, 1))
 _ONE_DROPPED_W = ("w", Export(1, 0, committed=True))
 _THREE = Shape((_DROPPED_W, ("page", Export(1, 0)), ("next", Export(1, 0, committed=True, asleep="keep"))))
 _ANOTHER_GPU = Shape((_W, ("page", Export(3, 3, half="drop"))))
+_PAGE = ("page", Export(1, 0))
+_LENT = Shape((_W, _PAGE), pool=Pool(1, 8, 4))
 
 FOUND: dict[str, tuple[int, Sequence[Event]]] = {
     "a refused change keeps no context": (
@@ -146,6 +148,15 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("o1", "change", (Shape((_DROPPED_W,)), 0.5, True), 1),
             Event("e1", "poll", (2.0,), 16),
             Event("h", "reload", (Shape((_DROPPED_W, _PAGE_OF_GPU1)),), 1),
+        ),
+    ),
+    "another largest number of lent chunks is followed, also with another least one": (
+        4,
+        (
+            Event("e2", "attach", ("reader", ("pool",), 0.5, True, 0), 1),
+            Event("h", "start", (_LENT,), 1),
+            Event("e2", "grow", (4,), 16),
+            Event("h", "reload", (replace(_LENT, pool=Pool(2, 3, 2)),), 1),
         ),
     ),
 }
