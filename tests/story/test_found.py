@@ -159,6 +159,15 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("h", "reload", (replace(_LENT, pool=Pool(2, 3, 2)),), 1),
         ),
     ),
+    "chunks with large numbers are lent after the largest number of chunks was lowered": (
+        2023,
+        (
+            Event("h", "start", (replace(_LENT, pool=Pool(0, 4, 8, drops=())),), 8),
+            Event("o2", "take_lent", (3,), 8),
+            Event("o2", "restore", (), 8),
+            Event("h", "reload", (replace(_LENT, pool=Pool(0, 1, 8, drops=())),), 8),
+        ),
+    ),
 }
 
 
