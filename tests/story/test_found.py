@@ -168,6 +168,17 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("h", "reload", (replace(_LENT, pool=Pool(0, 1, 8, drops=())),), 8),
         ),
     ),
+    "an importer that missed a change and gains chunks has none of the memory before": (
+        5160,
+        (
+            Event("h", "start", (Shape((_W, ("page", Export(2, 0, half="drop")))),), 2),
+            Event("e1", "attach", ("reader", ("page",), 5.0, False, 3), 1),
+            Event("e1", "attach", ("reader", (), 0.0, False, 0), 2),
+            Event("o2", "restore", (), 16),
+            Event("h", "reload", (Shape((_W, ("page", Export(3, 0, half="drop")))),), 2),
+            Event("o1", "switch", ("asleep", 0.5, True), 0),
+        ),
+    ),
 }
 
 
