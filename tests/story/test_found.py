@@ -179,6 +179,15 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("o1", "switch", ("asleep", 0.5, True), 0),
         ),
     ),
+    "what was created to be lent and cannot be released is lent later": (
+        1,
+        (
+            Event("h", "start", (replace(_LENT, pool=Pool(0, 4, 8, drops=())),), 16),
+            Event("e1", "attach", ("reader", ("pool",), 0.5, False, 0), 30),
+            Event("h", "fail", (3, "CUDA_ERROR_OUT_OF_MEMORY", True), 0),
+            Event("e1", "grow", (3,), 30),
+        ),
+    ),
 }
 
 

@@ -300,7 +300,8 @@ class NoneLeft(MemtopoError):
 def lend(driver: Driver, layout: Layout, name: str, count: int) -> Sequence[int]:
     """Take chunks of a pool for another process, and return their numbers; missing ones are created.
 
-    Raises `NoneLeft` and `DriverError` with the pool as it was, `KeyError` if there is no such pool now.
+    Raises `NoneLeft` and `DriverError` with the pool as it was, but for chunks that cannot be released again, which are
+    free; `KeyError` if there is no such pool now.
     """
     pool = layout.of(ELASTIC_POOLS)[name]
     left = len(pool.free) + max(pool.limit - len(pool.created), 0)
@@ -309,7 +310,9 @@ def lend(driver: Driver, layout: Layout, name: str, count: int) -> Sequence[int]
     found = pool.free[len(pool.free) - min(count, len(pool.free)) :]
     created, error = pool.source.create(driver, layout, pool, count - len(found))
     if error:
+        pool.free += created
         pool.source.release(driver, layout, pool, created)
+        pool.drop_removed()
         raise error
     del pool.free[len(pool.free) - len(found) :]
     chunks = [*reversed(found), *created]
