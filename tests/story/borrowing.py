@@ -30,6 +30,8 @@ class Borrower:
     has: dict[Chunk, str] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
+    stale: bool = False
+    """True from a refusal of chunks of another generation, of which the holder takes none back, to the next notice."""
 
     def grow(self, actor: Actor, attached: Attached, count: int) -> None:
         """Map chunks one after another where there is room for them."""
@@ -157,6 +159,9 @@ class Borrower:
         self.oracle.lent.let_go(actor, going)
         try:
             yield
+        except ExchangeError as error:
+            self.stale |= error.code == "stale"
+            raise
         finally:
             if not actor.dying:
                 self._follow(actor, attached, adopts=adopts)
@@ -164,7 +169,7 @@ class Borrower:
     def end(self, actor: Actor) -> None:
         """Forget everything, which is about to end."""
         self.oracle.lent.let_go(actor, self.has.values())
-        self.has, self.numbers, self.keys = {}, {}, {}
+        self.has, self.numbers, self.keys, self.stale = {}, {}, {}, False
 
     def _follow(self, actor: Actor, attached: Attached, *, adopts: bool) -> None:
         now, client, lent = dict(lent_chunks(attached)), attached._lease.client, self.oracle.lent

@@ -66,6 +66,6 @@ def lines(reached: Reached) -> Iterator[str]:
 _ENDS = ("requested", "made", "refused", "rolled back", "has broken the layout")
 _EVENTS = (
     "serving", "importer attached", "importer let go", "importer detached", "writer attached", "committed",
-    "writer ended without a commit", "memory not created for a writer", "leases ended", "check failed", "checked", "release requested",
-    "ending", "ended",
+    "writer ended without a commit", "memory not created for a writer", "leases ended", "check failed", "checked",
+    "release requested", "ending", "ended",
 )  # fmt: skip
