@@ -86,7 +86,7 @@ def _build(
     session = OwnSession(planned, driver, handles, running.with_notes, handles_for)
     live = Live(session)
     live.completed = running.with_survivors
-    session.begin()
+    live.begin()
     return live
 
 

@@ -281,7 +281,7 @@ def build_attachment(
         if again and any(group.produced for group in planned.geometry.every):
             raise Unsuitable("memory of other APIs is not imported again", hint="omit reattach=True")
         attached = Attached(session, lease, offers, where.path, importer, on_change, again)
-        session.begin()
+        attached.begin()
         stack.pop_all()
     return attached
 

@@ -94,7 +94,7 @@ class HeldPart:
         gone = imported_resources(planned.geometry, [(name, export) for export in absent])
         session = HeldSession(planned, found.open(), lease, absent=gone)
         layout = HeldLayoutPart(session, self.process, name, lease, self.on_lost)
-        session.begin()
+        layout.begin()
         return layout
 
     def _machine(self, client: Client) -> Machine:

@@ -304,6 +304,12 @@ class Live:
         with self._elastic.lock:
             return self._session.run.recheck()
 
+    def begin(self) -> None:
+        """Build everything. Raises as `Session.begin`."""
+        self._session.begin()
+        if self._imports:
+            self._imports.note_made()
+
     def end(self) -> tuple[Report, Iterable[str]]:
         """Take everything down; return the report, and the names of the views that are still in use."""
         outlived = self._views.in_use()

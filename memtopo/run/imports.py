@@ -54,7 +54,7 @@ class OutsideImports:
         What cannot be had yet stays away until the next notice. Raises `StepFailed` with everything as it was before,
         `RollbackFailed`, and `ExchangeError` if the holder is gone.
         """
-        self._note_made()
+        self.note_made()
         if notice.kind == "changing":
             self._let_go(holder, notice.exports)
         elif notice.kind == "changed":
@@ -72,11 +72,11 @@ class OutsideImports:
 
     def change(self, request: RunRequest) -> None:
         """Bring the layout to a request with other imports; absent exports stay so. Raises as `Conductor.change`."""
-        self._note_made()  # what an export has gained may be of a later generation than the rest
+        self.note_made()  # what an export has gained may be of a later generation than the rest
         self._conductor.change(request, absent=imported_resources(request.geometry, self._absent))
 
-    def _note_made(self) -> None:
-        """Note the generation of what is imported at first, and of what a change has added."""
+    def note_made(self) -> None:
+        """Note the generation of what is imported at first, before more is received, and of what a change has added."""
         for key in self._keys() - self._made.keys():
             self._made[key] = self._handles.generation(*key)
 

@@ -188,6 +188,20 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("e1", "grow", (3,), 30),
         ),
     ),
+    "a process that missed a switch and is lent chunks keeps none of the ones before": (
+        20174,
+        (
+            Event("h", "start", (replace(_LENT, pool=Pool(2, 5, 4)),), 8),
+            Event("o1", "take_lent", (3,), 1),
+            Event("e2", "attach", ("reader", ("pool",), 0.0, True, 0), 1),
+            Event("e2", "grow", (2,), 16),
+            Event("o2", "switch", ("asleep", 0.0, True), 8),
+            Event("o1", "switch", ("half", 2.0, True), 8),
+            Event("e2", "grow", (1,), 8),
+            Event("e2", "grow", (1,), 8),
+            Event("e2", "shrink", (3, True), 8),
+        ),
+    ),
 }
 
 
