@@ -202,6 +202,17 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("e2", "shrink", (3, True), 8),
         ),
     ),
+    "a smaller largest number of chunks counts the least ones that are free": (
+        7014,
+        (
+            Event("h", "start", (replace(_LENT, pool=Pool(2, 8, 8)),), 16),
+            Event("e3", "attach", ("reader", ("pool",), 0.0, False, 0), 30),
+            Event("e3", "grow", (1,), 16),
+            Event("o2", "take_lent", (3,), 16),
+            Event("e3", "leave", (), 16),
+            Event("o2", "change", (replace(_LENT, pool=Pool(2, 3, 8)), 0.0, False), 16),
+        ),
+    ),
 }
 
 

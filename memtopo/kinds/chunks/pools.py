@@ -265,11 +265,14 @@ class LimitPool(Step):
         contents = (
             each for each in layout.of(ELASTIC_CONTENTS).values() if ("elastic range", each.label) not in undone
         )
-        mapped = sum(chunk.pool == self.name for content in contents for chunk in content.at.values())
-        lent = len(layout.of(ELASTIC_POOLS)[self.name].lent)
-        if mapped + lent <= self.limit:
+        mapped = {chunk.number for each in contents for chunk in each.at.values() if chunk.pool == self.name}
+        pool = layout.of(ELASTIC_POOLS)[self.name]
+        staying = mapped.union(pool.lent, range(pool.kept))
+        if len(staying) <= self.limit:
             return None
-        used = f"{mapped:,} are mapped" + f" and {lent:,} are lent" * bool(lent)
+        used = f"{len(mapped):,} are mapped" + f" and {len(pool.lent):,} are lent" * bool(pool.lent)
+        if least := len(staying) - len(mapped.union(pool.lent)):
+            used += f", {least:,} of min are free"
         return f"chunks {self.name!r}: {used}, and max is {self.limit:,}"
 
     def do(self, driver: Driver, layout: Layout) -> None:
