@@ -185,6 +185,18 @@ def test_a_failed_switch_brings_importers_back(dial: Connect, importer: socket.s
     import_pages(importer)
 
 
+def test_memory_that_a_failed_switch_has_replaced_is_of_the_generation_after_it(
+    dial: Connect, importer: socket.socket, layout: OneState
+) -> None:
+    """An importer that has kept its handles sees by it that they are of memory that is gone."""
+    layout.failure = ChangeFailed("cuMemUnmap failed", broken=False)
+    requester = dial()
+    switch(requester, force=True, wait=0)
+    assert next_message(requester)["error"]["code"] == "failed"
+    assert next_message(importer) == CHANGED | {"generation": 2, "state": "awake"}
+    assert asked(importer, "handles", export="page", first=0, count=1)["ok"]["generation"] == 2
+
+
 def test_a_switch_that_breaks_the_layout_releases_it(dial: Connect, importer: socket.socket, layout: OneState) -> None:
     layout.failure = ChangeFailed("cuMemUnmap failed", broken=True)
     requester = dial()
@@ -414,6 +426,30 @@ def test_a_client_requests_offers_again_after_a_change(end: Callable[[], None], 
         assert client.generation == 3
         close_each(client.handles("page", count=70))
         assert client.generations["page"] == 2
+
+
+def test_handles_of_two_generations_are_not_taken_for_those_of_one_memory(end: Callable[[], None]) -> None:
+    """Also where a change leaves the offer as it was."""
+    with connect(endpoint("kv")) as client, connect(endpoint("kv")) as requester:
+        pages = client.handles("page", count=70)
+        next(pages).close()
+        requester.switch("asleep", force=True)
+        requester.switch("awake")
+        with pytest.raises(ExchangeError, match="was changed while its handles were received") as error:
+            close_each(pages)
+        assert error.value.code == "changed"
+        close_each(client.handles("page", count=70))
+        assert client.generations["page"] == 2
+
+
+def test_a_client_waits_for_the_answer_for_as_long_as_importers_have_and_then_its_timeout(
+    end: Callable[[], None],
+) -> None:
+    with connect(endpoint("kv")) as importer, connect(endpoint("kv")) as requester:
+        close_each(importer.handles("page", count=1))
+        with pytest.raises(ExchangeError, match="imported memory within 1 s") as refused:
+            requester.switch("asleep", wait=1.0, timeout=0.95)
+        assert refused.value.code == "attached"
 
 
 def test_a_client_goes_on_after_a_change_of_another_export(end: Callable[[], None]) -> None:

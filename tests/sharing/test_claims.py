@@ -44,6 +44,13 @@ def test_a_claim_has_a_lock_with_its_process_and_removes_it(named: Endpoint) -> 
     assert (files(named), remove_stale(named), open_descriptors()) == ([], True, before)
 
 
+def test_a_process_of_another_pid_namespace_that_owns_a_lock_has_no_number_here(named: Endpoint) -> None:
+    folder = named.open_folder(make=True)
+    Path(named.folder, named.lock).write_text(f"memtopo lock of process {os.getpid()} in pid namespace 1\n")
+    assert lock_owner(folder, named.lock) == 0
+    os.close(folder)
+
+
 def test_a_claimed_name_cannot_be_claimed_again(named: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "_TRIES", 2)
     with claim(named) as held:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from memtopo.sharing import wire
+from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import IDLE, SPARE, Clients
 from tests.helpers.memfd_exports import PAGES
 
@@ -83,6 +84,20 @@ def test_clients_that_wait_or_were_heard_within_a_second_make_no_room(clients: C
         "hint": "try again in a moment",
     }
     assert ids(clients) == list(range(1, MOST + 1))
+
+
+def test_a_writer_takes_handles_when_all_places_of_importers_are_taken(clients: Clients, admit: Admit) -> None:
+    """Others wait for it."""
+    for _ in range(MOST):
+        admit()
+    writer, other, *importers = clients.all()
+    writer.writes.add("page")
+    for each in importers[: MOST - SPARE]:
+        each.record(PAGES, range(1))
+    clients.check_importer(writer)
+    with pytest.raises(ExchangeError, match=f"{MOST - SPARE} importers are attached") as refused:
+        clients.check_importer(other)
+    assert refused.value.code == "full"
 
 
 def test_a_client_without_handles_is_dropped_after_its_time(clients: Clients, admit: Admit) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -24,7 +25,7 @@ from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderEvent, Supervision
-from memtopo.sharing.imports import CommitWait, HolderHandles
+from memtopo.sharing.imports import CommitWait, HolderHandles, ImportMismatch
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.failing_driver import Failing
 from tests.helpers.held_layouts import Held, held
@@ -296,6 +297,17 @@ def test_several_exports_are_leased_and_committed_together(runtime: Path) -> Non
         assert states(two)["scales"] == "writing"
 
 
+def test_a_reader_waits_until_each_of_its_exports_is_committed(runtime: Path) -> None:
+    with held(spec(scales="s"), MACHINE), ExitStack() as stack:
+        writer, reader, other = (stack.enter_context(raw(runtime / "memtopo" / "kv.sock")) for _ in range(3))
+        assert "ok" in ask(writer, "write", "weights", "scales")
+        assert "ok" in commit(writer)
+        assert code(asked(other, "await", exports=["weights", "scales"], wait=0)) == "uncommitted"
+        begin(reader, "await", PATIENCE, "weights", "scales")
+        assert "ok" in commit(writer, export="scales")
+        assert next_message(reader)["ok"] == {"generation": 1, "exports": ["weights", "scales"]}
+
+
 def test_the_memory_of_each_export_of_a_writer_that_is_gone_is_created_anew(runtime: Path) -> None:
     with held(spec(scales="s"), MACHINE) as layout, ExitStack() as stack:
         first, second = (stack.enter_context(raw(runtime / "memtopo" / "kv.sock")) for _ in range(2))
@@ -306,6 +318,21 @@ def test_the_memory_of_each_export_of_a_writer_that_is_gone_is_created_anew(runt
         assert "ok" in next_message(second)
         now = layout.run.execution.layout.chunks
         assert {name for name in before if now[name] != before[name]} == {"w.0", "w.1", "s.0", "s.1"}
+
+
+def test_memory_is_created_anew_in_the_state_that_the_layout_is_in(runtime: Path) -> None:
+    with held(spec(scales="s"), MACHINE) as layout, ExitStack() as stack:
+        first, second = (stack.enter_context(raw(runtime / "memtopo" / "kv.sock")) for _ in range(2))
+        assert "ok" in asked(second, "switch", state="asleep", force=False)
+        assert "ok" in ask(first, "write", "scales")
+        before = dict(layout.run.execution.layout.chunks)
+        begin(second, "write", PATIENCE, "scales")
+        first.close()
+        assert next_message(second)["ok"]["generation"] > 2
+        assert asked(second, "status")["ok"]["layout_state"] == "asleep"
+        now = layout.run.execution.layout.chunks
+        assert now.keys() == before.keys()
+        assert {name for name in before if now[name] != before[name]} == {"s.0", "s.1"}
 
 
 def test_a_release_refuses_clients_that_wait(dial: Connect, layout: Held) -> None:
@@ -451,6 +478,24 @@ def test_imports_of_a_spec_wait_for_the_commit(layout: Held, client: Callable[[]
     assert f"export 'weights' is not committed: {ME} is writing it" in reason
     source.take("kv", "weights", 0)
     source.detach("kv")
+
+
+def test_an_offer_that_changes_while_its_commit_is_awaited_is_compared_again(
+    layout: Held, client: Callable[[], Client]
+) -> None:
+    operator, writer, begun, larger = client(), client(), threading.Event(), spec()
+    larger["chunks"]["w"]["count"], larger["ranges"]["w"]["size"] = 4, "8MiB"
+    source = imports(writer, seconds=PATIENCE, advance=begun.set)
+    with ThreadPoolExecutor() as pool:
+        attached = pool.submit(source.attach, "kv")
+        assert begun.wait(PATIENCE)
+        operator.change(json.dumps({"spec": json.dumps(larger)}), force=True)
+        writer.write(["weights"])
+        for each in writer.handles("weights"):
+            each.close()
+        writer.commit(["weights"])
+        with pytest.raises(ImportMismatch, match="import 'w' declares count 2; kv/weights has 4"):
+            attached.result(PATIENCE)
 
 
 def test_the_wait_of_imports_ends_at_its_limit_and_by_a_signal(layout: Held, client: Callable[[], Client]) -> None:

@@ -147,7 +147,7 @@ def test_forced_release_notifies_users_of_ipc_and_reports_those_that_lost(start:
     with connect(endpoint("kv")) as client:
         done = client.release(force=True, grace=0.5)
     assert importer.read_line() == {"notice": "releasing", "grace": 0.5}
-    assert [each.pid for each in done.lost] == [importer.pid]
+    assert ([each.pid for each in done.lost], done.kept) == ([importer.pid], ()), "it cannot keep what it used over ipc"
     assert [(each.export, each.bytes) for each in done.lost[0].taken] == [("block", 8192)]
     assert holder.end(None)["held"]["lost"][0]["pid"] == importer.pid
 

@@ -370,6 +370,14 @@ def test_both_ends_refuse_another_user_unless_it_is_allowed(start: Callable[...,
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_another_user_may_not_be_a_writer(start: Callable[..., Any], shared: Path) -> None:
+    path = shared / "open.sock"
+    start(name="open", socket=str(path), allow_uids=[NOBODY], commits=True)
+    report = start("other_user", path=str(path), uid=NOBODY, allow=[0], write=True).read_line()
+    assert (report["code"], "only uid 0" in report["error"]) == ("owner", True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 def test_another_user_may_not_release_a_layout(start: Callable[..., Any], shared: Path) -> None:
     path = shared / "open.sock"
     holder = start(name="open", socket=str(path), allow_uids=[NOBODY])

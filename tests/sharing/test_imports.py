@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from memtopo.common.errors import MemtopoError
+from memtopo.driver.handles import Handle
 from memtopo.drivers import target
 from memtopo.drivers.sim import SimDriver
-from memtopo.kinds.layout import Layout
+from memtopo.kinds.layout import HandleSource, Layout
 from memtopo.plans.report import Checks
+from memtopo.run.processes.worker import SiblingHandles
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
@@ -76,6 +78,43 @@ def test_a_handle_as_declared_is_taken_from_the_export_of_the_same_name(
     assert os.pread(ready, len(BYTES), 0) == BYTES  # a descriptor does not go with whoever made it
     found.detach("camera")
     assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_a_changed_spec_imports_over_the_same_connection_is_compared_as_well(
+    producer: Callable[..., tuple[str, Process]], several: bool
+) -> None:
+    """Also in a process of several, whose other imports are from its siblings."""
+    where, _ = producer(frame=FRAME, other=FRAME | {"dedicated": False})
+    before = SPEC.splitlines()[1]
+    external = holders(where, before)
+    found: HandleSource = external
+    if several:
+        found = SiblingHandles(clean_geometry(before, MACHINE), no_sibling, external)
+    found.attach("camera")
+    found.expect(clean_geometry(before.replace("from: camera", "from: camera/other"), MACHINE))
+    with pytest.raises(ImportMismatch, match=r"'frame' declares it as dedicated .*; .*other has memory that is"):
+        found.take("camera", "other", 0)
+    found.detach("camera")
+
+
+def test_a_process_of_several_closes_what_holders_have_sent_after_each_stage(
+    producer: Callable[..., tuple[str, Process]],
+) -> None:
+    where, _ = producer(frame=FRAME)
+    spec = SPEC.splitlines()[1]
+    found = SiblingHandles(clean_geometry(spec, MACHINE), no_sibling, holders(where, spec))
+    found.attach("camera")
+    before = open_descriptors()
+    assert found.take("camera", "frame", 0).fd is not None
+    assert open_descriptors() == before + 1
+    found.settle()
+    assert open_descriptors() == before
+    found.detach("camera")
+
+
+def no_sibling(holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
+    raise MemtopoError(f"{holder} has no {count} handles of {export} from {first} on")
 
 
 def test_an_export_of_another_name_is_taken_after_a_slash(producer: Callable[..., tuple[str, Process]]) -> None:

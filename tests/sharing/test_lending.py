@@ -18,7 +18,7 @@ from memtopo.sharing import wire
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from tests.helpers.holders import Holder, asked, heard, holding, raw, until
+from tests.helpers.holders import Holder, asked, heard, holding, next_message, raw, until
 from tests.helpers.memfd_exports import PAGE, POOL, OneState
 
 QUOTA = POOL.lends.quota if POOL.lends else None
@@ -191,6 +191,30 @@ def test_a_client_that_has_given_all_back_lets_the_memory_go(runtime: Path, layo
         assert "ok" in asked(other, "switch", state="asleep", force=False)
 
 
+def test_a_client_that_has_given_all_back_learns_of_changes_of_the_export(runtime: Path, layout: OneState) -> None:
+    """It may be lent objects again once their memory is back."""
+    layout.kept, path = (POOL,), runtime / "memtopo" / "kv.sock"
+    with holding(layout), raw(path) as borrower, raw(path) as other:
+        blocks = lend(borrower, 1)["blocks"]
+        asked(borrower, "let_go", exports=["pool"], blocks=blocks)
+        assert "ok" in asked(other, "switch", state="asleep", force=False)
+        notice = next_message(borrower)
+        assert (notice["notice"], notice["exports"], notice["state"]) == ("changed", ["pool"], "asleep")
+
+
+def test_leases_end_with_the_memory_that_a_change_replaces(runtime: Path, layout: OneState) -> None:
+    """A client that has not let go has its whole quota of the new memory, and cannot give the old one back."""
+    layout.kept, path = (POOL,), runtime / "memtopo" / "kv.sock"
+    with holding(layout), raw(path) as borrower, raw(path) as other:
+        blocks = lend(borrower, 1)["blocks"]
+        assert "ok" in asked(other, "switch", state="asleep", force=True)
+        assert next_message(borrower)["notice"] == "changed"
+        assert "ok" in asked(other, "switch", state="awake", force=True)
+        assert terms(other) == (0, 0)
+        assert refusal(borrower, "let_go", exports=["pool"], blocks=blocks) == "stale"
+        assert [each["number"] for each in lend(borrower, 6)["blocks"]] == [1, 2, 3, 4, 5, 6]
+
+
 def terms_of(client: Client) -> tuple[int, int]:
     lends = client.status().offers[-1].lends
     assert lends
@@ -236,3 +260,17 @@ def test_handles_of_objects_that_stay_allocated_are_exported_once_and_closed_bef
             each.handle.close()
         assert pool.descriptors() == 3
     assert (pool.exported[5:], pool.descriptors()) == ([0, 1], 1)
+
+
+@pytest.mark.usefixtures("runtime")
+def test_no_handle_stays_open_of_an_object_that_is_released_when_it_is_given_back() -> None:
+    """Also while there is room for handles, of another export: an open one would pin the memory."""
+    assert POOL.lends
+    lends = replace(POOL.lends, kept=2)
+    pool = Recorded((replace(POOL, lends=lends), replace(POOL, name="other", lends=lends)))
+    with holding(pool), connect(endpoint("kv")) as client:
+        blocks, _ = client.lend("pool", 3)
+        for each in blocks:
+            each.handle.close()
+        client.give_back("pool", {each.number: each.epoch for each in blocks})
+        assert pool.descriptors() == 1 + lends.kept

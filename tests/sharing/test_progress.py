@@ -98,6 +98,17 @@ def test_the_requester_of_a_switch_or_a_check_is_notified_each_second(runtime: P
         assert hooks.found == [("check", PhasePart(done, 100)) for done in (20, 40, 60, 80, 100)]
 
 
+def test_a_client_whose_request_is_answered_gets_no_notice_of_later_work(runtime: Path, layout: Slow) -> None:
+    del runtime
+    hooks = Recorded()
+    with client(layout) as found, found.followed(hooks):
+        assert found.switch("asleep").state == "asleep"
+        hooks.found.clear()
+        layout.work("renew", [2.0] * 3)
+        assert found.status().layout_state == "asleep"
+        assert hooks.found == []
+
+
 def test_short_work_sends_no_notice_and_other_clients_get_none(runtime: Path, layout: Slow) -> None:
     del runtime
     hooks = Recorded()

@@ -205,6 +205,22 @@ def test_handles_are_refused_while_earlier_ones_are_unread_or_the_layout_is_rele
     assert refused(lambda: client.request("handles", export="page", first=0, count=1)).code == "releasing"
 
 
+def test_an_allocation_is_imported_again_over_another_connection_once_the_first_has_ended() -> None:
+    """Also while the holder has not yet seen its end: the process has freed what it imported (fact 82)."""
+    pool = Memfds(kept=(replace(PAGES, name="pool", kind="allocation"),))
+    responder = Responder(pool, HolderInfo("kv", None, MACHINE), Supervision(), batch=3, deadline=None)
+    everyone: list[Client] = []
+    first, second = (Client(number, responder, everyone) for number in (1, 2))
+    first.connection.peer = second.connection.peer = PeerProcess(1000, 50)
+    first.answer("handles", export="pool", first=0, count=1)
+    assert refused(lambda: second.request("handles", export="pool", first=0, count=1)).code == "imported"
+    first.end.close()
+    assert second.answer("handles", export="pool", first=0, count=1)["descriptors"] == 1
+    for each in (first, second):
+        each.close()
+    os.close(pool.memory)
+
+
 def test_a_handle_that_cannot_be_made_is_an_error_and_not_counted(
     responder: Responder, clients: Callable[[], Client]
 ) -> None:

@@ -1,4 +1,4 @@
-"""A client of another user, which imports, releases, connects often, or reads metrics, and says what came of it."""
+"""A client of another user, which imports, writes, releases, connects often, or reads metrics, and says what came."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def main(
     connections: int = 1,
     *,
     release: bool = False,
+    write: bool = False,
     metrics: bool = False,
     in_flight: int = 0,
 ) -> None:
@@ -44,6 +45,8 @@ def main(
         with connect(endpoint(socket=path), allow_uids=allow) as client:
             if release:
                 client.release()
+            if write:
+                client.write(["weights"])
             (hot,) = client.handles("hot")
             assert hot.fd is not None
             file = os.pread(hot.fd, 32, 0).decode()
