@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from itertools import product
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from memtopo.machine import dump
 from tests.helpers.machines import invented, with_multicast
@@ -101,6 +103,15 @@ def test_a_worker_that_dies_is_named_and_the_others_take_down(
     spec: Path, process: str, call: int | str, name: str
 ) -> None:
     survived(run_with_crash(spec, process, call, name), process, name)
+
+
+def test_a_worker_that_waits_for_handles_of_a_stopped_one_is_not_the_silent_one(tmp_path: Path) -> None:
+    """Whichever of them stands first in the spec."""
+    text = yaml.safe_load(TWO.read_text())
+    text["processes"] = dict(reversed(text["processes"].items()))
+    spec = tmp_path / "two.yaml"
+    spec.write_text(json.dumps(text))
+    survived(run_with_crash(spec, "server", "mem_export_to_shareable_handle#2", "SIGSTOP"), "server", "SIGSTOP")
 
 
 @pytest.mark.parametrize(

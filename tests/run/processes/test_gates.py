@@ -100,3 +100,13 @@ def test_the_conductor_keeps_no_end_of_a_gate() -> None:
         os.write(found[3], b"2")
         assert (os.read(found[0], 1), os.read(found[2], 1)) == (b"1", b"2")
     assert open_descriptors() == before
+
+
+def test_a_process_at_the_first_gate_has_not_left_the_second_one(ends: list[Gate]) -> None:
+    """Another one, which is behind the first gate, does not take it for one that has released everything."""
+    here, others = ends[:2], ends[2:]
+    others[0].leave()
+    assert WorkerGates(here[0], here[1], 60, lambda _: None).imports_released()
+    assert not WorkerGates(others[0], others[1], 0.0, lambda _: None).all_released()
+    here[1].leave()
+    assert WorkerGates(others[0], others[1], 60, lambda _: None).all_released()

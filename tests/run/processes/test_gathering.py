@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
@@ -18,6 +18,7 @@ from memtopo.run.processes.gathering import Gathering, Join, Joining, NotComplet
 from memtopo.session.composition import Composition
 from memtopo.sharing.channel import Channel
 from tests.helpers.specs import ROOT
+from tests.helpers.specs import document as in_a_spec
 
 SPEC = ROOT / "specs" / "tensor-parallel-server.yaml"
 NOBODY = 65534
@@ -44,9 +45,9 @@ def test_a_process_of_another_user_is_told_and_not_waited_for() -> None:
 
 
 @contextmanager
-def gathered(*seen: Sequence[str]) -> Iterator[Gathering]:
-    """Two processes of the layout, which see GPUs by their UUIDs."""
-    document = read_file(str(SPEC))
+def gathered(*seen: Sequence[str], text: str = "") -> Iterator[Gathering]:
+    """Two processes of the layout, by default of SPEC, which see GPUs by their UUIDs."""
+    document = in_a_spec(text) if text else read_file(str(SPEC))
     found = Gathering(1.0, lambda: 0)
     with socket.socket() as sock:
         channel: Channel[Join] = Channel(sock, (Join,))
@@ -81,3 +82,24 @@ def test_each_process_has_the_gpus_of_its_part_or_all_are_told_which_other_one_d
         except NotComplete as error:
             answer = error.message
     assert answer == expected
+
+
+def test_a_process_has_to_see_each_gpu_of_its_part() -> None:
+    text = "processes: {rank: {count: 2, chunks: {a: {location: gpu0, size: 2MiB}, b: {location: gpu1, size: 2MiB}}}}"
+    composition = Composition.of(in_a_spec(text), TWO)
+    with gathered([FIRST, SECOND], [FIRST], text=text) as found:
+        with pytest.raises(NotComplete) as refused:
+            found.visible(composition)
+        assert refused.value.message.startswith("rank.1 (process 101) uses gpu1, which it does not see")
+
+
+def test_processes_that_have_read_different_specs_from_one_file_make_no_layout() -> None:
+    """It was written anew between their starts."""
+    found = Gathering(1.0, lambda: 0)
+    with socket.socket() as sock:
+        channel: Channel[Join] = Channel(sock, (Join,))
+        for rank, size in enumerate(("2MiB", "4MiB")):
+            document = in_a_spec(f"processes: {{rank: {{count: 2, chunks: {{a: {{location: gpu0, size: {size}}}}}}}}}")
+            request = Join(__version__, f"rank.{rank}", SpecText.of(document), "local", None, (FIRST,), "fast", 1.0)
+            with pytest.raises(NotComplete, match="has another spec, sha256:") if rank else nullcontext():
+                found._join(Joining(100 + rank, channel, request, document))

@@ -177,6 +177,14 @@ def test_what_a_changed_layout_held_is_in_the_reports(layout: Layout) -> None:
     assert taken(layout.end()) == {"server": [2 << 20], "engine": [4 << 20]}
 
 
+def test_a_change_of_one_process_raises_the_generation_of_the_layout(layout: Layout) -> None:
+    text = TEXT.replace("kv: {size: 4MiB}", "kv: {size: 8MiB}").replace("2MiB, count: 2", "4MiB, count: 2")
+    layout.change(run_request(text, MACHINE), json.dumps({"spec": text}))
+    assert layout.where == ("awake", 2)
+    layout.change(run_request(text, MACHINE), json.dumps({"spec": text}))
+    assert layout.where == ("awake", 2), "nothing was touched"
+
+
 def test_a_signal_in_the_check_of_a_change_leaves_nothing_in_the_reports(layout: Layout) -> None:
     layout.all(messages.CheckSteps())
     layout.stop_at = CheckChange()

@@ -11,6 +11,7 @@ from memtopo.kinds.step import Phase
 from memtopo.run import messages
 from memtopo.run.messages import HandleAnswer, HandleRequest
 from tests.helpers.failing_driver import Failing
+from tests.helpers.processes import open_descriptors
 from tests.helpers.reports import tallies
 from tests.helpers.specs import server_and_readers
 from tests.run.processes.conversation import GOOD, Conversation, conversations
@@ -82,6 +83,24 @@ def test_handles_are_answered_as_many_as_there_are(talk: Talk) -> None:
     answer = server.command(HandleRequest("reader", "server", "w", 2, 1))
     assert isinstance(answer, HandleAnswer)
     assert (answer.requester, bool(answer.error)) == ("reader", True)
+    assert server.end().exit_code == 0
+
+
+def test_no_descriptor_stays_open_of_handles_of_which_one_could_not_be_made(talk: Talk) -> None:
+    exports: list[Failing] = []
+
+    def wrap(_: str, driver: KernelDriver) -> KernelDriver:
+        exports.append(Failing(driver, only={"mem_export_to_shareable_handle"}))
+        return exports[0]
+
+    server = talk("server", wrap)
+    server.start()
+    server.build()
+    before, exports[0].calls, exports[0].at = open_descriptors(), 0, 2
+    answer = server.command(HandleRequest("reader", "server", "w", 0, 2))
+    assert isinstance(answer, HandleAnswer)
+    assert "made to fail" in str(answer.error)
+    assert open_descriptors() == before
     assert server.end().exit_code == 0
 
 

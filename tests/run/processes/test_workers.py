@@ -27,6 +27,7 @@ from memtopo.run.processes import Workers
 from memtopo.run.verification.rounds import FORBIDDEN
 from memtopo.session.request import HoldResult, Revision
 from memtopo.sharing.offers import ChangeFailed
+from tests.helpers.holders import until
 from tests.helpers.machines import identified, invented
 from tests.helpers.reports import tallies
 from tests.helpers.specs import ensemble
@@ -175,6 +176,22 @@ def test_a_switch_that_a_process_does_not_survive_leaves_the_layout_broken() -> 
 
     report = processes.apply(ensemble(Path(__file__).with_name("sleeping.yaml"), MACHINE), hold=hold)
     assert [each.outcome for each in report.processes] == ["taken down", "died"]
+
+
+def test_a_switch_of_a_layout_whose_processes_have_all_ended_is_refused() -> None:
+    """Also if their ends have been noticed before: nobody is left who could answer."""
+
+    def hold(made: Workers) -> HoldResult:
+        for each in made.workers.values():
+            os.kill(each.process.pid, signal.SIGKILL)
+        until(lambda: made.watch() < 0 and all(each.over for each in made.workers.values()))
+        with pytest.raises(ChangeFailed, match=r"was killed by SIGKILL .*; the layout is taken down") as failed:
+            made.switch("asleep")
+        assert (failed.value.broken, made.state, made.generation) == (True, "awake", 1)
+        return HoldResult()
+
+    report = processes.apply(ensemble(Path(__file__).with_name("sleeping.yaml"), MACHINE), hold=hold)
+    assert {each.outcome for each in report.processes} == {"died"}
 
 
 def test_a_check_of_a_switch_that_fails_in_one_process_brings_all_back(monkeypatch: pytest.MonkeyPatch) -> None:
