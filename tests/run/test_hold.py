@@ -14,7 +14,7 @@ from memtopo.plans.report import Check, Report
 from memtopo.run import apply
 from memtopo.run.holder import HeldLayout
 from memtopo.run.transition import DoesNotFit
-from memtopo.session.request import HoldResult
+from memtopo.session.request import HoldResult, Revision
 from tests.helpers.conducted import Conducted
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
@@ -133,6 +133,43 @@ def test_a_change_that_does_not_fit_releases_the_contexts_that_it_retained() -> 
         made.run.ledger.mem_release(taken)
 
     assert held(CHUNKS, act).outcome == "ok"
+
+
+def test_a_change_that_is_given_up_releases_the_contexts_that_its_plan_retained() -> None:
+    def act(made: Conducted, _: Failing) -> None:
+        larger = run_request(CHUNKS.replace("2MiB", "4MiB").replace("8MiB", "16MiB"), TWO)
+        planned = HeldLayout(made, "", lambda source, _request: Revision(larger, source)).change("", None)
+        assert made.run.execution.layout.contexts
+        planned.give_up()
+        assert made.run.execution.layout.contexts == {}
+
+    assert held(CHUNKS, act).outcome == "ok"
+
+
+@pytest.mark.parametrize(
+    ("size", "exports", "touched"),
+    [
+        ("2MiB", "", set()),
+        ("4MiB", "", {"pages"}),
+        ("2MiB", "exports: {pages: {chunk: one, via: fd}}", {"pages"}),
+        ("2MiB", "exports: {pages: {chunk: page, via: fd}, more: {chunk: one, via: fd}}", set()),
+    ],
+)
+def test_a_change_touches_the_exports_whose_memory_it_releases_or_that_are_of_other_memory_then(
+    size: str, exports: str, touched: set[str]
+) -> None:
+    """Their importers are asked to let go, also of an export that is left out."""
+    text = CHUNKS.replace("chunks: {", "chunks: {one: {location: gpu0, size: 2MiB, handles: fd}, ")
+    after = text.replace("size: 2MiB, count", f"size: {size}, count").replace(
+        "8MiB", "16MiB" if size == "4MiB" else "8MiB"
+    )
+    after = after.replace("exports: {pages: {chunk: page, via: fd}}", exports)
+
+    def act(made: Conducted, _: Failing) -> None:
+        layout = HeldLayout(made, "", lambda source, _request: Revision(run_request(after, TWO), source))
+        assert layout.change("", None).touched == touched
+
+    assert held(text, act).outcome == "ok"
 
 
 def test_a_context_that_cannot_be_retained_again_fails_the_check_and_leaves_the_layout() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import chain
@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 
 from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.types import Properties, gpu
+from memtopo.driver.types import Grant, Properties, gpu
+from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import StepFailed
 from memtopo.kinds.layout import current
@@ -368,6 +369,39 @@ def test_a_change_that_cannot_be_rolled_back_leaves_a_run_that_is_taken_down() -
 
         report = apply(request_of(BEFORE), ledger, hold=hold)
         assert ledger.empty
+    assert (report.outcome, report.exit_code, report.leaks) == ("failed", 4, ())
+    assert raised
+
+
+class Deaf(Forwarder):
+    """A driver that does not change access while it is `deaf`, and reports success."""
+
+    deaf = False
+
+    def mem_set_access(self, address: int, size: int, grants: Sequence[Grant]) -> None:
+        if not self.deaf:
+            self._driver.mem_set_access(address, size, grants)
+
+
+def test_a_rollback_that_does_not_bring_the_layout_back_is_a_failure() -> None:
+    raised: list[RollbackFailed] = []
+
+    def use(made: Conducted, _: Failing) -> None:
+        driver, change_each, done = Deaf(made.run.ledger), made.change_each, list[ChangeCommand]()
+        made.run.execution.driver = driver
+
+        def noted(command: ChangeCommand) -> Mapping[str, ChangeResult]:
+            done.append(command)
+            driver.deaf = command == MakeStage(Stage.MAP, back=True)
+            return change_each(command)
+
+        made.change_each = noted  # type: ignore[method-assign]
+        made.stop = lambda: int(done[-1] == MakeStage(Stage.MAP))
+        with pytest.raises(RollbackFailed, match=r"check after the rollback.* access of .* is r, not rw") as caught:
+            made.change(request_of(BEFORE.replace("w: {gpu1: rw}", "w: {gpu1: r}")))
+        raised.append(caught.value)
+
+    report = held(BEFORE, use)
     assert (report.outcome, report.exit_code, report.leaks) == ("failed", 4, ())
     assert raised
 

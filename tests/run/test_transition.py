@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import wraps
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from memtopo import planner
 from memtopo.common.errors import Stopped
 from memtopo.driver.ledger import Ledger
+from memtopo.driver.protocol import Driver
+from memtopo.driver.wrappers import Call, Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.ipc.steps import EVENT_HANDLES
+from memtopo.kinds.mappings.steps import MapChunk, joined
 from memtopo.machine import Machine
 from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transition
@@ -23,7 +29,7 @@ from tests.helpers.conducted import make_transition
 from tests.helpers.examples import check_block, examples
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
-from tests.helpers.specs import plan_of
+from tests.helpers.specs import geometry_of, plan_of
 
 MACHINE = strategies.machine()
 TWO = invented(2)
@@ -43,6 +49,15 @@ chunks:
 map: {kv: [page.1, page.0, page.2], w: [hot], new: [c]}
 access: {kv: {gpu0: rw}, w: {gpu1: r, gpu0: rw}, new: {gpu0: rw}}
 managed: {m: {size: 2MiB, prefer: gpu1}}
+"""
+
+
+SLEEPING = """
+ranges: {a: {size: 2MiB}, b: {size: 2MiB}}
+chunks: {a: {location: gpu0, size: 2MiB}, b: {location: gpu0, size: 2MiB}}
+map: {a: [a], b: [b]}
+access: {a: {gpu0: rw}, b: {gpu0: rw}}
+states: {asleep: {offload: {a: host:0, b: host:0}}}
 """
 
 
@@ -158,6 +173,64 @@ def test_a_layout_can_be_taken_down_after_each_stage_of_a_change(last: Stage) ->
             making.advance(stage)
             if stage is last:
                 break
+
+
+def test_a_joint_undo_unmaps_what_is_left_of_its_mappings() -> None:
+    with built(plan_of(BEFORE, TWO)) as layout:
+        execution = layout.execution
+        steps = [step for step in execution.plan.steps if isinstance(step, MapChunk) and step.range == "kv"]
+        (joint,) = joined(steps[::-1])
+        execution.act(steps[1], undo=True)
+        for _ in range(2):
+            execution.act(joint, undo=True)
+            assert [*execution.layout.mappings.values()] == ["hot"]
+
+
+@pytest.mark.parametrize("last", Stage)
+def test_a_layout_can_be_taken_down_after_each_stage_of_a_rollback(last: Stage) -> None:
+    """Of one that begins after the change was adopted for its check."""
+    old, new = plan_of(BEFORE, TWO), plan_of(AFTER, TWO)
+    with built(old) as layout:
+        making = StagedTransition(layout.execution, new, transition(old.steps, new.steps))
+        for stage in Stage:
+            making.advance(stage)
+        making.adopt_new_plan()
+        making.start_rollback()
+        for stage in Stage:
+            making.advance(stage)
+            if stage is last:
+                break
+
+
+class Noted(Forwarder):
+    """A driver that keeps the names of the calls that copy, wait for a GPU, or unmap."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.found: list[str] = []
+        super().__init__(driver)
+
+    def _wrap(self, method: str, call: Call) -> Call:
+        @wraps(call)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            if method in {"memcpy_async", "ctx_synchronize", "mem_unmap"}:
+                self.found.append(method)
+            return call(*args, **kwargs)
+
+        return noted
+
+
+def test_a_rollback_waits_for_copies_before_it_unmaps_what_they_write() -> None:
+    """The bytes of the first chunk return while the second one cannot be created (fact 18)."""
+    awake, asleep = plan_of(SLEEPING, TWO), planner.plan_states(plan_of(SLEEPING, TWO), geometry_of(SLEEPING, TWO))
+    with built(awake, failing={"mem_create"}) as layout:
+        make_transition(layout.execution, asleep["asleep"])
+        layout.execution.driver = noted = Noted(layout.ledger)
+        layout.failing.at = layout.failing.calls + 2
+        with pytest.raises(StepFailed, match=r"^create b"):
+            make_transition(layout.execution, awake)
+        copied = noted.found.index("memcpy_async")
+        assert noted.found[copied:] == ["memcpy_async", "ctx_synchronize", "mem_unmap"]
+        layout.failing.at = 0
 
 
 def test_a_stopped_change_is_rolled_back() -> None:
