@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from memtopo import planner
 from memtopo.kinds.mappings.steps import parts_of
+from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transitions
+from memtopo.run.layout_plans import LayoutPlans, lost
 from tests.helpers.machines import invented
 from tests.helpers.specs import codes, geometry_of, plan_of
 
@@ -49,6 +51,20 @@ def test_a_state_of_any_process_is_a_state_of_the_layout() -> None:
     assert {label for plan in states().values() for label in plan.processes} == {
         "server", "engine.0", "engine.1", "idle",
     }  # fmt: skip
+
+
+def test_bytes_of_an_import_are_lost_with_those_of_its_creator_and_not_where_it_is_given_back() -> None:
+    plans = LayoutPlans(geometry_of(SERVED, TWO), plan_of(SERVED, TWO)).states
+    half = {("chunk", "w.0"), ("chunk", "w.1")}
+    assert lost(plans, ("half",)) == {"server": half, "engine.0": half, "engine.1": half, "idle": set()}
+    assert lost(plans, ("unmapped",)) == {label: set() for label in ("server", "engine.0", "engine.1", "idle")}
+
+
+def test_what_is_absent_from_one_process_stays_in_others_that_have_it_under_the_same_name() -> None:
+    plans = LayoutPlans(geometry_of(SERVED, TWO), plan_of(SERVED, TWO))
+    partial = plans.of((AWAKE, frozenset({("engine.0", ("chunk", "w.0")), ("engine.0", ("chunk", "kv.0"))})))
+    assert subjects(partial["engine.0"], "import", "create") == ["kv.1", "w.1", "w.2", "w.3"]
+    assert {label: each for label, each in partial.items() if each != plans.states[AWAKE][label]}.keys() == {"engine.0"}
 
 
 def test_imports_of_what_is_gone_are_gone_with_their_mappings() -> None:

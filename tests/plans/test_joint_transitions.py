@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from memtopo.driver.types import gpu
 from memtopo.kinds.mappings.steps import parts_of
 from memtopo.kinds.step import Step
 from memtopo.plans.transition import Action, Stage, Transition, transition, transitions
@@ -188,3 +189,15 @@ def test_a_joint_transition_uses_only_what_exists(both: tuple[strategies.Spec, s
 @pytest.mark.parametrize("block", range(20))
 def test_five_thousand_joint_transitions_use_only_what_exists(block: int) -> None:
     check_block(block, 250, lambda both: follows_the_model(*pairs(*both)), multi_process_strategies.pairs())
+
+
+def test_released_memory_that_importers_keep_counts_in_the_growth_of_all_processes() -> None:
+    """What another process has under the same name is free after its release."""
+    after = SHARED.replace("size: 4MiB}}", "size: 8MiB}}").replace(
+        "{w: {location: gpu0, size: 2MiB", "{w: {location: gpu0, size: 4MiB"
+    )
+    before, new = (plan_of(text, TWO).processes for text in (SHARED, after))
+    steps = transitions(*({label: plan.steps for label, plan in plans.items()} for plans in (before, new)))
+    kept = {("server", ("chunk", "w.0")), ("reader.0", ("chunk", "w.1"))}
+    assert Transition.together(steps).growth == {gpu(0): 4 << 20}
+    assert Transition.together(steps, kept).growth == {gpu(0): 6 << 20}
