@@ -98,6 +98,19 @@ def idle(layout: Any, _method: str, _given: list[Any]) -> None:
         sys.stdin.readline()
 
 
+def refuse(layout: Any, _method: str, given: list[Any]) -> Any:
+    """Poll with a function that raises when it is called with a notice."""
+
+    def refuse_notice(_notice: object) -> None:
+        raise MemtopoError("not now")
+
+    before, layout.on_change = layout.on_change, refuse_notice
+    try:
+        return call(layout, "poll", given)
+    finally:
+        layout.on_change = before
+
+
 def write(layout: Any, _method: str, given: list[Any]) -> None:
     name, value = given
     set_bytes(layout, layout.range(name), layout.address(name), value)
@@ -161,7 +174,7 @@ def done(_layout: Any, _method: str, _given: list[Any]) -> None:
 
 ACTIONS = {
     "absent": absent, "allocate": allocate, "done": done, "elastic": elastic, "fill": fill, "idle": idle, "part": part,
-    "read": read, "write": write,
+    "read": read, "refuse": refuse, "write": write,
 }  # fmt: skip
 
 

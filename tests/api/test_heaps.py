@@ -453,6 +453,31 @@ def test_pinned_memory_of_a_spec_keeps_what_has_room_there(machine: Any) -> None
         layout.switch("asleep")
 
 
+@pytest.mark.parametrize("full", ["g", "h"])
+def test_all_heaps_are_open_after_a_switch_that_failed_for_want_of_room_for_one(machine: Any, full: str) -> None:
+    spec = {
+        "memtopo": 1,
+        "name": "engine",
+        "heaps": {name: {"location": "gpu0", "size": "64MiB"} for name in ("g", "h")},
+        "pinned": {f"area-{name}": {"size": "8MiB", "accessed_by": "gpu0"} for name in ("g", "h")},
+        "access": {name: {"gpu0": "rw"} for name in ("g", "h")},
+        "states": {"asleep": {"offload": {name: f"area-{name}" for name in ("g", "h")}}},
+    }
+    with memtopo.applied(spec, machine) as layout:
+        for name in ("g", "h"):
+            fill(layout, name, layout.heap(name).allocate(2 * M), 1)
+        large = layout.heap(full).allocate(8 * M)
+        with pytest.raises(memtopo.NotSwitched, match=f"has 10 MiB allocated, and 'area-{full}' keeps 8"):
+            layout.switch("asleep")
+        layout.heap(full).free(large)
+        for name in ("g", "h"):
+            fill(layout, name, layout.heap(name).allocate(2 * M), 2)
+        layout.switch("asleep")
+        layout.switch("awake")
+        for name in ("g", "h"):
+            assert [bytes_of(layout, name, each.address) for each in layout.heap(name).allocations] == [{1}, {2}]
+
+
 def test_another_process_maps_what_was_allocated_and_keeps_it_through_a_sleep(machine: Any) -> None:
     sharing = yaml.safe_load(yaml.safe_dump(SPEC))
     sharing["heaps"]["weights"]["handles"] = "fd"

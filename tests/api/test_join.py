@@ -182,6 +182,21 @@ def test_a_switch_is_refused_while_a_process_does_not_take_part(join: Start, pai
     reports([first, second])
 
 
+def test_a_switch_is_refused_if_the_function_of_a_process_raises(join: Start, pair: Path) -> None:
+    """It is called before the process takes part."""
+    first, second = join(pair, labels(pair), timeout=2)
+    ready([first, second])
+    second.request("refuse", TIMEOUT)
+    answer = first.call("switch", "level-1")
+    assert (answer["error"], second.read()["message"]) == ("NotSwitched", "not now")
+    assert "rank.1 did not take part within 2 s" in answer["message"]
+    assert second.call("poll")["state"] == "awake"
+    second.request("poll", TIMEOUT)
+    assert first.call("switch", "level-1")["state"] == "level-1"
+    assert second.read()["state"] == "level-1"
+    reports([first, second])
+
+
 def test_a_process_that_leaves_ends_the_layout_of_the_others_in_order(join: Start, pair: Path) -> None:
     first, second = join(pair, labels(pair), timeout=2)
     ready([first, second])
@@ -192,6 +207,19 @@ def test_a_process_that_leaves_ends_the_layout_of_the_others_in_order(join: Star
     assert second.call("read", "all")["answer"] is not None, "its memory is gone before it leaves"
     assert "rank.0 has left" in second.call("switch", "level-1")["message"]
     assert reports([second])[0]["report"]["exit_code"] == 0
+
+
+def test_others_hear_that_a_process_leaves_before_it_waits_for_them(join: Start, pair: Path) -> None:
+    """They may still have imported its memory."""
+    first, second = join(pair, labels(pair))
+    ready([first, second])
+    second.request("poll", TIMEOUT)
+    first.leave()
+    assert second.read()["over"] == "rank.0 has left"
+    found = [last["report"] for last in reports([second, first])]
+    assert [(each["outcome"], [note for note in each["notes"] if "in time" in note]) for each in found] == [
+        ("ok", [])
+    ] * 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

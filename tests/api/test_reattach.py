@@ -103,6 +103,17 @@ def test_a_new_holder_of_something_else_is_refused_and_what_was_imported_stays(h
         del cache
 
 
+def test_a_new_holder_of_an_export_of_another_size_is_refused(hold: Hold) -> None:
+    first = hold()
+    with attached(exports=["w"]) as shared:
+        first.kill()
+        larger = {"location": "gpu0", "size": "4MiB", "count": 2, "handles": "fd"}
+        hold(chunks=SPEC["chunks"] | {"w": larger}, ranges=SPEC["ranges"] | {"weights": {"size": "8MiB"}})
+        with pytest.raises(memtopo.Unsuitable, match=r"export 'w' of .* differs from the export before its holder ended"):
+            until(lambda: bool(shared.poll(1)))
+        assert importers() == []
+
+
 def test_without_reattach_the_end_of_the_holder_is_raised(hold: Hold) -> None:
     first = hold()
     with memtopo.attach("kv", machine=MACHINE) as shared:

@@ -50,6 +50,16 @@ def test_a_view_of_memory_that_is_gone_is_refused(machine: Target) -> None:
         assert layout.chunk("page.0").size == 2 << 20
 
 
+def test_a_with_goes_back_to_the_state_before_from_whichever_it_ends_in(machine: Target) -> None:
+    with memtopo.applied(SPEC, machine) as layout:
+        with layout.switched("asleep"):
+            layout.switch("half")
+        assert (layout.state, layout.check().different) == ("awake", 0)
+        with layout.switched("asleep"):
+            layout.switch("awake")
+        assert (layout.state, layout.generation) == ("awake", 6)
+
+
 def test_a_layout_is_taken_down_from_any_state(machine: Target) -> None:
     for state in ("asleep", "half"):
         with memtopo.applied(SPEC, machine) as layout:
