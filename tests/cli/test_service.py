@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import socket
 import subprocess
@@ -270,6 +271,27 @@ def test_systemd_is_notified_of_a_reload_which_its_variable_implies(spec: Path, 
             process.terminate()
             assert systemd.recv(4096) == b"STOPPING=1"
             assert report_of(process)["outcome"] == "ok"
+
+
+def test_systemd_is_notified_of_the_end_of_a_reload_once_importers_have_let_go(spec: Path, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(PATIENCE)
+        with holding(spec, variables={"NOTIFY_SOCKET": str(tmp_path / "notify")}) as process:
+            line_with(process, "serving")
+            assert systemd.recv(4096).startswith(b"READY=1")
+            with connect(endpoint("kv")) as importer:
+                for each in importer.handles("pages"):
+                    each.close()
+                spec.write_text(SPEC.replace("size: 2MiB", "size: 4MiB"))
+                process.send_signal(signal.SIGHUP)
+                assert systemd.recv(4096).startswith(b"RELOADING=1")
+                notice = importer.notice(PATIENCE)
+                assert (notice and notice.kind, importer.status().generation) == ("changing", 1)
+                assert not select.select([systemd], [], [], 0)[0]
+                importer.let_go(["pages"])
+                assert systemd.recv(4096).startswith(b"READY=1")
+                assert importer.status().generation == 2
 
 
 ACTIVATED = """
