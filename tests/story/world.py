@@ -260,7 +260,7 @@ class StoryDriver(Forwarder):
                 if not fault.after:
                     fault.after = int(fault.every)
                     actor.failed += 1
-                    actor.keeps_contexts |= method == "device_primary_ctx_release"
+                    actor.keeps_contexts |= method in ("device_primary_ctx_release", "module_unload")
                     actor.keeps_chunks |= method == "mem_release"
                     actor.world.note(actor.name, f"{call_name(method)} fails: {fault.error}")
                     raise DriverError(call_name(method), fault.error, "the story has it")
