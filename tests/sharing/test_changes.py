@@ -428,6 +428,17 @@ def test_a_client_requests_offers_again_after_a_change(end: Callable[[], None], 
         assert client.generations["page"] == 2
 
 
+def test_a_client_that_has_received_a_notice_of_a_change_requests_offers_again(
+    end: Callable[[], None], layout: OneState
+) -> None:
+    with connect(endpoint("kv")) as client, connect(endpoint("kv")) as requester:
+        close_each(client.handles("page", count=1))
+        layout.kept = (replace(PAGES, size=2 * PAGE), *OFFERS[1:])
+        requester.switch("asleep", force=True)
+        notice = client.notice(PATIENCE)
+        assert (notice and notice.kind, client.offers()["page"].size, client.generation) == ("changed", 2 * PAGE, 2)
+
+
 def test_handles_of_two_generations_are_not_taken_for_those_of_one_memory(end: Callable[[], None]) -> None:
     """Also where a change leaves the offer as it was."""
     with connect(endpoint("kv")) as client, connect(endpoint("kv")) as requester:
