@@ -212,11 +212,21 @@ class Noted(Forwarder):
     def _wrap(self, method: str, call: Call) -> Call:
         @wraps(call)
         def noted(*args: Any, **kwargs: Any) -> Any:
-            if method in {"memcpy_async", "ctx_synchronize", "mem_unmap"}:
+            if method in {"memcpy_async", "event_record", "event_synchronize", "ctx_synchronize", "mem_unmap"}:
                 self.found.append(method)
             return call(*args, **kwargs)
 
         return noted
+
+
+def test_a_change_waits_for_each_copy_before_it_unmaps_what_that_reads() -> None:
+    """By an event behind the copy (fact 18)."""
+    awake, asleep = plan_of(SLEEPING, TWO), planner.plan_states(plan_of(SLEEPING, TWO), geometry_of(SLEEPING, TWO))
+    with built(awake) as layout:
+        layout.execution.driver = noted = Noted(layout.ledger)
+        make_transition(layout.execution, asleep["asleep"])
+        copies, ends = ["memcpy_async", "event_record"] * 2, ["event_synchronize", "mem_unmap"] * 2
+        assert [each for each in noted.found if each != "ctx_synchronize"] == copies + ends
 
 
 def test_a_rollback_waits_for_copies_before_it_unmaps_what_they_write() -> None:
