@@ -109,7 +109,9 @@ def test_a_new_holder_of_an_export_of_another_size_is_refused(hold: Hold) -> Non
         first.kill()
         larger = {"location": "gpu0", "size": "4MiB", "count": 2, "handles": "fd"}
         hold(chunks=SPEC["chunks"] | {"w": larger}, ranges=SPEC["ranges"] | {"weights": {"size": "8MiB"}})
-        with pytest.raises(memtopo.Unsuitable, match=r"'w' of .* differs from the export before its holder ended"):
+        with pytest.raises(
+            memtopo.Unsuitable, match=r"export 'w' of .* differs from the export before its holder ended"
+        ):
             until(lambda: bool(shared.poll(1)))
         assert importers() == []
 
