@@ -95,7 +95,9 @@ def test_a_saved_plan_has_the_machine_of_each_node_without_its_identity(run_inli
 def test_every_drawing_names_the_node_of_processes_and_devices(run_inline: InlineRunner, spec: str, form: str) -> None:
     drawn = run_inline("draw", spec, "-m", "./two.json", "--format", form).out
     assert "b/gpu0" in drawn
-    assert '"node": "b"' in drawn if form == "json" else "pe.2 on b" in drawn
+    assert '"node": "b"' in drawn if form == "json" else "pe.2 … 3 on b" in drawn
+    every = run_inline("draw", spec, "-m", "./two.json", "--format", form, "--all").out
+    assert every == drawn if form == "json" else "pe.2 on b" in every
 
 
 @pytest.mark.parametrize("more", [(), ("--machine", "./two.json"), ("--hold",), ("--machine", "a=./two.json")])
