@@ -138,7 +138,7 @@ def test_a_buffer_view_has_the_declared_size_and_an_event_is_recorded(machine: T
         event.synchronize()
         assert event.query()
         del first, second
-    with pytest.raises(memtopo.Unsuitable, match="gone"):
+    with pytest.raises(memtopo.Unsuitable, match="no longer exists"):
         event.query()
 
 

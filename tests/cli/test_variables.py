@@ -51,7 +51,7 @@ def test_variables_of_probe_set_its_flags(run_inline: InlineRunner, tmp_path: Pa
 
 
 def test_an_empty_variable_is_unset(run_inline: InlineRunner) -> None:
-    result = run_inline("validate", QUICKSTART, MEMTOPO_MACHINE="", CUDA_VISIBLE_DEVICES="")
+    result = run_inline("apply", QUICKSTART, MEMTOPO_MACHINE="", CUDA_VISIBLE_DEVICES="")
     assert result.status == 3
     assert "--machine h200x2" in result.err
 

@@ -29,7 +29,7 @@ kept = [torch.zeros(size << 20, dtype=torch.uint8, device="cuda") for size in (1
 del kept[3]
 torch.cuda.empty_cache()
 big = torch.zeros(300 << 20, dtype=torch.uint8, device="cuda")
-(trace,) = torch.cuda.memory._snapshot()["device_traces"]
+trace, *_ = torch.cuda.memory._snapshot()["device_traces"]
 print(json.dumps([[each["action"], each["addr"], each["size"]] for each in trace if "segment" in each["action"]]))
 """
 DRIVER = """

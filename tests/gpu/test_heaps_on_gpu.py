@@ -241,7 +241,7 @@ def test_requests_that_a_heap_cannot_fulfil_change_nothing(heap_layout: Any) -> 
             heap.free(wrong)
     heap.sleep()
     for refused in (lambda: heap.free(address), lambda: heap.allocate(1), heap.sleep):
-        with pytest.raises(Unsuitable, match=r"asleep|no memory at present"):
+        with pytest.raises(Unsuitable, match=r"asleep|currently has no memory"):
             refused()
     heap.wake()
     heap.free(address)

@@ -124,7 +124,7 @@ def test_the_soft_limit_of_open_files_is_raised_up_to_the_hard_limit(start: Call
 def test_a_low_hard_limit_is_an_error_with_the_number_that_is_needed(start: Callable[..., Process]) -> None:
     start()
     report = start("importer", keep=True, limit=256).read_line()
-    assert "the limit of open files is 256, of which 19" in report["error"]
+    assert "the limit of open files is 256, and 19" in report["error"]
     assert "RLIMIT_NOFILE" in report["hint"]
 
 
