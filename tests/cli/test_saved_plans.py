@@ -105,7 +105,7 @@ def test_spec_in_a_saved_plan_is_validated_with_its_positions(saved: Path) -> No
     both = run_memtopo("validate", str(saved), QUICKSTART, "-m", "h200x2", "--json").document
     assert [each["file"] for each in both["results"]] == [str(saved), QUICKSTART]
     bad = run_memtopo("validate", str(saved), "-m", "h100x1", "--format", "concise")
-    assert (bad.status, bad.out) == (1, f"{QUICKSTART}:10:31: error[MT401]: the machine has no gpu1\n")
+    assert (bad.status, bad.out) == (1, f"{QUICKSTART}:11:31: error[MT401]: the machine has no gpu1\n")
 
 
 def test_a_damaged_plan_is_one_diagnostic_beside_those_of_other_files(tmp_path: Path) -> None:

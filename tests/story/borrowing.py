@@ -189,13 +189,13 @@ class Borrower:
     def _require_reasonable(
         self, actor: Actor, attached: Attached, error: ExchangeError, chunks: Collection[Sealed]
     ) -> None:
-        """Require that the lease of a chunk has not ended while the holder has its memory."""
+        """Require that leases have not ended while the holder has the memory of all chunks."""
         held = self.oracle.held
         if error.code != "stale" or not _leased(attached) or not held or not held.serves:
             return
         has = held_pool(held) or {}
-        if kept := [each.memory for each in chunks if each.memory in has]:
-            raise Broken(f"{actor.name} has {len(kept)} chunks that are stale: {error.message}")
+        if all(each.memory in has for each in chunks):  # a request for old and new ones is refused as a whole
+            raise Broken(f"{actor.name} has {len(chunks)} chunks that are stale: {error.message}")
 
     def _cache(self, attached: Attached) -> ElasticRange:
         found = attached.range(CACHE)
