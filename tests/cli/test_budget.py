@@ -25,7 +25,7 @@ def test_layouts_that_fit_while_all_are_awake_exit_with_0(run_inline: InlineRunn
 def test_layouts_that_do_not_exit_with_1_and_name_the_line(run_inline: InlineRunner) -> None:
     result = run_inline("budget", VLLM, VLLM, *M)
     assert result.status == 1
-    assert f"{VLLM}:21:3: error[MT402]: vllm-sleep.0, vllm-sleep.1 need 148.2 GiB on gpu0" in result.out
+    assert f"{VLLM}:22:3: error[MT402]: vllm-sleep.0, vllm-sleep.1 need 148.2 GiB on gpu0" in result.out
     assert "not all can be awake together; 13 of 16 combinations of states fit" in result.out
     none = run_inline("budget", VLLM, VLLM, *M, "--context", "60GiB")
     assert none.status == 1
@@ -41,7 +41,7 @@ def test_the_document_agrees_with_its_schema_and_the_exit_status(run_inline: Inl
     assert not list(Draft202012Validator(schemas.schema("budget")).iter_errors(document))
     assert document["fits"] is False
     (lacks,) = document["combinations"][0]["shortfalls"]
-    assert lacks["place"] == f"{VLLM}:21:3"
+    assert lacks["place"] == f"{VLLM}:22:3"
 
 
 @pytest.mark.parametrize("form", ["concise", "sarif", "github", "gitlab", "markdown", "junit"])
