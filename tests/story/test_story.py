@@ -12,7 +12,7 @@ from tests.story.story import LENGTH, apart, tell
 
 _SEEDS = 6
 _BLOCK = 25
-_BLOCKS = 30
+_BLOCKS = 12
 
 
 def _hold(first: int, stories: int, length: int = LENGTH) -> None:
