@@ -11,9 +11,10 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar, Unpack, get_args
 
 from memtopo.api.dmabuf import DmaBufs, importable
-from memtopo.api.errors import Unsuitable
+from memtopo.api.errors import NotApplied, Unsuitable
 from memtopo.api.imports import (
     HOLDER,
+    PAUSE,
     AttachTerms,
     Lease,
     Role,
@@ -47,6 +48,12 @@ T = TypeVar("T")
 _CHANGE: tuple[Literal["changing"], Literal["changed"]] = ("changing", "changed")
 
 AccessName = Literal["r", "rw"]
+
+_CHANGED_MEANWHILE = ("absent", "changed", "changing")
+"""Codes of errors of a holder that has switched or changed its layout between two requests of an attachment."""
+
+_ATTEMPTS = 10
+"""Attempts to attach to such a layout without a wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +268,31 @@ def build_attachment(
     reattach: bool,
 ) -> Attached:
     """Connect to a holder on some terms, and import from it. Raises as entering what `attach` returns."""
-    agreed = terms()
+    agreed, attempts = terms(), 0
+    while True:
+        attempts += 1
+        try:
+            return _attached(where, agreed, device, access, machine, allow_uids, on_change, reserve, reattach=reattach)
+        except (NotApplied, ExchangeError) as error:
+            code = getattr(error.__cause__ or error, "code", "")
+            if code not in _CHANGED_MEANWHILE or (attempts >= _ATTEMPTS and not agreed.left):
+                raise
+        agreed.system.pause(min(agreed.left, PAUSE))
+
+
+def _attached(
+    where: Endpoint,
+    agreed: AttachTerms,
+    device: str | int | None,
+    access: AccessName | None,
+    machine: MachineLike | None,
+    allow_uids: Collection[int],
+    on_change: Callable[[Notice], object] | None,
+    reserve: Mapping[str, int],
+    *,
+    reattach: bool,
+) -> Attached:
+    """Make one attempt to attach, during which the holder may switch or change its layout."""
     with ExitStack() as stack:
         client = agreed.connect(where, allow_uids)
         stack.callback(client.close)

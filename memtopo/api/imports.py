@@ -165,7 +165,7 @@ Role = Literal["reader", "writer"]
 _NOT_YET = ("starting", "uncommitted", "writing", "absent", "gone")
 """Codes of errors of a holder that does not have everything yet."""
 
-_PAUSE = 0.02
+PAUSE = 0.02
 """Seconds between two looks for a layout that is not held yet."""
 
 
@@ -250,7 +250,7 @@ class AttachTerms:
             except ExchangeError as error:
                 if error.code != "starting":
                     raise
-            self.system.pause(min(self.left, _PAUSE))
+            self.system.pause(min(self.left, PAUSE))
         return connect(where, allow_uids=allow_uids, system=self.system)
 
     def again(

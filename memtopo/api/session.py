@@ -101,7 +101,7 @@ class Session:
             self.end()
             raise
         if self.run.failure or not self.run.as_declared:
-            raise NotApplied(self.end())
+            raise NotApplied(self.end()) from (self.run.failure.error if self.run.failure else None)
 
     def _build(self) -> None:
         """Build the layout and check it. Raises `StepFailed`, or records what failed."""

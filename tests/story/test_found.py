@@ -23,6 +23,7 @@ _THREE = Shape((_DROPPED_W, ("page", Export(1, 0)), ("next", Export(1, 0, commit
 _ANOTHER_GPU = Shape((_W, ("page", Export(3, 3, half="drop"))))
 _PAGE = ("page", Export(1, 0))
 _LENT = Shape((_W, _PAGE), pool=Pool(1, 8, 4))
+_MOVED_LATER = Shape((_W, ("page", Export(1, 4))), pool=Pool(1, 1, 4, 1, ()))
 
 FOUND: dict[str, tuple[int, Sequence[Event]]] = {
     "a refused change keeps no context": (
@@ -211,6 +212,16 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("o2", "take_lent", (3,), 16),
             Event("e3", "leave", (), 16),
             Event("o2", "change", (replace(_LENT, pool=Pool(2, 3, 8)), 0.0, False), 16),
+        ),
+    ),
+    "an attachment begins again if the layout was switched meanwhile": (
+        40012,
+        (
+            Event("h", "start", (_MOVED_LATER,), 0),
+            Event("h", "reload", (Shape((_W,), pool=Pool(0, 8, 4, 4, ())),), 8),
+            Event("o2", "borrow", ("w",), 0),
+            Event("e1", "attach", ("writer", ("w",), 0.0, False), 4),
+            Event("o1", "switch", ("asleep", 5.0, False), 1),
         ),
     ),
 }
