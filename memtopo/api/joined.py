@@ -183,8 +183,8 @@ def join(
     user's own; `machine`, `params` and `check` have to be the same in all processes.
 
     Entering raises `InvalidSpec`, `Unavailable`, `NotJoined` if the processes do not make the layout of the spec,
-    `NoLayout` if no coordinator answers, `ExchangeError` if the folder cannot be used, and `NotApplied` with the report
-    of all processes after everything was undone.
+    `NoLayout` if it joins held processes that nobody holds, `ExchangeError` if the folder cannot be used, and
+    `NotApplied` with the report of all processes after everything was undone.
     """
     seconds = parse_duration(timeout) if isinstance(timeout, str) else float(timeout)
     where = os.fspath(socket) if socket else None

@@ -321,6 +321,16 @@ def test_another_process_of_a_complete_layout_is_refused(join: Start, pair: Path
     reports(members)
 
 
+@pytest.mark.exhaustive(seconds=20)
+def test_a_process_that_waits_for_the_end_of_a_layout_hears_who_is_missing(join: Start, pair: Path) -> None:
+    members = join(pair, labels(pair))
+    ready(members)
+    (late,) = join(pair, ["rank.0"], timeout=10)
+    reports(members)
+    answer = late.read()
+    assert (answer["error"], "rank.1 did not join" in answer["message"]) == ("NotJoined", True), answer
+
+
 def test_a_process_of_two_layouts_has_the_heaps_of_each(runtime: Path) -> None:
     """Also if it has the same label in both."""
 

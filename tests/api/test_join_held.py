@@ -229,7 +229,7 @@ def test_an_engine_that_has_joined_is_not_joined_again(join: Start, spec: Path) 
     ("process", "machine", "expected"),
     [
         ("weights.0", MACHINE, "process 'weights' is held"),
-        ("engine.20", MACHINE, "engine.20 is none of the layout"),
+        ("engine.20", MACHINE, "engine.20 is not a process of the layout"),
         ("engine.0", "h200x2", "is held on machine 'h200x4', and not on 'h200x2'"),
     ],
 )

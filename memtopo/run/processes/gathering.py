@@ -75,11 +75,11 @@ class NotComplete(MemtopoError):
 
 def require_place(process: str, name: str, world: int | None, labels: Sequence[str]) -> None:
     """Raise `NotComplete` for a process that has none of some labels, or one of another `world` than theirs."""
-    if process not in labels:
-        raise NotComplete(f"{name} is none of the layout", hint=f"its processes are {enumerated(labels)}")
     beside = [each for each in labels if each.partition(".")[0] == process.partition(".")[0]]
-    if world not in {None, len(beside)}:
+    if beside and world not in {None, len(beside)}:
         raise NotComplete(f"{name} is one of {world} processes of its launcher, but the spec has {len(beside)}")
+    if process not in labels:
+        raise NotComplete(f"{name} is not a process of the layout", hint=f"its processes are {enumerated(labels)}")
 
 
 @dataclass(frozen=True, slots=True)

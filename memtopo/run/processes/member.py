@@ -29,12 +29,15 @@ from memtopo.session.request import HoldResult
 from memtopo.sharing.channel import Channel
 from memtopo.sharing.claims import claimed_folder, lock_owner
 from memtopo.sharing.endpoints import Endpoint
-from memtopo.sharing.errors import NoLayout, reason
+from memtopo.sharing.errors import reason
 from memtopo.sharing.sockets import connect_at
 
 _COORDINATOR = "memtopo.run.processes.joining:main"
 _RETRY = 0.01
 """Seconds between two attempts to connect to a coordinator that is starting."""
+
+_STARTING = 5.0
+"""Seconds that a coordinator has to claim its layout before another one is started."""
 
 _ANSWER = 10.0
 """Seconds that the coordinator has for its answer, once all processes have come or are late."""
@@ -178,7 +181,7 @@ def joining_endpoint(held: Endpoint) -> Endpoint:
 def joined(where: Endpoint, request: Callable[[], Join], timeout: float, check_signals: Callable[[], int]) -> Member:
     """Be a process of the layout that is coordinated at an endpoint; start its coordinator if there is none.
 
-    Waits until all others have come. Raises `JoinRefused`, `NoLayout` and `ExchangeError`.
+    Waits until all others have come. Raises `JoinRefused` and `ExchangeError`.
     """
     channel: Channel[StartWorker | NotJoined] = Channel(
         _coordinated(where, timeout, check_signals), (StartWorker, NotJoined)
@@ -210,19 +213,19 @@ def _admitted(
             return start, [handle.fd for handle in received.handles if handle.fd is not None]
         case NotJoined(error, hint, exit_code):
             raise JoinRefused(error, hint, exit_code)
-    raise JoinRefused("the coordinator of the layout has ended before all processes came")
+    raise JoinRefused("the coordinator of the layout ended before this process had joined")
 
 
 def _coordinated(where: Endpoint, timeout: float, check_signals: Callable[[], int]) -> socket.socket:
-    """Connect to the coordinator of a layout, and start one if there is none.
+    """Connect to the coordinator of a layout, and start one if there is none, also after the end of an earlier layout.
 
-    Raises `JoinRefused`, `NoLayout`, and `ExchangeError` for a folder that cannot be used.
+    Raises `JoinRefused`, and `ExchangeError` for a folder that cannot be used.
     """
-    clock, started = RunningClock(), False
+    clock, start = RunningClock(), 0.0
     while (sock := _connected(where)) is None:
-        if not started:
+        if clock.time() >= start and not _coordinator(where):
             _start_coordinator(where, timeout)
-            started = True
+            start = clock.time() + _STARTING
         check_signals()
         if clock.time() > timeout:
             raise _nobody(where, timeout)
@@ -253,14 +256,19 @@ def _start_coordinator(where: Endpoint, timeout: float) -> None:
         raise JoinRefused(f"the coordinator of the layout cannot be started: {reason(error)}") from error
 
 
-def _nobody(where: Endpoint, timeout: float) -> JoinRefused | NoLayout:
-    """Error for a layout that is complete, or whose coordinator cannot be reached."""
+def _coordinator(where: Endpoint) -> int | None:
+    """Return the process that coordinates a layout; None if none does."""
     folder = where.open_folder()
     try:
-        owner = lock_owner(folder, where.lock)
+        return lock_owner(folder, where.lock)
     finally:
         os.close(folder)
-    if owner:
+
+
+def _nobody(where: Endpoint, timeout: float) -> JoinRefused:
+    """Error for a layout that is complete, or whose coordinator cannot be reached."""
+    if owner := _coordinator(where):
         message = f"the layout at {where.path!r} has all its processes, which {process_name(owner)} coordinates"
         return JoinRefused(message, hint=f"it did not end within {timeout:g} s; a new layout can begin only after that")
-    return NoLayout(f"no process coordinates the layout at {where.path!r} within {timeout:g} s")
+    message = f"the coordinator of the layout at {where.path!r} did not answer within {timeout:g} s"
+    return JoinRefused(message, hint="give its start more time: timeout=")
