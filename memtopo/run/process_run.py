@@ -223,7 +223,7 @@ class ProcessRun:
         unmapped = holes(geometry)
         findings.add(isolation(geometry, unmapped, self.ledger, self.execution.layout))
         if unmapped.unqueried:
-            why = f"{MAX_HOLE_QUERIES:,} granules of holes are queried, evenly spaced"
+            why = f"of the granules of holes at most {MAX_HOLE_QUERIES:,} are queried, evenly spaced"
             findings.not_checked("hole", unmapped.unqueried, why)
 
     def suspend(self, request: RunRequest) -> None:

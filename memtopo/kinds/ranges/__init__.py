@@ -409,7 +409,8 @@ def held_elastic_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagno
                 message = f"no process can map chunks in range {group.name!r} while the layout is held"
                 note = "a process that holds it runs no program, and none of these chunks are lent"
                 first = chunks[0].name
-                help = f"export them: '{first}: {{chunk: {first}, via: fd}}'"
+                handles = "" if chunks[0].handles else ", and give them 'handles: fd'"
+                help = f"export them: '{first}: {{chunk: {first}, via: fd}}'{handles}"
                 yield Diagnostic("MT814", message, group.path, "key", notes=(note,), help=help)
 
 
