@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from memtopo.cli import options
 from memtopo.cli.held import connect_to
 from memtopo.cli.options import AsJson, At, MachineNames, Set, argument, option, settings
@@ -79,6 +81,7 @@ def _loaded(
 
 
 def diff_command(
+    ctx: typer.Context,
     before: Before,
     after: SpecOrRecord = None,
     machine: MachineNames = None,
@@ -103,7 +106,8 @@ def diff_command(
     if after is not None:
         found = [_difference(*_loaded(before, after, machine, settings(given)))]
     else:
-        found = [_difference(*_since(plan, machine, settings(given))) for plan in _plans_in(before)]
+        of_plans = machine if _is_typed(ctx, "machine") else None
+        found = [_difference(*_since(plan, of_plans, settings(given))) for plan in _plans_in(before)]
     if form == "json" and Path(before).is_dir():
         raise UsageError("a folder of plans has no JSON", hint="name one of the plans")
     if form == "markdown":
@@ -114,6 +118,12 @@ def diff_command(
             plain.print_lines([""] * bool(number))
             show(each, partial(page, each, line), as_json=form == "json", marker="difference")
     return Exit.OK if all(each.empty for each, _ in found) else Exit.INVALID
+
+
+def _is_typed(ctx: typer.Context, name: str) -> bool:
+    """Return true for an option of the command line, and false for a variable: a job sets it for all commands."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _plans_in(name: str) -> list[str]:

@@ -143,6 +143,13 @@ def test_a_saved_plan_is_compared_with_its_file_on_its_machine_with_its_settings
     assert run_inline("diff", "plans/kv.json").status == 0
 
 
+def test_a_variable_does_not_replace_the_machine_of_a_saved_plan(run_inline: InlineRunner, golden: Path) -> None:
+    """A job sets it for `validate`; an option does."""
+    for arguments, name in (((), "h200x2"), (("-m", "h200x4"), "h200x4")):
+        found = run_inline("diff", "plans", *arguments, MEMTOPO_MACHINE="h100x1 h200x4")
+        assert found.out.splitlines()[0] == f"diff  plans/kv.json → kv.yaml  on {name} (simulated)"
+
+
 def test_a_summary_has_the_change_of_memory_and_the_entries_that_differ(run_inline: InlineRunner, golden: Path) -> None:
     text = KV.replace("2MiB", "4MiB").replace("page", "block") + "pinned: {staging: {size: 2MiB}}\n"
     (golden / "kv.yaml").write_text(text)
