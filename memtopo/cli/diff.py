@@ -13,7 +13,7 @@ import typer
 from memtopo.cli import options
 from memtopo.cli.held import connect_to
 from memtopo.cli.options import AsJson, At, MachineNames, Set, argument, option, settings
-from memtopo.cli.plan import differences
+from memtopo.cli.plan import differences, save_plan, saved_plan
 from memtopo.cli.results import pages, show
 from memtopo.cli.specs import load, loaded_on, print_diagnostics, valid
 from memtopo.common.errors import Exit, UsageError
@@ -36,6 +36,8 @@ Before = Annotated[str, argument("BEFORE", _HELD)]
 _AFTER = "The spec to change to, or a record; of a saved plan by default the file that it was made of."
 SpecOrRecord = Annotated[str | None, argument("[AFTER]", _AFTER)]
 Summary = Annotated[bool, option("--summary", "Print the change of memory, and the entries that differ, alone.")]
+_ACCEPT = "Save each plan that differs anew, with its own machine and settings."
+Accept = Annotated[bool, option("--accept", _ACCEPT, variable="MEMTOPO_DIFF_ACCEPT")]
 _FORMATS = ("text", "json", "markdown")
 _FORMAT = "text, json, or markdown: the summary with both pictures, for a comment."
 Form = Annotated[
@@ -89,15 +91,20 @@ def diff_command(
     at: At = None,
     within: Within = "0%",
     summary: Summary = False,
+    accept: Accept = False,
     form: Form = None,
     every: options.Every = False,
     as_json: AsJson = False,
 ) -> int:
     """Show how a spec differs from another one, or from a record.
 
-    Addresses, handles and bytes of what both have stay. The exit status is 1 if anything differs.
+    Addresses, handles and bytes of what both have stay. The exit status is 1 if anything differs that is not accepted.
     """
     form = options.stdout_format(form, _FORMATS, as_json=as_json, hint="leave one of them out") or "text"
+    typed = machine if _is_typed(ctx, "machine") else None
+    if accept and (after is not None or typed):
+        message = "--accept saves plans anew with their own specs and machines"
+        raise UsageError(message, hint="omit AFTER and --machine, or use 'memtopo plan SPEC -o FILE'")
     if after is not None and is_record(after):
         if summary or form == "markdown":
             raise UsageError("a summary is of two specs, and not of a record", hint="leave it out")
@@ -106,8 +113,7 @@ def diff_command(
     if after is not None:
         found = [_difference(*_loaded(before, after, machine, settings(given)))]
     else:
-        of_plans = machine if _is_typed(ctx, "machine") else None
-        found = [_difference(*_since(plan, of_plans, settings(given))) for plan in _plans_in(before)]
+        found = [_of_plan(plan, typed, settings(given), accept=accept) for plan in _plans_in(before)]
     if form == "json" and Path(before).is_dir():
         raise UsageError("a folder of plans has no JSON", hint="name one of the plans")
     if form == "markdown":
@@ -117,7 +123,7 @@ def diff_command(
         for number, (each, line) in enumerate(found):
             plain.print_lines([""] * bool(number))
             show(each, partial(page, each, line), as_json=form == "json", marker="difference")
-    return Exit.OK if all(each.empty for each, _ in found) else Exit.INVALID
+    return Exit.OK if accept or all(each.empty for each, _ in found) else Exit.INVALID
 
 
 def _is_typed(ctx: typer.Context, name: str) -> bool:
@@ -144,6 +150,18 @@ def _since(plan: str, machine: list[str] | None, given: options.Settings) -> tup
     if not Path(name).resolve().is_relative_to(Path.cwd().resolve()):  # diagnostics quote what is read
         raise UsageError(f"{plan!r} was made of a file outside of this folder: {name!r}", hint="name it as AFTER")
     return first, loaded_on(first.target, read_file(name, settings=first.document.settings), name)
+
+
+def _of_plan(
+    plan: str, machine: list[str] | None, given: options.Settings, *, accept: bool
+) -> tuple[PlanDifference, MachineLine]:
+    """Difference of a saved plan from its spec, and its machine. If one is accepted, the plan is saved anew."""
+    before, after = _since(plan, machine, given)
+    found, line = _difference(before, after)
+    if accept and before.saved and not found.empty:
+        kept = before.saved
+        save_plan(plan, replace(saved_plan(after), machine=kept.machine, facts=kept.facts, nodes=kept.nodes))
+    return found, line
 
 
 def _difference(before: Composition, after: Composition) -> tuple[PlanDifference, MachineLine]:

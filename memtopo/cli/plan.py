@@ -104,16 +104,27 @@ def plan_command(
     return _show(planned, geometry, loaded, output)
 
 
-def _show(planned: Plan, geometry: Geometry, loaded: Composition, output: PlanOutput) -> int:
-    """Show a plan, or print it as JSON, and save it."""
-    machines = loaded.target.machines
-    states = planner.memory_by_state(planned, geometry)
-    summary = planned.summary(build_diagram(geometry, machines), loaded.warnings, states, loaded.document.values)
+def saved_plan(loaded: Composition) -> SavedPlan:
+    """Plan of a spec as it is saved, and with its picture."""
+    geometry, machines = loaded.geometry, loaded.target.machines
+    states = planner.memory_by_state(loaded.plan, geometry)
+    summary = loaded.plan.summary(build_diagram(geometry, machines), loaded.warnings, states, loaded.document.values)
     text = SpecText.of(loaded.document)
     facts, nodes = saved_facts(loaded.target.machine, geometry), saved_nodes(machines, geometry)
-    document = SavedPlan(1, loaded.target.line, summary, text, facts, spec_digest(loaded.document), nodes)
+    return SavedPlan(1, loaded.target.line, summary, text, facts, spec_digest(loaded.document), nodes)
+
+
+def save_plan(file: str, plan: SavedPlan) -> None:
+    """Save a plan without its picture. Raises `UsageError` and `NotWritten`."""
+    save(file, json.dumps(replace(plan, plan=replace(plan.plan, picture=None)), compact=True))
+
+
+def _show(planned: Plan, geometry: Geometry, loaded: Composition, output: PlanOutput) -> int:
+    """Show a plan, or print it as JSON, and save it."""
+    document = saved_plan(loaded)
+    summary = document.plan
     if output.file is not None:
-        save(output.file, json.dumps(replace(document, plan=replace(summary, picture=None)), compact=True))
+        save_plan(output.file, document)
 
     def page() -> Any:
         from memtopo.output import plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html import unescape as html_unescaped
 from pathlib import Path
@@ -141,6 +142,32 @@ def test_a_saved_plan_is_compared_with_its_file_on_its_machine_with_its_settings
     assert (other.status, other.document["memory"]["gpu0"]["after"]) == (1, 32 << 20)
     run_inline("plan", "kv.yaml", "-m", "h200x2", "--set", "count=8", "-o", "plans/kv.json")
     assert run_inline("diff", "plans/kv.json").status == 0
+
+
+def test_an_accepted_plan_is_saved_anew_with_its_machine_and_settings(run_inline: InlineRunner, golden: Path) -> None:
+    """One that does not differ stays as it is."""
+    plan, other = golden / "plans" / "kv.json", golden / "plans" / "other.json"
+    (golden / "other.yaml").write_text(KV)
+    assert run_inline("plan", "other.yaml", "-m", "h200x4", "-o", other).status == 0
+    before, unchanged = json.loads(plan.read_text()), other.read_bytes()
+    (golden / "kv.yaml").write_text(KV.replace("2MiB", "4MiB"))
+    found = run_inline("diff", "plans", "--accept", MEMTOPO_MACHINE="h100x1")
+    assert (found.status, found.err) == (0, "memtopo: saved to plans/kv.json\n")
+    now = json.loads(plan.read_text())
+    assert [now[key] for key in ("machine", "facts")] == [before[key] for key in ("machine", "facts")]
+    assert (now["spec"]["settings"], now["plan"]["memory"]["gpu0"]) == ({"count": "8"}, 32 << 20)
+    assert other.read_bytes() == unchanged
+    assert run_inline("diff", "plans").status == 0
+
+
+@pytest.mark.parametrize("arguments", [("plans/kv.json", "kv.yaml"), ("plans", "-m", "h200x4")])
+def test_a_plan_of_another_spec_or_machine_is_not_accepted(
+    run_inline: InlineRunner, golden: Path, arguments: tuple[str, ...]
+) -> None:
+    before = (golden / "plans" / "kv.json").read_bytes()
+    (golden / "kv.yaml").write_text(KV.replace("2MiB", "4MiB"))
+    assert run_inline("diff", *arguments, MEMTOPO_DIFF_ACCEPT="1").status == 2
+    assert (golden / "plans" / "kv.json").read_bytes() == before
 
 
 def test_a_variable_does_not_replace_the_machine_of_a_saved_plan(run_inline: InlineRunner, golden: Path) -> None:
