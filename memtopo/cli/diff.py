@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from memtopo.cli import options
 from memtopo.cli.held import connect_to
 from memtopo.cli.options import AsJson, At, MachineNames, Set, argument, option, settings
 from memtopo.cli.plan import differences, save_plan, saved_plan
+from memtopo.cli.process import RefusedSpec
 from memtopo.cli.results import pages, show
 from memtopo.cli.specs import load, loaded_on, print_diagnostics, valid
 from memtopo.common.errors import Exit, UsageError
@@ -26,10 +27,13 @@ from memtopo.output import plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.plans.report import PlanDifference
 from memtopo.rules.validation import diagnose_processes
-from memtopo.session.composition import Composition
-from memtopo.session.saved import open_saved
+from memtopo.session.composition import Composition, InvalidOnMachine
+from memtopo.session.saved import UnreadablePlan, is_saved
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import held_source
+
+if TYPE_CHECKING:
+    from memtopo.output.blocks import Page
 
 _HELD = "A spec, or the name of a held layout; without AFTER, a saved plan or a folder of these."
 Before = Annotated[str, argument("BEFORE", _HELD)]
@@ -46,6 +50,22 @@ Form = Annotated[
 ]
 _WITHIN = "With a record: percentage of its bytes by which memory of one kind at one location can differ."
 Within = Annotated[str, option("--within", _WITHIN, "SHARE")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A saved plan that is not compared, and its first error or that of its spec."""
+
+    plan: str
+    error: str
+
+    def page(self) -> Page:
+        """Return the page that replaces that of the difference."""
+        found: Page = pages("plan").refused(self.plan, self.error)
+        return found
+
+
+_Found = tuple[PlanDifference, MachineLine] | _Refused
 
 
 def _diff_record(loaded: Composition, record: str, at: str | None, within: str, *, as_json: bool) -> int:
@@ -111,19 +131,34 @@ def diff_command(
         loaded = load(before, machine, settings(given), dry=True)
         return _diff_record(loaded, after, at, within, as_json=form == "json")
     if after is not None:
-        found = [_difference(*_loaded(before, after, machine, settings(given)))]
-    else:
-        found = [_of_plan(plan, typed, settings(given), accept=accept) for plan in _plans_in(before)]
-    if form == "json" and Path(before).is_dir():
+        found: list[_Found] = [_difference(*_loaded(before, after, machine, settings(given)))]
+    elif form == "json" and Path(before).is_dir():
         raise UsageError("a folder of plans has no JSON", hint="name one of the plans")
+    else:
+        settings(given).refuse_for_plan(before)
+        compare = _of_plan if form == "json" else _of_plan_or_refused
+        found = [compare(plan, typed, accept=accept) for plan in _plans_in(before)]
+    _print(found, form, summary=summary, every=every)
+    refused = any(isinstance(each, _Refused) for each in found)
+    return Exit.INVALID if refused or not (accept or all(map(_is_equal, found))) else Exit.OK
+
+
+def _is_equal(found: _Found) -> bool:
+    return not isinstance(found, _Refused) and found[0].empty
+
+
+def _print(found: Sequence[_Found], form: str, *, summary: bool, every: bool) -> None:
+    """Print differences in a format."""
     if form == "markdown":
         plain.print_lines(_comment(found, pictures=not summary))
-    else:
-        page = pages("plan").in_short if summary else partial(pages("plan").difference, every=every)
-        for number, (each, line) in enumerate(found):
-            plain.print_lines([""] * bool(number))
-            show(each, partial(page, each, line), as_json=form == "json", marker="difference")
-    return Exit.OK if accept or all(each.empty for each, _ in found) else Exit.INVALID
+        return
+    page = pages("plan").in_short if summary else partial(pages("plan").difference, every=every)
+    for number, each in enumerate(found):
+        plain.print_lines([""] * bool(number))
+        if isinstance(each, _Refused):
+            show(each, each.page, as_json=False)
+        else:
+            show(each[0], partial(page, *each), as_json=form == "json", marker="difference")
 
 
 def _is_typed(ctx: typer.Context, name: str) -> bool:
@@ -135,28 +170,42 @@ def _is_typed(ctx: typer.Context, name: str) -> bool:
 def _plans_in(name: str) -> list[str]:
     """Saved plans in a folder and below it, sorted; a plan stands for itself. Raises `UsageError` if there is none."""
     files = sorted(map(str, Path(name).rglob("*.json"))) if Path(name).is_dir() else [name]
-    if not (found := [file for file in files if open_saved(file)]):
+    if not (found := [file for file in files if is_saved(file)]):
         raise UsageError(f"{name!r} is no saved plan, and has none in it", hint="name the spec to compare with: AFTER")
     return found
 
 
-def _since(plan: str, machine: list[str] | None, given: options.Settings) -> tuple[Composition, Composition]:
+class _Elsewhere(UsageError):
+    """A saved plan was made of a file outside of the current folder."""
+
+
+def _since(plan: str, machine: list[str] | None) -> tuple[Composition, Composition]:
     """The spec in a saved plan, and the file that it was made of, on one machine and with the settings of the plan.
 
-    Raises `UsageError` for a file outside of the current folder: a plan of others may name any.
+    Raises `_Elsewhere` for a file outside of the current folder: a plan of others may name any.
     """
-    first = load(plan, machine, given, dry=True)
+    first = load(plan, machine, settings(None), dry=True)
     name = first.document.name
     if not Path(name).resolve().is_relative_to(Path.cwd().resolve()):  # diagnostics quote what is read
-        raise UsageError(f"{plan!r} was made of a file outside of this folder: {name!r}", hint="name it as AFTER")
+        raise _Elsewhere(f"{plan!r} was made of a file outside of this folder: {name!r}", hint="name it as AFTER")
     return first, loaded_on(first.target, read_file(name, settings=first.document.settings), name)
 
 
-def _of_plan(
-    plan: str, machine: list[str] | None, given: options.Settings, *, accept: bool
-) -> tuple[PlanDifference, MachineLine]:
+def _of_plan_or_refused(plan: str, machine: list[str] | None, *, accept: bool) -> _Found:
+    """Difference of a saved plan from its spec, or the first error of one that is refused, all of which are printed."""
+    try:
+        return _of_plan(plan, machine, accept=accept)
+    except RefusedSpec as error:
+        print_diagnostics(error.composition)
+        return _Refused(plan, InvalidOnMachine(error.composition).message)
+    except (UnreadablePlan, _Elsewhere) as error:
+        plain.print_error(error)
+        return _Refused(plan, error.message)
+
+
+def _of_plan(plan: str, machine: list[str] | None, *, accept: bool) -> tuple[PlanDifference, MachineLine]:
     """Difference of a saved plan from its spec, and its machine. If one is accepted, the plan is saved anew."""
-    before, after = _since(plan, machine, given)
+    before, after = _since(plan, machine)
     found, line = _difference(before, after)
     if accept and before.saved and not found.empty:
         kept = before.saved
@@ -181,14 +230,26 @@ _WITH_PICTURES, _LONGEST = 40_000, 60_000
 """Characters of Markdown with pictures, and of all; a comment may have 65,536."""
 
 
-def _comment(found: Sequence[tuple[PlanDifference, MachineLine]], *, pictures: bool) -> list[str]:
-    """Lines of Markdown: a summary of each difference, with pictures as long as there is room for them."""
+def _comment(found: Sequence[_Found], *, pictures: bool) -> list[str]:
+    """Lines of Markdown: a summary of each difference, with pictures as long as there is room for them.
+
+    Refused plans are first, so that at least one of them is shown.
+    """
     text = ""
-    for number, (each, machine) in enumerate(found):
-        made = (pages("plan").in_short(each, machine, pictures=shown) for shown in (pictures, False))
-        whole, short = ("\n".join(pages("markdown").page_lines(replace(page, facts=[page.where]))) for page in made)
+    ordered = sorted(found, key=lambda each: not isinstance(each, _Refused))
+    for number, each in enumerate(ordered):
+        whole, short = (_markdown(each, pictures=shown) for shown in (pictures, False))
         added = whole if len(text + whole) < _WITH_PICTURES else short
         if len(text + added) > _LONGEST:
             return [*text.splitlines(), f"{len(found) - number:,} more are not shown."]
         text += f"{added}\n\n"
     return text.removesuffix("\n").splitlines()
+
+
+def _markdown(found: _Found, *, pictures: bool) -> str:
+    if isinstance(found, _Refused):
+        page = found.page()
+    else:
+        page = pages("plan").in_short(*found, pictures=pictures)
+        page = replace(page, facts=[page.where])
+    return "\n".join(pages("markdown").page_lines(page))

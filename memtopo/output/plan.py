@@ -196,6 +196,11 @@ def in_short(found: PlanDifference, machine: MachineLine, *, pictures: bool = Fa
     return Page("diff", f"{found.before} → {found.after}", where, sections=[*shown, *drawn])
 
 
+def refused(plan: str, error: str) -> Page:
+    """The output of `memtopo diff` for a saved plan that is not compared."""
+    return Page("diff", plan, sections=sections(f"refused: {error}"))
+
+
 def _equal(found: PlanDifference) -> str:
     return f"nothing differs; {found.kept:,} steps are equal"
 

@@ -188,6 +188,11 @@ def open_saved(name: str) -> SavedPlan | None:
     return None if text is None else read(text, name)
 
 
+def is_saved(name: str) -> bool:
+    """Return true for a file that begins as a saved plan, which may be damaged."""
+    return _marked_text(name, MARKER) is not None
+
+
 def spec_in(document: Document) -> Document:
     """Return the spec in a saved plan, whose positions have its own name; a document that is no saved plan itself."""
     start = document.text[:_START].encode()

@@ -233,6 +233,45 @@ def test_a_folder_of_plans_is_compared_as_a_whole(run_inline: InlineRunner, gold
     assert run_inline("diff", "plans").status == 0
 
 
+@pytest.mark.parametrize("form", [(), ("--summary",), ("--format", "markdown")])
+def test_a_refused_plan_has_its_first_error_beside_the_other_differences(
+    run_inline: InlineRunner, golden: Path, form: tuple[str, ...]
+) -> None:
+    """A damaged plan is refused too."""
+    for name in ("bad", "damaged"):
+        (golden / f"{name}.yaml").write_text(KV)
+        run_inline("plan", f"{name}.yaml", "-m", "h200x2", "-o", f"plans/{name}.json")
+    (golden / "bad.yaml").write_text(KV.replace("gpu0", "gpu7"))
+    (golden / "plans" / "damaged.json").write_text('{"memtopo_plan": 1}')
+    (golden / "kv.yaml").write_text(KV.replace("2MiB", "4MiB"))
+    found = run_inline("diff", "plans", *form)
+    shown = html_unescaped(found.out)
+    assert (found.status, found.err.count("error[MT401]")) == (1, 1)
+    assert [line.partition(" is damaged: ")[0] for line in shown.splitlines() if line.startswith("refused: ")] == [
+        "refused: bad.yaml:5:27: error[MT401]: the machine has no gpu7",
+        "refused: saved plan 'plans/damaged.json'",
+    ]
+    assert [name for name in ("bad", "damaged", "kv") if f"  plans/{name}.json" in shown.replace("##", " ")] == [
+        "bad",
+        "damaged",
+        "kv",
+    ]
+    assert "32 MiB" in shown
+
+
+def test_a_refused_plan_is_not_accepted(run_inline: InlineRunner, golden: Path) -> None:
+    """The others are."""
+    for name in ("bad", "kv"):
+        (golden / f"{name}.yaml").write_text(KV)
+        run_inline("plan", f"{name}.yaml", "-m", "h200x2", "-o", f"plans/{name}.json")
+    before = (golden / "plans" / "bad.json").read_bytes()
+    (golden / "bad.yaml").write_text(KV.replace("gpu0", "gpu7"))
+    (golden / "kv.yaml").write_text(KV.replace("2MiB", "4MiB"))
+    assert run_inline("diff", "plans", "--accept").status == 1
+    assert run_inline("diff", "plans/kv.json").status == 0
+    assert (golden / "plans" / "bad.json").read_bytes() == before
+
+
 def test_a_comment_has_the_summary_and_both_pictures(run_inline: InlineRunner, golden: Path) -> None:
     (golden / "kv.yaml").write_text(KV.replace("2MiB", "4MiB"))
     found = run_inline("diff", "plans", "--format", "markdown")
@@ -286,8 +325,9 @@ def test_a_plan_of_a_file_elsewhere_is_compared_only_by_its_name(run_inline: Inl
     for elsewhere in ("../secret", "/etc/hostname"):
         plan.write_text(plan.read_text().replace('"name": "kv.yaml"', f'"name": "{elsewhere}"'))
         found = run_inline("diff", "plans")
-        assert (found.status, found.out) == (2, "")
+        assert found.status == 1
         assert f"was made of a file outside of this folder: '{elsewhere}'" in found.err
+        assert found.out.startswith("diff  plans/kv.json\n\nrefused: ")
         plan.write_text(plan.read_text().replace(f'"name": "{elsewhere}"', '"name": "kv.yaml"'))
 
 
