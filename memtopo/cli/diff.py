@@ -233,8 +233,10 @@ _WITH_PICTURES, _LONGEST = 40_000, 60_000
 def _comment(found: Sequence[_Found], *, pictures: bool) -> list[str]:
     """Lines of Markdown: a summary of each difference, with pictures as long as there is room for them.
 
-    Refused plans are first, so that at least one of them is shown.
+    Refused plans are first, so that at least one of them is shown. If all are equal, there is only one line.
     """
+    if all(map(_is_equal, found)):
+        return ["nothing differs"]
     text = ""
     ordered = sorted(found, key=lambda each: not isinstance(each, _Refused))
     for number, each in enumerate(ordered):

@@ -289,6 +289,11 @@ def test_a_comment_has_the_summary_and_both_pictures(run_inline: InlineRunner, g
     assert found.out.startswith(short.out)
 
 
+def test_a_comment_is_one_line_if_nothing_differs(run_inline: InlineRunner, golden: Path) -> None:
+    found = run_inline("diff", "plans", "--format", "markdown")
+    assert (found.status, found.out) == (0, "nothing differs\n")
+
+
 def test_a_comment_of_many_plans_has_pictures_while_there_is_room(run_inline: InlineRunner, golden: Path) -> None:
     names = [f"{number}-{'long' * 30}" for number in "abcdefghijklmn"]
     chunks = "".join(f"  {name}: {{location: gpu0, size: 2MiB}}\n" for name in names)
