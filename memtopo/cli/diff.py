@@ -25,6 +25,7 @@ from memtopo.language.names import NAME
 from memtopo.machine import MachineLine
 from memtopo.output import plain
 from memtopo.output.diagram.build import build_diagram
+from memtopo.output.humanize import plural
 from memtopo.plans.report import PlanDifference
 from memtopo.rules.validation import diagnose_processes
 from memtopo.session.composition import Composition, InvalidOnMachine
@@ -167,11 +168,22 @@ def _is_typed(ctx: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
+_LISTED = 5
+"""Number of files that a message lists."""
+
+
 def _plans_in(name: str) -> list[str]:
-    """Saved plans in a folder and below it, sorted; a plan stands for itself. Raises `UsageError` if there is none."""
+    """Saved plans in a folder and below it, sorted; a plan stands for itself. Raises `UsageError` if there is none.
+
+    Files of JSON that are none are named on stderr.
+    """
     files = sorted(map(str, Path(name).rglob("*.json"))) if Path(name).is_dir() else [name]
     if not (found := [file for file in files if is_saved(file)]):
         raise UsageError(f"{name!r} is no saved plan, and has none in it", hint="name the spec to compare with: AFTER")
+    if others := sorted({*files} - {*found}):
+        more = f" and {len(others) - _LISTED:,} more" * (len(others) > _LISTED)
+        what = f"{plural(len(others), 'file')} without a saved plan {'is' if len(others) == 1 else 'are'} not compared"
+        plain.print_message(f"{what}: {', '.join(others[:_LISTED])}{more}")
     return found
 
 

@@ -216,13 +216,13 @@ def test_entries_of_processes_have_their_names(run_inline: InlineRunner, tmp_pat
 
 
 def test_a_folder_of_plans_is_compared_as_a_whole(run_inline: InlineRunner, golden: Path) -> None:
-    """Each plan on its own machine; other files are none."""
+    """Each plan on its own machine; other files of JSON are named."""
     (golden / "two.yaml").write_text(KV.replace("gpu0", "gpu1"))
     run_inline("plan", "two.yaml", "-m", "h200x4", "-o", "plans/two.json")
     (golden / "plans" / "other.json").write_text("{}")
     (golden / "two.yaml").write_text(KV.replace("gpu0", "gpu1").replace("count: 4", "count: 2"))
     found = run_inline("diff", "plans", "--summary")
-    assert found.status == 1
+    assert (found.status, found.err) == (1, "memtopo: 1 file without a saved plan is not compared: plans/other.json\n")
     assert [line for line in found.out.splitlines() if "diff" in line or "gpu" in line] == [
         "diff  plans/kv.json → kv.yaml  on h200x2 (simulated)",
         "nothing differs; 18 steps are equal",
@@ -257,6 +257,14 @@ def test_a_refused_plan_has_its_first_error_beside_the_other_differences(
         "kv",
     ]
     assert "32 MiB" in shown
+
+
+def test_files_that_are_no_plans_are_listed_in_short(run_inline: InlineRunner, golden: Path) -> None:
+    for number in range(7):
+        (golden / "plans" / f"{number}.json").write_text("[]")
+    listed = ", ".join(f"plans/{number}.json" for number in range(5))
+    message = f"memtopo: 7 files without a saved plan are not compared: {listed} and 2 more\n"
+    assert run_inline("diff", "plans").err == message
 
 
 def test_a_refused_plan_is_not_accepted(run_inline: InlineRunner, golden: Path) -> None:
