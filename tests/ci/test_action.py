@@ -174,20 +174,57 @@ def test_comparison_step_fails_for_a_spec_that_is_refused(golden: Path) -> None:
     (golden / "cache.yaml").write_text("memtopo: 1\nname: cache\nranges: {a: {size: 3MB}}\n")
     done = step(COMPARE, golden, golden="plans")
     assert (done.returncode, "error[MT" in done.stderr) == (1, True)
-    (golden / "plans" / "cache.json").write_text('{"memtopo_plan": 1}')
+    (golden / "plans" / "a → b.json").write_text('{"memtopo_plan": 1}')
+    (golden / "plans" / "cache.json").unlink()
     done = step(COMPARE, golden, golden="plans")
     assert (done.returncode, "is damaged" in done.stderr) == (1, True)
 
 
+def test_plans_are_compared_and_commented_on_where_an_earlier_step_has_failed() -> None:
+    """Where nothing was compared, the comment says so: that of an earlier run would be out of date."""
+    assert COMPARE["if"] == "${{ !cancelled() && inputs.golden != '' }}"
+    assert COMMENT["if"] == f"{COMPARE['if'].removesuffix(' }}')} && github.event_name == 'pull_request' }}}}"
+
+
 def test_comment_step_has_the_text_of_the_comparison_and_does_not_fail_the_job(golden: Path) -> None:
     """Where the comment cannot be written, as here, the log has a warning."""
-    done = step(COMMENT, golden, PATH="/usr/bin:/bin")
-    assert (done.returncode, done.stdout) == (0, "")
     step(COMPARE, golden, golden="plans")
     done = step(COMMENT, golden, PATH="/usr/bin:/bin")
     assert [each.name for each in forms.github(done.stdout)] == ["warning"]
     body, compared = (golden / "temp" / "memtopo.md.body").read_text(), (golden / "temp" / "memtopo.md").read_text()
     assert (done.returncode, body) == (0, f"<!-- memtopo -->\n{compared}")
+
+
+GH = """#!/bin/sh
+case "$*" in
+  *--jq*) cat id ;;
+  *) echo "$*" >> calls ;;
+esac
+"""
+"""A `gh` that lists the comment whose number is in the file `id`, and keeps all other calls."""
+
+
+@pytest.mark.parametrize("number", ["", "5\n"])
+@pytest.mark.parametrize("text", ["## a\n", "nothing differs\n", ""])
+def test_comment_step_edits_its_comment_and_makes_none_if_nothing_differs(
+    repository: Path, number: str, text: str
+) -> None:
+    gh = repository / "bin" / "gh"
+    gh.parent.mkdir()
+    gh.write_text(GH)
+    gh.chmod(0o755)
+    (repository / "id").write_text(number)
+    (repository / "calls").touch()
+    (repository / "temp" / "memtopo.md").write_text(text)
+    done = step(COMMENT, repository, PATH=f"{repository / 'bin'}:/usr/bin:/bin")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    file = repository / "temp" / "memtopo.md.body"
+    edited = f"api --silent --method PATCH repos/owner/name/issues/comments/5 --field body=@{file}\n"
+    made = f"pr comment 17 --repo owner/name --body-file {file}\n"
+    expected = edited if number else "" if text == "nothing differs\n" else made
+    assert (repository / "calls").read_text() == expected
+    shown = text or "The saved plans were not compared: see the log of the job.\n"
+    assert file.read_text() == f"<!-- memtopo -->\n{shown}"
 
 
 def test_installation_step_installs_the_files_of_the_action(folder: Path) -> None:
