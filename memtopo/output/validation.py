@@ -64,7 +64,14 @@ def _places(checked: Checked) -> str:
     count = len(checked.machines) // checked.variants
     if checked.variants > 1:
         return f"on {plural(count, 'machine')} with {checked.variants:,} combinations of settings"
-    return on_machine(checked.machines[0]) if count == 1 else f"on {plural(count, 'machine')}"
+    if count == 1:
+        return on_machine(checked.machines[0])
+    return f"on {plural(count - (NONE in checked.machines), 'machine')}"
+
+
+def columns(checked: Checked) -> list[str]:
+    """Headings of a table: the machines, and `no machine` for files that are checked without one."""
+    return ["no machine" if name == NONE else name for name in checked.machines]
 
 
 def on_machine(name: str) -> str:

@@ -103,6 +103,19 @@ def test_a_spec_without_a_known_machine_is_an_error_beside_others(
     ]
 
 
+def test_a_spec_without_a_known_machine_is_in_a_column_without_a_machine(run_inline: InlineRunner, specs: Path) -> None:
+    (specs / "one.yaml").write_text(of(GOOD, "h200"))
+    done = run_inline("validate", ".", "--report", "markdown=m.md")
+    assert done.out.splitlines()[-5:] == [
+        "spec      no machine  h200x2  h200x4",
+        "one.yaml  1 error",
+        "two.yaml              ok      ok",
+        "",
+        "2 files on 2 machines: 1 ok, 1 with errors",
+    ]
+    assert forms.markdown(Path("m.md").read_text())[0][0] == ["spec", "no machine", "h200x2", "h200x4"]
+
+
 def test_a_file_that_is_no_spec_needs_no_machine(run_inline: InlineRunner, specs: Path) -> None:
     (specs / "one.yaml").write_text("a: [")
     done = run_inline("validate", ".", "--json")
