@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 from memtopo.cli import options
 from memtopo.cli.options import Settings, settings
 from memtopo.cli.results import of_memtopo, write
-from memtopo.common.errors import Exit, MemtopoError, NotWritten, UsageError
+from memtopo.common.errors import Exit, MemtopoError, NotWritten, Unavailable, UsageError
 from memtopo.common.text import printable
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.drivers import target
@@ -113,6 +113,34 @@ def _print_not_checked() -> None:
     plain.print_message(f"not checked without a machine, with everything that depends on it: {'; '.join(subjects)}")
 
 
+class NoMachine(Unavailable):
+    """A spec that names no machine, on a computer whose GPUs cannot be used; `diagnostic` is the error in its file."""
+
+    def __init__(self, name: str, error: Unavailable) -> None:
+        hint = "add 'machines: [h200x2]' to the spec, or use --machine h200x2"
+        super().__init__(f"{name!r} names no machines, and {error.message}", hint=hint)
+        message = f"the spec names no machines, and {error.message}"
+        self.diagnostic = Diagnostic("MT205", message, help=hint).escaped()
+
+
+def _resolver() -> Callable[[str], Target]:
+    """Return a function that resolves each machine once, also one that cannot be used."""
+
+    @cache
+    def found(name: str) -> Target | Unavailable:
+        try:
+            return target.resolve(name)
+        except Unavailable as error:
+            return error
+
+    def resolve(name: str) -> Target:
+        if isinstance(each := found(name), Unavailable):
+            raise each
+        return each
+
+    return resolve
+
+
 @dataclass(frozen=True, slots=True)
 class Validation:
     """Files that are validated in all variants on all targets, or without any on those that each of them names.
@@ -124,12 +152,24 @@ class Validation:
     sources: Sequence[SpecPath]
     variants: Sequence[Variant]
     targets: Mapping[str, Target | None]
-    resolve: Callable[[str], Target] = field(default_factory=lambda: cache(target.resolve))
+    resolve: Callable[[str], Target] = field(default_factory=_resolver)
 
     def checked(self, *, strict: bool) -> Checked:
-        """Validate all files."""
+        """Validate all files.
+
+        A file that names no machines, where there is no GPU, has an error beside others. Raises `NoMachine` if there
+        are no others.
+        """
         documents = [_read(each) for each in self.sources]  # all are read first: in turns, both take a tenth longer
-        return Checked.of(map(self._check, documents), strict=strict, variants=len(self.variants))
+        found = [self._check_or_error(each) for each in documents]
+        errors = [each for each in found if isinstance(each, NoMachine)]
+        if errors and len(errors) == len(found):
+            raise errors[0]
+        files = (
+            self._check_on({target.NONE: None}, document, [each.diagnostic]) if isinstance(each, NoMachine) else each
+            for document, each in zip(documents, found, strict=True)
+        )
+        return Checked.of(files, strict=strict, variants=len(self.variants))
 
     def fix(self) -> None:
         """Correct files in place, and print the differences and the number of errors to stderr."""
@@ -145,9 +185,19 @@ class Validation:
             plain.print_lines(each.difference)
         return Exit.INVALID if found else Exit.OK
 
+    def _check_or_error(self, document: Document) -> CheckedFile | NoMachine:
+        try:
+            return self._check(document)
+        except NoMachine as error:
+            return error
+
     def _check(self, document: Document) -> CheckedFile:
         targets, wrong = (self.targets, []) if self.targets else self._own_targets(document)
+        return self._check_on(targets, document, wrong)
 
+    def _check_on(
+        self, targets: Mapping[str, Target | None], document: Document, wrong: Sequence[Diagnostic]
+    ) -> CheckedFile:
         def tried(name: str, variant: Document) -> Machines | None:
             found = targets[name]
             return with_needed_trials(found, variant).machines if found else None
@@ -155,12 +205,18 @@ class Validation:
         return files.check(document, targets, tried, self.chosen, self.variants).with_errors(wrong)
 
     def _own_targets(self, document: Document) -> tuple[Mapping[str, Target | None], Sequence[Diagnostic]]:
-        """Machines that a document names, by default this one; none for one without a machine that can be read."""
+        """Machines that a document names, by default this one; none for one without a machine that can be read.
+
+        Raises `NoMachine`.
+        """
         own, wrong = own_targets(document, self.resolve)
         if own:
             return own, wrong
         named = not document.root or MACHINES in document.root
-        return {target.NONE: None} if named else {target.LOCAL: self.resolve(target.LOCAL)}, wrong
+        try:
+            return {target.NONE: None} if named else {target.LOCAL: self.resolve(target.LOCAL)}, wrong
+        except Unavailable as error:
+            raise NoMachine(document.file, error) from error
 
 
 def _variants(given: Settings) -> list[Variant]:

@@ -116,6 +116,36 @@ def test_a_spec_without_a_known_machine_is_in_a_column_without_a_machine(run_inl
     assert forms.markdown(Path("m.md").read_text())[0][0] == ["spec", "no machine", "h200x2", "h200x4"]
 
 
+def test_without_a_gpu_a_spec_that_names_no_machines_is_an_error_beside_others(
+    run_inline: InlineRunner, specs: Path
+) -> None:
+    """The others are validated; what needs no machine is checked in that spec, too."""
+    (specs / "one.yaml").write_text(GOOD)
+    done = run_inline("validate", ".", CUDA_VISIBLE_DEVICES="")
+    assert (done.status, done.err) == (1, "")
+    assert done.out.startswith("one.yaml: error[MT205]: the spec names no machines, and no ")
+    assert "= help: add 'machines: [h200x2]' to the spec, or use --machine h200x2" in " ".join(done.out.split())
+    assert [line.split() for line in done.out.splitlines()[-5:-2]] == [
+        ["spec", "no", "machine", "h200x2", "h200x4"],
+        ["one.yaml", "1", "error"],
+        ["two.yaml", "ok", "ok"],
+    ]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--fix",), ("--diff",)])
+def test_without_a_gpu_and_without_machines_nothing_is_checked(
+    run_inline: InlineRunner, specs: Path, arguments: tuple[str, ...]
+) -> None:
+    """The error names the first file."""
+    (specs / "two.yaml").write_text(TWO_GPUS)
+    (specs / "one.yaml").write_text(GOOD)
+    done = run_inline("validate", ".", *arguments, CUDA_VISIBLE_DEVICES="")
+    assert (done.status, done.out) == (3, "")
+    first, hint = done.err.splitlines()
+    assert first.startswith("memtopo: error: 'one.yaml' names no machines, and no ")
+    assert hint == "memtopo: hint: add 'machines: [h200x2]' to the spec, or use --machine h200x2"
+
+
 def test_a_file_that_is_no_spec_needs_no_machine(run_inline: InlineRunner, specs: Path) -> None:
     (specs / "one.yaml").write_text("a: [")
     done = run_inline("validate", ".", "--json")
