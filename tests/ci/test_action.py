@@ -32,6 +32,28 @@ def test_action_file_fits_the_schema_and_describes_inputs_and_outputs() -> None:
     assert all(each["description"] for each in (*ACTION["inputs"].values(), *ACTION["outputs"].values()))
 
 
+SECTION = (ROOT / "docs" / "ci.md").read_text().partition("### The action")[2].partition("\n## ")[0]
+
+
+def test_page_has_a_workflow_with_the_action() -> None:
+    (text,) = re.findall(r"^```yaml github\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
+    schema = resources.files("check_jsonschema").joinpath("builtin_schemas/vendor/github-workflows.json").read_text()
+    # YAML 1.1 of this reader takes the key `on` for a boolean.
+    workflow = {"on" if key is True else key: value for key, value in yaml.safe_load(text).items()}
+    Draft7Validator(json.loads(schema)).validate(workflow)
+    assert workflow["permissions"] == {"contents": "read", "pull-requests": "write"}
+    *_, used = workflow["jobs"]["memtopo"]["steps"]
+    assert used["with"].keys() < DEFAULTS.keys()
+
+
+def test_page_has_a_row_with_the_default_of_each_input() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", SECTION, re.MULTILINE))
+    assert rows.keys() == DEFAULTS.keys()
+    assert {name: rows[name] for name, default in DEFAULTS.items() if default} == {
+        name: f"`{default}`" for name, default in DEFAULTS.items() if default
+    }
+
+
 def test_inputs_reach_scripts_only_through_variables() -> None:
     """Every input is used."""
     for each in ACTION["runs"]["steps"]:
