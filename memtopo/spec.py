@@ -80,7 +80,7 @@ class SpecKeys(Entry):
 
     machines: Annotated[list[_MachineName], one_or_more_of(_MachineName)] | None = Field(
         default=None,
-        description="Recorded machines that the spec is for: names, or paths of files from the folder of the spec.",
+        description="Recorded machines for which the spec is intended: names, or file paths relative to its folder.",
     )
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _HELD = "A spec, or the name of a held layout; without AFTER, a saved plan or a folder of these."
 Before = Annotated[str, argument("BEFORE", _HELD)]
-_AFTER = "The spec to change to, or a record; of a saved plan by default the file that it was made of."
+_AFTER = "The spec to change to, or a record; for a saved plan, by default the file from which it was made."
 SpecOrRecord = Annotated[str | None, argument("[AFTER]", _AFTER)]
 Summary = Annotated[bool, option("--summary", "Print the change of memory, and the entries that differ, alone.")]
 _ACCEPT = "Save each plan that differs anew, with its own machine and settings."
