@@ -36,7 +36,7 @@ from memtopo.sharing.held import held_source
 if TYPE_CHECKING:
     from memtopo.output.blocks import Page
 
-_HELD = "A spec, or the name of a held layout; without AFTER, a saved plan or a folder of these."
+_HELD = "A spec, or the name of a held layout; without AFTER, a saved plan or a folder of saved plans."
 Before = Annotated[str, argument("BEFORE", _HELD)]
 _AFTER = "The spec to change to, or a record; for a saved plan, by default the file from which it was made."
 SpecOrRecord = Annotated[str | None, argument("[AFTER]", _AFTER)]
@@ -179,12 +179,20 @@ def _plans_in(name: str) -> list[str]:
     """
     files = sorted(map(str, Path(name).rglob("*.json"))) if Path(name).is_dir() else [name]
     if not (found := [file for file in files if is_saved(file)]):
-        raise UsageError(f"{name!r} is no saved plan, and has none in it", hint="name the spec to compare with: AFTER")
+        raise _no_plan(name)
     if others := sorted({*files} - {*found}):
         more = f" and {len(others) - _LISTED:,} more" * (len(others) > _LISTED)
         what = f"{plural(len(others), 'file')} without a saved plan {'is' if len(others) == 1 else 'are'} not compared"
         plain.print_message(f"{what}: {', '.join(others[:_LISTED])}{more}")
     return found
+
+
+def _no_plan(name: str) -> UsageError:
+    if Path(name).is_dir():
+        return UsageError(f"folder {name!r} contains no saved plan", hint="save one: memtopo plan SPEC -o FILE")
+    if not Path(name).exists():
+        return UsageError(f"{name!r} does not exist", hint="name a saved plan, or a folder of saved plans")
+    return UsageError(f"{name!r} is not a saved plan", hint="name a second spec: memtopo diff BEFORE AFTER")
 
 
 class _Elsewhere(UsageError):
@@ -199,7 +207,8 @@ def _since(plan: str, machine: list[str] | None) -> tuple[Composition, Compositi
     first = load(plan, machine, settings(None), dry=True)
     name = first.document.name
     if not Path(name).resolve().is_relative_to(Path.cwd().resolve()):  # diagnostics quote what is read
-        raise _Elsewhere(f"{plan!r} was made of a file outside of this folder: {name!r}", hint="name it as AFTER")
+        hint = "compare them: memtopo diff PLAN SPEC"
+        raise _Elsewhere(f"the spec of {plan!r} is outside the current folder: {name!r}", hint=hint)
     return first, loaded_on(first.target, read_file(name, settings=first.document.settings), name)
 
 

@@ -86,7 +86,7 @@ def _target(machines: list[str] | None, document: Document, plan: SavedPlan | No
     except Unavailable as error:
         own = () if machines or plan else tuple(own_targets(document)[0].values())
         if own and dry:
-            plain.print_message(f"on {own[0].name}, the first machine of the spec: {error.message}")
+            plain.print_message(f"using {own[0].name}, the first machine of the spec, because {error.message}")
             return own[0]
         if plan and not machines and plan.machine.simulated:
             error.hint = f"the plan is for {plan.machine.name}: use --machine {plan.machine.name}"

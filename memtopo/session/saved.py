@@ -235,7 +235,8 @@ def _validated(kind: type[Saved], text: bytes, name: str, hint: str) -> Saved:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        message = f"saved plan {name!r} is damaged: {where or 'it'}: {first['msg'].lower()}"
+        reason = first["msg"][:1].lower() + first["msg"][1:]
+        message = f"saved plan {name!r} is damaged: {f'{where}: {reason}' if where else reason}"
         raise UnreadablePlan(message, hint=hint) from error
 
 

@@ -170,7 +170,7 @@ def test_what_makes_nothing_uses_the_first_machine_where_there_is_no_gpu(run_inl
     for command in (("plan", "two.yaml"), ("draw", "two.yaml"), ("diff", "two.yaml", "one.yaml")):
         done = run_inline(*command)
         assert done.out.splitlines()[0].endswith("  on h200x2 (simulated)"), done
-        assert done.err.splitlines()[0].startswith("memtopo: on h200x2, the first machine of the spec: no ")
+        assert done.err.splitlines()[0].startswith("memtopo: using h200x2, the first machine of the spec, because no ")
     done = run_inline("plan", "two.yaml", "-m", "./nowhere.json")
     assert (done.status, done.out) == (3, "")
     done = run_inline("apply", "two.yaml")

@@ -339,14 +339,23 @@ def test_a_plan_of_a_file_elsewhere_is_compared_only_by_its_name(run_inline: Inl
         plan.write_text(plan.read_text().replace('"name": "kv.yaml"', f'"name": "{elsewhere}"'))
         found = run_inline("diff", "plans")
         assert found.status == 1
-        assert f"was made of a file outside of this folder: '{elsewhere}'" in found.err
+        assert f"the spec of 'plans/kv.json' is outside the current folder: '{elsewhere}'" in found.err
         assert found.out.startswith("diff  plans/kv.json\n\nrefused: ")
         plan.write_text(plan.read_text().replace(f'"name": "{elsewhere}"', '"name": "kv.yaml"'))
 
 
-@pytest.mark.parametrize("arguments", [("kv.yaml",), ("nothing",), (".git",), ("plans", "--json")])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("kv.yaml",), "'kv.yaml' is not a saved plan"),
+        (("nothing",), "'nothing' does not exist"),
+        ((".git",), "folder '.git' contains no saved plan"),
+        (("plans", "--json"), "a folder of plans has no JSON"),
+    ],
+)
 def test_without_a_plan_or_a_spec_to_compare_with_nothing_is_compared(
-    run_inline: InlineRunner, golden: Path, arguments: tuple[str, ...]
+    run_inline: InlineRunner, golden: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     (golden / ".git").mkdir()
-    assert run_inline("diff", *arguments).status == 2
+    found = run_inline("diff", *arguments)
+    assert (found.status, found.err.splitlines()[0]) == (2, f"memtopo: error: {message}")

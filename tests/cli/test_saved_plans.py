@@ -117,13 +117,20 @@ def test_a_damaged_plan_is_one_diagnostic_beside_those_of_other_files(tmp_path: 
     assert done.out.endswith("2 files on h200x2: 1 ok, 1 with errors\n")
 
 
-@pytest.mark.parametrize("damage", ['{"memtopo_plan": 1', '{"memtopo_plan": 2}', '{"memtopo_plan": 1, "spec": 3}'])
-def test_a_damaged_plan_exits_with_1_and_is_called_a_plan(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ('{"memtopo_plan": 1', "invalid JSON: EOF while parsing an object at line 1 column 18"),
+        ('{"memtopo_plan": 2}', "memtopo_plan: input should be 1"),
+        ('{"memtopo_plan": 1, "spec": 3}', "machine: field required"),
+    ],
+)
+def test_a_damaged_plan_exits_with_1_and_is_called_a_plan(tmp_path: Path, damage: str, reason: str) -> None:
     file = tmp_path / "plan.json"
     file.write_text(damage)
     done = run_memtopo("apply", str(file), "-m", "h200x2")
     assert done.status == 1
-    assert "is damaged" in done.err
+    assert done.err.splitlines()[0] == f"memtopo: error: saved plan {str(file)!r} is damaged: {reason}"
 
 
 def test_an_unwritable_plan_exits_with_4_and_the_reason(tmp_path: Path) -> None:
