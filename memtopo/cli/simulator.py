@@ -23,8 +23,8 @@ def simulator_command(command: Command = None, machine: MachineName = "h200x2", 
     """Run a program on a simulated machine.
 
     The program and its children get the simulator as their CUDA driver, libcuda.so.1. Memory, pools, events and copies
-    work; kernels do not run. Refused calls are reported with their reasons, and what a program has not freed. The exit
-    status is the program's.
+    work; kernels do not run. Refused calls are reported with their reasons, and memory and objects that a program did
+    not free. The exit status is the program's.
     """
     if path:
         plain.print_lines([str(folder())])

@@ -93,7 +93,7 @@ def checked(found: Looked) -> Page:
 
 def switched(done: Switched) -> Page:
     """Result of a switch."""
-    return _changed("switch", f"{done.name} to {done.state}", done.state, done)
+    return _changed("switch", f"{done.name} to {done.state}", f"state {done.state}", done)
 
 
 def changed(done: Changed, spec: str) -> Page:
@@ -104,8 +104,9 @@ def changed(done: Changed, spec: str) -> Page:
 
 def _changed(command: str, title: str, now: str, done: Switched | Changed, more: Iterable[str] = ()) -> Page:
     kept = (f"{process_name(each.pid)} keeps {rounded(each.bytes)} of memory from being free" for each in done.kept)
-    good = not done.checks.different
-    verdict = Toned(f"{now}: {'as declared' if good else 'not as declared'}", "good" if good else "bad")
+    verdict = Toned(f"ok: {now} is as declared", "good")
+    if done.checks.different:
+        verdict = Toned(f"different: {now} is not as declared", "bad")
     return Page(command, title, sections=[*check_sections(done.checks), *notes([*more, *kept])], verdict=verdict)
 
 

@@ -14,7 +14,7 @@ from memtopo.machine import MachineLine
 from memtopo.output import blocks, humanize
 from memtopo.output.blocks import Addresses, Cell, Drawing, Page, Pairs, Section, Table, columns, notes, sections
 from memtopo.output.diagram import notation
-from memtopo.output.humanize import processes, subjects
+from memtopo.output.humanize import plural, processes, subjects
 from memtopo.plans import folding
 from memtopo.plans.report import MemoryChange, PlanDifference, PlanSummary, ProcessPlan, Row
 
@@ -202,7 +202,7 @@ def refused(plan: str, error: str) -> Page:
 
 
 def _equal(found: PlanDifference) -> str:
-    return f"nothing differs; {found.kept:,} steps are equal"
+    return f"nothing differs; {plural(found.kept, 'step')} {'is' if found.kept == 1 else 'are'} equal"
 
 
 def _signed(found: MemoryChange) -> str:
@@ -235,7 +235,7 @@ def _kept_and_lost(found: PlanDifference) -> Iterator[tuple[str, str]]:
     if found.params:
         changes = (f"{name}={before or '-'} → {after or '-'}" for name, (before, after) in found.params.items())
         yield "parameters", ", ".join(changes)
-    yield "kept", f"{found.kept:,} steps, with addresses, handles and bytes"
+    yield "kept", f"{plural(found.kept, 'step')}, with addresses, handles and bytes"
     lost = [(found.lost, ""), *((each.lost, f" of {processes(each)}") for each in found.processes)]
     for labels, where in lost:
         if labels:

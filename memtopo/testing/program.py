@@ -116,7 +116,8 @@ class Leak(NamedTuple):
         place = self.place or (f"process {self.pid}" if self.pid else "")
         amount = f" ({self.size:,} bytes)" if self.size is not None else ""
         many = f" ({self.references} references)" if self.references > 1 else ""
-        return f"{self.key:#x}{amount}{many} of {self.function or self.account}" + (f" at {place}" if place else "")
+        origin = f"from {self.function}" if self.function else f"of {self.account}"
+        return f"{self.key:#x}{amount}{many} {origin}" + (f" at {place}" if place else "")
 
 
 @dataclass(slots=True)

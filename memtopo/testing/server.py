@@ -239,7 +239,7 @@ def serve(made: str) -> None:
 def report_left(left: Sequence[Leak]) -> None:
     """Report what programs had when they ended, of the first objects."""
     for leak in left[:_MOST_REPORTS]:
-        _say(f"process {leak.pid}: ended without a free of {leak._replace(pid=0)}")
+        _say(f"process {leak.pid}: ended without freeing {leak._replace(pid=0)}")
     if len(left) > _MOST_REPORTS:
         _say(f"{len(left) - _MOST_REPORTS:,} more objects are not shown")
 

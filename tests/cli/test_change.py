@@ -76,7 +76,7 @@ def test_a_held_layout_is_changed_in_place(run_inline: InlineRunner, specs: Path
         assert "memory  before   after  at most" in plan.out
         done = run_inline("change", "cache", "larger.yaml", **here)
         assert (done.status, done.out.splitlines()[0]) == (0, "change  cache to larger.yaml")
-        assert done.out.splitlines()[-1] == "generation 2: as declared"
+        assert done.out.splitlines()[-1] == "ok: generation 2 is as declared"
         shown = run_inline("show", "cache", "--json", **here).document
         assert (shown["generation"], shown["spec"]) == (2, "larger.yaml")
         assert {offer["name"]: offer["count"] for offer in shown["offers"]} == {"weights": 2, "kv": 4}

@@ -193,7 +193,7 @@ def test_a_summary_has_the_change_of_memory_and_the_entries_that_differ(run_inli
         "  removed     chunks.page",
         "  changed     ranges.kv, map.kv",
         "  parameters  size=2MiB → 4MiB",
-        "  kept        1 steps, with addresses, handles and bytes",
+        "  kept        1 step, with addresses, handles and bytes",
     ]
     entries = run_inline("diff", "plans/kv.json", "--json").document["entries"]
     assert entries == {

@@ -46,7 +46,7 @@ def test_a_held_layout_goes_to_a_state_and_back(run_inline: InlineRunner, tmp_pa
         assert "drawn in state" not in awake
         assert "nothing mapped" not in awake
         done = run_inline("switch", "sleeper", "asleep", **here)
-        assert (done.status, done.out.splitlines()[-1]) == (0, "asleep: as declared")
+        assert (done.status, done.out.splitlines()[-1]) == (0, "ok: state asleep is as declared")
         shown = run_inline("show", "sleeper", "--json", **here).document
         assert (shown["layout_state"], shown["generation"]) == ("asleep", 2)
         assert shown["memory"] == {"gpu0": 0, "host:0": 4 << 20}

@@ -138,7 +138,7 @@ def test_an_importer_that_does_not_let_go_is_named_at_the_deadline(dial: Connect
     error = next_message(requester)["error"]
     assert error["code"] == "attached"
     what = f"{ME} (3 of page, 12 KiB) did not release imported memory within 0.01 s"
-    assert error["message"] == f"{what}, which would stay allocated"
+    assert error["message"] == f"{what}: the change would leave it allocated"
     assert next_message(importer) == CHANGED | {"generation": 1, "state": "awake", "exports": []}
     assert asked(importer, "handles", export="page", first=0, count=1)["ok"]["generation"] == 1
     assert asked(requester, "status")["ok"]["layout_state"] == "awake"

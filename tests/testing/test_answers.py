@@ -215,4 +215,4 @@ def test_a_pointer_that_was_imported_from_a_pool_is_a_leak_without_a_size(
         assert call("cuMemPoolSetAccess", imported, grant, 1) == "CUDA_SUCCESS"
         address = made(call, "cuMemPoolImportPointer", imported, ctypes.create_string_buffer(secret, 64))
         found = {leak.function: str(leak) for leak in program.leaks()}
-        assert found["cuMemPoolImportPointer"] == f"{address:#x} of cuMemPoolImportPointer"
+        assert found["cuMemPoolImportPointer"] == f"{address:#x} from cuMemPoolImportPointer"

@@ -58,7 +58,7 @@ def test_with_a_misspelt_marker(simulated_gpus):
 def test_a_test_that_leaves_memory_fails_with_the_line(tmp_path: Path) -> None:
     (tmp_path / "test_leaking.py").write_text(LEAKING)
     found = run(str(tmp_path / "test_leaking.py")).stdout
-    assert "the test has not freed:\n  0x3e000000 of cuMemCreate at " in found
+    assert "the test has not freed:\n  0x3e000000 from cuMemCreate at " in found
     assert f"{tmp_path}/test_leaking.py:9" in found
     assert "ERROR" in found
     assert "machine 'h900' is not known" in found

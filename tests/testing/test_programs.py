@@ -94,7 +94,7 @@ def test_the_command_runs_a_program_and_exits_as_it_does(client: Path) -> None:
     done = run_memtopo("simulator", "-m", "h100x1", "--", str(client))
     assert done.out == LINES.replace("gpus: 2", "gpus: 1")
     assert "cuGraphCreate(): CUDA_ERROR_NOT_SUPPORTED (it is not simulated)" in done.err
-    assert "ended without a free of 0x600000000000 (4,096 bytes) of cuMemHostAlloc" in done.err
+    assert "ended without freeing 0x600000000000 (4,096 bytes) from cuMemHostAlloc" in done.err
     assert run_memtopo("simulator", "--", "sh", "-c", "exit 7").status == 7
     assert Path(run_memtopo("simulator", "--path").out.strip(), "libcuda.so.1").exists()
 
@@ -273,7 +273,7 @@ def test_what_is_left_is_reported_with_the_number_of_what_is_not_shown(
     report_left([Leak("cuMemCreate", "", number, "handles", pid=7) for number in range(count)])
     lines = capsys.readouterr().err.splitlines()
     shown = [
-        f"memtopo simulator: process 7: ended without a free of {number:#x} of cuMemCreate" for number in range(20)
+        f"memtopo simulator: process 7: ended without freeing {number:#x} from cuMemCreate" for number in range(20)
     ]
     last = [f"memtopo simulator: {more:,} more objects are not shown"] if more else []
     assert lines == shown[:count] + last

@@ -270,7 +270,7 @@ def pinned(pinning: Sequence[ClientConnection], request: ChangeRequest) -> Excha
     waited = f" within {request.wait:g} s" if request.wait else ""
     return ExchangeError(
         "attached",
-        f"{processes}{more} did not release imported memory{waited}, which would stay allocated",
+        f"{processes}{more} did not release imported memory{waited}: the change would leave it allocated",
         hint="let them detach first, or poll for notices; with --force, they keep the old memory",
     )
 

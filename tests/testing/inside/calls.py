@@ -197,7 +197,7 @@ def test_a_leak_has_the_line_that_created_it() -> None:
     file, _, line = called.rpartition(":")
     assert "cuMemCreate" in Path(file).read_text().splitlines()[int(line) - 1]
     assert [each.rpartition(":")[0] for each in callers] == [__file__]
-    assert str(chunk) == f"{handle:#x} (2 references) of cuMemCreate at {chunk.place}"
+    assert str(chunk) == f"{handle:#x} (2 references) from cuMemCreate at {chunk.place}"
 
 
 def test_an_object_that_was_freed_is_no_leak_even_if_its_number_is_used_again(simulated_gpus: Simulation) -> None:
