@@ -162,6 +162,10 @@ def test_explain_prints_a_fact_under_its_topic(name: str) -> None:
     assert done.widest <= 80
 
 
+def test_the_topic_of_a_fact_is_that_of_its_text() -> None:
+    assert facts()[69].topic == "Mapping of released handles"
+
+
 def test_explain_prints_each_row_of_a_table_in_a_fact() -> None:
     lines = run_memtopo("explain", "fact-58").out.splitlines()
     assert "  'cuDestroyExternalSemaphore' | hangs" in lines
