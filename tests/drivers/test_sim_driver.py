@@ -10,9 +10,10 @@ import pytest
 
 from memtopo.common.units import GiB, MiB
 from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.protocol import call_name
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Properties, gpu
 from memtopo.driver.wrappers import METHODS
-from memtopo.drivers.sim import SimDriver
+from memtopo.drivers.sim import SimDriver, calls
 from memtopo.machine import CONTEXT_BYTES
 from tests.contract.memory import NODE, PLAIN, adjacent, created, current, laid_out, mapped, refused, reserved
 from tests.contract.shared_resources import closing
@@ -37,9 +38,21 @@ def test_a_refusal_names_the_call_and_the_rule(sim: SimDriver) -> None:
     """A refusal has the call and the error, and also the broken rule"""
     with reserved(sim, M) as address, created(sim, 2 * M) as handle, pytest.raises(DriverError) as caught:
         sim.mem_map(address, 2 * M, handle)
-    reason = "the mapping runs past the end of its reservation"
+    reason = "the mapping runs past the end of its reservation (stricter than hardware: fact 15)"
     assert why(caught) == ("cuMemMap", "CUDA_ERROR_INVALID_VALUE", reason)
     assert "mem_map" in STRICTER
+
+
+def test_a_refusal_of_what_hardware_does_not_refuse_names_the_fact(sim: SimDriver) -> None:
+    """The table of facts agrees with the page on differences"""
+    with reserved(sim, M) as address, pytest.raises(DriverError) as caught:
+        sim.mem_map(address, M, 1)
+    assert caught.value.reason == "the handle is not open (stricter than hardware: fact 69)"
+    with pytest.raises(DriverError) as caught:
+        sim.mem_release(1)
+    assert caught.value.reason == "the handle is not open"
+    differences = {call_name(method): text for method, text in STRICTER.items()}
+    assert [each for each, fact in calls.STRICTER.items() if f"(fact {fact})" not in differences[each[0]]] == []
 
 
 def test_every_rule_has_its_own_reason(sim: SimDriver) -> None:

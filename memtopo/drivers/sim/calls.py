@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import count, starmap
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -116,10 +116,26 @@ class CallGate(BatchDriver):
         return found, None
 
 
+NOT_OPEN = "the handle is not open"
+PAST_RESERVATION = "the mapping runs past the end of its reservation"
+
+STRICTER: Mapping[tuple[str, str], int] = {
+    ("cuMemMap", PAST_RESERVATION): 15,
+    ("cuMemMap", NOT_OPEN): 69,
+    ("cuMemExportToShareableHandle", NOT_OPEN): 51,
+    ("cuMemGetAllocationPropertiesFromHandle", NOT_OPEN): 52,
+}
+"""Facts on what hardware does instead of a refusal, by call and reason; docs/simulator.md lists all differences.
+
+Reasons that state the behaviour of hardware themselves are not here.
+"""
+
+
 def driver_error(name: str, error: RefusedCall | OSError) -> DriverError:
     """Error of a call that was refused, or for which no descriptor or memory was left to simulate with."""
     if isinstance(error, RefusedCall):
-        return DriverError(name, error.name, error.reason)
+        fact = STRICTER.get((name, error.reason))
+        return DriverError(name, error.name, error.reason + (f" (stricter than hardware: fact {fact})" if fact else ""))
     return DriverError(name, "CUDA_ERROR_OPERATING_SYSTEM", f"the simulator: {error.strerror}")
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.drivers.sim.address_space import Reservations
-from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid, unsupported
+from memtopo.drivers.sim.calls import NOT_OPEN, PAST_RESERVATION, Numbered, RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.devices import HOST_NODE
 from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.process import SimProcess
@@ -95,7 +95,7 @@ class SimChunks:
 
     def __init__(self, sim: SimProcess, creation: Creation) -> None:
         self._sim, self._creation = sim, creation
-        self._open: Numbered[SimChunk] = Numbered(FIRST_HANDLE, "the handle is not open")
+        self._open: Numbered[SimChunk] = Numbered(FIRST_HANDLE, NOT_OPEN)
 
     def mem_create(self, size: int, properties: Properties, flags: int = 0) -> int:
         """Create a chunk with one reference (fact 3)."""
@@ -346,7 +346,7 @@ class SimMappings:
         if reserved is None:
             raise invalid("the address is not reserved")
         if address + size > reserved:
-            raise invalid("the mapping runs past the end of its reservation")  # stricter than hardware (fact 15)
+            raise invalid(PAST_RESERVATION)
         index = bisect_left(self._starts, address)
         before = index and self._at[self._starts[index - 1]].end > address
         if before or (index < len(self._starts) and self._starts[index] < address + size):
