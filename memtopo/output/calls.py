@@ -8,9 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 from memtopo.common.units import exact
-from memtopo.driver.functions import ADDRESSES, CONSTANTS, PLAIN_FLAGS
+from memtopo.driver.argument_texts import argument_text, constant_text, property_flags
+from memtopo.driver.functions import ADDRESSES
 from memtopo.driver.recorder import DriverCall
-from memtopo.driver.types import PROPERTY_FLAGS, HandleType, Location, PoolProperties, Properties
+from memtopo.driver.types import PoolProperties, Properties
 from memtopo.output import humanize
 from memtopo.output.blocks import Page, Pairs, Section, Table, Toned, columns, notes, sections
 from memtopo.plans.calls import CallNames, Entry, Exchange, NamedCall, Object, ObjectAddress, reference
@@ -39,49 +40,13 @@ def in_short(calls: Sequence[DriverCall]) -> str:
 def _flags(call: DriverCall) -> Iterator[str]:
     for name, value in call.arguments.items():
         if isinstance(value, Properties | PoolProperties):
-            yield from _property_flags(value)
+            yield from property_flags(value)
         elif name in ("kind", "advice", "attribute", "flags") and value:
-            yield f"{name}={_constant(call.method, name, value)}"
+            yield f"{name}={constant_text(call.method, name, value)}"
         elif name == "value":
             yield f"value={value:#x}" if value > 1 << 20 else f"value={value}"
         elif name in ("alignment", "address") and call.method == "mem_address_reserve" and value:
             yield f"{name}={exact(value) if name == 'alignment' else hex(value)}"
-
-
-def _property_flags(value: Properties | PoolProperties) -> Iterator[str]:
-    if value.handles:
-        yield f"requestedHandleTypes={_short(CONSTANTS[HandleType].text(value.handles))}"
-    if isinstance(value, PoolProperties):
-        if value.max_size:
-            yield f"maxSize={exact(value.max_size)}"
-        return
-    for field, number in map(PROPERTY_FLAGS.__getitem__, value.flags):
-        yield f"{field}={_short(number)}"
-
-
-def _short(constants: str) -> str:
-    """Constants without the prefixes that their type implies."""
-    for prefix in _PREFIXES:
-        constants = constants.replace(prefix, "")
-    return constants.replace(" | ", "|")
-
-
-_PREFIXES = (
-    "CU_MEM_HANDLE_TYPE_", "CU_MEM_ACCESS_FLAGS_PROT_", "CU_MEM_LOCATION_TYPE_", "CU_MEM_ATTACH_", "CU_MEM_ADVISE_",
-    "CU_MEM_ALLOCATION_COMP_",
-    "CU_MEMPOOL_ATTR_", "CU_MEMHOSTALLOC_", "CU_MEMHOSTREGISTER_", "CU_EVENT_", "CU_MEM_RANGE_FLAG_", "CU_STREAM_",
-    "CU_IPC_MEM_", "CU_MEM_RANGE_HANDLE_TYPE_",
-)  # fmt: skip
-
-
-def _constant(method: str, name: str, value: Any) -> str:
-    if isinstance(value, Location | str):
-        return _short(str(value))
-    constants = PLAIN_FLAGS.get(method) if name == "flags" else None
-    constants = constants or CONSTANTS.get(type(value))
-    if constants:
-        return _short(constants.text(int(value)))
-    return value.name.lower() if isinstance(value, Enum) and value.name else str(value)
 
 
 def line(call: NamedCall) -> str:
@@ -100,12 +65,7 @@ def _argument(method: str, name: str, value: Any) -> str:
             return f"{held.label}+{exact(offset)}" if offset else held.label
         case Object() | Exchange():
             return f"fd=<from {value.peer}>" if isinstance(value, Exchange) and name == "fd" else str(reference(value))
-        case Properties() | PoolProperties():
-            return f"{{{', '.join((str(value.location), *_property_flags(value)))}}}"
-        case tuple() if name == "grants":
-            return f"{{{', '.join(f'{each.location} {each.access.word}' for each in value)}}}"
-    text = _constant(method, name, value)
-    return text if isinstance(value, Location | str) else f"{name}={text}"
+    return argument_text(method, name, value)
 
 
 @lru_cache(typed=True)
@@ -114,7 +74,7 @@ def _number(method: str, name: str, value: int) -> str:
         return "0"
     if name in _SIZES:
         return f"{name}={exact(value)}"
-    return f"{name}={value:#x}" if name in ADDRESSES and value else f"{name}={_constant(method, name, value)}"
+    return f"{name}={value:#x}" if name in ADDRESSES and value else f"{name}={constant_text(method, name, value)}"
 
 
 _EXCHANGES = {

@@ -341,6 +341,16 @@ _SINCE: Mapping[str, int] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Undecoded:
+    """Argument that cannot be decoded, for an `error`: a value that no caller may give, or a pointer to no memory."""
+
+    error: ValueError | OSError
+
+    def __str__(self) -> str:
+        return "?"
+
+
+@dataclass(frozen=True, slots=True)
 class Function:
     """C function: its name without a version, the method that answers it, and its parameters in order.
 
@@ -355,20 +365,25 @@ class Function:
     optional: frozenset[int]
 
     def arguments(self, memory: Memory, words: Sequence[int]) -> dict[str, Any]:
-        """Return the arguments by name. Raises `ValueError` for a value that no caller may give, or a null pointer."""
+        """Return the arguments by name; `Undecoded` for a value that no caller may give, or a pointer to no memory."""
         found: dict[str, Any] = {}
         for name, at, kind in self.reads:
-            if kind == "u64":
-                found[name] = words[at]
-            elif value := _VALUES.get(kind):
-                found[name] = value(words[at])
-            elif kind == "grants":
-                found[name] = _grants(memory, words[at], words[at + 1])
-            elif words[at]:
-                found[name] = _POINTED[kind](memory, words[at])
-            else:
-                raise ValueError(f"{name} is a null pointer")
+            try:
+                found[name] = words[at] if kind == "u64" else _decoded(memory, name, kind, words[at:])
+            except (ValueError, OSError) as error:
+                found[name] = Undecoded(error)
         return found
+
+
+def _decoded(memory: Memory, name: str, kind: str, words: Sequence[int]) -> Any:
+    """Argument of a type that begins with the first of the words."""
+    if value := _VALUES.get(kind):
+        return value(words[0])
+    if kind == "grants":
+        return _grants(memory, words[0], words[1])
+    if words[0]:
+        return _POINTED[kind](memory, words[0])
+    raise ValueError(f"{name} is a null pointer")
 
 
 def packed(kind: str, value: Any) -> bytes:

@@ -12,6 +12,7 @@ from threading import Lock, RLock
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
+from memtopo.driver.argument_texts import argument_text
 from memtopo.driver.ledger import CALLS, Ledger, Opens
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import DriverError, LocationKind
@@ -26,7 +27,7 @@ from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.process import FIRST_CONTEXT
 from memtopo.machine import Machine
 from memtopo.testing import calls
-from memtopo.testing.abi import Function, error_numbers, exported, functions, newest, packed
+from memtopo.testing.abi import Function, Undecoded, error_numbers, exported, functions, newest, packed
 
 _INVALID = "CUDA_ERROR_INVALID_VALUE"
 _MOST_CALLS = 1 << 16
@@ -46,9 +47,10 @@ _CHANGES_MAPPED = frozenset({
 })  # fmt: skip
 """Calls after which memory is mapped into the program, or not any more."""
 _ENDING = ("device_primary_ctx_release", "ctx_destroy")
+# Offsets stand beside handles, which are passed in their place by mistake.
 _SHOWN_AS_HEXADECIMAL = (
     "handle", "chunk", "context", "stream", "event", "start", "end", "pool", "memory", "semaphore", "address",
-    "destination", "source",
+    "destination", "source", "offset", "chunk_offset",
 )  # fmt: skip
 
 
@@ -92,7 +94,7 @@ class Call(NamedTuple):
         return ", from ".join(f"{code.co_filename}:{line}" for code, line in self.frames)
 
     def __str__(self) -> str:
-        values = ", ".join(f"{name}={_shown(name, value)}" for name, value in self.arguments.items())
+        values = ", ".join(_shown(name, value) for name, value in self.arguments.items())
         end = f": {self.error}" + (f" ({self.reason})" if self.reason else "") if self.error else ""
         return f"{self.function}({values}){end}" + (f" at {self.place}" if self.place else "")
 
@@ -200,11 +202,12 @@ class SimulatedProgram:
             return self._refused(name, {}, "CUDA_ERROR_UNKNOWN", f"error of the simulator: {type(error).__name__}")
 
     def _answer(self, function: Function, words: Sequence[int]) -> int:
-        arguments: Mapping[str, Any] = {}
         if self.sim.blocked and function.method not in {"init", "driver_get_version"}:
-            return self._refused(function.name, arguments, *self.sim.blocked)
+            return self._refused(function.name, {}, *self.sim.blocked)
+        arguments = function.arguments(self._port, words)
         try:
-            arguments = function.arguments(self._port, words)
+            if undecoded := [each for each in arguments.values() if isinstance(each, Undecoded)]:
+                raise undecoded[0].error
             result = self._made(function, arguments, words)
         except (DriverError, RefusedCall) as error:
             return self._refused(function.name, arguments, error.name, error.reason)
@@ -408,5 +411,7 @@ def _refusal(name: str, error: ValueError | OSError) -> RefusedCall | DriverErro
 
 def _shown(name: str, value: Any) -> str:
     if isinstance(value, bytes):
-        return f"{len(value)} bytes"
-    return f"{value:#x}" if name in _SHOWN_AS_HEXADECIMAL and isinstance(value, int) else str(value)
+        return f"{name}={len(value)} bytes"
+    if name in _SHOWN_AS_HEXADECIMAL and isinstance(value, int):
+        return f"{name}={value:#x}"
+    return argument_text("", name, value)

@@ -112,6 +112,36 @@ def test_a_null_pointer_to_a_result_is_refused_without_an_effect(
     assert (shared.budget.used, program.leaks()) == (used, [])
 
 
+def grants(kind: int, id: int, access: int) -> ctypes.Array[ctypes.c_char]:
+    """`CUmemAccessDesc`."""
+    return ctypes.create_string_buffer(struct.pack("=iii", kind, id, access), 12)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "shown"),
+    [
+        ("cuMemSetAccess", (16, SIZE, grants(1, 0, 3), 1), "address=0x10, size=2097152, {gpu0 rw}"),
+        ("cuMemSetAccess", (16, SIZE, grants(3, 1, 5), 1), "address=0x10, size=2097152, {host:1 flags 5}"),
+        ("cuMemSetAccess", (16, SIZE, grants(0, 0, 3), 1), "address=0x10, size=2097152, grants=?"),
+        (
+            "cuMemMap",
+            (16, SIZE, 0x3E00_0000, 0, 0),
+            "address=0x10, size=2097152, offset=0x3e000000, handle=0x0, flags=0",
+        ),
+        ("cuMemCreate", (words(), 1, properties(), 0), "size=1, {gpu0}, flags=0"),
+        ("cuMemCreate", (words(), SIZE, 0, 0), "size=2097152, properties=?, flags=0"),
+        ("cuMemAllocManaged", (words(), 0, 1), "size=0, flags=GLOBAL"),
+    ],
+)
+@pytest.mark.usefixtures("use")
+def test_a_refused_call_is_shown_with_the_words_of_specs_and_headers(
+    call: CallFunction, shared: SharedMachine, name: str, arguments: tuple[object, ...], shown: str
+) -> None:
+    """What cannot be decoded does not hide the other arguments."""
+    call(name, *arguments)
+    assert str(shared.calls[-1]).startswith(f"{name}({shown}): CUDA_ERROR_INVALID_VALUE (")
+
+
 def test_results_that_the_reference_makes_optional_may_be_null(call: CallFunction, use: int) -> None:
     """As an H200 did (driver 580.159)."""
     address, found = made(call, "cuMemAlloc_v2", SIZE), words()
