@@ -57,9 +57,10 @@ def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown =
     'memtopo explain cuMemMap INVALID_VALUE' lists the causes of an error, the most likely first; so does one of both.
     A message of memtopo or the driver can be given as a whole.
     """
-    named = _named(" ".join(codes or ()))
+    text = " ".join(codes or ())
+    named = _named(text)
     if isinstance(named, tuple):
-        return _explain_error(*named, as_json=as_json)
+        return _explain_error(*named, text, as_json=as_json)
     found: list[Explanation | Fact] = [_known(code) for code in (CODES if all_ else named)]
     if markdown:
         whole = len(found) in (0, len(CODES))
@@ -101,9 +102,9 @@ def _named(text: str) -> list[str] | tuple[str | None, str | None]:
     return _SPACED.sub(r"fact-\1", text).split()
 
 
-def _explain_error(call: str | None, error: str | None, *, as_json: bool) -> int:
-    """Print the causes of an error, of a call or of both, and the facts that name the call."""
-    causes, cited = errors.of(call, error), explanations.naming(call) if call else []
+def _explain_error(call: str | None, error: str | None, text: str, *, as_json: bool) -> int:
+    """Print the causes of an error, of a call or of both, and the facts that name the call; see `errors.stated`."""
+    causes, cited = errors.stated(errors.of(call, error), text), explanations.naming(call) if call else []
     if not causes and not cited:
         named = " ".join(filter(None, [call, error]))
         hint = (

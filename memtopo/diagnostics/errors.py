@@ -16,19 +16,21 @@ EVERY = "Every call"
 
 _CHECKOUT = Path(__file__).parents[2] / "docs" / PAGE
 _PART = re.compile(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-_ROW = re.compile(r"^\| ([A-Z_]+) \| (.+?) \| (.+?) \| ([0-9, ]+) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| ([A-Z_]+) \| (.+?) \| (.+?) \| (.+?) \| ([0-9, ]+) \|$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
     """Cause of an error of a call, with what to check and the numbers of the facts that it rests on.
 
-    `error` is without `CUDA_ERROR_`; `cause` and `check` are Markdown.
+    `error` is without `CUDA_ERROR_`; `cause` and `check` are Markdown. `reasons` are those that the simulator states
+    for it, where `…` stands for any text.
     """
 
     call: str
     error: str
     cause: str
+    reasons: tuple[str, ...]
     check: str
     facts: tuple[int, ...]
 
@@ -37,6 +39,11 @@ class Cause:
         """Call and error."""
         return f"{self.call}: {self.error}"
 
+    def is_stated(self, text: str) -> bool:
+        """Return whether a text, such as a message of the simulator, has one of the reasons in parentheses."""
+        patterns = (re.escape(each).replace("…", ".+?") for each in self.reasons)
+        return re.search(rf"\((?:{'|'.join(patterns)})\b", text, re.IGNORECASE) is not None
+
 
 @cache
 def causes() -> tuple[Cause, ...]:
@@ -44,9 +51,9 @@ def causes() -> tuple[Cause, ...]:
     packed = resources.files(__package__).joinpath(PAGE)
     page = packed.read_text("utf-8") if packed.is_file() else _CHECKOUT.read_text("utf-8")
     return tuple(
-        Cause(call, error, cause, check, tuple(map(int, numbers.split(","))))
+        Cause(call, error, cause, tuple(reasons.split(" / ")), check, tuple(map(int, numbers.split(","))))
         for call, rows in _PART.findall(page)
-        for error, cause, check, numbers in _ROW.findall(rows)
+        for error, cause, reasons, check, numbers in _ROW.findall(rows)
     )
 
 
@@ -54,3 +61,8 @@ def of(call: str | None, error: str | None) -> list[Cause]:
     """Return the causes of a call, of an error, or of both, in order; none if nothing is known."""
     found = [each for each in causes() if error in {None, each.error}]
     return [each for each in found if call in {None, each.call}]
+
+
+def stated(found: list[Cause], text: str) -> list[Cause]:
+    """Return those of some causes whose reason is in a text in parentheses; all if none is."""
+    return [each for each in found if each.is_stated(text)] or found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -26,6 +28,9 @@ from memtopo.driver.types import (
     gpu,
 )
 from memtopo.drivers.sim import SimDriver
+from memtopo.testing.abi import exported
+from memtopo.testing.program import SharedMachine, SimulatedProgram
+from memtopo.testing.server import RemoteProgram
 from tests.helpers.command_line import run_memtopo
 
 M = 2 << 20
@@ -94,6 +99,21 @@ def own_ipc(sim: SimDriver) -> None:
     sim.ipc_open_mem_handle(sim.ipc_get_mem_handle(sim.mem_alloc(M)))
 
 
+def in_program(name: str, *arguments: int | bytes) -> None:
+    """Make a call of a program in C, with words, or the bytes of structures that it points to."""
+    shared = SharedMachine(machine.load("h200x2"))
+    program = SimulatedProgram(shared, port := RemoteProgram(os.getpid()))
+    structures = [ctypes.create_string_buffer(each) for each in arguments if isinstance(each, bytes)]
+    pointers = map(ctypes.addressof, structures)
+    words = [next(pointers) if isinstance(each, bytes) else each for each in arguments]
+    for function, given in (("cuInit", []), (name, words)):
+        program.answer(exported().index(function), [*given, *[0] * (8 - len(given))])
+    port.ended()
+    program.close()
+    refused = shared.calls[-1]
+    raise DriverError(refused.function, str(refused.error), refused.reason)
+
+
 MADE: dict[str, list[Make]] = {
     "Every call": [
         lambda _: SimDriver(machine.load("h200x2")).device_get_count(),
@@ -114,6 +134,7 @@ MADE: dict[str, list[Make]] = {
     "cuMemCreate": [
         lambda sim: sim.mem_create(M + 1, PLAIN),
         lambda sim: sim.mem_create(M, PLAIN._replace(type=AllocationType.MANAGED)),
+        lambda _: in_program("cuMemCreate", bytes(8), M, struct.pack("=iiii16x", 1, 0, 0, 0), 0),
         lambda sim: sim.mem_create(M, Properties(HOST, FD)),
         lambda sim: sim.mem_create(M, PLAIN, 1),
         lambda sim: sim.mem_create(32 << 40, PLAIN),
@@ -125,7 +146,11 @@ MADE: dict[str, list[Make]] = {
         lambda sim: sim.mem_map(sim.mem_address_reserve(2 * M) + 4096, M, chunk(sim)),
         lambda sim: sim.mem_map(mapping(sim), M, chunk(sim)),
         lambda sim: sim.mem_map(1 << 42, M, chunk(sim)),
+        lambda sim: sim.mem_map(sim.mem_address_reserve(M), 2 * M, sim.mem_create(2 * M, PLAIN)),
+        lambda sim: sim.mem_map(sim.mem_address_reserve(M), M, 0),
+        lambda sim: sim.mem_map(sim.mem_address_reserve(M), M, 0, chunk(sim)),
         lambda sim: sim.mem_map(sim.mem_address_reserve(M), M, chunk(sim), 0, 1),
+        lambda sim: sim.mem_map(0, M, chunk(sim)),
         lambda sim: sim.mem_map(sim.mem_address_reserve(2 * M), 2 * M, chunk(sim)),
         lambda sim: sim.mem_map(sim.mem_address_reserve(M), M, chunk(sim), 4096),
     ],
@@ -137,6 +162,8 @@ MADE: dict[str, list[Make]] = {
         lambda sim: sim.mem_set_access(sim.mem_address_reserve(M), M, READ),
         lambda sim: sim.mem_set_access(mapping(sim), M, (Grant(gpu(9), Access.R),)),
         lambda sim: sim.mem_set_access(mapping(sim), M, ()),
+        lambda _: in_program("cuMemSetAccess", M, M, struct.pack("=iii", 0, 0, 3), 1),
+        lambda sim: sim.mem_set_access(mapping(sim), M, (Grant(gpu(0), Access(5)),)),
         lambda sim: sim.mem_set_access(mapping(sim), M, (Grant(HOST, Access.R),)),
     ],
     "cuMemGetAccess": [
@@ -215,6 +242,7 @@ def test_a_cause_has_the_error_that_the_page_says(cause: Cause, make: Make) -> N
             make(sim)
     assert raised.value.name == f"CUDA_ERROR_{cause.error}"
     assert cause.call in {raised.value.call, "Every call"}
+    assert cause.is_stated(str(raised.value))
     assert set(cause.facts) <= set(facts())
 
 
@@ -238,6 +266,27 @@ def test_causes_are_found_by_call_error_and_both() -> None:
 )
 def test_explain_understands_calls_errors_and_whole_messages(words: str, first: str) -> None:
     assert run_memtopo("explain", words).out.startswith(first)
+
+
+NOT_OPEN = "cuMemMap: CUDA_ERROR_INVALID_VALUE (the handle is not open (stricter than hardware: fact 69)) at kv.c:7"
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        (NOT_OPEN, [[69], [13, 69]]),
+        ("cuMemSetAccess({gpu9 rw}): CUDA_ERROR_INVALID_VALUE (gpu9 does not exist)", [[20]]),
+        ("cuMemAddressFree: CUDA_ERROR_INVALID_VALUE (the size is not the reservation's)", [[12]]),
+    ],
+)
+def test_explain_lists_the_causes_of_the_reason_in_a_message(message: str, found: list[list[int]]) -> None:
+    document = run_memtopo("explain", message, "--json").document
+    assert [cause["facts"] for cause in document["causes"]] == found
+
+
+def test_explain_lists_all_causes_of_a_message_whose_reason_is_not_known() -> None:
+    document = run_memtopo("explain", "cuMemMap: CUDA_ERROR_INVALID_VALUE (no reason)", "--json").document
+    assert len(document["causes"]) == len(of("cuMemMap", "INVALID_VALUE"))
 
 
 def test_explain_lists_causes_with_checks_and_further_facts() -> None:
