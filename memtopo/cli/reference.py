@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from memtopo.cli.driver_messages import NamedError, named_error
 from memtopo.cli.options import AsJson, Values, argument, described, option
 from memtopo.cli.results import pages, show
 from memtopo.common.errors import UsageError
@@ -24,8 +25,6 @@ _SPACED = re.compile(r"\bfact ([0-9])", re.IGNORECASE)
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _OPTION = re.compile("--[a-z-]+=")
 _WITH_CODE = re.compile(r"\bMT[0-9]{3}\b(?=\])")
-_WORD = re.compile(r"\w+")
-_CALL = re.compile(r"cu[A-Z]\w+")
 _LONGEST = 80
 
 
@@ -58,10 +57,11 @@ def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown =
     A message of memtopo or the driver can be given as a whole.
     """
     text = " ".join(codes or ())
-    named = _named(text)
-    if isinstance(named, tuple):
-        return _explain_error(*named, text, as_json=as_json)
-    found: list[Explanation | Fact] = [_known(code) for code in (CODES if all_ else named)]
+    coded = _WITH_CODE.findall(text)
+    if not coded and (named := named_error(text)):
+        return _explain_error(named, text, as_json=as_json)
+    given = coded or _SPACED.sub(r"fact-\1", text).split()
+    found: list[Explanation | Fact] = [_known(code) for code in (CODES if all_ else given)]
     if markdown:
         whole = len(found) in (0, len(CODES))
         lines = rendering.page(map(explanations.explanation, CODES)) if whole else rendering.markdown(found)
@@ -87,30 +87,16 @@ def schema_command(kind: SchemaKind) -> int:
     return 0
 
 
-def _named(text: str) -> list[str] | tuple[str | None, str | None]:
-    """Codes and facts in a text, or the call and the error of the driver that it names."""
-    if codes := _WITH_CODE.findall(text):
-        return [f"{code}" for code in codes]
-    words = _WORD.findall(text)
-    calls = [word for word in words if _CALL.fullmatch(word)]
-    known = {cause.error for cause in errors.causes()}
-    found = [
-        name for word in words if (name := word.upper().removeprefix("CUDA_ERROR_")) in known or name != word.upper()
-    ]
-    if calls or found:
-        return calls[0].partition("_v")[0] if calls else None, found[0] if found else None
-    return _SPACED.sub(r"fact-\1", text).split()
-
-
-def _explain_error(call: str | None, error: str | None, text: str, *, as_json: bool) -> int:
+def _explain_error(named: NamedError, text: str, *, as_json: bool) -> int:
     """Print the causes of an error, of a call or of both, and the facts that name the call; see `errors.stated`."""
-    causes, cited = errors.stated(errors.of(call, error), text), explanations.naming(call) if call else []
+    causes = errors.stated(errors.of(*named), text)
+    cited = explanations.naming(named.call) if named.call else []
     if not causes and not cited:
-        named = " ".join(filter(None, [call, error]))
         hint = (
             "docs/errors.md lists the calls with known causes; 'memtopo explain cuMemMap' lists the causes of one call"
         )
-        raise UsageError(f"there are no known causes for {named!r}", hint=hint)
+        hint = messages.did_you_mean(named.meant) if named.meant else hint
+        raise UsageError(f"there are no known causes for {str(named)!r}", hint=hint)
     if as_json:
         lines = json.dumps({"causes": causes, "facts": cited}).splitlines()
     else:

@@ -413,6 +413,13 @@ def error_numbers() -> Mapping[str, int]:
     return {name: int(number) for number, name in re.findall(r"\bX\((\d+), (\w+), ", _names())}
 
 
+@cache
+def error_texts() -> Mapping[str, str]:
+    """Names of errors by the driver's texts in lower case: `CUDA_ERROR_INVALID_VALUE` for `invalid argument`."""
+    found = re.findall(r'\bX\([1-9]\d*, (\w+), "([^"]+)"', _names())
+    return {text.lower().removesuffix("."): name for name, text in found}
+
+
 def _function(name: str, method: str, signature: str) -> Function:
     reads, results, optional, at = [], [], set(), 0
     for each in signature.split():

@@ -257,6 +257,12 @@ def test_causes_are_found_by_call_error_and_both() -> None:
     ("words", "first"),
     [
         ("cuMemMap INVALID_VALUE", "cuMemMap: INVALID_VALUE"),
+        ("cumemmap invalid_value", "cuMemMap: INVALID_VALUE"),
+        ("cuMemMap 801", "cuMemMap: NOT_SUPPORTED"),
+        ("cuMemMap failed: error code 801", "cuMemMap: NOT_SUPPORTED"),
+        ("cuMemMap: operation not supported", "cuMemMap: NOT_SUPPORTED"),
+        ("RuntimeError: CUDA error: invalid device context", "Every call: INVALID_CONTEXT"),
+        ("CUDA error 700", "cuCtxSynchronize: ILLEGAL_ADDRESS"),
         ("cuMemAlloc_v2", "cuMemAlloc: OUT_OF_MEMORY"),
         ("invalid_context", "Every call: INVALID_CONTEXT"),
         ("cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (gpu0 has 3 GiB free)", "cuMemCreate: OUT_OF_MEMORY"),
@@ -296,6 +302,12 @@ def test_explain_lists_causes_with_checks_and_further_facts() -> None:
     assert found.widest <= 80
     document = run_memtopo("explain", "cuMemMap", "NOT_SUPPORTED", "--json").document
     assert [cause["facts"] for cause in document["causes"]] == [[13, 28], [13]]
+
+
+def test_explain_suggests_the_call_that_was_meant() -> None:
+    found = run_memtopo("explain", "cuMemSetAcess INVALID_VALUE")
+    assert (found.status, found.out) == (2, "")
+    assert "did you mean 'cuMemSetAccess'?" in found.err
 
 
 @pytest.mark.parametrize(("words", "named"), [("cuGraphCreate", "cuGraphCreate"), ("CUDA_ERROR_NO_SUCH", "NO_SUCH")])
