@@ -74,19 +74,19 @@ class RefusedAnswer:
     error: Refusal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class _Releasing(Notice):
     grace: Seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class _Changing(Notice):
     grace: Annotated[Seconds, Field(validation_alias="deadline")]
     generation: Positive
     exports: Texts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class _Changed(Notice):
     generation: Positive
     exports: Texts

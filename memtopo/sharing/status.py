@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -149,6 +149,10 @@ class Notice:
     generation: Positive = 1
     exports: Texts = ()
     state: Text | None = None
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self))
+        return f"Notice({values})"
 
 
 @dataclass(frozen=True, slots=True)

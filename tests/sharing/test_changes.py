@@ -480,6 +480,7 @@ def test_notices_are_read_with_generation_exports_and_state(end: Callable[[], No
         assert notice and changed  # noqa: PT018
         assert (notice.kind, notice.grace, notice.exports, notice.generation) == ("changing", 0.01, ("page",), 1)
         assert (changed.kind, changed.exports, changed.state) == ("changed", (), "awake")
+        assert str(notice) == "Notice(kind='changing', grace=0.01, generation=1, exports=('page',), state='asleep')"
 
 
 def test_unknown_notices_are_ignored() -> None:
