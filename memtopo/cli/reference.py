@@ -91,7 +91,7 @@ def _explain_error(named: NamedError, text: str, *, as_json: bool) -> int:
     """Print the causes of an error, of a call or of both, and the facts that name the call; see `errors.stated`."""
     causes = errors.stated(errors.of(*named), text)
     cited = explanations.naming(named.call) if named.call else []
-    if not causes and not cited:
+    if named.meant or not (causes or cited):
         hint = (
             "docs/errors.md lists the calls with known causes; 'memtopo explain cuMemMap' lists the causes of one call"
         )

@@ -58,9 +58,13 @@ def causes() -> tuple[Cause, ...]:
 
 
 def of(call: str | None, error: str | None) -> list[Cause]:
-    """Return the causes of a call, of an error, or of both, in order; none if nothing is known."""
+    """Return the causes of a call, of an error, or of both, in order; none if nothing is known.
+
+    Those of an error that the call has no row for are those that any call may have.
+    """
     found = [each for each in causes() if error in {None, each.error}]
-    return [each for each in found if call in {None, each.call}]
+    own = [each for each in found if call in {None, each.call}]
+    return own or [each for each in found if error and each.call == EVERY]
 
 
 def stated(found: list[Cause], text: str) -> list[Cause]:

@@ -251,6 +251,8 @@ def test_causes_are_found_by_call_error_and_both() -> None:
     assert {cause.call for cause in of(None, "NOT_PERMITTED")} == {"cuMemCreate"}
     assert len(of("cuMemMap", "NOT_SUPPORTED")) == 2
     assert of("cuMemMap", "NOT_PERMITTED") == []
+    assert [cause.call for cause in of("cuMemMap", "NOT_INITIALIZED")] == ["Every call"]
+    assert of("cuGraphCreate", None) == []
 
 
 @pytest.mark.parametrize(
@@ -304,8 +306,9 @@ def test_explain_lists_causes_with_checks_and_further_facts() -> None:
     assert [cause["facts"] for cause in document["causes"]] == [[13, 28], [13]]
 
 
-def test_explain_suggests_the_call_that_was_meant() -> None:
-    found = run_memtopo("explain", "cuMemSetAcess INVALID_VALUE")
+@pytest.mark.parametrize("error", ["INVALID_VALUE", "INVALID_CONTEXT", ""])
+def test_explain_suggests_the_call_that_was_meant(error: str) -> None:
+    found = run_memtopo("explain", f"cuMemSetAcess {error}")
     assert (found.status, found.out) == (2, "")
     assert "did you mean 'cuMemSetAccess'?" in found.err
 
