@@ -260,6 +260,19 @@ def test_the_death_of_the_coordinator_is_raised_and_the_memory_stays(join: Start
     cleaned()
 
 
+def test_a_layout_begins_again_after_its_coordinator_was_killed(join: Start, pair: Path, runtime: Path) -> None:
+    members = join(pair, labels(pair))
+    ready(members)
+    (coordinator,) = coordinators(runtime)
+    os.kill(coordinator, signal.SIGKILL)
+    for each in members:
+        assert each.call("poll", TIMEOUT)["error"] == "ProcessLost"
+    reports(members)
+    again = join(pair, labels(pair))
+    ready(again)
+    reports(again)
+
+
 def test_a_process_that_never_comes_is_named_to_those_that_wait(join: Start, pair: Path) -> None:
     (first,) = join(pair, ["rank.0"], timeout=1)
     answer = first.read()

@@ -27,7 +27,7 @@ from memtopo.run.processes.gathering import Join, NotJoined, of_another_user
 from memtopo.run.processes.worker import Commanded, ConductorLost, Worker, WrapDriver, answer
 from memtopo.session.request import HoldResult
 from memtopo.sharing.channel import Channel
-from memtopo.sharing.claims import claimed_folder, lock_owner
+from memtopo.sharing.claims import claimed_folder, lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import reason
 from memtopo.sharing.sockets import connect_at
@@ -223,7 +223,7 @@ def _coordinated(where: Endpoint, timeout: float, check_signals: Callable[[], in
     """
     clock, start = RunningClock(), 0.0
     while (sock := _connected(where)) is None:
-        if clock.time() >= start and not _coordinator(where):
+        if clock.time() >= start and remove_stale(where):
             _start_coordinator(where, timeout)
             start = clock.time() + _STARTING
         check_signals()
@@ -256,18 +256,14 @@ def _start_coordinator(where: Endpoint, timeout: float) -> None:
         raise JoinRefused(f"the coordinator of the layout cannot be started: {reason(error)}") from error
 
 
-def _coordinator(where: Endpoint) -> int | None:
-    """Return the process that coordinates a layout; None if none does."""
-    folder = where.open_folder()
-    try:
-        return lock_owner(folder, where.lock)
-    finally:
-        os.close(folder)
-
-
 def _nobody(where: Endpoint, timeout: float) -> JoinRefused:
     """Error for a layout that is complete, or whose coordinator cannot be reached."""
-    if owner := _coordinator(where):
+    folder = where.open_folder()
+    try:
+        owner = lock_owner(folder, where.lock)
+    finally:
+        os.close(folder)
+    if owner:
         message = f"the layout at {where.path!r} has all its processes, which {process_name(owner)} coordinates"
         return JoinRefused(message, hint=f"it did not end within {timeout:g} s; a new layout can begin only after that")
     message = f"the coordinator of the layout at {where.path!r} did not answer within {timeout:g} s"
