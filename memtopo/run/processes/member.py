@@ -36,7 +36,7 @@ _COORDINATOR = "memtopo.run.processes.joining:main"
 _RETRY = 0.01
 """Seconds between two attempts to connect to a coordinator that is starting."""
 
-_STARTING = 5.0
+_STARTING = 30.0
 """Seconds that a coordinator has to claim its layout before another one is started."""
 
 _ANSWER = 10.0
