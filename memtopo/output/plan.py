@@ -217,7 +217,7 @@ def _pictures(found: PlanDifference, *, every: bool = False) -> Iterator[Section
 
 
 def _changes(found: PlanDifference, *, every: bool) -> Iterator[Section]:
-    """What goes and what comes, of processes that are alike as one."""
+    """Steps that a change undoes and does, of equal processes once."""
     for title, rows, of in (
         ("goes", found.undo, [(each, each.undo) for each in found.processes]),
         ("comes", found.do, [(each, each.do) for each in found.processes]),

@@ -183,14 +183,6 @@ def test_what_cannot_be_sent_is_not_lent(runtime: Path, layout: OneState) -> Non
         assert (offer["lends"]["lent"], layout.lent) == (0, set())
 
 
-def test_a_client_that_has_given_all_back_lets_the_memory_go(runtime: Path, layout: OneState) -> None:
-    layout.kept, path = (POOL,), runtime / "memtopo" / "kv.sock"
-    with holding(layout), raw(path) as borrower, raw(path) as other:
-        blocks = lend(borrower, 1)["blocks"]
-        asked(borrower, "let_go", exports=["pool"], blocks=blocks)
-        assert "ok" in asked(other, "switch", state="asleep", force=False)
-
-
 def test_a_client_that_has_given_all_back_learns_of_changes_of_the_export(runtime: Path, layout: OneState) -> None:
     """It may be lent objects again once their memory is back."""
     layout.kept, path = (POOL,), runtime / "memtopo" / "kv.sock"

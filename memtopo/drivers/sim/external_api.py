@@ -89,14 +89,14 @@ def write(fd: int, offset: int, data: bytes) -> None:
 def _semaphore(fd: int) -> str:
     kind = _tag(fd).kind
     if kind not in {external.TIMELINE, external.BINARY}:
-        raise ValueError(f"the descriptor belongs to a simulated {kind}, not of a semaphore")
+        raise ValueError(f"the descriptor belongs to a simulated {kind}, not to a semaphore")
     return kind
 
 
 def _check_inside(fd: int, offset: int, count: int) -> None:
     tag = _tag(fd)
     if tag.kind not in {"memory", "chunk"} and not is_dma_buf(fd):
-        raise ValueError(f"the descriptor belongs to a simulated {tag.kind}, not of memory")
+        raise ValueError(f"the descriptor belongs to a simulated {tag.kind}, not to memory")
     if offset < 0 or count < 0 or offset + count > tag.size:
         raise ValueError(f"the memory has {tag.size} bytes")
 
