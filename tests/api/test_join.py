@@ -271,7 +271,7 @@ def test_a_layout_begins_again_after_its_coordinator_was_killed(join: Start, pai
         assert each.call("poll", TIMEOUT)["error"] == "ProcessLost"
     reports(members)
     again = join(pair, labels(pair))
-    ready(again)
+    assert all("ranges" in each for each in ready(again))
     reports(again)
 
 
