@@ -255,24 +255,14 @@ class Attachment(LiveContext[Attached]):
 
 
 def build_attachment(
-    where: Endpoint,
-    terms: Callable[[], AttachTerms],
-    device: str | int | None,
-    access: AccessName | None,
-    machine: MachineLike | None,
-    allow_uids: Collection[int],
-    on_change: Callable[[Notice], object] | None,
-    reserve: Mapping[str, int],
-    _resources: ExitStack,
-    *,
-    reattach: bool,
+    terms: Callable[[], AttachTerms], attempt: Callable[[AttachTerms], Attached], _resources: ExitStack
 ) -> Attached:
-    """Connect to a holder on some terms, and import from it. Raises as entering what `attach` returns."""
+    """Attach on some terms, again if the layout is switched or changed meanwhile. Raises as `attach` when entered."""
     agreed, attempts = terms(), 0
     while True:
         attempts += 1
         try:
-            return _attached(where, agreed, device, access, machine, allow_uids, on_change, reserve, reattach=reattach)
+            return attempt(agreed)
         except (NotApplied, ExchangeError) as error:
             code = getattr(error.__cause__ or error, "code", "")
             if code not in _CHANGED_MEANWHILE or (attempts >= _ATTEMPTS and not agreed.left):
@@ -280,15 +270,15 @@ def build_attachment(
         agreed.system.pause(min(agreed.left, PAUSE))
 
 
-def _attached(
+def attach_once(
     where: Endpoint,
-    agreed: AttachTerms,
     device: str | int | None,
     access: AccessName | None,
     machine: MachineLike | None,
     allow_uids: Collection[int],
     on_change: Callable[[Notice], object] | None,
     reserve: Mapping[str, int],
+    agreed: AttachTerms,
     *,
     reattach: bool,
 ) -> Attached:
@@ -355,8 +345,8 @@ def attach(
     _require_role(role)
     terms = partial(AttachTerms.within, _seconds(wait), _named(exports), role, expect)
     where, sizes = _endpoint(layout, socket), {name: _bytes(size) for name, size in (reserve or {}).items()}
-    given = where, terms, device, access, machine, allow_uids, on_change, sizes
-    return Attachment(partial(build_attachment, *given, reattach=reattach))
+    attempt = partial(attach_once, where, device, access, machine, allow_uids, on_change, sizes, reattach=reattach)
+    return Attachment(partial(build_attachment, terms, attempt))
 
 
 def dma_bufs(

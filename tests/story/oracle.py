@@ -253,9 +253,7 @@ class Oracle:
 
     def _require_patience(self, held: Held, event: HolderEvent) -> None:
         """Require that importers had the time to let go that their notice promised."""
-        promised = re.search(
-            r"did not release imported memory within ([0-9.]+) s", str(event.fields.get("reason", ""))
-        )
+        promised = re.search(r"did not release imported memory within ([0-9.]+) s", str(event.fields.get("reason", "")))
         if promised and self.world.now < held.requested + float(promised[1]) - 0.001:
             raise Broken(f"importers had {self.world.now - held.requested} s of {promised[1]}")
 

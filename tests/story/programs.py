@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
-from memtopo.api.attachment import Attached, Attachment, build_attachment
+from memtopo.api.attachment import Attached, Attachment, attach_once, build_attachment
 from memtopo.api.errors import NotApplied
 from memtopo.api.imports import AttachTerms, Role
 from memtopo.common.errors import MemtopoError
@@ -211,9 +211,9 @@ class EngineProgram:
         terms: Any = partial(AttachTerms.within, wait, exports or None, role, None, system)
         page = self.oracle.held.shape.public("page") if self.oracle.held else "page"
         reserve = {page: room * CHUNK} if room else {}
-        given: Any = (actor.world.endpoint, terms, None, None, target, (), None, reserve)
+        attempt = partial(attach_once, actor.world.endpoint, None, None, target, (), None, reserve, reattach=reattach)
         self.writes = role == "writer"
-        self.attachment = Attachment(partial(build_attachment, *given, reattach=reattach))
+        self.attachment = Attachment(partial(build_attachment, terms, attempt))
         self.attached = self.attachment.__enter__()
         self.look(actor)
 
