@@ -92,6 +92,10 @@ class Kind:
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """Sections that cannot refer to its entries, each with a note and a help text."""
 
+    def __init__(self, rules: tuple[Rule, ...] = (), joint_rules: tuple[Rule, ...] = ()) -> None:
+        """`rules` must be satisfied by each process, `joint_rules` by all processes together."""
+        self.rules, self.joint_rules = rules, joint_rules
+
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve the entries of the section to groups, and add them to the scope."""
         for name, entry in scope.spec.section(self.section).items():
@@ -101,14 +105,6 @@ class Kind:
     def resolve_entry(self, scope: Scope, entry: Any, path: Path) -> Group:
         """Resolve the entry at `path` to a group. Raises `Refused`."""
         raise NotImplementedError
-
-    def rules(self) -> tuple[Rule, ...]:
-        """Rules that each process must satisfy."""
-        return ()
-
-    def joint_rules(self) -> tuple[Rule, ...]:
-        """Rules that all processes must satisfy together."""
-        return ()
 
     def refused_changes(self, before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
         """Diagnostics of entries of a process that a change from one geometry to another cannot make."""

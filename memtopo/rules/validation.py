@@ -21,11 +21,11 @@ from memtopo.machine import Machine, Machines, large_machine, small_machine
 from memtopo.rules.whole_layout import address_space, fits, unused_chunks, unused_ranges
 
 RULES: tuple[Rule, ...] = tuple(
-    dict.fromkeys([*(rule for kind in KINDS for rule in kind.rules()), address_space, unused_chunks, unused_ranges])
+    dict.fromkeys([*(rule for kind in KINDS for rule in kind.rules), address_space, unused_chunks, unused_ranges])
 )
 """Rules about one process, each once, in order."""
 
-JOINT_RULES: tuple[Rule, ...] = tuple(dict.fromkeys([fits, *(rule for kind in KINDS for rule in kind.joint_rules())]))
+JOINT_RULES: tuple[Rule, ...] = tuple(dict.fromkeys([fits, *(rule for kind in KINDS for rule in kind.joint_rules)]))
 """Rules about all processes together, each once, in order."""
 
 

@@ -14,7 +14,7 @@ from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.access import access_steps
-from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, StepDifference, Steps, Words
+from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Scope, StepDifference, Steps, Words
 from memtopo.kinds.mappings import mapping_steps
 from memtopo.kinds.multicast import MulticastGroup
 from memtopo.kinds.resolution import Refused, attempt, indices, refuse_growing
@@ -162,12 +162,6 @@ class Bindings(Kind):
         from memtopo.kinds.multicast.steps import MapMulticast, SetMulticastAccess
 
         return access_changes(difference, MapMulticast, SetMulticastAccess)
-
-    def rules(self) -> tuple[Rule, ...]:
-        return bound_memory, bound_places, accessing_gpus, mixed_ranges
-
-    def joint_rules(self) -> tuple[Rule, ...]:
-        return teams, nodes
 
 
 def _target(scope: Scope, path: Path) -> MulticastGroup:
@@ -361,4 +355,4 @@ def nodes(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 yield Diagnostic("MT719", message, (*target.path, "from"), help=help)
 
 
-BINDINGS = Bindings()
+BINDINGS = Bindings(rules=(bound_memory, bound_places, accessing_gpus, mixed_ranges), joint_rules=(teams, nodes))

@@ -177,6 +177,7 @@ class DmaBufExports(ExportKind):
     )
 
     def __init__(self, kind: Kind) -> None:
+        super().__init__()
         self.group, self.words = kind.group, kind.words  # type: ignore[misc]
 
     def try_export(self, export: ExportGroup) -> TryExport:

@@ -15,7 +15,7 @@ from memtopo.driver.types import Location, MemoryHandleType
 from memtopo.geometry.groups import Group, InnerPart, Origin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.dmabuf import DMABUF
-from memtopo.kinds.kind import Kind, Rule, Scope, Steps, Words
+from memtopo.kinds.kind import Kind, Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, require_on_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, OffsetBytes, OwnName, PositiveBytes, ProducerText
@@ -199,12 +199,6 @@ class ExternalObjects(Kind):
             for part in group.mapped:
                 yield MapExternal(part.path, part.label, group.location.id, part.size, group.name, part.offset)
 
-    def rules(self) -> tuple[Rule, ...]:
-        return (importable,)
-
-    def joint_rules(self) -> tuple[Rule, ...]:
-        return (equal_declarations,)
-
 
 def importable(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT702 for objects whose trial failed, or whose required support is not advertised."""
@@ -291,4 +285,4 @@ def _misplaced(parts: Sequence[InnerPart], size: int, path: Path, *, dedicated: 
             yield Diagnostic("MT703", message, (*part.path, "offset"), labels=(label,), notes=(note,), help=help)
 
 
-EXTERNAL = ExternalObjects()
+EXTERNAL = ExternalObjects(rules=(importable,), joint_rules=(equal_declarations,))

@@ -22,7 +22,7 @@ from memtopo.kinds.external import (
     producer_origin,
     unsupported,
 )
-from memtopo.kinds.kind import Kind, Rule, Scope, Words
+from memtopo.kinds.kind import Kind, Scope, Words
 from memtopo.language.entries import Entry
 from memtopo.language.fields import DeviceName, Point, ProducerText
 from memtopo.language.scalars import FromWord
@@ -194,9 +194,6 @@ class Semaphores(Kind):
                     help += "or release the layout, and apply the spec"
                     yield Diagnostic("MT808", message, (*group.path, key), "key", help=help)
 
-    def joint_rules(self) -> tuple[Rule, ...]:
-        return (unsignalled,)
-
 
 def unsignalled(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT705 for waits without a signal by the producer or by another entry (facts 56, 58).
@@ -248,4 +245,4 @@ def _endless(group: ImportedSemaphore) -> Diagnostic:
     return Diagnostic("MT705", message, (*group.path, "wait"), notes=(note,), help=help)
 
 
-SEMAPHORES = Semaphores()
+SEMAPHORES = Semaphores(joint_rules=(unsignalled,))

@@ -16,7 +16,7 @@ from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement, Slice
-from memtopo.kinds.kind import Keys, Kind, MakeStep, ResolutionStage, Rule, Scope, Steps, Words
+from memtopo.kinds.kind import Keys, Kind, MakeStep, ResolutionStage, Scope, Steps, Words
 from memtopo.kinds.mappings.placements import Content, resolve_content
 from memtopo.kinds.resolution import Refused, Resolution, attempt, indices, refuse_growing
 from memtopo.language.entries import Entry
@@ -95,9 +95,6 @@ class Mappings(Kind):
         from memtopo.kinds.mappings.steps import MapChunk
 
         return mapping_steps(geometry, machine, MapChunk, memory=True)
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (past_the_end, overlaps)
 
 
 def mapping_steps(geometry: Geometry, machine: Machine, step: MakeStep, *, memory: bool) -> Steps:
@@ -266,4 +263,4 @@ def _order(placement: Placement) -> tuple[str, int, int]:
     return str(key), int(index), placement.first
 
 
-MAPPINGS = Mappings()
+MAPPINGS = Mappings(rules=(past_the_end, overlaps))

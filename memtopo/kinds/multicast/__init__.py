@@ -18,7 +18,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.chunks import HandleKind
 from memtopo.kinds.chunks.support import FABRIC_HELP, taken_handles
 from memtopo.kinds.exportable import Imported, ImportKeys, Refusals
-from memtopo.kinds.kind import Rule, Scope, Steps, Words
+from memtopo.kinds.kind import Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, require_on_gpu, together, whole_granules
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Devices, Handles, PositiveAmount, Rounding
@@ -122,12 +122,6 @@ class Multicast(HandleKind):
             if found := _untried(group, machine):
                 yield f"multicast {group.name!r}: multicast was never tried on {', '.join(map(str, found))}"
 
-    def rules(self) -> tuple[Rule, ...]:
-        return supported, handle_types, cliques
-
-    def joint_rules(self) -> tuple[Rule, ...]:
-        return (slots,)
-
 
 def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT405 for GPUs without multicast, and MT718 for those on which it was never tried."""
@@ -187,4 +181,4 @@ def _untried(group: MulticastGroup, machine: Machine) -> list[Location]:
     return [each for each in group.devices if machine.trial(each, "multicast").works is None]
 
 
-MULTICAST = Multicast()
+MULTICAST = Multicast(rules=(supported, handle_types, cliques), joint_rules=(slots,))

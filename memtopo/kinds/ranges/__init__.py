@@ -20,7 +20,7 @@ from memtopo.geometry.groups import Backing, ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Part, Placement
 from memtopo.geometry.sizing import rounded_up
 from memtopo.kinds.exportable import ExportGroup
-from memtopo.kinds.kind import Kind, ResolutionStage, Rule, Scope, Steps, Words
+from memtopo.kinds.kind import Kind, ResolutionStage, Scope, Steps, Words
 from memtopo.kinds.mappings import granules, resolve_slices
 from memtopo.kinds.mappings.fill import fitting_size, keys_by_range
 from memtopo.kinds.resolution import Refused, attempt, require_on_gpu, together, whole_granules
@@ -133,12 +133,6 @@ class Ranges(Kind):
     def refused_changes(self, before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
         return changed_common_addresses(before, after)
 
-    def rules(self) -> tuple[Rule, ...]:
-        return (fixed_addresses, zero_chunks)
-
-    def joint_rules(self) -> tuple[Rule, ...]:
-        return (held_elastic_ranges,)
-
 
 class _Mapped(NamedTuple):
     """Largest granularity of the chunks in each range, ranges for which it is not known, and keys of `map` by range."""
@@ -219,8 +213,6 @@ def _require_alignment(range_: Path, align: int, unit: int) -> None:
         message = f"range {name!r}: the alignment {exact(align)} is not a power of two"
         raise Refused(Diagnostic("MT306", message, path, help=f"write {near}"))
 
-
-RANGES = Ranges()
 
 _CONTEXTS = 0x2_0000_0000
 """Address in the block that the driver takes for contexts, so that no range can be fixed there (fact 11)."""
@@ -451,3 +443,6 @@ def _zero(scope: Scope, name: str, path: Path) -> ChunkGroup:
     label = Label("declared here", group.path, "key")
     message = f"{name!r} {what}, but a zero page must be a single chunk that this process creates and fills with zeros"
     raise Refused(Diagnostic("MT805", message, path, labels=(label,), help="declare a chunk without 'count' for it"))
+
+
+RANGES = Ranges(rules=(fixed_addresses, zero_chunks), joint_rules=(held_elastic_ranges,))
