@@ -209,8 +209,8 @@ class Group:
 
     @property
     def contexts(self) -> frozenset[int]:
-        """Ordinals of the GPUs whose contexts are needed to create or use the objects."""
-        return frozenset()
+        """Ordinals of the GPUs whose contexts are needed to create or use the objects; by default those of the objects."""
+        return gpus(self.locations)
 
 
 def from_outside(group: Group) -> bool:
@@ -354,6 +354,7 @@ class RangeGroup(Group):
 
     noun = "range"
     offered_as = "range"
+    contexts = frozenset[int]()  # addresses belong to no GPU
 
     declared: int
     granule: int
@@ -390,8 +391,3 @@ class LocatedGroup(Group):
     def location_of(self, index: int) -> Location:
         """Location of one object."""
         return self.locations[index % len(self.locations)]
-
-    @property
-    def contexts(self) -> frozenset[int]:
-        """Ordinals of the GPUs of the objects, including imported ones."""
-        return gpus(self.locations)

@@ -95,11 +95,6 @@ class BindGroup(Group):
     def location_of(self, index: int) -> Location:
         return self.locations[index]
 
-    @property
-    def contexts(self) -> frozenset[int]:
-        """Ordinals of the GPUs that the process adds to the team."""
-        return frozenset(self.devices)
-
     def details(self) -> Iterator[str]:
         """Names of the entries whose memory is bound."""
         yield f"bound: {', '.join(dict.fromkeys(each.chunk.name for each in self.bindings))}"

@@ -89,11 +89,6 @@ class ProducedGroup(Group):
     location: Location
     origin: Origin = field(kw_only=True)
 
-    @property
-    def contexts(self) -> frozenset[int]:
-        """Ordinal of the GPU of the object."""
-        return frozenset({self.location.id})
-
     def location_of(self, index: int) -> Location:
         """Location of the object."""
         return self.location
