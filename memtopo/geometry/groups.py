@@ -194,7 +194,7 @@ class Group:
         return False
 
     @property
-    def share_taken(self) -> TakenShare | None:
+    def share(self) -> TakenShare | None:
         """Share of the memory that all other entries leave, if that is its size."""
         return None
 
@@ -209,7 +209,7 @@ class Group:
 
     @property
     def contexts(self) -> frozenset[int]:
-        """Ordinals of the GPUs whose contexts are needed to create or use the objects; by default those of the objects."""
+        """Ordinals of the GPUs whose contexts are needed to create or use the objects, by default those of theirs."""
         return gpus(self.locations)
 
 
@@ -281,10 +281,6 @@ class ChunkGroup(Group):
     share: TakenShare | None = None
     filled: str = ""
     """Range whose size the number of chunks follows from."""
-
-    @property
-    def share_taken(self) -> TakenShare | None:
-        return self.share
 
     def properties_of(self, index: int) -> Properties:
         """Properties that one chunk is created with."""
