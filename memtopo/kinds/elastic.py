@@ -153,15 +153,9 @@ class ElasticContent:
         for low, high in self.fixed:
             if low < end and start < high:
                 return low, high, ""
-        starts = self.starts
-        index = bisect_left(starts, start)
-        if index and (before := starts[index - 1]) + self.at[before].size > start:
-            index -= 1
-        while index < len(starts) and (offset := starts[index]) < end:
-            chunk = self.at[offset]
+        for offset, chunk in self.present(start, end):
             if chunk is not self.zero and offset not in leaving:
                 return offset, offset + chunk.size, chunk.label
-            index += 1
         return None
 
     def access(self, start: int, end: int) -> Iterator[AccessPiece]:
