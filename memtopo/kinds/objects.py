@@ -10,9 +10,7 @@ from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.geometry.groups import Group
 from memtopo.kinds.layout import Layout, LayoutTable
-from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, Undoing, handles_tested
-
-"""Note of a plan about an object that a process imports from itself."""
+from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, Undoing
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +130,8 @@ class TryExport(Step):
         self.export(driver, layout).close()
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.object.partition(".")[0], note=handles_tested([self.via], self.count))
+        note = f"{self.via}, 1 of {self.count:,} handles" if self.count > 1 else self.via
+        return StepDescription(self.label, self.object.partition(".")[0], note=note)
 
 
 def import_each(groups: Iterable[Group], opening: type[Any], alias: type[Alias]) -> Iterator[Step]:

@@ -68,11 +68,6 @@ class StepDescription:
     note: str = ""
 
 
-def handles_tested(words: Iterable[str], count: int) -> str:
-    """Note of a step that exports one of `count` handles as a test; the words are those of each handle."""
-    return ", ".join([*words, *([f"1 of {count:,} handles"] if count > 1 else [])])
-
-
 class Finding(NamedTuple):
     """Comparison after building: the expected and the observed value of an `aspect` of a `subject`.
 

@@ -131,7 +131,15 @@ class Ranges(Kind):
                 yield f"range {group.name}: {exact(group.size)}, the size of the chunks mapped into it"
 
     def refused_changes(self, before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
-        return changed_common_addresses(before, after)
+        """Yield MT810 for ranges at the same address in all processes that come, go or are reserved otherwise."""
+        old, new = _common_ranges(before), _common_ranges(after)
+        for name in dict.fromkeys([*old, *new]):
+            if name not in old or name not in new or _reserved(old[name]) != _reserved(new[name]):
+                path = (*after.path, "ranges", *([name] if name in after.of(RangeGroup) else []))
+                message = f"the change would reserve range {name!r} again, which has the same address in all processes"
+                note = "processes agree on addresses only while a layout is built"
+                help = "release the layout, and apply the spec"
+                yield Diagnostic("MT810", message, path, "key", notes=(note,), help=help)
 
 
 class _Mapped(NamedTuple):
@@ -259,18 +267,6 @@ def require_common_address(scope: Scope, path: Path, entry: Range) -> None:
         label = Label("fixed here", (*path, "fixed"))
         help = "omit 'same_address', or omit 'fixed' to make the address a hint"
         raise Refused(Diagnostic("MT609", message, where, labels=(label,), help=help))
-
-
-def changed_common_addresses(before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
-    """Yield MT810 for ranges at the same address in all processes that come, go or are reserved otherwise."""
-    old, new = _common_ranges(before), _common_ranges(after)
-    for name in dict.fromkeys([*old, *new]):
-        if name not in old or name not in new or _reserved(old[name]) != _reserved(new[name]):
-            path = (*after.path, "ranges", *([name] if name in after.of(RangeGroup) else []))
-            message = f"the change would reserve range {name!r} again, which has the same address in all processes"
-            note = "processes agree on addresses only while a layout is built"
-            help = "release the layout, and apply the spec"
-            yield Diagnostic("MT810", message, path, "key", notes=(note,), help=help)
 
 
 def _common_ranges(geometry: Geometry) -> dict[str, RangeGroup]:
