@@ -23,13 +23,6 @@ class ObjectStep(Step):
     """Noun for the objects in resources."""
     table: ClassVar[LayoutTable[str, Any]]
     """Table of the layout with the objects of the kind."""
-    leaks_as: ClassVar[str]
-    """Noun for the objects in leak names."""
-
-    @classmethod
-    def leak(cls, label: str) -> str:
-        """Leak name of an object."""
-        return f"{cls.leaks_as} {label}"
 
     @property
     def provides(self) -> Hashable:

@@ -168,6 +168,7 @@ class KeepPool(Step):
     verb = "chunk pool"
     call = "cuMemCreate"
     undoing = Undoing("cuMemRelease", "release")
+    leaks_as = "chunk"
     provided = "elastic chunks", "name"
     calls = 0
 
@@ -217,9 +218,6 @@ class KeepPool(Step):
     @property
     def _number(self) -> str:
         return f"{self.kept:,} now, up to {self.limit:,}"
-
-    def leak_name(self) -> str:
-        return f"chunk {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
