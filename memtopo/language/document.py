@@ -25,7 +25,6 @@ from memtopo.language.limits import (
     PARAMETERS,
     DiagnosticList,
     ReadError,
-    character_name,
     refused_character,
 )
 
@@ -322,7 +321,7 @@ class ObjectReader:
             self._report("MT002", f"a text of {len(text):,} characters; at most {LARGEST_SCALAR:,} are allowed", path)
             return None
         elif character := refused_character(text):
-            self._report("MT004", f"{character_name(character)} is not allowed in a key or value", path)
+            self._report("MT004", f"{character} is not allowed in a key or value", path)
             return None
         elif "$" in text:
             self.has_parameters = True

@@ -23,15 +23,7 @@ from memtopo.common.text import printable
 from memtopo.common.units import shorten
 from memtopo.diagnostics.model import Diagnostic, Label, Path, TextSpan
 from memtopo.language.document import Lines, Positions, Value
-from memtopo.language.limits import (
-    DEEPEST,
-    LARGEST_SCALAR,
-    MOST_ENTRIES,
-    DiagnosticList,
-    ReadError,
-    character_name,
-    refused_character,
-)
+from memtopo.language.limits import DEEPEST, LARGEST_SCALAR, MOST_ENTRIES, DiagnosticList, ReadError, refused_character
 
 
 class _Message(NamedTuple):
@@ -265,7 +257,7 @@ class Parser:
             raise self._too_large(f"a text of {len(value):,} characters; at most {LARGEST_SCALAR:,} are allowed", event)
         if value.isprintable() or not (character := refused_character(value)):
             return value
-        self._report("MT004", f"{character_name(character)} is not allowed in a key or value", event)
+        self._report("MT004", f"{character} is not allowed in a key or value", event)
         return None
 
     def _refuse_properties(self, event: NodeEvent) -> None:
