@@ -65,13 +65,14 @@ def one_or_more_of(item: Any) -> BeforeValidator:
     return BeforeValidator(scalars.one_or_more, json_schema_input_type=item | several)
 
 
-def chunk_alone(entry: Any) -> BeforeValidator:
-    """Annotation of an entry that a spec may write as the name of its chunk alone."""
+def entries_or_chunks(entry: Any) -> Any:
+    """Type of a list of entries, each of which a spec may write as the name of its chunk alone."""
 
     def read(value: object) -> object:
         return {"chunk": value} if isinstance(value, str) else value
 
-    return BeforeValidator(read, json_schema_input_type=ChunkReference | entry)
+    item: Any = Annotated[entry, BeforeValidator(read, json_schema_input_type=ChunkReference | entry)]
+    return Annotated[list[item], one_or_more_of(item)]
 
 
 _DEVICE = f"{NAME_PATTERN}|host:[0-9]+"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -19,7 +19,7 @@ from memtopo.kinds.mappings import mapping_steps
 from memtopo.kinds.multicast import MulticastGroup
 from memtopo.kinds.resolution import Refused, attempt, indices, refuse_growing
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Amount, ChunkReference, chunk_alone, one_or_more_of
+from memtopo.language.fields import Amount, ChunkReference, entries_or_chunks
 from memtopo.language.names import Reference, parse_reference
 from memtopo.machine import Machine
 
@@ -44,10 +44,6 @@ class BindEntry(Entry):
             message = "a binding names a chunk or a range"
             raise InvalidValue("MT102" if self.chunk is None else "MT103", message, help="write '{chunk: NAME}'")
         return self
-
-
-_Bound = Annotated[BindEntry, chunk_alone(BindEntry)]
-BindList = Annotated[list[_Bound], one_or_more_of(_Bound)]
 
 
 class Binding(NamedTuple):
@@ -108,7 +104,7 @@ class Bindings(Kind):
     words = Words(
         "binding", "bindings", "team: [part]", "and memory can be bound to multicast objects only", drawn="binding"
     )
-    entry = BindList
+    entry = entries_or_chunks(BindEntry)
     group = BindGroup
     keys = Keys.REFERENCES
     stage = ResolutionStage.MAPPED
