@@ -196,7 +196,7 @@ class Parser:
             self._report("MT103", "a key is missing before ':'", event)
         elif key is not None and key in found:
             path = (*self._path, key)
-            self._report("MT009", f"key {_shown(key)} is given twice", event, path, first=path)
+            self._report("MT009", f"key {_shown(key)} is given twice", event, path)
         else:
             return key
         return None
@@ -255,17 +255,10 @@ class Parser:
             self._report("MT007", f"tag {_shown(tag)} is refused", event, help=_TAG_HELP)
 
     def _report(
-        self,
-        code: str,
-        message: str,
-        event: yaml.Event,
-        path: Path | None = None,
-        *,
-        first: Path | None = None,
-        help: str | None = None,
+        self, code: str, message: str, event: yaml.Event, path: Path | None = None, help: str | None = None
     ) -> None:
-        labels = () if first is None else (Label("first given here", first, "key"),)
         path = tuple(self._path) if path is None else path
+        labels = (Label("first given here", path, "key"),) if code == "MT009" else ()
         self.diagnostics.add(Diagnostic(code, message, path, "value", labels, help=help, span=self._span(event)))
 
     def _too_large(self, message: str, event: yaml.Event) -> ReadError:

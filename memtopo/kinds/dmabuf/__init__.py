@@ -84,7 +84,8 @@ def _part(scope: Scope, path: Path, name: str | None, group: Group) -> NamedPart
     parts: Mapping[str, NamedPart] = {part.name: part for part in group.parts}
     if name not in parts:
         message = f"{group.name!r} has no part {shorten(name)!r}"
-        raise scope.errors.undeclared("part", name, (*path, "part"), parts, message=message)
+        refused = scope.errors.undeclared("part", name, (*path, "part"), parts)
+        raise Refused(*(each._replace(message=message) for each in refused.diagnostics))
     return parts[name]
 
 
