@@ -129,13 +129,8 @@ def validate_without_machine(document: Document) -> Validated:
     reported. Comments that ignore nothing are not reported, since their diagnostics may need a machine.
     """
     first, second = validate(document, large_machine(), complete=False), _on_small_machine(document)
-    return Validated(
-        document,
-        _common(first.diagnostics, second.diagnostics),
-        None,
-        _common(first.ignored, second.ignored),
-        first.used | second.used,
-    )
+    reported, ignored = _common(first.diagnostics, second.diagnostics), _common(first.ignored, second.ignored)
+    return Validated(document, reported, None, ignored, first.used | second.used)
 
 
 def _on_small_machine(document: Document) -> Validated:

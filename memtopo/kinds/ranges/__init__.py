@@ -109,15 +109,8 @@ class Ranges(Kind):
         # Fixed and agreed addresses first, before the driver or a hint takes them for another range.
         for group in sorted(groups, key=lambda each: (not each.fixed, not each.same_address)):
             for index in range(group.count):
-                yield ReserveRange(
-                    group.path,
-                    group.label(index),
-                    group.size,
-                    group.align,
-                    group.address_hint(index),
-                    group.fixed,
-                    group.same_address,
-                )
+                place = group.size, group.align, group.address_hint(index), group.fixed, group.same_address
+                yield ReserveRange(group.path, group.label(index), *place)
         if any(group.elastic for group in groups):
             from memtopo.kinds.ranges.elastic_steps import elastic_steps
 
