@@ -179,7 +179,7 @@ class DmaBufExports(ExportKind):
         memory, first = export.dma_buf, export.first
         assert memory
         noun = RangeGroup.noun if memory.placements else memory.group.noun
-        needs = dict.fromkeys([(noun, memory.span(first).label), *memory.resources(first)])
+        needs = dict.fromkeys([(noun, memory.place(first)[0]), *memory.resources(first)])
         via = f"{DMABUF}, pcie" if memory.flags else DMABUF
         return TryExportDmaBuf(*export.first_handle(via), *memory.bytes, tuple(needs))
 
