@@ -21,8 +21,8 @@ class ObjectStep(Step):
 
     noun: ClassVar[str]
     """Noun for the objects in resources."""
-    table: ClassVar[LayoutTable[str, Any]]
-    """Table of the layout with the objects of the kind."""
+    table: ClassVar[LayoutTable[str, Any] | str]
+    """Table of the layout with the objects of the kind, or the field of the layout that has them."""
 
     @property
     def provides(self) -> Hashable:
@@ -31,7 +31,8 @@ class ObjectStep(Step):
     @classmethod
     def objects(cls, layout: Layout) -> dict[str, Any]:
         """Live objects of the kind, by label."""
-        return layout.of(cls.table)
+        found: dict[str, Any] = getattr(layout, cls.table) if isinstance(cls.table, str) else layout.of(cls.table)
+        return found
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         if self.label in self.objects(layout):

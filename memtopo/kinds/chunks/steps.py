@@ -40,11 +40,8 @@ class ChunkStep(ObjectStep):
     size: int
 
     noun = leaks_as = "chunk"
+    table = "chunks"
     undoing = Undoing("cuMemRelease", "release")
-
-    @classmethod
-    def objects(cls, layout: Layout) -> dict[str, int]:
-        return layout.chunks
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         """Release the reference to the chunk, after a reference that a failed check has not released."""

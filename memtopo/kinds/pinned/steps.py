@@ -49,10 +49,7 @@ class PinnedStep(ObjectStep):
     gpus: tuple[int, ...]
 
     noun = "pinned memory"
-
-    @classmethod
-    def objects(cls, layout: Layout) -> dict[str, Reservation]:
-        return layout.memory
+    table = "memory"
 
     def check_access(self, driver: Driver, layout: Layout, flags: IntFlag, of_block: int = 0) -> Iterator[Finding]:
         """Compare the flags, and the address for each GPU, which is that for the CPU (facts 74, 85).
