@@ -157,7 +157,7 @@ class Scope:
         self.spec, self.machines, self.kinds, self.index = spec, machines, kinds, index
         self.node = rank(spec, index).node
         self.machine = machines.of(self.node)
-        self.siblings = siblings or Siblings()
+        self.siblings = siblings or Siblings(spec)
         self.errors = NameErrors()
         self.devices = DeviceNames(spec, machines, self.errors, index)
         self.placements: dict[Instance, tuple[Placement, ...]] = {}
@@ -360,17 +360,14 @@ class Sibling(NamedTuple):
 
 
 class Siblings(NamedTuple):
-    """Processes of the spec, including the own one: names, names of those with errors, and the others by name.
+    """Processes of the whole spec, including the own one, as they are written, and by name as they are resolved.
 
     `processes` is empty until every process has resolved its own entries.
     """
 
-    names: frozenset[str] = frozenset()
-    unread: frozenset[str] = frozenset()
+    spec: Spec
     processes: Mapping[str, Sibling] = {}
     crossing: Mapping[tuple[str, str], str] = {}
     """Process that imports an export on another node, by the exporting process and the export."""
-    held: frozenset[str] = frozenset()
-    """Names of the processes that are held where others join them one by one; none if all are built together."""
     layout: str = ""
     """Name of the layout that is held, for processes that join it; empty if all processes are built together."""

@@ -234,7 +234,7 @@ def producer_gpu(
 
     Raises `Refused`, with what is `wrong` with other fields of its entry as well.
     """
-    source = from_process(what, path, entry.source, scope.siblings.names)
+    source = from_process(what, path, entry.source, scope.siblings.spec.processes)
     wrong = *_unsupported(what, path, entry.via, possible), *source, *wrong
     try:
         location = scope.devices.resolve(entry.device, (*path, "device"))

@@ -255,7 +255,7 @@ def _require_consistent(scope: Scope, entry: Pinned, path: Path) -> None:
         notes = (f"the system maps files in pages of {exact(PAGE)}",)
         wrong.append(Diagnostic("MT716", message, (*path, "offset"), notes=notes, help=help))
     if entry.source:
-        wrong += from_process(f"pinned memory {name!r}", path, entry.source, scope.siblings.names)
+        wrong += from_process(f"pinned memory {name!r}", path, entry.source, scope.siblings.spec.processes)
     if wrong:
         raise Refused(*wrong)
 

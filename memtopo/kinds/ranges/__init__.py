@@ -243,7 +243,7 @@ def require_common_address(scope: Scope, path: Path, entry: Range) -> None:
     spec, name, where = scope.spec, path[-1], (*path, "same_address")
     if not entry.same_address:
         return
-    if scope.siblings.held and not spec.held:
+    if scope.siblings.spec.held_processes and not spec.held:
         message = f"range {name!r} is at the same address in all instances of {spec.name!r}, which join one by one"
         help = "omit 'same_address', or hold no process, so that all processes are built together"
         raise Refused(Diagnostic("MT609", message, where, help=help))
