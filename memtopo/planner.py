@@ -211,8 +211,8 @@ def _resources(geometry: Geometry) -> Iterator[Step]:
 
 def _memory(*members: Geometry, node: str | None = None) -> dict[str, int]:
     """Bytes created at each location of a node; imports belong to another process."""
-    total: dict[Location, int] = {}
+    total: Counter[Location] = Counter()
     for group in (group for member in members for group in member.every):
         for location, count in group.shares().items():
-            total[location] = total.get(location, 0) + count * group.size
+            total[location] += count * group.size
     return {str(location.on(node)): total[location] for location in sorted(total)}

@@ -26,8 +26,7 @@ from memtopo.output import humanize, json, plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
 from memtopo.plans.calls import CallsDocument, ListedCalls, listed, named
-from memtopo.plans.entries import EntryChanges
-from memtopo.plans.report import PlanDifference
+from memtopo.plans.report import EntryChanges, PlanDifference
 from memtopo.plans.transition import difference
 from memtopo.run.planned_calls import count_calls, first_calls, list_calls, planned_calls
 from memtopo.session.composition import Composition

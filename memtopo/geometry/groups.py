@@ -194,7 +194,7 @@ class Group:
         return False
 
     @property
-    def share_taken(self) -> TakenShare | None:
+    def share(self) -> TakenShare | None:
         """Share of the memory that all other entries leave, if that is its size."""
         return None
 
@@ -209,8 +209,8 @@ class Group:
 
     @property
     def contexts(self) -> frozenset[int]:
-        """Ordinals of the GPUs whose contexts are needed to create or use the objects."""
-        return frozenset()
+        """Ordinals of the GPUs whose contexts are needed to create or use the objects, by default those of theirs."""
+        return gpus(self.locations)
 
 
 def from_outside(group: Group) -> bool:
@@ -282,10 +282,6 @@ class ChunkGroup(Group):
     filled: str = ""
     """Range whose size the number of chunks follows from."""
 
-    @property
-    def share_taken(self) -> TakenShare | None:
-        return self.share
-
     def properties_of(self, index: int) -> Properties:
         """Properties that one chunk is created with."""
         return self.properties[index % len(self.properties)]
@@ -354,6 +350,7 @@ class RangeGroup(Group):
 
     noun = "range"
     offered_as = "range"
+    contexts = frozenset[int]()  # addresses belong to no GPU
 
     declared: int
     granule: int
@@ -390,8 +387,3 @@ class LocatedGroup(Group):
     def location_of(self, index: int) -> Location:
         """Location of one object."""
         return self.locations[index % len(self.locations)]
-
-    @property
-    def contexts(self) -> frozenset[int]:
-        """Ordinals of the GPUs of the objects, including imported ones."""
-        return gpus(self.locations)

@@ -52,9 +52,8 @@ def _lay_out(spec: Spec, machines: Machines, layout: str, budgets: MemoryBudgets
         scope = Scope(spec, machines, KINDS, budgets=budgets)
         diagnostics = messages.first([*_resolve_own(scope), *_resolve_dependent(scope)])
         return ResolvedLayout(scope.geometry(), diagnostics)
-    unread = frozenset(entry for section, entry in spec.left_out if section == "processes")
     crossing = dict(crossing_exports(spec)) if len(nodes_of(spec)) > 1 else {}
-    alone = Siblings(frozenset(spec.processes), unread, crossing=crossing, held=spec.held_processes, layout=layout)
+    alone = Siblings(spec, crossing=crossing, layout=layout)
     scopes = dict(_scopes(spec, machines, alone, budgets))
     instances = {
         name: Sibling(process, tuple((label, scope) for label, scope in scopes.items() if scope.spec is process))

@@ -92,14 +92,6 @@ class ExportKind(Kind):
         raise NotImplementedError
 
 
-class AddressSpan(NamedTuple):
-    """Bytes of a range or of an object with an address of its own, which has the `label`."""
-
-    label: str
-    offset: int
-    size: int
-
-
 @dataclass(frozen=True, slots=True)
 class DmaBufMemory:
     """Memory behind the dma-bufs of the objects of a group: `size` bytes from `offset` of each.
@@ -119,20 +111,23 @@ class DmaBufMemory:
         """Part of each object, and the mapping of it."""
         return self.offset, self.size, self.flags
 
-    def span(self, index: int) -> AddressSpan:
-        """Addresses of one object; raises `KeyError` for a chunk that is mapped nowhere."""
+    def place(self, index: int) -> tuple[str, int]:
+        """Label of the range, or of an object with an address of its own, and the offset there of one object's memory.
+
+        Raises `KeyError` for a chunk that is mapped nowhere.
+        """
         if not isinstance(self.group, ChunkGroup):
-            return AddressSpan(self.group.label(index), self.offset, self.size)
+            return self.group.label(index), self.offset
         for placement in self.placements:
             for nth in placement.mapped(index):
                 label = placement.range.label(placement.instance)
-                return AddressSpan(label, placement.offset + nth * self.group.size + self.offset, self.size)
+                return label, placement.offset + nth * self.group.size + self.offset
         raise KeyError(self.group.label(index))
 
     def content(self, index: int) -> Iterator[tuple[int, str]]:
         """Offset in the range and label of each chunk behind one object; none for memory that is no chunk's."""
         if isinstance(self.group, ChunkGroup):
-            yield self.span(index).offset - self.offset, self.group.label(index)
+            yield self.place(index)[1] - self.offset, self.group.label(index)
         for placement in self.inside(index):
             for nth in range(placement.count):
                 offset = placement.offset + nth * placement.chunk.size
@@ -156,12 +151,12 @@ class DmaBufMemory:
 
     def address(self, layout: Layout, index: int) -> int:
         """Address of one object in a layout; raises `KeyError` if it has no memory in its present state."""
-        span = self.span(index)
-        base = layout.address(span.label)
+        label, start = self.place(index)
+        base = layout.address(label)
         for offset, chunk in self.content(index):
             if layout.mappings.get(base + offset) != chunk:
                 raise KeyError(chunk)
-        return base + span.offset
+        return base + start
 
 
 @dataclass(frozen=True, slots=True)

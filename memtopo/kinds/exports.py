@@ -17,7 +17,7 @@ from memtopo.kinds.chunks import CHUNKS
 from memtopo.kinds.dmabuf import DMABUF, DmaBufExports, resolve_memory
 from memtopo.kinds.exportable import ExportGroup, ExportKind
 from memtopo.kinds.ipc import BUFFERS, EVENTS
-from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, Steps, Words
+from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Scope, Steps, Words
 from memtopo.kinds.multicast import MULTICAST
 from memtopo.kinds.pools import POOLS
 from memtopo.kinds.pools.allocations import ALLOCATIONS, AllocationGroup
@@ -196,12 +196,6 @@ class Exports(Kind):
         for export in geometry.of(ExportGroup).values():
             if export.group.count:
                 yield export.exporter.try_export(export)
-
-    def rules(self) -> tuple[Rule, ...]:
-        return transports, committed_kinds, committed_alone
-
-    def joint_rules(self) -> tuple[Rule, ...]:
-        return committed_processes, without_importers
 
 
 def _require_lent(path: Path, entry: Export, group: Group) -> None:
@@ -407,4 +401,6 @@ def _committed(geometry: Geometry) -> Iterator[ExportGroup]:
     return (export for export in geometry.of(ExportGroup).values() if export.commit)
 
 
-EXPORTS = Exports()
+EXPORTS = Exports(
+    rules=(transports, committed_kinds, committed_alone), joint_rules=(committed_processes, without_importers)
+)

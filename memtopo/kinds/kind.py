@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
@@ -92,6 +93,10 @@ class Kind:
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """Sections that cannot refer to its entries, each with a note and a help text."""
 
+    def __init__(self, rules: tuple[Rule, ...] = (), joint_rules: tuple[Rule, ...] = ()) -> None:
+        """`rules` must be satisfied by each process, `joint_rules` by all processes together."""
+        self.rules, self.joint_rules = rules, joint_rules
+
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve the entries of the section to groups, and add them to the scope."""
         for name, entry in scope.spec.section(self.section).items():
@@ -101,14 +106,6 @@ class Kind:
     def resolve_entry(self, scope: Scope, entry: Any, path: Path) -> Group:
         """Resolve the entry at `path` to a group. Raises `Refused`."""
         raise NotImplementedError
-
-    def rules(self) -> tuple[Rule, ...]:
-        """Rules that each process must satisfy."""
-        return ()
-
-    def joint_rules(self) -> tuple[Rule, ...]:
-        """Rules that all processes must satisfy together."""
-        return ()
 
     def refused_changes(self, before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
         """Diagnostics of entries of a process that a change from one geometry to another cannot make."""
@@ -160,7 +157,7 @@ class Scope:
         self.spec, self.machines, self.kinds, self.index = spec, machines, kinds, index
         self.node = rank(spec, index).node
         self.machine = machines.of(self.node)
-        self.siblings = siblings or ALONE
+        self.siblings = siblings or Siblings(spec)
         self.errors = NameErrors()
         self.devices = DeviceNames(spec, machines, self.errors, index)
         self.placements: dict[Instance, tuple[Placement, ...]] = {}
@@ -175,15 +172,10 @@ class Scope:
         self.choices: dict[Path, Choice] = {}
         """Alternatives that fields take, by the path of the field."""
         self._groups: dict[type[Group], dict[str, Any]] = {}
-        self._repeated: frozenset[str] | None = None
-        self._exported: dict[str, frozenset[str]] = {}
-        self._placements_of: dict[Hashable, tuple[Placement, ...]] = {}
 
     @property
     def unresolved(self) -> frozenset[tuple[str, str]]:
         """Section and name of each entry that was left out or depends on such an entry."""
-        if not self._unresolved:
-            return frozenset()
         return frozenset((section, name) for section, names in self._unresolved.items() for name in names)
 
     def leave_unresolved(self, section: str, *names: str) -> None:
@@ -222,21 +214,21 @@ class Scope:
         return next((each for each in found if each is not None), None)
 
     def placements_of(self, group: Group) -> tuple[Placement, ...]:
-        """Placements in ranges, or the first one of each chunk of a group, in order of their places.
+        """Placements in ranges, or the first one of each chunk of a group, in order of their places."""
+        return tuple(self._placements_by_group.get(group.name if isinstance(group, RangeGroup) else id(group), ()))
 
-        They are sorted once, after all of `map` is resolved.
-        """
-        if not self._placements_of:
-            found, mapped = dict[Hashable, list[Placement]](), dict[int, set[int]]()
-            for where in sorted(self.placements):
-                for placement in self.placements[where]:
-                    found.setdefault(where[0], []).append(placement)
-                    before = mapped.setdefault(id(placement.chunk), set())
-                    if not before.issuperset(placement.indices):
-                        before.update(placement.indices)
-                        found.setdefault(id(placement.chunk), []).append(placement)
-            self._placements_of = {key: tuple(placements) for key, placements in found.items()}
-        return self._placements_of.get(group.name if isinstance(group, RangeGroup) else id(group), ())
+    @cached_property
+    def _placements_by_group(self) -> Mapping[Hashable, Sequence[Placement]]:
+        """Placements by the name of the range, and by the identity of the chunks; all of `map` is resolved before."""
+        found, mapped = dict[Hashable, list[Placement]](), dict[int, set[int]]()
+        for where in sorted(self.placements):
+            for placement in self.placements[where]:
+                found.setdefault(where[0], []).append(placement)
+                before = mapped.setdefault(id(placement.chunk), set())
+                if not before.issuperset(placement.indices):
+                    before.update(placement.indices)
+                    found.setdefault(id(placement.chunk), []).append(placement)
+        return found
 
     def may_be_mapped(self, name: str) -> bool:
         """Return true if an entry that is mapped as chunks are has a name, or may have it: it has an error."""
@@ -271,10 +263,11 @@ class Scope:
 
     def exports(self, key: str, name: str) -> bool:
         """Return true if an export names an object, under the key of its kind."""
-        if key not in self._exported:
-            names = (each.name for _, entry in self._exports() for kind, each in entry.what if kind == key)
-            self._exported[key] = frozenset(names)
-        return name in self._exported[key]
+        return (key, name) in self._exported
+
+    @cached_property
+    def _exported(self) -> frozenset[tuple[str, str]]:
+        return frozenset((key, each.name) for _, entry in self._exports() for key, each in entry.what)
 
     def _exports(self) -> Iterator[tuple[str, Any]]:
         sections = [kind.section for kind in self.kinds if kind.stage is ResolutionStage.EXPORTED]
@@ -296,8 +289,6 @@ class Scope:
 
     def add_all(self, kind: Kind, groups: Mapping[str, Group | None]) -> Iterator[Diagnostic]:
         """Add the groups of several entries by name, as `add` does for one."""
-        if self._repeated is None:
-            self._repeated = self._names_of_several()
         repeated = self._repeated if kind.keys is Keys.UNIQUE else ()
         for name, group in groups.items():
             taken = name in repeated and (yield from self._taken(kind, name, group))
@@ -336,7 +327,8 @@ class Scope:
             yield Diagnostic("MT109", message, self.spec.at(kind.section), "key")
         return True
 
-    def _names_of_several(self) -> frozenset[str]:
+    @cached_property
+    def _repeated(self) -> frozenset[str]:
         """Names that more than one section has."""
         unique = {kind.section for kind in self.kinds if kind.keys is Keys.UNIQUE}
         sections = [found for section, found in self.spec.sections.items() if section in unique]
@@ -368,21 +360,14 @@ class Sibling(NamedTuple):
 
 
 class Siblings(NamedTuple):
-    """Processes of the spec, including the own one: names, names of those with errors, and the others by name.
+    """Processes of the whole spec, including the own one, as they are written, and by name as they are resolved.
 
     `processes` is empty until every process has resolved its own entries.
     """
 
-    names: frozenset[str] = frozenset()
-    unread: frozenset[str] = frozenset()
+    spec: Spec
     processes: Mapping[str, Sibling] = {}
     crossing: Mapping[tuple[str, str], str] = {}
     """Process that imports an export on another node, by the exporting process and the export."""
-    held: frozenset[str] = frozenset()
-    """Names of the processes that are held where others join them one by one; none if all are built together."""
     layout: str = ""
     """Name of the layout that is held, for processes that join it; empty if all processes are built together."""
-
-
-ALONE = Siblings()
-"""Siblings of the only process of a spec."""

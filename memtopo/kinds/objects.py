@@ -10,9 +10,7 @@ from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.geometry.groups import Group
 from memtopo.kinds.layout import Layout, LayoutTable
-from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, Undoing, handles_tested
-
-"""Note of a plan about an object that a process imports from itself."""
+from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, Undoing
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +21,8 @@ class ObjectStep(Step):
 
     noun: ClassVar[str]
     """Noun for the objects in resources."""
-    table: ClassVar[LayoutTable[str, Any]]
-    """Table of the layout with the objects of the kind."""
-    leaks_as: ClassVar[str]
-    """Noun for the objects in leak names."""
-
-    @classmethod
-    def leak(cls, label: str) -> str:
-        """Leak name of an object."""
-        return f"{cls.leaks_as} {label}"
+    table: ClassVar[LayoutTable[str, Any] | str]
+    """Table of the layout with the objects of the kind, or the field of the layout that has them."""
 
     @property
     def provides(self) -> Hashable:
@@ -40,7 +31,8 @@ class ObjectStep(Step):
     @classmethod
     def objects(cls, layout: Layout) -> dict[str, Any]:
         """Live objects of the kind, by label."""
-        return layout.of(cls.table)
+        found: dict[str, Any] = getattr(layout, cls.table) if isinstance(cls.table, str) else layout.of(cls.table)
+        return found
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         if self.label in self.objects(layout):
@@ -132,7 +124,8 @@ class TryExport(Step):
         self.export(driver, layout).close()
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.object.partition(".")[0], note=handles_tested([self.via], self.count))
+        note = f"{self.via}, 1 of {self.count:,} handles" if self.count > 1 else self.via
+        return StepDescription(self.label, self.object.partition(".")[0], note=note)
 
 
 def import_each(groups: Iterable[Group], opening: type[Any], alias: type[Alias]) -> Iterator[Step]:

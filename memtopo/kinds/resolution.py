@@ -71,15 +71,7 @@ class NameErrors:
         self._count = 0
 
     def undeclared(
-        self,
-        what: str,
-        name: str,
-        path: Path,
-        known: Iterable[str],
-        at: At = "value",
-        message: str = "",
-        *,
-        reported: bool = False,
+        self, what: str, name: str, path: Path, known: Iterable[str], at: At = "value", *, reported: bool = False
     ) -> Refused:
         """Return the refusal, with MT201, of a name that is used but not declared; `what` is the noun for it.
 
@@ -95,7 +87,7 @@ class NameErrors:
         help = messages.did_you_mean(meant) if meant else messages.listed(some) if some else f"no {what} is declared"
         only = only_near(name, some) if meant else None
         edit = Edit(path, at, name, only) if only else None
-        message = message or f"{what} {shorten(name)!r} is not declared"
+        message = f"{what} {shorten(name)!r} is not declared"
         return Refused(Diagnostic("MT201", message, path, at, help=help, edit=edit))
 
 

@@ -10,7 +10,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
 from memtopo.kinds.layout import Layout, LayoutTable, current
-from memtopo.kinds.step import Finding, InChange, Phase, Step, StepDescription, Undoing, context_name, kernels_name
+from memtopo.kinds.step import Finding, InChange, Phase, Step, StepDescription, Undoing
 
 
 class Wait(NamedTuple):
@@ -55,6 +55,7 @@ class RetainContext(DeviceStep):
     verb = "retain context"
     call = "cuDevicePrimaryCtxRetain"
     undoing = Undoing("cuDevicePrimaryCtxRelease", "release context")
+    leaks_as = "context of"
     provided = "context", "device"
 
     def do(self, driver: Driver, layout: Layout) -> None:
@@ -65,12 +66,9 @@ class RetainContext(DeviceStep):
             driver.device_primary_ctx_release(self.device)
             del layout.contexts[self.device]
 
-    def leak_name(self) -> str:
-        return context_name(self.device)
-
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
         """Contexts and kernels of all GPUs: a wait on any GPU blocks them."""
-        return context_name(self.device), kernels_name(self.device)
+        return RetainContext.leak(f"gpu{self.device}"), LoadKernels.leak(f"gpu{self.device}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +79,7 @@ class LoadKernels(DeviceStep):
     verb = "load kernels"
     call = "cuModuleLoadData"
     undoing = Undoing("cuModuleUnload", "unload kernels")
+    leaks_as = "kernels of"
     required: ClassVar = {"context": "device"}
 
     def do(self, driver: Driver, layout: Layout) -> None:
@@ -92,9 +91,6 @@ class LoadKernels(DeviceStep):
             with current(driver, layout.contexts[self.device]):
                 cast("KernelDriver", driver).module_unload(layout.of(MODULES)[self.device])
                 del layout.of(MODULES)[self.device]
-
-    def leak_name(self) -> str:
-        return kernels_name(self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +104,7 @@ class CreateStream(DeviceStep):
     verb = "create stream"
     call = "cuStreamCreate"
     undoing = Undoing("cuStreamDestroy", "destroy stream")
+    leaks_as = "stream of"
     provided = "stream", "device"
     required: ClassVar = {"context": "device"}
 
@@ -123,9 +120,6 @@ class CreateStream(DeviceStep):
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         observed = "idle" if driver.stream_query(layout.of(STREAMS)[self.device]) else "busy"
         yield Finding("stream", f"gpu{self.device}", "idle", observed, self.path)
-
-    def leak_name(self) -> str:
-        return f"stream of gpu{self.device}"
 
 
 @dataclass(frozen=True, slots=True)

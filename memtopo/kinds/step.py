@@ -68,11 +68,6 @@ class StepDescription:
     note: str = ""
 
 
-def handles_tested(words: Iterable[str], count: int) -> str:
-    """Note of a step that exports one of `count` handles as a test; the words are those of each handle."""
-    return ", ".join([*words, *([f"1 of {count:,} handles"] if count > 1 else [])])
-
-
 class Finding(NamedTuple):
     """Comparison after building: the expected and the observed value of an `aspect` of a `subject`.
 
@@ -206,6 +201,8 @@ class Step:
     in_change: ClassVar[InChange] = InChange()
     """Treatment of the step by a change of a layout."""
     undoing: ClassVar[Undoing] = Undoing()
+    leaks_as: ClassVar[str] = ""
+    """Noun of the resource that leaks if `undo` fails, before its label; empty if there is none."""
     provided: ClassVar[tuple[str, str] | None] = None
     """Noun of the resource that the step `provides`, and the field with its label or ordinal."""
     required: ClassVar[Mapping[str, str]] = {}
@@ -291,9 +288,14 @@ class Step:
         """Describe the step for a plan."""
         raise NotImplementedError
 
+    @classmethod
+    def leak(cls, label: str) -> str:
+        """Leak name of the resource with a label."""
+        return f"{cls.leaks_as} {label}"
+
     def leak_name(self) -> str | None:
         """Name of the resource that leaks if `undo` fails; None if there is none."""
-        return None
+        return self.leak(self.describe().subject) if self.leaks_as else None
 
     def blocks(self) -> tuple[str, ...]:
         """Leak names of the steps that cannot be undone before this one is undone."""
@@ -329,18 +331,3 @@ def remaining(steps: Iterable[Step], gone: Iterable[Hashable]) -> Iterator[Step]
 def _parameters(kind: Any) -> attrgetter[Any]:
     """Getter of the fields of a step that are compared, but the path of its entry."""
     return attrgetter(*(each.name for each in fields(kind) if each.compare and each.name != "path"))
-
-
-def range_name(label: str) -> str:
-    """Leak name of a reserved range."""
-    return f"range {label}"
-
-
-def context_name(device: int) -> str:
-    """Leak name of a GPU's context."""
-    return f"context of gpu{device}"
-
-
-def kernels_name(device: int) -> str:
-    """Leak name of a GPU's kernels."""
-    return f"kernels of gpu{device}"

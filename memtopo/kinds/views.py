@@ -100,18 +100,9 @@ def _memory_of(
     by_kernels = isinstance(group, AllocationGroup) and group.by_kernels
     for index in range(group.count):
         label = group.label(index)
-        yield MappedMemory(
-            member.identity(group, index, label),
-            label,
-            size,
-            group.location_of(index),
-            path,
-            tuple(views.get(index, ())) or _own_view(group, index, machine),
-            ours,
-            (noun, label),
-            addressed,
-            by_kernels,
-        )
+        identity, location = member.identity(group, index, label), group.location_of(index)
+        seen, of = tuple(views.get(index, ())) or _own_view(group, index, machine), (noun, label)
+        yield MappedMemory(identity, label, size, location, path, seen, ours, of, addressed, by_kernels)
 
 
 def all_mapped_memory(geometry: Geometry) -> dict[str, list[MappedMemory]]:

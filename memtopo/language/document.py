@@ -25,7 +25,6 @@ from memtopo.language.limits import (
     PARAMETERS,
     DiagnosticList,
     ReadError,
-    character_name,
     refused_character,
 )
 
@@ -170,7 +169,7 @@ class Document:
         """
         reader = ObjectReader()
         try:
-            root = reader.root(given)
+            root = reader.mapping(given, ())
         except ReadError as error:
             return cls(name, diagnostics=(error.diagnostic,))
         found = cls(name, root=root, diagnostics=reader.diagnostics.collected(), left_out=frozenset(reader.left_out))
@@ -284,11 +283,8 @@ class ObjectReader:
         self.has_parameters = False
         self._entries = 0
 
-    def root(self, given: Mapping[Any, object]) -> dict[str, Value]:
-        """Convert the whole mapping. Raises `ReadError` if it is too large or too deep."""
-        return self._mapping(given, ())
-
-    def _mapping(self, given: Mapping[Any, object], path: Path) -> dict[str, Value]:
+    def mapping(self, given: Mapping[Any, object], path: Path) -> dict[str, Value]:
+        """Convert a mapping, the whole one or one in it. Raises `ReadError` if that is too large or too deep."""
         found: dict[str, Value] = {}
         for key, inner in given.items():
             name = scalar_text(key)
@@ -313,7 +309,7 @@ class ObjectReader:
         if len(path) > DEEPEST or self._entries > MOST_ENTRIES:
             raise ReadError(Diagnostic("MT002", "the mapping exceeds the limits of a spec", path[:DEEPEST]))
         if isinstance(given, Mapping):
-            return self._mapping(given, path)
+            return self.mapping(given, path)
         if isinstance(given, list | tuple):
             return self._list(given, path)
         text = scalar_text(given)
@@ -325,7 +321,7 @@ class ObjectReader:
             self._report("MT002", f"a text of {len(text):,} characters; at most {LARGEST_SCALAR:,} are allowed", path)
             return None
         elif character := refused_character(text):
-            self._report("MT004", f"{character_name(character)} is not allowed in a key or value", path)
+            self._report("MT004", f"{character} is not allowed in a key or value", path)
             return None
         elif "$" in text:
             self.has_parameters = True

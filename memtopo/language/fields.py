@@ -53,20 +53,6 @@ def or_else(read: Callable[[object], T], example: str) -> Callable[[object], T |
     return alternatives
 
 
-def support_or_not(read: Callable[[object], bool]) -> Callable[[object], bool | Alternatives[bool]]:
-    """Return a function that reads a boolean, or `true else false`: the property if the machine supports it."""
-    alternatives = or_else(read, "true else false")
-
-    def boolean(value: object) -> bool | Alternatives[bool]:
-        found = alternatives(value)
-        if isinstance(found, Alternatives) and found.options != (True, False):
-            message = "'true' is never used, because 'false' needs no support"
-            raise InvalidValue("MT107", message, help="write 'true else false'")
-        return found
-
-    return boolean
-
-
 def or_else_schema(schema: dict[str, Any], words: str) -> dict[str, Any]:
     """JSON Schema of one value or alternatives of it; `words` is the pattern of one alternative."""
     message = "Alternatives; the first one that works is used: fabric else fd."
@@ -79,13 +65,14 @@ def one_or_more_of(item: Any) -> BeforeValidator:
     return BeforeValidator(scalars.one_or_more, json_schema_input_type=item | several)
 
 
-def chunk_alone(entry: Any) -> BeforeValidator:
-    """Annotation of an entry that a spec may write as the name of its chunk alone."""
+def entries_or_chunks(entry: Any) -> Any:
+    """Type of a list of entries, each of which a spec may write as the name of its chunk alone."""
 
     def read(value: object) -> object:
         return {"chunk": value} if isinstance(value, str) else value
 
-    return BeforeValidator(read, json_schema_input_type=ChunkReference | entry)
+    item: Any = Annotated[entry, BeforeValidator(read, json_schema_input_type=ChunkReference | entry)]
+    return Annotated[list[item], one_or_more_of(item)]
 
 
 _DEVICE = f"{NAME_PATTERN}|host:[0-9]+"
@@ -103,6 +90,15 @@ def _boolean(value: object) -> bool:
         meant = _BOOLEANS.get(found.lower())
         raise InvalidValue("MT107", f"{shorten(found)!r} is not a boolean", help="write true or false", meant=meant)
     return found == "true"
+
+
+def _support(value: object) -> bool | Alternatives[bool]:
+    """Read a boolean, or `true else false`: the property if the machine supports it."""
+    found = or_else(_boolean, "true else false")(value)
+    if isinstance(found, Alternatives) and found.options != (True, False):
+        message = "'true' is never used, because 'false' needs no support"
+        raise InvalidValue("MT107", message, help="write 'true else false'")
+    return found
 
 
 def part_size(value: object) -> Size | str:
@@ -136,7 +132,7 @@ _ADDRESS = text_like(scalars.ADDRESS.pattern, "An address: 0x7f0000000000.")
 Address = Annotated[int, FromText(scalars.address, {"anyOf": [_ADDRESS, {"type": "integer", "minimum": 0}]})]
 Boolean = Annotated[bool, FromText(_boolean, {"type": "boolean"})]
 _SUPPORT = {"anyOf": [{"type": "boolean"}, text_like("true else false", "true, false, or true else false.")]}
-BooleanOrElse = Annotated[bool | Alternatives[bool], FromText(support_or_not(_boolean), _SUPPORT)]
+BooleanOrElse = Annotated[bool | Alternatives[bool], FromText(_support, _SUPPORT)]
 Rounding = Annotated[Literal["up"], FromWord({"up": "up"}, "a way to round")]
 _PERCENT = text_like(
     r"(100(\.0{1,3})?|[1-9][0-9]?(\.[0-9]{1,3})?|0\.(?!0{1,3}%)[0-9]{1,3})%", "A share of the remaining memory: 90%."

@@ -84,9 +84,9 @@ _NAMES = {
 
 
 def refused_character(value: str) -> str | None:
-    r"""Return the first character that is not allowed in a key or value; escapes such as "\e" can produce one."""
+    r"""Name of the first character that is not allowed in a key or value; escapes such as "\e" can produce one."""
     match = None if value.isprintable() else _NOT_IN_VALUES.search(value)
-    return match[0] if match else None
+    return character_name(match[0]) if match else None
 
 
 def character_name(char: str) -> str:

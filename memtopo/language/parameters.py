@@ -19,14 +19,7 @@ from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import At, Diagnostic, InvalidValue, Label, Path
 from memtopo.language.arithmetic import PARAMETER_NAME, USE, evaluate
-from memtopo.language.limits import (
-    LARGEST_SCALAR,
-    MOST_PARAMETERS,
-    PARAMETERS,
-    DiagnosticList,
-    character_name,
-    refused_character,
-)
+from memtopo.language.limits import LARGEST_SCALAR, MOST_PARAMETERS, PARAMETERS, DiagnosticList, refused_character
 
 _NAME = re.compile(PARAMETER_NAME)
 _WHOLE = re.compile(rf"\s*\$({PARAMETER_NAME})\s*")
@@ -157,7 +150,7 @@ def _wrong_text(name: str, text: object) -> Diagnostic | None:
         help = f"write a value here, or give one: --set {shorten(name)}=VALUE"
         return Diagnostic("MT905", f"parameter {shorten(name)!r} has no value", path, "key", help=help)
     if character := refused_character(text):
-        return Diagnostic("MT004", f"{character_name(character)} is not allowed in the value of a parameter", path)
+        return Diagnostic("MT004", f"{character} is not allowed in the value of a parameter", path)
     if len(text) > LARGEST_SCALAR:
         return Diagnostic("MT002", f"a text of {len(text):,} characters; at most {LARGEST_SCALAR:,} are allowed", path)
     return None

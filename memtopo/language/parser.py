@@ -6,32 +6,12 @@ import re
 from typing import NamedTuple
 
 import yaml
-from yaml.events import (
-    AliasEvent,
-    CollectionStartEvent,
-    Event,
-    MappingEndEvent,
-    MappingStartEvent,
-    NodeEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
-    StreamEndEvent,
-)
 
 from memtopo.common.text import printable
 from memtopo.common.units import shorten
 from memtopo.diagnostics.model import Diagnostic, Label, Path, TextSpan
 from memtopo.language.document import Lines, Positions, Value
-from memtopo.language.limits import (
-    DEEPEST,
-    LARGEST_SCALAR,
-    MOST_ENTRIES,
-    DiagnosticList,
-    ReadError,
-    character_name,
-    refused_character,
-)
+from memtopo.language.limits import DEEPEST, LARGEST_SCALAR, MOST_ENTRIES, DiagnosticList, ReadError, refused_character
 
 
 class _Message(NamedTuple):
@@ -157,11 +137,11 @@ class Parser:
 
     def _document(self) -> dict[str, Value]:
         self._next()
-        if isinstance(self._next(), StreamEndEvent):
+        if isinstance(self._next(), yaml.StreamEndEvent):
             what = "has only comments and blank lines" if "#" in self._text else "is empty"
             raise ReadError(Diagnostic("MT010", f"the file {what}; expected a mapping", span=self._lines.span(0, 0)))
         event = self._next()
-        if not isinstance(event, MappingStartEvent):
+        if not isinstance(event, yaml.MappingStartEvent):
             raise ReadError(_no_mapping(event, self._lines))
         self._refuse_properties(event)
         self.positions.add(event.start_mark.index, event.start_mark.index, event.start_mark.index, 0)
@@ -174,7 +154,7 @@ class Parser:
 
     def _mapping(self) -> dict[str, Value]:
         found: dict[str, Value] = {}
-        while not isinstance(event := self._next(), MappingEndEvent):
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
             key = self._key(event, found)
             if key is None:
                 self._skip(self._next())
@@ -187,7 +167,7 @@ class Parser:
 
     def _list(self) -> list[Value]:
         found: list[Value] = []
-        while not isinstance(event := self._next(), SequenceEndEvent):
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
             start = event.start_mark.index
             value = self._value(event, len(found), start, start)
             if value is None:
@@ -197,14 +177,14 @@ class Parser:
         self._close(event)
         return found
 
-    def _close(self, event: Event) -> None:
+    def _close(self, event: yaml.Event) -> None:
         # The end event of a block collection is empty and lies after all comments that follow the collection.
         if event.start_mark.index != event.end_mark.index:
             self._end = event.end_mark.index
 
-    def _key(self, event: Event, found: dict[str, Value]) -> str | None:
+    def _key(self, event: yaml.Event, found: dict[str, Value]) -> str | None:
         """Return the text of a key, or None if its entry is left out."""
-        if not isinstance(event, ScalarEvent):
+        if not isinstance(event, yaml.ScalarEvent):
             self._report("MT103", "keys are text; found a mapping, a list or an alias", event)
             self._skip(event)
             return None
@@ -216,27 +196,27 @@ class Parser:
             self._report("MT103", "a key is missing before ':'", event)
         elif key is not None and key in found:
             path = (*self._path, key)
-            self._report("MT009", f"key {_shown(key)} is given twice", event, path, first=path)
+            self._report("MT009", f"key {_shown(key)} is given twice", event, path)
         else:
             return key
         return None
 
-    def _value(self, event: Event, step: str | int, key: int, key_end: int) -> Value | None:
+    def _value(self, event: yaml.Event, step: str | int, key: int, key_end: int) -> Value | None:
         """Return a value with all nested values, or None if it is left out."""
         self._entries += 1
         if self._entries > MOST_ENTRIES:
             raise self._too_large(f"the text has more than {MOST_ENTRIES:,} entries", event)
-        if isinstance(event, ScalarEvent):
+        if isinstance(event, yaml.ScalarEvent):
             if (value := self._scalar(event)) is not None:
                 self.positions.add(key, key_end, event.start_mark.index, self._end)
             return value
-        if isinstance(event, CollectionStartEvent):
+        if isinstance(event, yaml.CollectionStartEvent):
             return self._collection(event, step, key, key_end)
         anchor = getattr(event, "anchor", "")
         self._report("MT006", f"alias {_shown('*' + anchor)} is refused", event, (*self._path, step), help=_ANCHOR_HELP)
         return None
 
-    def _skip(self, event: Event) -> None:
+    def _skip(self, event: yaml.Event) -> None:
         """Skip the value of a rejected entry; only its size and depth are checked."""
         entry = len(self.positions)
         kept, self.diagnostics = self.diagnostics, DiagnosticList(0)
@@ -244,19 +224,19 @@ class Parser:
         self.diagnostics = kept
         self.positions.forget(entry)
 
-    def _collection(self, event: CollectionStartEvent, step: str | int, key: int, key_end: int) -> Value:
+    def _collection(self, event: yaml.CollectionStartEvent, step: str | int, key: int, key_end: int) -> Value:
         self._refuse_properties(event)
         self._path.append(step)
         if len(self._path) >= DEEPEST:
             raise self._too_large(f"the text is deeper than {DEEPEST} levels", event)
         entry = self.positions.add(key, key_end, event.start_mark.index, 0)
         self._end = event.end_mark.index
-        value: Value = self._mapping() if isinstance(event, MappingStartEvent) else self._list()
+        value: Value = self._mapping() if isinstance(event, yaml.MappingStartEvent) else self._list()
         self.positions.close(entry, self._end)
         self._path.pop()
         return value
 
-    def _scalar(self, event: ScalarEvent) -> str | None:
+    def _scalar(self, event: yaml.ScalarEvent) -> str | None:
         value: str = event.value
         self._end = event.end_mark.index
         if event.anchor is not None or event.tag is not None:
@@ -265,33 +245,26 @@ class Parser:
             raise self._too_large(f"a text of {len(value):,} characters; at most {LARGEST_SCALAR:,} are allowed", event)
         if value.isprintable() or not (character := refused_character(value)):
             return value
-        self._report("MT004", f"{character_name(character)} is not allowed in a key or value", event)
+        self._report("MT004", f"{character} is not allowed in a key or value", event)
         return None
 
-    def _refuse_properties(self, event: NodeEvent) -> None:
+    def _refuse_properties(self, event: yaml.NodeEvent) -> None:
         if event.anchor is not None:
             self._report("MT006", f"anchor {_shown('&' + event.anchor)} is refused", event, help=_ANCHOR_HELP)
         if (tag := getattr(event, "tag", None)) is not None:
             self._report("MT007", f"tag {_shown(tag)} is refused", event, help=_TAG_HELP)
 
     def _report(
-        self,
-        code: str,
-        message: str,
-        event: Event,
-        path: Path | None = None,
-        *,
-        first: Path | None = None,
-        help: str | None = None,
+        self, code: str, message: str, event: yaml.Event, path: Path | None = None, help: str | None = None
     ) -> None:
-        labels = () if first is None else (Label("first given here", first, "key"),)
         path = tuple(self._path) if path is None else path
+        labels = (Label("first given here", path, "key"),) if code == "MT009" else ()
         self.diagnostics.add(Diagnostic(code, message, path, "value", labels, help=help, span=self._span(event)))
 
-    def _too_large(self, message: str, event: Event) -> ReadError:
+    def _too_large(self, message: str, event: yaml.Event) -> ReadError:
         return ReadError(Diagnostic("MT002", message, span=self._span(event)))
 
-    def _span(self, event: Event) -> TextSpan:
+    def _span(self, event: yaml.Event) -> TextSpan:
         return self._lines.span(event.start_mark.index, event.end_mark.index)
 
 
@@ -331,13 +304,13 @@ def check_end(text: str, index: int, lines: Lines, *, explicit: bool) -> None:
         raise ReadError(Diagnostic("MT010", message, help=help, span=lines.span(index, index)))
 
 
-def _no_mapping(event: Event, lines: Lines) -> Diagnostic:
+def _no_mapping(event: yaml.Event, lines: Lines) -> Diagnostic:
     code, message = "MT010", "expected a mapping at the top of the file, found text"
-    if isinstance(event, AliasEvent):
+    if isinstance(event, yaml.AliasEvent):
         code, message = "MT006", "an alias is refused"
-    elif isinstance(event, SequenceStartEvent):
+    elif isinstance(event, yaml.SequenceStartEvent):
         message = "expected a mapping at the top of the file, found a list"
-    elif not isinstance(event, ScalarEvent) or not event.value:
+    elif not isinstance(event, yaml.ScalarEvent) or not event.value:
         message = "the document is empty; expected a mapping"
     elif ":" in event.value:
         message = "expected a mapping; is a space missing after ':'?"

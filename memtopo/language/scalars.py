@@ -136,9 +136,12 @@ def size(value: object) -> Size:
 
 def positive(value: object) -> Size:
     """Read a size that is more than 0."""
-    found = size(value)
+    return _not_zero(size(value), "omit the entry, or give it a size")
+
+
+def _not_zero(found: Size, help: str) -> Size:
     if found.amount == 0:
-        raise InvalidValue("MT105", "a size of 0 is nothing to build", help="omit the entry, or give it a size")
+        raise InvalidValue("MT105", "a size of 0 is nothing to build", help=help)
     return found
 
 
@@ -197,14 +200,7 @@ def positive_bytes(value: object) -> Size:
 
 def bytes_or(without: str) -> Callable[[object], Size]:
     """Return a function that reads a size that is more than 0, in bytes; `without` is the help for 0."""
-
-    def read(value: object) -> Size:
-        found = _in_bytes(size(value))
-        if found.amount == 0:
-            raise InvalidValue("MT105", "a size of 0 is nothing to build", help=without)
-        return found
-
-    return read
+    return lambda value: _not_zero(_in_bytes(size(value)), without)
 
 
 def offset_bytes(value: object) -> Size:

@@ -16,7 +16,6 @@ from itertools import islice
 from typing import NamedTuple
 
 import yaml
-from yaml.tokens import ScalarToken
 
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
@@ -155,5 +154,5 @@ def _scalars(text: str) -> Iterator[tuple[int, int]]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     while loader.check_token():
         token = loader.get_token()
-        if isinstance(token, ScalarToken):
+        if isinstance(token, yaml.ScalarToken):
             yield token.start_mark.index, token.end_mark.index

@@ -20,6 +20,7 @@ from memtopo.plans.report import Placed, ProcessDifference, ProcessPlan, Row
 
 P = TypeVar("P", ProcessPlan, ProcessDifference)
 T = TypeVar("T", ProcessDiagram, "Alike")
+S = TypeVar("S")
 
 OWN = "its GPU"
 """Words in place of the GPU that differs from process to process."""
@@ -45,16 +46,7 @@ def firsts(steps: Iterable[Step]) -> Iterator[int]:
 
 def processes(single: Iterable[P]) -> Iterator[P]:
     """Processes with consecutive equal ones of one counted process as one."""
-    last: P | None = None
-    for new in single:
-        if last and _continues(last, new):
-            last = replace(last, last=new.last, count=last.count + 1)
-            continue
-        if last:
-            yield last
-        last = new
-    if last:
-        yield last
+    return _merged(single, _continued)
 
 
 class Alike(NamedTuple):
@@ -110,14 +102,20 @@ def picture(whole: Diagram, *, every: bool = False) -> Diagram:
 
 def placed(ranges: Mapping[str, Reservation]) -> Iterator[Placed]:
     """Addresses of reservations by label; evenly spaced reservations of one entry are merged."""
-    series: Placed | None = None
-    for label, (address, _) in ranges.items():
-        extended = series and _extended(series, label, address)
-        if series and not extended:
-            yield series
-        series = extended or Placed(label, label, 1, address, 0)
-    if series:
-        yield series
+    single = (Placed(label, label, 1, address, 0) for label, (address, _) in ranges.items())
+    return _merged(single, _extended)
+
+
+def _merged(items: Iterable[S], joined: Callable[[S, S], S | None]) -> Iterator[S]:
+    """Items in order, with neighbours as one where `joined` makes one of the latest and the next."""
+    latest: S | None = None
+    for each in items:
+        both = joined(latest, each) if latest else None
+        if latest and not both:
+            yield latest
+        latest = both or each
+    if latest:
+        yield latest
 
 
 def _runs(
@@ -204,20 +202,22 @@ def _joined(rows: Sequence[Row]) -> Row:
     return replace(first, first=name, last=name, calls=sum(each.calls for each in rows), where=where)
 
 
-def _continues(last: P, new: P) -> bool:
-    entry = last.first.partition(".")[0]
-    return new.first.partition(".")[0] == entry and last == replace(
-        new, first=last.first, last=last.last, count=last.count
-    )
+def _continued(last: P, new: P) -> P | None:
+    """Processes with one more that is equal to them, or None if it is not, or of another entry."""
+    if new.first.partition(".")[0] != last.first.partition(".")[0]:
+        return None
+    equal = last == replace(new, first=last.first, last=last.last, count=last.count)
+    return replace(last, last=new.last, count=last.count + 1) if equal else None
 
 
-def _extended(series: Placed, label: str, address: int) -> Placed | None:
+def _extended(series: Placed, new: Placed) -> Placed | None:
     """Series with one more reservation, or None if the reservation does not continue it."""
     entry, number = numbered(series.last)
-    step = address - series.address if series.count == 1 else series.step
-    if number is None or numbered(label) != (entry, number + 1) or address != series.address + series.count * step:
+    step = new.address - series.address if series.count == 1 else series.step
+    in_step = new.address == series.address + series.count * step
+    if number is None or numbered(new.last) != (entry, number + 1) or not in_step:
         return None
-    return replace(series, last=label, count=series.count + 1, step=step)
+    return replace(series, last=new.last, count=series.count + 1, step=step)
 
 
 def _similarity(item: tuple[Step, StepDescription]) -> tuple[object, ...]:

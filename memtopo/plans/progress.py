@@ -34,51 +34,36 @@ class Progress:
         """End the last phase, after success or failure. Another one may begin later."""
 
 
-class ForwardedProgress(Progress):
-    """Hooks that call those of others."""
+class SafeProgress(Progress):
+    """Progress hooks that call those of others, whose exceptions do not reach the run.
 
-    def forward(self, call: Callable[[Progress], None]) -> None:
-        """Call a hook of each of the others."""
-        raise NotImplementedError
-
-    def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
-        self.forward(lambda hooks: hooks.phase(name, steps, processes))
-
-    def volume(self, name: str, size: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
-        self.forward(lambda hooks: hooks.volume(name, size, processes))
-
-    def extend(self, steps: int, process: str = "") -> None:
-        self.forward(lambda hooks: hooks.extend(steps, process))
-
-    def advance(self, steps: int, process: str = "") -> None:
-        self.forward(lambda hooks: hooks.advance(steps, process))
-
-    def end(self) -> None:
-        self.forward(lambda hooks: hooks.end())
-
-
-class TeeProgress(ForwardedProgress):
-    """Hooks that call those of several others."""
+    After the first exception of one of the others, none of its hooks is called again.
+    """
 
     def __init__(self, *others: Progress) -> None:
         self._others = others
 
-    def forward(self, call: Callable[[Progress], None]) -> None:
+    def phase(self, name: str, steps: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
+        self._forward(lambda hooks: hooks.phase(name, steps, processes))
+
+    def volume(self, name: str, size: int, processes: Mapping[str, int] = NO_PROCESSES) -> None:
+        self._forward(lambda hooks: hooks.volume(name, size, processes))
+
+    def extend(self, steps: int, process: str = "") -> None:
+        self._forward(lambda hooks: hooks.extend(steps, process))
+
+    def advance(self, steps: int, process: str = "") -> None:
+        self._forward(lambda hooks: hooks.advance(steps, process))
+
+    def end(self) -> None:
+        self._forward(lambda hooks: hooks.end())
+
+    def _forward(self, call: Callable[[Progress], None]) -> None:
         for each in self._others:
-            call(each)
-
-
-class SafeProgress(ForwardedProgress):
-    """Progress hooks whose exceptions do not reach the run: after the first, no hook is called again."""
-
-    def __init__(self, hooks: Progress) -> None:
-        self._hooks = hooks
-
-    def forward(self, call: Callable[[Progress], None]) -> None:
-        try:
-            call(self._hooks)
-        except Exception:  # noqa: BLE001 the hooks are the caller's code, and a teardown must go on
-            self._hooks = Progress()
+            try:
+                call(each)
+            except Exception:  # noqa: BLE001 the hooks are the caller's code, and a teardown must go on
+                self._others = tuple(other for other in self._others if other is not each)
 
 
 class PhasePart(NamedTuple):

@@ -294,22 +294,20 @@ class SpecPath(NamedTuple):
     """File by the name that is reported, and the seconds to wait for it if it is a pipe; `-` is standard input.
 
     A pipe that was named explicitly is waited for; a pipe found in a folder is not. A file that was found must lie
-    below `folder`, whose real path is `root`: a link to elsewhere may be another's, and diagnostics quote what they
-    read. `beside` is true if the file's own folder is below it.
+    below `folder`: a link to elsewhere may be another's, and diagnostics quote what they read.
     """
 
     name: str
     patience: float = _PATIENCE
     folder: str | None = None
-    root: str = ""
-    beside: bool = False
 
     @property
     def outside(self) -> bool:
         """True if the name leads out of the folder in which it was found."""
-        if self.folder is None or (self.beside and not os.path.islink(self.name)):
+        if self.folder is None:
             return False
-        return not _below(self.root or os.path.realpath(self.folder), self.name)
+        root = os.path.realpath(self.folder)
+        return os.path.commonpath((root, os.path.realpath(self.name))) != root
 
 
 def collect(arguments: Iterable[str]) -> list[SpecPath]:
@@ -345,15 +343,7 @@ def _files(argument: str) -> list[SpecPath]:
 
 
 def _sorted(files: Iterable[str], folder: str) -> list[SpecPath]:
-    root = os.path.realpath(folder)
-    ordered = sorted(set(files), key=lambda file: file.split("/"))
-    within = {each: _below(root, each) for each in {os.path.dirname(file) for file in ordered}}
-    return [SpecPath(file, 0.0, folder, root, within[os.path.dirname(file)]) for file in ordered]
-
-
-def _below(root: str, path: str) -> bool:
-    """Return true if the real path of a file or folder is below a folder's, or the same."""
-    return os.path.commonpath((root, os.path.realpath(path))) == root
+    return [SpecPath(file, 0.0, folder) for file in sorted(set(files), key=lambda file: file.split("/"))]
 
 
 def _folder(top: str) -> Iterator[str]:

@@ -21,11 +21,11 @@ from memtopo.machine import Machine, Machines, large_machine, small_machine
 from memtopo.rules.whole_layout import address_space, fits, unused_chunks, unused_ranges
 
 RULES: tuple[Rule, ...] = tuple(
-    dict.fromkeys([*(rule for kind in KINDS for rule in kind.rules()), address_space, unused_chunks, unused_ranges])
+    dict.fromkeys([*(rule for kind in KINDS for rule in kind.rules), address_space, unused_chunks, unused_ranges])
 )
 """Rules about one process, each once, in order."""
 
-JOINT_RULES: tuple[Rule, ...] = tuple(dict.fromkeys([fits, *(rule for kind in KINDS for rule in kind.joint_rules())]))
+JOINT_RULES: tuple[Rule, ...] = tuple(dict.fromkeys([fits, *(rule for kind in KINDS for rule in kind.joint_rules)]))
 """Rules about all processes together, each once, in order."""
 
 
@@ -129,13 +129,8 @@ def validate_without_machine(document: Document) -> Validated:
     reported. Comments that ignore nothing are not reported, since their diagnostics may need a machine.
     """
     first, second = validate(document, large_machine(), complete=False), _on_small_machine(document)
-    return Validated(
-        document,
-        _common(first.diagnostics, second.diagnostics),
-        None,
-        _common(first.ignored, second.ignored),
-        first.used | second.used,
-    )
+    reported, ignored = _common(first.diagnostics, second.diagnostics), _common(first.ignored, second.ignored)
+    return Validated(document, reported, None, ignored, first.used | second.used)
 
 
 def _on_small_machine(document: Document) -> Validated:

@@ -16,7 +16,7 @@ from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import gpu
 from memtopo.kinds.layout import HandleSource
 from memtopo.language import SpecText
-from memtopo.plans.progress import Progress, TeeProgress
+from memtopo.plans.progress import Progress, SafeProgress
 from memtopo.plans.report import Checks, Report
 from memtopo.run.conductor import Conductor, conduct
 from memtopo.run.layout_plans import Goal, LayoutPlans
@@ -235,4 +235,4 @@ class Application:
 
 def _shared(shown: Progress, holder: Holder | None) -> Progress:
     """Hooks that show the progress of a run here, and to the clients of its holder."""
-    return TeeProgress(shown, holder.progress) if holder else shown
+    return SafeProgress(shown, holder.progress) if holder else shown

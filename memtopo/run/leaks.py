@@ -15,8 +15,8 @@ from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, ResourceSnapshot, Teardown, failing
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Residence
-from memtopo.kinds.resources import ATTACHED
-from memtopo.kinds.step import Finding, context_name
+from memtopo.kinds.resources import ATTACHED, RetainContext
+from memtopo.kinds.step import Finding
 from memtopo.plans.report import DeviceMemory, Leak, Left
 
 _RELEASE = "cuMemRelease"
@@ -118,7 +118,7 @@ class ResourceBalance:
                 try:
                     driver.device_primary_ctx_release(device)
                 except DriverError as error:
-                    self._unreleased.append(Leak(context_name(device), str(error)))
+                    self._unreleased.append(Leak(RetainContext.leak(f"gpu{device}"), str(error)))
 
     def _snapshot(self, contexts: Mapping[int, int]) -> ResourceSnapshot:
         return ResourceSnapshot.take(self._execution.driver, contexts)

@@ -336,8 +336,8 @@ def _notes(layouts: Sequence[_Layout], used: Iterable[str], machine: Machine) ->
         for group in groups:
             if group.unlimited:
                 yield f"{each.name}: {group.noun} {group.name} has no limit, and counts as empty"
-            if group.share_taken and len(layouts) > 1:
-                share, location, left, _ = group.share_taken
+            if group.share and len(layouts) > 1:
+                share, location, left, _ = group.share
                 alone = f"{share} of the {rounded(left)} on {location} left by its own spec"
                 yield f"{each.name}: {group.noun} {group.name} has {alone}, as if it were alone there"
     if "host" in used and not machine.host_bytes:

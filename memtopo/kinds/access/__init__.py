@@ -18,7 +18,7 @@ from memtopo.geometry.access import LONGEST_GRANT, Granted, from_offset, granted
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
 from memtopo.kinds.access.grants import Extent, peer_access, resolve_grants
-from memtopo.kinds.kind import Keys, Kind, MakeStep, ResolutionStage, Rule, Scope, StepDifference, Steps, Words
+from memtopo.kinds.kind import Keys, Kind, MakeStep, ResolutionStage, Scope, StepDifference, Steps, Words
 from memtopo.kinds.resolution import Resolution, attempt, instances, together, whole_granules
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, Grants, PositiveAmount
@@ -106,9 +106,6 @@ class AccessKind(Kind):
                     f"chunk {name}: {more.location} has {more.access.word} in {more.range} and {less.access.word} in "
                     f"{less.range}; stores through one are visible through the other"
                 )
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (split_mappings, past_the_end, peer_access)
 
 
 def access_steps(geometry: Geometry, step: MakeStep, *, memory: bool) -> Steps:
@@ -268,4 +265,4 @@ def unequal_views(views: list[ChunkView]) -> tuple[ChunkView, ChunkView] | None:
     return None
 
 
-ACCESS = AccessKind()
+ACCESS = AccessKind(rules=(split_mappings, past_the_end, peer_access))

@@ -152,13 +152,6 @@ _LABELS = 3
 """Places of memory that a diagnostic shows."""
 
 
-class Granting(NamedTuple):
-    """Grants in the order of their locations, and the path of each one's device."""
-
-    grants: tuple[Grant, ...]
-    keys: tuple[Path, ...]
-
-
 class Extent(NamedTuple):
     """Bytes from `offset` to `end` of the ranges `first` to before `stop` of a group, which grants are for."""
 
@@ -169,8 +162,10 @@ class Extent(NamedTuple):
     end: int
 
 
-def resolve_grants(scope: Scope, entry: dict[str, Access], path: Path, extent: Extent) -> Granting:
-    """Grants of the entry at `path`. Raises `Refused`.
+def resolve_grants(
+    scope: Scope, entry: dict[str, Access], path: Path, extent: Extent
+) -> tuple[tuple[Grant, ...], tuple[Path, ...]]:
+    """Grants of the entry at `path`, by location, and the path of each one's device. Raises `Refused`.
 
     A device that the entry names has that access, the others of a set have the set's.
     """
@@ -188,7 +183,7 @@ def resolve_grants(scope: Scope, entry: dict[str, Access], path: Path, extent: E
                 raise Refused(Diagnostic("MT204", message, (*path, name), "key", labels=(label,), help=help))
     by_location = sorted(found.items())
     grants = tuple(Grant(location, entry[name]) for location, name in by_location)
-    return Granting(grants, tuple((*path, name) for _, name in by_location))
+    return grants, tuple((*path, name) for _, name in by_location)
 
 
 def _locations(scope: Scope, name: str, path: Path, extent: Extent) -> Sequence[Location]:

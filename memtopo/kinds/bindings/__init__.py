@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -14,12 +14,12 @@ from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.access import access_steps
-from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, StepDifference, Steps, Words
+from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Scope, StepDifference, Steps, Words
 from memtopo.kinds.mappings import mapping_steps
 from memtopo.kinds.multicast import MulticastGroup
 from memtopo.kinds.resolution import Refused, attempt, indices, refuse_growing
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Amount, ChunkReference, chunk_alone, one_or_more_of
+from memtopo.language.fields import Amount, ChunkReference, entries_or_chunks
 from memtopo.language.names import Reference, parse_reference
 from memtopo.machine import Machine
 
@@ -44,10 +44,6 @@ class BindEntry(Entry):
             message = "a binding names a chunk or a range"
             raise InvalidValue("MT102" if self.chunk is None else "MT103", message, help="write '{chunk: NAME}'")
         return self
-
-
-_Bound = Annotated[BindEntry, chunk_alone(BindEntry)]
-BindList = Annotated[list[_Bound], one_or_more_of(_Bound)]
 
 
 class Binding(NamedTuple):
@@ -95,11 +91,6 @@ class BindGroup(Group):
     def location_of(self, index: int) -> Location:
         return self.locations[index]
 
-    @property
-    def contexts(self) -> frozenset[int]:
-        """Ordinals of the GPUs that the process adds to the team."""
-        return frozenset(self.devices)
-
     def details(self) -> Iterator[str]:
         """Names of the entries whose memory is bound."""
         yield f"bound: {', '.join(dict.fromkeys(each.chunk.name for each in self.bindings))}"
@@ -113,7 +104,7 @@ class Bindings(Kind):
     words = Words(
         "binding", "bindings", "team: [part]", "and memory can be bound to multicast objects only", drawn="binding"
     )
-    entry = BindList
+    entry = entries_or_chunks(BindEntry)
     group = BindGroup
     keys = Keys.REFERENCES
     stage = ResolutionStage.MAPPED
@@ -162,12 +153,6 @@ class Bindings(Kind):
         from memtopo.kinds.multicast.steps import MapMulticast, SetMulticastAccess
 
         return access_changes(difference, MapMulticast, SetMulticastAccess)
-
-    def rules(self) -> tuple[Rule, ...]:
-        return bound_memory, bound_places, accessing_gpus, mixed_ranges
-
-    def joint_rules(self) -> tuple[Rule, ...]:
-        return teams, nodes
 
 
 def _target(scope: Scope, path: Path) -> MulticastGroup:
@@ -361,4 +346,4 @@ def nodes(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 yield Diagnostic("MT719", message, (*target.path, "from"), help=help)
 
 
-BINDINGS = Bindings()
+BINDINGS = Bindings(rules=(bound_memory, bound_places, accessing_gpus, mixed_ranges), joint_rules=(teams, nodes))

@@ -18,7 +18,7 @@ from memtopo.kinds.chunks.amounts import amount_notes, resolve_chunks
 from memtopo.kinds.chunks.entry import Chunk, resolve_parts
 from memtopo.kinds.chunks.support import handle_types, properties
 from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, ImportKeys, Refusals
-from memtopo.kinds.kind import Rule, Scope, StepDifference, Words
+from memtopo.kinds.kind import Scope, StepDifference, Words
 from memtopo.kinds.mappings.fill import MapEntries
 from memtopo.kinds.resolution import attempt, whole_granules
 from memtopo.machine import Machine
@@ -129,9 +129,6 @@ class Chunks(HandleKind):
                 else:
                     yield f"chunk {group.name}: {group.count:,} are created here, and a program can create up to {most}"
 
-    def rules(self) -> tuple[Rule, ...]:
-        return (handle_types, properties)
-
 
 def _imported(imported: Imported, size: int, unit: int, found: Mapping[Location, Properties]) -> ChunkGroup:
     properties, distinct = tuple(map(found.__getitem__, imported.locations)), tuple(dict.fromkeys(imported.locations))
@@ -169,4 +166,4 @@ def _reported(location: Location, geometry: Geometry) -> Location:
     return location if location.kind is not LocationKind.GPU or seen else gpu(UNSEEN)
 
 
-CHUNKS = Chunks()
+CHUNKS = Chunks(rules=(handle_types, properties))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from memtopo.common.errors import InternalError
 from memtopo.common.units import WHOLE_SHARE, Share, exact, rounded
@@ -20,6 +20,7 @@ from memtopo.kinds.device_names import has_set
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.mappings.fill import MapEntries, elastic_count, equal_parts, filled_count, number_path
 from memtopo.kinds.resolution import Refused, together, whole_granules
+from memtopo.language.fields import ChunkCount
 from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.machine import Machine
 
@@ -61,11 +62,7 @@ def _granule(machine: Machine, properties: Sequence[Properties]) -> int:
 
 
 def _largest(
-    scope: Scope,
-    entry: Chunk,
-    group: ChunkGroup,
-    number: int | Share | Literal["fill"],
-    mapped: Callable[[], MapEntries],
+    scope: Scope, entry: Chunk, group: ChunkGroup, number: ChunkCount, mapped: Callable[[], MapEntries]
 ) -> ChunkGroup:
     """The group with its size and the largest number of chunks, which `number` is or from which it follows."""
     if isinstance(entry.size, Share):

@@ -5,7 +5,7 @@ A process creates the chunks of its own pools, and may lend them; it borrows tho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -15,18 +15,19 @@ from memtopo.driver.batches import create_each, release_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Properties
 from memtopo.kinds.chunks.steps import RETAINED, CreateChunk, ImportChunk
-from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ChunkSource, ElasticChunk, ElasticChunkPool
+from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ElasticChunk, ElasticChunkPool
 from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import Layout, LentBlock
 from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription, Undoing
 
 
-class Created:
-    """Chunks that this process creates."""
+class ChunkSource:
+    """Source of the chunks of a pool: this process, which creates them."""
 
     def create(
         self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int
-    ) -> tuple[Sequence[ElasticChunk], DriverError | None]:
+    ) -> tuple[Sequence[ElasticChunk], MemtopoError | None]:
+        """Have more chunks, which are not mapped, until a call fails; return the new ones, and the error."""
         chunks = pool.add(count)
         handles, error = create_each(driver, pool.size, pool.properties_of(chunks))
         layout.chunks.update(zip([chunk.label for chunk in chunks], handles, strict=False))
@@ -36,31 +37,28 @@ class Created:
 
     def release(
         self, driver: Driver, layout: Layout, pool: ElasticChunkPool, chunks: Sequence[ElasticChunk]
-    ) -> tuple[int, DriverError | None]:
-        return release_handles(driver, layout, pool, chunks)
+    ) -> tuple[int, MemtopoError | None]:
+        """Release chunks that are not mapped, in order, until a call fails; return how many, and the error.
 
-
-def release_handles(
-    driver: Driver, layout: Layout, pool: ElasticChunkPool, chunks: Sequence[ElasticChunk]
-) -> tuple[int, DriverError | None]:
-    """Release the handles of chunks, and remove them from their pool, until a call fails."""
-    handles, retained = layout.chunks, layout.of(RETAINED)
-    for each in [each for each in chunks if each.label in retained] if retained else ():  # by a check that failed
-        try:
-            driver.mem_release(retained[each.label])
-        except DriverError as failure:
-            return 0, failure
-        del retained[each.label]
-    released, error = release_each(driver, [handles[each.label] for each in chunks])
-    for each in chunks[:released]:
-        del handles[each.label]
-        pool.remove(each)
-    return released, error
+        They are removed from the pool, whose `drop_removed` is to follow.
+        """
+        handles, retained = layout.chunks, layout.of(RETAINED)
+        for each in [each for each in chunks if each.label in retained] if retained else ():  # by a check that failed
+            try:
+                driver.mem_release(retained[each.label])
+            except DriverError as failure:
+                return 0, failure
+            del retained[each.label]
+        released, error = release_each(driver, [handles[each.label] for each in chunks])
+        for each in chunks[:released]:
+            del handles[each.label]
+            pool.remove(each)
+        return released, error
 
 
 @dataclass(frozen=True, slots=True)
-class Borrowed:
-    """Chunks that a holder lends, which this process imports."""
+class Borrowed(ChunkSource):
+    """Holder that lends chunks, which this process imports."""
 
     reference: HandleReference
     kind: HandleType
@@ -68,15 +66,27 @@ class Borrowed:
     def create(
         self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int
     ) -> tuple[Sequence[ElasticChunk], MemtopoError | None]:
-        lend = partial(layout.handle_source.lend, self.reference.holder, self.reference.export)
-        return self._imported(driver, layout, pool, count, lambda made: lend(count - made))
+        return self.adopt(driver, layout, pool, count, None, None)
 
     def adopt(
-        self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int, key: str, epoch: int | None
+        self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int, key: str | None, epoch: int | None
     ) -> tuple[Sequence[ElasticChunk], MemtopoError | None]:
-        """Import the chunks that are sealed under a key, as `create` does; of an epoch, if it is given."""
-        lend = partial(layout.handle_source.lend, self.reference.holder, self.reference.export, key=key, epoch=epoch)
-        return self._imported(driver, layout, pool, count, lambda made: lend(count - made, first=made))
+        """Import the chunks that are sealed under a key, as `create` does others; of an epoch, if it is given."""
+        source, made, left = layout.handle_source, list[ElasticChunk](), dict[int, int]()
+        lend = partial(source.lend, self.reference.holder, self.reference.export, key=key, epoch=epoch)
+        try:
+            while len(made) < count:
+                blocks, _ = lend(count - len(made), first=0 if key is None else len(made))
+                left = {number: epoch for number, epoch, _ in blocks}
+                for block in blocks:
+                    made.append(self._import(driver, layout, pool, block))
+                    del left[block.number]
+        except MemtopoError as error:
+            source.settle()
+            self._give_back(layout, left)
+            return made, error
+        source.settle()
+        return made, None
 
     def sealed(self, layout: Layout, key: str, epoch: int | None) -> int:
         """Return the number of chunks that are sealed under a key. Raises `MemtopoError` if they cannot be adopted."""
@@ -91,36 +101,11 @@ class Borrowed:
         self, driver: Driver, layout: Layout, pool: ElasticChunkPool, chunks: Sequence[ElasticChunk]
     ) -> tuple[int, MemtopoError | None]:
         """Release chunks, and give them back, unless that follows from the end of the connection."""
-        released, error = release_handles(driver, layout, pool, chunks)
+        released, error = ChunkSource.release(self, driver, layout, pool, chunks)
         if released and not layout.ending:
             failure = self._give_back(layout, _epochs(chunks[:released]))
             return released, error or failure
         return released, error
-
-    def _imported(
-        self,
-        driver: Driver,
-        layout: Layout,
-        pool: ElasticChunkPool,
-        count: int,
-        lend: Callable[[int], tuple[Sequence[LentBlock], int]],
-    ) -> tuple[Sequence[ElasticChunk], MemtopoError | None]:
-        """Import `count` chunks, of which `lend` returns the next ones, given how many there are."""
-        made: list[ElasticChunk] = []
-        left: dict[int, int] = {}
-        try:
-            while len(made) < count:
-                blocks, _ = lend(len(made))
-                left = {number: epoch for number, epoch, _ in blocks}
-                for block in blocks:
-                    made.append(self._import(driver, layout, pool, block))
-                    del left[block.number]
-        except MemtopoError as error:
-            layout.handle_source.settle()
-            self._give_back(layout, left)
-            return made, error
-        layout.handle_source.settle()
-        return made, None
 
     def _import(self, driver: Driver, layout: Layout, pool: ElasticChunkPool, block: LentBlock) -> ElasticChunk:
         if block.number in pool.created:
@@ -170,13 +155,14 @@ class KeepPool(Step):
     verb = "chunk pool"
     call = "cuMemCreate"
     undoing = Undoing("cuMemRelease", "release")
+    leaks_as = "chunk"
     provided = "elastic chunks", "name"
     calls = 0
 
     @property
     def chunk_source(self) -> ChunkSource:
         """Source of the chunks."""
-        return Created()
+        return ChunkSource()
 
     @property
     def effect(self) -> Hashable:
@@ -219,9 +205,6 @@ class KeepPool(Step):
     @property
     def _number(self) -> str:
         return f"{self.kept:,} now, up to {self.limit:,}"
-
-    def leak_name(self) -> str:
-        return f"chunk {self.name}"
 
 
 @dataclass(frozen=True, slots=True)

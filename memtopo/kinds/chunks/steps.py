@@ -40,14 +40,15 @@ class ChunkStep(ObjectStep):
     size: int
 
     noun = leaks_as = "chunk"
+    table = "chunks"
     undoing = Undoing("cuMemRelease", "release")
 
-    @classmethod
-    def objects(cls, layout: Layout) -> dict[str, int]:
-        return layout.chunks
-
     def undo(self, driver: Driver, layout: Layout) -> None:
-        release_chunk(driver, layout, self.label)
+        """Release the reference to the chunk, after a reference that a failed check has not released."""
+        for handles in (layout.of(RETAINED), layout.chunks):
+            if self.label in handles:
+                driver.mem_release(handles[self.label])
+                del handles[self.label]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,17 +139,6 @@ class TryExportChunk(TryExport):
             "the chunk was created without that handle type, or is itself imported (fact 26)", DEFECT_ADVICE
         )
     }
-
-
-def release_chunk(driver: Driver, layout: Layout, label: str) -> None:
-    """Release the reference to a chunk, after a reference that a failed check has not released."""
-    if label in layout.of(RETAINED):
-        driver.mem_release(layout.of(RETAINED)[label])
-        del layout.of(RETAINED)[label]
-    chunks = layout.chunks
-    if label in chunks:
-        driver.mem_release(chunks[label])
-        del chunks[label]
 
 
 def _as_reported(properties: Properties) -> Properties:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from memtopo.common.units import NamedPart, exact, shorten
 from memtopo.diagnostics.model import Diagnostic, Label, Path
@@ -17,6 +17,7 @@ from memtopo.kinds.resolution import Refused, require_on_gpu
 
 if TYPE_CHECKING:
     from memtopo.driver.protocol import Driver
+    from memtopo.kinds.exports import Export
     from memtopo.kinds.layout import Layout
     from memtopo.kinds.objects import TryExport
 
@@ -32,16 +33,7 @@ _LISTED = 4
 """Objects that a message names."""
 
 
-class DmaBufEntry(Protocol):
-    """Entry of an export via dmabuf."""
-
-    @property
-    def part(self) -> str | None: ...
-    @property
-    def mapping(self) -> str | None: ...
-
-
-def resolve_memory(scope: Scope, path: Path, entry: DmaBufEntry, group: Group, span: tuple[int, int]) -> DmaBufMemory:
+def resolve_memory(scope: Scope, path: Path, entry: Export, group: Group, span: tuple[int, int]) -> DmaBufMemory:
     """Memory behind the objects of a group from the first index of a span to before the second. Raises `Refused`."""
     part = _part(scope, path, entry.part, group)
     if group.origin and not isinstance(group, ChunkGroup):
@@ -92,7 +84,8 @@ def _part(scope: Scope, path: Path, name: str | None, group: Group) -> NamedPart
     parts: Mapping[str, NamedPart] = {part.name: part for part in group.parts}
     if name not in parts:
         message = f"{group.name!r} has no part {shorten(name)!r}"
-        raise scope.errors.undeclared("part", name, (*path, "part"), parts, message=message)
+        refused = scope.errors.undeclared("part", name, (*path, "part"), parts)
+        raise Refused(*(each._replace(message=message) for each in refused.diagnostics))
     return parts[name]
 
 
@@ -177,6 +170,7 @@ class DmaBufExports(ExportKind):
     )
 
     def __init__(self, kind: Kind) -> None:
+        super().__init__()
         self.group, self.words = kind.group, kind.words  # type: ignore[misc]
 
     def try_export(self, export: ExportGroup) -> TryExport:
@@ -185,7 +179,7 @@ class DmaBufExports(ExportKind):
         memory, first = export.dma_buf, export.first
         assert memory
         noun = RangeGroup.noun if memory.placements else memory.group.noun
-        needs = dict.fromkeys([(noun, memory.span(first).label), *memory.resources(first)])
+        needs = dict.fromkeys([(noun, memory.place(first)[0]), *memory.resources(first)])
         via = f"{DMABUF}, pcie" if memory.flags else DMABUF
         return TryExportDmaBuf(*export.first_handle(via), *memory.bytes, tuple(needs))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -15,13 +15,16 @@ from memtopo.driver.types import Location, MemoryHandleType
 from memtopo.geometry.groups import Group, InnerPart, Origin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.dmabuf import DMABUF
-from memtopo.kinds.kind import Kind, Rule, Scope, Steps, Words
+from memtopo.kinds.kind import Kind, Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, require_on_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, OffsetBytes, OwnName, PositiveBytes, ProducerText
-from memtopo.language.names import ImportSource, NamedDevice
+from memtopo.language.names import ImportSource
 from memtopo.language.scalars import FromWord
 from memtopo.machine import Machine, Trial
+
+if TYPE_CHECKING:
+    from memtopo.kinds.external.semaphores import Semaphore
 
 FROM = "camera for its export with the name of this entry, camera/frame for another export, or /path/to/socket/frame."
 """Description of the field `from` of external memory and semaphores."""
@@ -88,11 +91,6 @@ class ProducedGroup(Group):
 
     location: Location
     origin: Origin = field(kw_only=True)
-
-    @property
-    def contexts(self) -> frozenset[int]:
-        """Ordinal of the GPU of the object."""
-        return frozenset({self.location.id})
 
     def location_of(self, index: int) -> Location:
         """Location of the object."""
@@ -173,12 +171,8 @@ class ExternalObjects(Kind):
             InnerPart(f"{name}.{key}", part.offset.bytes(1), part.size.bytes(1), (*path, "buffers", key))
             for key, part in entry.buffers.items()
         )
-        wrong = [
-            *unsupported(what, path, entry.via, *_HANDLE_TYPES),
-            *from_process(what, path, entry.source, scope.siblings.names),
-            *_misplaced(parts, size, path, dedicated=entry.dedicated),
-        ]
-        location = producer_gpu(scope, what, entry.device, path, wrong)
+        misplaced = _misplaced(parts, size, path, dedicated=entry.dedicated)
+        location = producer_gpu(scope, what, path, entry, _HANDLE_TYPES, *misplaced)
         origin = producer_origin(name, entry.source, DMABUF if entry.via == DMABUF else "opaque_fd")
         return ExternalObject(name, path, location, origin=origin, size=size, dedicated=entry.dedicated, buffers=parts)
 
@@ -198,12 +192,6 @@ class ExternalObjects(Kind):
         for group in groups:
             for part in group.mapped:
                 yield MapExternal(part.path, part.label, group.location.id, part.size, group.name, part.offset)
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (importable,)
-
-    def joint_rules(self) -> tuple[Rule, ...]:
-        return (equal_declarations,)
 
 
 def importable(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -239,10 +227,17 @@ def produced(geometry: Geometry) -> Iterator[ProducedGroup]:
     return geometry.instances_of(ProducedGroup)
 
 
-def producer_gpu(scope: Scope, what: str, device: NamedDevice, path: Path, wrong: Sequence[Diagnostic]) -> Location:
-    """GPU of an external object. Raises `Refused`, with what is `wrong` with other fields of its entry."""
+def producer_gpu(
+    scope: Scope, what: str, path: Path, entry: External | Semaphore, possible: Collection[str], *wrong: Diagnostic
+) -> Location:
+    """GPU of an external object, whose handle type must be one of the `possible` ones.
+
+    Raises `Refused`, with what is `wrong` with other fields of its entry as well.
+    """
+    source = from_process(what, path, entry.source, scope.siblings.spec.processes)
+    wrong = *_unsupported(what, path, entry.via, possible), *source, *wrong
     try:
-        location = scope.devices.resolve(device, (*path, "device"))
+        location = scope.devices.resolve(entry.device, (*path, "device"))
         require_on_gpu(what, [location], (*path, "device"))
     except Refused as refused:
         raise Refused(*refused.diagnostics, *wrong) from None
@@ -256,7 +251,7 @@ def producer_origin(name: str, source: ImportSource, via: Via) -> Origin:
     return Origin((source.holder,), source.export or name, 1, via, siblings=False)
 
 
-def unsupported(what: str, path: Path, via: str, *possible: str) -> Iterator[Diagnostic]:
+def _unsupported(what: str, path: Path, via: str, possible: Collection[str]) -> Iterator[Diagnostic]:
     """Yield MT702 for a handle type that CUDA cannot import."""
     if via not in possible:
         message = f"{what}: {via!r} cannot be imported on Linux"
@@ -291,4 +286,4 @@ def _misplaced(parts: Sequence[InnerPart], size: int, path: Path, *, dedicated: 
             yield Diagnostic("MT703", message, (*part.path, "offset"), labels=(label,), notes=(note,), help=help)
 
 
-EXTERNAL = ExternalObjects()
+EXTERNAL = ExternalObjects(rules=(importable,), joint_rules=(equal_declarations,))

@@ -12,17 +12,8 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.types import SemaphoreHandleType
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.external import (
-    FROM,
-    ExternalObject,
-    ProducedGroup,
-    failed,
-    from_process,
-    producer_gpu,
-    producer_origin,
-    unsupported,
-)
-from memtopo.kinds.kind import Kind, Rule, Scope, Words
+from memtopo.kinds.external import FROM, ExternalObject, ProducedGroup, failed, producer_gpu, producer_origin
+from memtopo.kinds.kind import Kind, Scope, Words
 from memtopo.language.entries import Entry
 from memtopo.language.fields import DeviceName, Point, ProducerText
 from memtopo.language.scalars import FromWord
@@ -152,12 +143,8 @@ class Semaphores(Kind):
     def resolve_entry(self, scope: Scope, entry: Semaphore, path: Path) -> ImportedSemaphore:
         name, timeline = str(path[-1]), entry.via == "timeline_fd"
         what = f"semaphore {name!r}"
-        wrong = [
-            *unsupported(what, path, entry.via, "timeline_fd", "opaque_fd"),
-            *from_process(what, path, entry.source, scope.siblings.names),
-            *(_decreasing(what, path, entry.wait, entry.signal) if timeline else ()),
-        ]
-        location = producer_gpu(scope, what, entry.device, path, wrong)
+        decreasing = _decreasing(what, path, entry.wait, entry.signal) if timeline else ()
+        location = producer_gpu(scope, what, path, entry, ("timeline_fd", "opaque_fd"), *decreasing)
         origin = producer_origin(name, entry.source, "timeline_fd" if timeline else "opaque_fd")
         wait, signal = (0 if point is True else point for point in (entry.wait, entry.signal))
         return ImportedSemaphore(name, path, location, timeline, wait, signal, origin=origin)
@@ -193,9 +180,6 @@ class Semaphores(Kind):
                     help = f"omit '{key}', and let the program {key} itself; "
                     help += "or release the layout, and apply the spec"
                     yield Diagnostic("MT808", message, (*group.path, key), "key", help=help)
-
-    def joint_rules(self) -> tuple[Rule, ...]:
-        return (unsignalled,)
 
 
 def unsignalled(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -248,4 +232,4 @@ def _endless(group: ImportedSemaphore) -> Diagnostic:
     return Diagnostic("MT705", message, (*group.path, "wait"), notes=(note,), help=help)
 
 
-SEMAPHORES = Semaphores()
+SEMAPHORES = Semaphores(joint_rules=(unsignalled,))

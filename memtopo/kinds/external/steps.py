@@ -58,6 +58,7 @@ class DuplicateDescriptor(Step):
     verb = "copy descriptor"
     call = "fcntl"
     undoing = Undoing("close")
+    leaks_as = "descriptor of"
     provided = "descriptor", "label"
     required: ClassVar = {"holder": "source.holder"}
 
@@ -78,9 +79,6 @@ class DuplicateDescriptor(Step):
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, like=self.source.holder)
-
-    def leak_name(self) -> str:
-        return f"descriptor of {self.label}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +234,7 @@ class AwaitStream(DeviceStep):
     verb = "await stream"
     call = "cuStreamQuery"
     undoing = Undoing("cuStreamQuery")
+    leaks_as = "wait of"
     required: ClassVar = {"stream": "device"}
 
     def do(self, driver: Driver, layout: Layout) -> None:
@@ -254,9 +253,6 @@ class AwaitStream(DeviceStep):
             value = f" to reach {wait.value:,}" if wait.value else ""
             message = f"it waits for semaphore {wait.semaphore!r} of {wait.holder}{value}, which was not signalled"
             raise MemtopoError(f"{message}; the end of this process ends the wait")
-
-    def leak_name(self) -> str:
-        return f"wait of gpu{self.device}"
 
     def blocks(self) -> tuple[str, ...]:
         return self.stays

@@ -21,7 +21,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granularity_note, granule
 from memtopo.kinds.chunks.amounts import of_shared_size
 from memtopo.kinds.chunks.support import handle_types, properties, taken_handles
-from memtopo.kinds.kind import Kind, ResolutionStage, Rule, Scope, StepDifference, Steps, Words
+from memtopo.kinds.kind import Kind, ResolutionStage, Scope, StepDifference, Steps, Words
 from memtopo.kinds.resolution import Refused, attempt, require_gpu, together, whole_granules
 from memtopo.language.entries import Entry
 from memtopo.language.fields import DeviceName, Handles, HeapLimit, PositiveAmount, Rounding
@@ -167,9 +167,6 @@ class Heaps(Kind):
                 of = f"{share} of the {rounded(left)} left by all other entries on {location}"
                 yield f"heap {group.name}: up to {rounded(taken)}, which are {of}"
 
-    def rules(self) -> tuple[Rule, ...]:
-        return (partial(handle_types, kind=HeapGroup), partial(properties, kind=HeapGroup), partial_access)
-
 
 def _heap(scope: Scope, entry: Heap, path: Path) -> tuple[HeapGroup, RangeGroup]:
     """Group of the entry at `path`, and that of its addresses. Raises `Refused`."""
@@ -265,4 +262,4 @@ def copying_gpu(geometry: Geometry, group: HeapGroup) -> int:
 
 _GPU_KIND = LocationKind.GPU
 
-HEAPS = Heaps()
+HEAPS = Heaps(rules=(partial(handle_types, kind=HeapGroup), partial(properties, kind=HeapGroup), partial_access))

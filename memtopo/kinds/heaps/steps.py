@@ -14,9 +14,10 @@ from memtopo.driver.types import Access, DriverError, EventFlags, Grant, HostFla
 from memtopo.kinds.elastic import HEAPS, AccessPiece, ElasticChunk, ElasticContent
 from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import LateError, Layout, current
+from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.kinds.states.groups import HeapOffload
 from memtopo.kinds.states.steps import COPIES, AwaitCopy, await_copy
-from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Reading, Step, StepDescription, Undoing, range_name
+from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Reading, Step, StepDescription, Undoing
 from memtopo.native.heaps import Budget, NativeHeap, Unmapped
 from memtopo.native.tables import Allocation, AllocationTable
 
@@ -100,6 +101,7 @@ class KeepHeap(Step):
     phase = Phase.CREATE
     verb = "keep heap"
     call = "cuMemCreate"
+    leaks_as = "memory of heap"
     provided = _NOUN, "label"
     calls = 0
     required: ClassVar = {"range": "label", "context": "device"}
@@ -133,11 +135,8 @@ class KeepHeap(Step):
         limit = f"up to {rounded(self.limit)}" if self.limit else ""
         return StepDescription(self.label, str(self.properties.location), note=limit)
 
-    def leak_name(self) -> str:
-        return f"memory of heap {self.label}"
-
     def blocks(self) -> tuple[str, ...]:
-        return (range_name(self.label),)
+        return (ReserveRange.leak(self.label),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +283,7 @@ class CopyOutHeap(_HeapCopy):
 
     phase = Phase.SETTLE
     verb = "copy out"
+    leaks_as = "event of the copy of"
 
     @property
     def reading(self) -> Reading:
@@ -332,9 +332,6 @@ class CopyOutHeap(_HeapCopy):
         await_copy(driver, layout, self.label, self.device)
         if (content := heaps(layout).get(self.label)) and not content.asleep:
             content.native.open()
-
-    def leak_name(self) -> str:
-        return f"event of the copy of {self.label}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def from_sibling(scope: Scope, path: Path, entry: Import) -> Group:
 
 def _process(scope: Scope, name: str, path: Path) -> Sibling:
     """Process of the spec with a name. Raises `Refused` with MT201 if there is none."""
-    if not {name, "", "<<"}.isdisjoint(scope.siblings.unread):
+    if scope.siblings.spec.may_have("processes", name):
         raise Refused
     if found := scope.siblings.processes.get(name):
         return found
@@ -114,11 +114,11 @@ def _ordered(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Sibli
     Raises `Refused` with MT616 for a process that is not there when the importing one is built.
     """
     instances, holder = sibling.instances, sibling.spec
-    if scope.siblings.held and not holder.held:
+    if scope.siblings.spec.held_processes and not holder.held:
         message = f"import {path[-1]!r} is from process {holder.name!r}, which is not held"
         own = "it is held, and built before the others"
         note = own if scope.spec.held else "processes that are not held join one by one"
-        held = next(each.spec for name, each in scope.siblings.processes.items() if name in scope.siblings.held)
+        held = next(each.spec for each in scope.siblings.processes.values() if each.spec.held)
         label = Label("held", held.at("held"))
         help = f"write 'held: true' in process {holder.name!r}, or in none: then all are built together"
         raise Refused(Diagnostic("MT616", message, (*path, "from"), labels=(label,), notes=(note,), help=help))

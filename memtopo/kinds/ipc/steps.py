@@ -35,13 +35,10 @@ class BufferStep(ObjectStep):
     size: int
 
     noun = "buffer"
+    table = "buffers"
     leaks_as = "buffer"
     aspect: ClassVar = "buffer"
     """Aspect of the finding that compares its address and size."""
-
-    @classmethod
-    def objects(cls, layout: Layout) -> dict[str, Reservation]:
-        return layout.buffers
 
     def end(self, driver: Driver, layout: Layout, found: Reservation) -> None:
         driver.mem_free(found.address)

@@ -14,7 +14,7 @@ from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import Access, Advice, Attribute, Grant, Location, LocationKind, MemAttach, gpu
 from memtopo.geometry.groups import Group, Residence, gpus
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.kind import Kind, Rule, Scope, Steps, Words
+from memtopo.kinds.kind import Kind, Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, require_gpu, together, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, Devices, PositiveBytes
@@ -208,9 +208,6 @@ class ManagedMemory(Kind):
                 own = group.stream is not None
                 yield Prefetch((*group.path, "prefetch"), group.name, group.home, group.prefetch, own)
 
-    def rules(self) -> tuple[Rule, ...]:
-        return (supported,)
-
 
 def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT701 for GPUs that do not support managed memory, or advice about it (fact 60)."""
@@ -265,4 +262,4 @@ def _requests(group: ManagedAllocation) -> Iterator[tuple[Path, Location]]:
         yield (*group.path, "prefetch"), group.prefetch if group.prefetch.kind is LocationKind.GPU else gpu(group.home)
 
 
-MANAGED = ManagedMemory()
+MANAGED = ManagedMemory(rules=(supported,))

@@ -43,6 +43,7 @@ class AllocateManaged(ObjectStep):
     preferred: Location = field(compare=False)
 
     noun = leaks_as = "managed memory"
+    table = "memory"
     phase = Phase.CREATE
     verb = "allocate managed"
     call = "cuMemAllocManaged"
@@ -61,10 +62,6 @@ class AllocateManaged(ObjectStep):
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
             layout.memory[self.label] = Reservation(driver.mem_alloc_managed(self._whole, self.attach), self.size)
-
-    @classmethod
-    def objects(cls, layout: Layout) -> dict[str, Reservation]:
-        return layout.memory
 
     def end(self, driver: Driver, layout: Layout, found: Reservation) -> None:
         driver.mem_free(found.address)

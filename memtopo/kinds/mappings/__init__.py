@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from operator import attrgetter
-from typing import Annotated
 
 from pydantic import Field
 
@@ -16,19 +15,11 @@ from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement, Slice
-from memtopo.kinds.kind import Keys, Kind, MakeStep, ResolutionStage, Rule, Scope, Steps, Words
+from memtopo.kinds.kind import Keys, Kind, MakeStep, ResolutionStage, Scope, Steps, Words
 from memtopo.kinds.mappings.placements import Content, resolve_content
 from memtopo.kinds.resolution import Refused, Resolution, attempt, indices, refuse_growing
 from memtopo.language.entries import Entry
-from memtopo.language.fields import (
-    Amount,
-    ChunkReference,
-    EachCount,
-    InTurn,
-    PositiveAmount,
-    chunk_alone,
-    one_or_more_of,
-)
+from memtopo.language.fields import Amount, ChunkReference, EachCount, InTurn, PositiveAmount, entries_or_chunks
 from memtopo.language.names import Reference, parse_reference
 from memtopo.machine import Machine
 
@@ -58,9 +49,6 @@ class MapEntry(Entry):
     )
 
 
-_Mapped = Annotated[MapEntry, chunk_alone(MapEntry)]
-MapList = Annotated[list[_Mapped], one_or_more_of(_Mapped)]
-
 _UNMAP = "leave it out of 'map', or give it a plain count"
 
 
@@ -70,7 +58,7 @@ class Mappings(Kind):
     section = "map"
     description = "Chunks mapped into a range, one after another: kv: [hot, page.0:4, {chunk: cold, offset: 64MiB}]."
     words = Words("mapping", "mappings", "kv: [hot]", "and only chunks can be mapped into ranges")
-    entry = MapList
+    entry = entries_or_chunks(MapEntry)
     keys = Keys.REFERENCES
     stage = ResolutionStage.MAPPED
 
@@ -95,9 +83,6 @@ class Mappings(Kind):
         from memtopo.kinds.mappings.steps import MapChunk
 
         return mapping_steps(geometry, machine, MapChunk, memory=True)
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (past_the_end, overlaps)
 
 
 def mapping_steps(geometry: Geometry, machine: Machine, step: MakeStep, *, memory: bool) -> Steps:
@@ -266,4 +251,4 @@ def _order(placement: Placement) -> tuple[str, int, int]:
     return str(key), int(index), placement.first
 
 
-MAPPINGS = Mappings()
+MAPPINGS = Mappings(rules=(past_the_end, overlaps))

@@ -34,6 +34,8 @@ class MapEntries:
         """Key and index of the entries that name chunks as a whole, by chunk."""
         self.keys: dict[str, str] = {}
         """First key of each range."""
+        self.uniform: set[str] = set()
+        """Keys of which each range has the same mappings, as with `each`."""
         self._names: dict[str, set[str]] = {}
         self._chunks = scope.spec.section("chunks")
         self._elastic = _elastic_ranges(scope)
@@ -43,20 +45,15 @@ class MapEntries:
             names = self._names.setdefault(name, set())
             for nth, entry in enumerate(entries):
                 names.add(entry.chunk.name)
+                if entry.each is not None or entry.stride is not None:
+                    self.uniform.add(key)
                 if entry.chunk.first is None:
                     self.places.setdefault(entry.chunk.name, []).append((key, nth))
         self._granules: dict[str, tuple[int, bool]] = {}
-        self._uniform: dict[str, bool] = {}
 
     def elastic_ranges(self, chunk: str) -> Iterator[str]:
         """Names of the elastic ranges that can have a chunk, in order: ranges that name it, ones that name none."""
         return (name for _, name in sorted(self._elastic.get(chunk, []) + self._elastic.get("", [])))
-
-    def uniform(self, key: str) -> bool:
-        """Return true if each range of a key has the same mappings, as with `each`."""
-        if key not in self._uniform:
-            self._uniform[key] = any(entry.each is not None or entry.stride is not None for entry in self.section[key])
-        return self._uniform[key]
 
     def granule(self, name: str) -> tuple[int, bool]:
         """Largest granule of the known chunks in a range, and true if it has chunks that are imported."""
@@ -241,7 +238,7 @@ def _place(scope: Scope, chunks: ChunkGroup, written: MapEntries, at: tuple[str,
         message = f"the size of {reference.name!r} depends on imported chunks, and the count of {chunks.name!r} on it"
         raise Refused(_open(chunks, message, f"write the size of {reference.name!r} in bytes"))
     size = rounded_up(range_.size.bytes(unit), unit)
-    return _Place(key, nth, entries, members, size, written.uniform(key))
+    return _Place(key, nth, entries, members, size, key in written.uniform)
 
 
 def _number(scope: Scope, chunks: ChunkGroup, place: _Place, entries: MapEntries) -> int:

@@ -16,6 +16,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind
 from memtopo.kinds.chunks.steps import RETAINED
 from memtopo.kinds.layout import Layout
+from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.kinds.step import (
     CheckedSteps,
     ErrorHint,
@@ -26,7 +27,6 @@ from memtopo.kinds.step import (
     StepDescription,
     Undoing,
     first_difference,
-    range_name,
 )
 
 T = TypeVar("T")
@@ -161,7 +161,7 @@ class MapChunk(Step):
         return f"mapping of {self._subject}"
 
     def blocks(self) -> tuple[str, ...]:
-        return (range_name(self.range),)
+        return (ReserveRange.leak(self.range),)
 
 
 def _as_mapped(

@@ -18,7 +18,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.chunks import HandleKind
 from memtopo.kinds.chunks.support import FABRIC_HELP, taken_handles
 from memtopo.kinds.exportable import Imported, ImportKeys, Refusals
-from memtopo.kinds.kind import Rule, Scope, Steps, Words
+from memtopo.kinds.kind import Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, require_on_gpu, together, whole_granules
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Devices, Handles, PositiveAmount, Rounding
@@ -119,14 +119,7 @@ class Multicast(HandleKind):
 
     def untried(self, geometry: Geometry, machine: Machine) -> Iterator[str]:
         for group in geometry.of(MulticastGroup).values():
-            if found := _untried(group, machine):
-                yield f"multicast {group.name!r}: multicast was never tried on {', '.join(map(str, found))}"
-
-    def rules(self) -> tuple[Rule, ...]:
-        return supported, handle_types, cliques
-
-    def joint_rules(self) -> tuple[Rule, ...]:
-        return (slots,)
+            yield from _untried(group, machine)
 
 
 def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -139,10 +132,10 @@ def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             message = f"multicast {group.name!r}: multicast does not work on {geometry.place(refused[0])}"
             note = trial.failure("a trial", "failed") if trial.works is False else "the device does not advertise it"
             yield Diagnostic("MT405", message, where, notes=(note,))
-        elif found := _untried(group, machine):
-            message = f"multicast {group.name!r}: multicast was never tried on {', '.join(map(str, found))}"
+        else:
             notes = ("it can be validated, planned and drawn; 'apply' refuses it (fact 87)",)
-            yield Diagnostic("MT718", f"{message} of this machine", where, notes=notes)
+            for message in _untried(group, machine):
+                yield Diagnostic("MT718", f"{message} of this machine", where, notes=notes)
 
 
 def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -183,8 +176,9 @@ def _created(geometry: Geometry) -> Iterator[MulticastGroup]:
     return (group for group in geometry.of(MulticastGroup).values() if not group.origin)
 
 
-def _untried(group: MulticastGroup, machine: Machine) -> list[Location]:
-    return [each for each in group.devices if machine.trial(each, "multicast").works is None]
+def _untried(group: MulticastGroup, machine: Machine) -> Iterator[str]:
+    if found := [str(each) for each in group.devices if machine.trial(each, "multicast").works is None]:
+        yield f"multicast {group.name!r}: multicast was never tried on {', '.join(found)}"
 
 
-MULTICAST = Multicast()
+MULTICAST = Multicast(rules=(supported, handle_types, cliques), joint_rules=(slots,))

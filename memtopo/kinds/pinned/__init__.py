@@ -16,7 +16,7 @@ from memtopo.geometry.groups import Group, Origin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.device_names import built_in
 from memtopo.kinds.external import FROM, from_process
-from memtopo.kinds.kind import Kind, Rule, Scope, Steps, Words
+from memtopo.kinds.kind import Kind, Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, require_gpu, together, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, Count, Devices, OffsetBytes, PositiveBytes, ProducerText
@@ -211,9 +211,6 @@ class PinnedMemory(Kind):
             flags_of |= RegisterFlags.READ_ONLY if group.read_only else RegisterFlags.NONE
             yield RegisterMemory(group.path, group.name, group.whole, group.gpus, labels, flags_of)
 
-    def rules(self) -> tuple[Rule, ...]:
-        return (supported,)
-
 
 def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT405 for GPUs on which a trial with such memory failed."""
@@ -258,7 +255,7 @@ def _require_consistent(scope: Scope, entry: Pinned, path: Path) -> None:
         notes = (f"the system maps files in pages of {exact(PAGE)}",)
         wrong.append(Diagnostic("MT716", message, (*path, "offset"), notes=notes, help=help))
     if entry.source:
-        wrong += from_process(f"pinned memory {name!r}", path, entry.source, scope.siblings.names)
+        wrong += from_process(f"pinned memory {name!r}", path, entry.source, scope.siblings.spec.processes)
     if wrong:
         raise Refused(*wrong)
 
@@ -286,4 +283,4 @@ def _contradicting(entry: Pinned, path: Path) -> Iterator[Diagnostic]:
         yield Diagnostic("MT715", message, (*path, key), "key", help=f"omit {key!r}, and view parts of it")
 
 
-PINNED_MEMORY = PinnedMemory()
+PINNED_MEMORY = PinnedMemory(rules=(supported,))

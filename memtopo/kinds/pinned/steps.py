@@ -49,10 +49,7 @@ class PinnedStep(ObjectStep):
     gpus: tuple[int, ...]
 
     noun = "pinned memory"
-
-    @classmethod
-    def objects(cls, layout: Layout) -> dict[str, Reservation]:
-        return layout.memory
+    table = "memory"
 
     def check_access(self, driver: Driver, layout: Layout, flags: IntFlag, of_block: int = 0) -> Iterator[Finding]:
         """Compare the flags, and the address for each GPU, which is that for the CPU (facts 74, 85).
@@ -174,7 +171,7 @@ class MapFile(ObjectStep):
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare the length of the file: behind its end, the CPU is refused by SIGBUS (fact 86)."""
-        needed, has = self.offset + self.size, length(layout.of(FILES)[self.label].fd)
+        needed, has = self.offset + self.size, os.fstat(layout.of(FILES)[self.label].fd).st_size
         expected = f"{exact(needed)} or more"
         hint = "the program that shares the file has shortened it; seal it with F_SEAL_SHRINK"
         yield Finding("file", self.label, expected, expected if has >= needed else exact(has), self.path, hint)
@@ -298,7 +295,7 @@ def map_file(fd: int, name: str, offset: int, size: int, *, writable: bool) -> S
     The file must have these bytes: an access behind its end would end the process by SIGBUS.
     """
     _require_regular(fd, name)
-    if (end := offset + size) > (has := length(fd)):
+    if (end := offset + size) > (has := os.fstat(fd).st_size):
         message = f"{name!r} has {exact(has)}, and {exact(end)} of it are declared"
         raise UnsuitableFile(message, hint="declare the size that the other program gave it")
     whole = -(-size // _unit(fd)) * _unit(fd)
@@ -314,11 +311,6 @@ def unmap_file(mapped: SharedFile) -> None:
     unmap(mapped.address, mapped.size)
     with suppress(OSError):
         os.close(mapped.fd)
-
-
-def length(fd: int) -> int:
-    """Bytes of an open file at present."""
-    return os.fstat(fd).st_size
 
 
 def _unit(fd: int) -> int:

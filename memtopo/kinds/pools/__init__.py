@@ -28,7 +28,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import rounded_up
 from memtopo.kinds.access.grants import access_trial, can_access
 from memtopo.kinds.device_names import has_set
-from memtopo.kinds.kind import Kind, Rule, Scope, Steps, Words
+from memtopo.kinds.kind import Kind, Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, attempt, require_gpu, together, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, Devices, one_or_more_of
@@ -223,9 +223,6 @@ class Pools(Kind):
                 if grants := group.grants_of(index):
                     yield SetPoolAccess(group.path, label, device, grants)
 
-    def rules(self) -> tuple[Rule, ...]:
-        return supported, peers
-
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for group in geometry.of(PoolGroup).values():
             if group.size:
@@ -330,4 +327,4 @@ def _reserved(allocations: Sequence[tuple[int, int | None]], pools: int) -> Iter
         yield rounded_up(sum(sizes), RESERVED)
 
 
-POOLS = Pools()
+POOLS = Pools(rules=(supported, peers))

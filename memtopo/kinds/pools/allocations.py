@@ -16,7 +16,7 @@ from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKi
 from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, ImportKeys, Refusals
-from memtopo.kinds.kind import Rule, Scope, Steps, Words
+from memtopo.kinds.kind import Scope, Steps, Words
 from memtopo.kinds.pools import ALIGNED, RESERVED, PooledGroup, PoolGroup, other_grants, unreachable
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Count, Name, PositiveBytes
@@ -154,9 +154,6 @@ class Allocations(ExportKind):
                 else:
                     yield ImportPointer(*memory, HandleReference.of(group, index))
 
-    def rules(self) -> tuple[Rule, ...]:
-        return within_pools, imported_once, imported_access
-
     def try_export(self, export: ExportGroup) -> TryExport:
         from memtopo.kinds.pools.steps import TryExportAllocation
 
@@ -288,4 +285,4 @@ def _extend_own_pool(group: AllocationGroup, index: int, users: Sequence[Locatio
         yield SetImportedAccess(group.path, pool, device, grants)
 
 
-ALLOCATIONS = Allocations()
+ALLOCATIONS = Allocations(rules=(within_pools, imported_once, imported_access))

@@ -20,7 +20,7 @@ from memtopo.geometry.groups import Backing, ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Part, Placement
 from memtopo.geometry.sizing import rounded_up
 from memtopo.kinds.exportable import ExportGroup
-from memtopo.kinds.kind import Kind, ResolutionStage, Rule, Scope, Steps, Words
+from memtopo.kinds.kind import Kind, ResolutionStage, Scope, Steps, Words
 from memtopo.kinds.mappings import granules, resolve_slices
 from memtopo.kinds.mappings.fill import fitting_size, keys_by_range
 from memtopo.kinds.resolution import Refused, attempt, require_on_gpu, together, whole_granules
@@ -109,15 +109,8 @@ class Ranges(Kind):
         # Fixed and agreed addresses first, before the driver or a hint takes them for another range.
         for group in sorted(groups, key=lambda each: (not each.fixed, not each.same_address)):
             for index in range(group.count):
-                yield ReserveRange(
-                    group.path,
-                    group.label(index),
-                    group.size,
-                    group.align,
-                    group.address_hint(index),
-                    group.fixed,
-                    group.same_address,
-                )
+                place = group.size, group.align, group.address_hint(index), group.fixed, group.same_address
+                yield ReserveRange(group.path, group.label(index), *place)
         if any(group.elastic for group in groups):
             from memtopo.kinds.ranges.elastic_steps import elastic_steps
 
@@ -131,13 +124,15 @@ class Ranges(Kind):
                 yield f"range {group.name}: {exact(group.size)}, the size of the chunks mapped into it"
 
     def refused_changes(self, before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
-        return changed_common_addresses(before, after)
-
-    def rules(self) -> tuple[Rule, ...]:
-        return (fixed_addresses, zero_chunks)
-
-    def joint_rules(self) -> tuple[Rule, ...]:
-        return (held_elastic_ranges,)
+        """Yield MT810 for ranges at the same address in all processes that come, go or are reserved otherwise."""
+        old, new = _common_ranges(before), _common_ranges(after)
+        for name in dict.fromkeys([*old, *new]):
+            if name not in old or name not in new or _reserved(old[name]) != _reserved(new[name]):
+                path = (*after.path, "ranges", *([name] if name in after.of(RangeGroup) else []))
+                message = f"the change would reserve range {name!r} again, which has the same address in all processes"
+                note = "processes agree on addresses only while a layout is built"
+                help = "release the layout, and apply the spec"
+                yield Diagnostic("MT810", message, path, "key", notes=(note,), help=help)
 
 
 class _Mapped(NamedTuple):
@@ -220,8 +215,6 @@ def _require_alignment(range_: Path, align: int, unit: int) -> None:
         raise Refused(Diagnostic("MT306", message, path, help=f"write {near}"))
 
 
-RANGES = Ranges()
-
 _CONTEXTS = 0x2_0000_0000
 """Address in the block that the driver takes for contexts, so that no range can be fixed there (fact 11)."""
 
@@ -250,7 +243,7 @@ def require_common_address(scope: Scope, path: Path, entry: Range) -> None:
     spec, name, where = scope.spec, path[-1], (*path, "same_address")
     if not entry.same_address:
         return
-    if scope.siblings.held and not spec.held:
+    if scope.siblings.spec.held_processes and not spec.held:
         message = f"range {name!r} is at the same address in all instances of {spec.name!r}, which join one by one"
         help = "omit 'same_address', or hold no process, so that all processes are built together"
         raise Refused(Diagnostic("MT609", message, where, help=help))
@@ -267,18 +260,6 @@ def require_common_address(scope: Scope, path: Path, entry: Range) -> None:
         label = Label("fixed here", (*path, "fixed"))
         help = "omit 'same_address', or omit 'fixed' to make the address a hint"
         raise Refused(Diagnostic("MT609", message, where, labels=(label,), help=help))
-
-
-def changed_common_addresses(before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
-    """Yield MT810 for ranges at the same address in all processes that come, go or are reserved otherwise."""
-    old, new = _common_ranges(before), _common_ranges(after)
-    for name in dict.fromkeys([*old, *new]):
-        if name not in old or name not in new or _reserved(old[name]) != _reserved(new[name]):
-            path = (*after.path, "ranges", *([name] if name in after.of(RangeGroup) else []))
-            message = f"the change would reserve range {name!r} again, which has the same address in all processes"
-            note = "processes agree on addresses only while a layout is built"
-            help = "release the layout, and apply the spec"
-            yield Diagnostic("MT810", message, path, "key", notes=(note,), help=help)
 
 
 def _common_ranges(geometry: Geometry) -> dict[str, RangeGroup]:
@@ -451,3 +432,6 @@ def _zero(scope: Scope, name: str, path: Path) -> ChunkGroup:
     label = Label("declared here", group.path, "key")
     message = f"{name!r} {what}, but a zero page must be a single chunk that this process creates and fills with zeros"
     raise Refused(Diagnostic("MT805", message, path, labels=(label,), help="declare a chunk without 'count' for it"))
+
+
+RANGES = Ranges(rules=(fixed_addresses, zero_chunks), joint_rules=(held_elastic_ranges,))

@@ -27,7 +27,8 @@ from memtopo.kinds.elastic import (
 from memtopo.kinds.layout import LateError, Layout, current
 from memtopo.kinds.mappings import expected_access, host_has_access
 from memtopo.kinds.mappings.steps import MapChunk
-from memtopo.kinds.step import Finding, Phase, Step, StepDescription, Undoing, range_name
+from memtopo.kinds.ranges.steps import ReserveRange
+from memtopo.kinds.step import Finding, Phase, Step, StepDescription, Undoing
 from memtopo.machine import Machine
 
 
@@ -59,6 +60,7 @@ class OpenRange(Step):
     verb = "open"
     call = "cuMemMap"
     undoing = Undoing("cuMemUnmap", "empty")
+    leaks_as = "mappings in"
     provided = "elastic range", "label"
 
     @property
@@ -127,11 +129,8 @@ class OpenRange(Step):
     def describe(self) -> StepDescription:
         return StepDescription(self.label, ", ".join(self.pools), 0, self.label.partition(".")[0], "elastic")
 
-    def leak_name(self) -> str:
-        return f"mappings in {self.label}"
-
     def blocks(self) -> tuple[str, ...]:
-        return (range_name(self.label),)
+        return (ReserveRange.leak(self.label),)
 
 
 @dataclass(frozen=True, slots=True)

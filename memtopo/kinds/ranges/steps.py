@@ -9,7 +9,7 @@ from typing import ClassVar
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.kinds.layout import Layout, LayoutTable, Reservation
-from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription, Undoing, range_name
+from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription, Undoing
 
 SAME_ADDRESS = "same address in all processes"
 
@@ -43,6 +43,7 @@ class ReserveRange(Step):
     verb = "reserve"
     call = "cuMemAddressReserve"
     undoing = Undoing("cuMemAddressFree", "free")
+    leaks_as = "range"
     hints: ClassVar = {
         "OUT_OF_MEMORY": ErrorHint(
             "this is about addresses, not memory: 64 TiB can be reserved, 128 TiB cannot (fact 9)",
@@ -89,9 +90,6 @@ class ReserveRange(Step):
     def describe(self) -> StepDescription:
         note = SAME_ADDRESS if self.same else ""
         return StepDescription(self.label, "", self.size, (self.align, self.fixed), note)
-
-    def leak_name(self) -> str:
-        return range_name(self.label)
 
 
 def common_ranges(steps: Iterable[Step]) -> list[ReserveRange]:

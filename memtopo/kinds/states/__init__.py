@@ -14,7 +14,7 @@ from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule, rounded_up
 from memtopo.kinds.heaps import BackupGroup, HeapGroup, copying_gpu
-from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Rule, Scope, StepDifference, Words
+from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Scope, StepDifference, Words
 from memtopo.kinds.pinned import PINNED_MEMORY, PinnedGroup
 from memtopo.kinds.resolution import Refused, Resolution, attempt, indices, refuse_growing
 from memtopo.kinds.states.groups import (
@@ -185,9 +185,6 @@ class States(Kind):
 
         return copies(difference)
 
-    def rules(self) -> tuple[Rule, ...]:
-        return offloading, offloaded_in_place, offloaded_to_entries, offloaded_heaps
-
 
 def _chunks(scope: Scope, reference: Reference, path: Path, at: At) -> list[tuple[ChunkGroup, int, int]]:
     """Chunks of a reference as group, first index and end: of a chunk's entry, or all that is mapped in ranges."""
@@ -300,4 +297,4 @@ def _contradicting(
     return False
 
 
-STATES = States()
+STATES = States(rules=(offloading, offloaded_in_place, offloaded_to_entries, offloaded_heaps))

@@ -136,6 +136,7 @@ class CopyOut(_Copy):
 
     phase = Phase.SETTLE
     verb = "copy out"
+    leaks_as = "event of the copy of"
 
     @property
     def reading(self) -> Reading:
@@ -150,9 +151,6 @@ class CopyOut(_Copy):
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         await_copy(driver, layout, self.chunks[0], self.device)
-
-    def leak_name(self) -> str:
-        return f"event of the copy of {self.chunks[0]}"
 
 
 @dataclass(frozen=True, slots=True)
