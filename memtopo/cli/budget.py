@@ -29,16 +29,9 @@ _SPECS = "Specs, saved plans or records, one for each layout; can be repeated. -
 Specs = Annotated[list[str], argument("SPEC", _SPECS)]
 _CONTEXT = "Memory of the context, with workspaces, of each process on each of its GPUs."
 Context = Annotated[str, option("--context", _CONTEXT, "SIZE")]
+_FORMAT = "text, or the errors as concise, json, sarif, junit, github, gitlab or markdown."
 Form = Annotated[
-    str | None,
-    option(
-        "--format",
-        "text, or the errors as concise, json, sarif, junit, github, gitlab or markdown.",
-        "FORM",
-        "MEMTOPO_BUDGET_FORMAT",
-        autocompletion=lambda: options.described(formats.FORMATS),
-        show_default="text",
-    ),
+    str | None, options.format_option(_FORMAT, formats.FORMATS, "MEMTOPO_BUDGET_FORMAT", show_default="text")
 ]
 
 

@@ -45,10 +45,7 @@ _ACCEPT = "Save each plan that differs anew, with its own machine and settings."
 Accept = Annotated[bool, option("--accept", _ACCEPT, variable="MEMTOPO_DIFF_ACCEPT")]
 _FORMATS = ("text", "json", "markdown")
 _FORMAT = "text, json, or markdown: the summary with both pictures, for a comment."
-Form = Annotated[
-    str | None,
-    option("--format", _FORMAT, "FORM", "MEMTOPO_DIFF_FORMAT", autocompletion=lambda: options.described(_FORMATS)),
-]
+Form = Annotated[str | None, options.format_option(_FORMAT, _FORMATS, "MEMTOPO_DIFF_FORMAT")]
 _WITHIN = "With a record: percentage of its bytes by which memory of one kind at one location can differ."
 Within = Annotated[str, option("--within", _WITHIN, "SHARE")]
 

@@ -14,7 +14,7 @@ from memtopo.cli.options import (
     MachineNames,
     Set,
     SpecFile,
-    described,
+    format_option,
     grouped,
     option,
     settings,
@@ -37,17 +37,8 @@ _FORMATS_BY_SUFFIX = {".txt": "text", ".json": "json", **SUFFIXES}
 _NAMES = ("text", "json", *FORMATS)
 
 _FILES = "Draw into a file, in the format of its suffix; can be repeated."
-Form = Annotated[
-    str | None,
-    option(
-        "--format",
-        f"Format on stdout: {', '.join(_NAMES)}.",
-        "FORM",
-        "MEMTOPO_DRAW_FORMAT",
-        autocompletion=lambda: described(_NAMES),
-        show_default="text",
-    ),
-]
+_FORMAT = f"Format on stdout: {', '.join(_NAMES)}."
+Form = Annotated[str | None, format_option(_FORMAT, _NAMES, "MEMTOPO_DRAW_FORMAT", show_default="text")]
 _WIDTH = "Width of text, if not the terminal's."
 _STATE = "Draw it in one of its states."
 

@@ -34,6 +34,11 @@ def option(flags: str, help: str, metavar: str | None = None, variable: str | No
     return typer.Option(first, *others, envvar=variable, metavar=metavar, help=help, **more)
 
 
+def format_option(help: str, known: Iterable[str], variable: str | None = None, **more: Any) -> Any:
+    """Return the option `--format`, for which a shell completes the `known` formats."""
+    return option("--format", help, "FORM", variable, autocompletion=lambda: described(known), **more)
+
+
 def argument(metavar: str, help: str, **more: Any) -> Any:
     """Return an argument, whose default is not shown."""
     return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
