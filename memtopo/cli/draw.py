@@ -96,10 +96,10 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
 
 def _timeline(record: str, at: str | None) -> Timeline | None:
     from memtopo.output.records import timeline
-    from memtopo.records.record import PEAK, moment, read_record
+    from memtopo.records.record import moment_of
     from memtopo.records.summary import summary
 
-    return timeline(summary(record, moment(read_record([record]), at or PEAK)))
+    return timeline(summary(record, moment_of(record, at)))
 
 
 def _document(form: str, shown: Drawing, picture: json.PictureDocument, how: DrawOptions) -> str:

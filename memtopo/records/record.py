@@ -80,6 +80,11 @@ def read_record(paths: Iterable[str | Path]) -> Record:
     return merged(read_traces(paths))
 
 
+def moment_of(path: str, at: str | None = None) -> Moment:
+    """Return the memory at a moment of the record in a file or folder, by default at its peak. Raises `UsageError`."""
+    return moment(read_record([path]), at or PEAK)
+
+
 def merged(traces: Sequence[TraceFile]) -> Record:
     """Return the calls of several traces in the order of time. Raises `UsageError`."""
     try:

@@ -16,7 +16,7 @@ from memtopo.records.entries import ProcessSpec, declare_memory, range_groups, u
 from memtopo.records.live import ProcessMemory
 from memtopo.records.mappings import declare_mappings, declare_states
 from memtopo.records.pairing import declare_exports, declare_imports, exporters
-from memtopo.records.record import PEAK, Moment, moment, read_record
+from memtopo.records.record import Moment, moment_of
 
 OWN = re.compile(rb"# Memory of a program, ")
 """How such specs begin."""
@@ -24,7 +24,7 @@ OWN = re.compile(rb"# Memory of a program, ")
 
 def document(path: str, at: str | None = None) -> Document:
     """Return the spec of the memory in a record, by default at its peak. Raises `UsageError`."""
-    text = spec_of(moment(read_record([path]), at or PEAK), Path(path).name.partition(".")[0])
+    text = spec_of(moment_of(path, at), Path(path).name.partition(".")[0])
     return read_text(text.encode(), f"{path} (as a spec)")
 
 
