@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, Unpack, get_args
+from typing import Any, Literal, Unpack, get_args
 
 from memtopo.api.dmabuf import DmaBufs, importable
 from memtopo.api.errors import NotApplied, Unsuitable
@@ -30,7 +30,7 @@ from memtopo.api.specs import MachineLike, plan_spec, resolved
 from memtopo.api.views import View
 from memtopo.common.errors import UsageError
 from memtopo.common.signals import deferred
-from memtopo.common.units import NotADuration, NotASize, parse_duration, parse_size, shorten
+from memtopo.common.units import parse_duration, parse_size, parsed, shorten
 from memtopo.drivers.target import LOCAL, Target, recorded
 from memtopo.language import Document
 from memtopo.language.names import AWAKE
@@ -42,8 +42,6 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import held_machine
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Notice, Status
-
-T = TypeVar("T")
 
 _CHANGE: tuple[Literal["changing"], Literal["changed"]] = ("changing", "changed")
 
@@ -413,7 +411,7 @@ def _bytes(size: str | int) -> int:
     """Bytes of a size. Raises `UsageError`."""
     if isinstance(size, int):
         return size
-    found = _parsed(parse_size, size)
+    found = parsed(parse_size, size)
     if found.in_granules:
         raise UsageError(f"{size!r} is in granules", hint="write it in bytes, as '64MiB'")
     return found.amount
@@ -421,17 +419,7 @@ def _bytes(size: str | int) -> int:
 
 def _seconds(wait: str | float) -> float:
     """Seconds of a duration. Raises `UsageError`."""
-    if not isinstance(wait, str):
-        return float(wait)
-    return _parsed(parse_duration, wait)
-
-
-def _parsed(parse: Callable[[str], T], text: str) -> T:
-    """Parse an argument. Raises `UsageError` with what is probably meant."""
-    try:
-        return parse(text)
-    except (NotASize, NotADuration) as error:
-        raise UsageError(str(error), hint=f"write {error.meant}" if error.meant else None) from error
+    return parsed(parse_duration, wait) if isinstance(wait, str) else float(wait)
 
 
 def _machine(client: Client, status: Status, requested: MachineLike | None) -> Target:

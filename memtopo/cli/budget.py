@@ -11,7 +11,7 @@ from memtopo.cli import options
 from memtopo.cli.options import AsJson, At, MachineNames, Set, Settings, argument, one_target, option, settings
 from memtopo.cli.results import of_memtopo, pages, show
 from memtopo.common.errors import Exit, UsageError
-from memtopo.common.units import NotASize, parse_size
+from memtopo.common.units import parse_size, parsed
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.driver.trace_files import is_record
 from memtopo.drivers.target import Target
@@ -87,10 +87,7 @@ def budget_command(
 
 
 def _size(text: str) -> int:
-    try:
-        size = parse_size(text)
-    except NotASize as error:
-        raise UsageError(f"--context {error}", hint=f"write {error.meant}" if error.meant else None) from error
+    size = parsed(parse_size, text, "--context")
     if size.in_granules:
         raise UsageError(f"--context {text!r} is in granules", hint="write --context 512MiB")
     return size.amount

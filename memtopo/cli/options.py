@@ -19,7 +19,7 @@ import typer
 
 from memtopo import language
 from memtopo.common.errors import UsageError
-from memtopo.common.units import NotADuration, parse_duration
+from memtopo.common.units import parse_duration, parsed
 from memtopo.diagnostics.messages import choose
 from memtopo.driver.trace_files import is_record
 from memtopo.drivers import target
@@ -161,10 +161,7 @@ def one_target(given: list[str] | None) -> Target:
 
 def duration(text: str) -> float:
     """Parse a duration; returns seconds. Raises `UsageError`."""
-    try:
-        return parse_duration(text)
-    except NotADuration as error:
-        raise UsageError(str(error), hint=f"write {error.meant}" if error.meant else None) from error
+    return parsed(parse_duration, text)
 
 
 def stdout_format(form: str | None, known: Sequence[str], *, as_json: bool, hint: str, of: str = "") -> str | None:
