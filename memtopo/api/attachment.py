@@ -79,10 +79,6 @@ class ExportImporter:
         spec = importing_spec(self.layout, offers, self.gpus, self.device, access, self.reserve)
         return plan_spec(Document.from_object(spec, f"<exports of {self.layout}>"), self.target)
 
-    def has_room(self, offer: Offer) -> bool:
-        """Return whether the range that is reserved for an export has room for all that is offered."""
-        return offer.size * offer.count <= self.reserve.get(offer.name, 0)
-
     def _granted(self, offer: Offer) -> AccessName:
         """Access to an export: readers of what a writer commits only read. Raises `Unsuitable`."""
         if offer.kind == "allocation" and self.access not in (None, "rw"):
@@ -218,7 +214,8 @@ class Attached(Live):
         for name in exports & offers.keys():
             old, new = self.exports[name], offers[name]
             resized = new.count > old.count or (new.count < old.count and name in self.absent)
-            if resized and replace(new, count=old.count) == old and self._importer.has_room(new):
+            has_room = new.size * new.count <= self._importer.reserve.get(name, 0)
+            if resized and has_room and replace(new, count=old.count) == old:
                 yield name, new
             elif new != old and old.lends and new.lends:
                 lends = replace(new.lends, quota=old.lends.quota, kept=old.lends.kept)

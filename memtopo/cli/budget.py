@@ -14,7 +14,6 @@ from memtopo.common.errors import Exit, UsageError
 from memtopo.common.units import parse_size, parsed
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.driver.trace_files import is_record
-from memtopo.drivers.target import Target
 from memtopo.language import Document
 from memtopo.output import diagnostics, formats, plain
 from memtopo.output.formats import format_named
@@ -70,7 +69,8 @@ def budget_command(
     target = one_target(machine)
     if target.nodes:
         raise UsageError("a budget covers one machine", hint="name one: --machine h200x4")
-    compositions = [_composition(document, target) for document in _documents(specs, settings(given, at))]
+    documents = _documents(specs, settings(given, at))
+    compositions = [Composition.of(each, with_needed_trials(target, each)) for each in documents]
     checked = _checked(compositions)
     if not all(each.valid for each in compositions):
         return _print(checked, form)
@@ -110,10 +110,6 @@ def _read(spec: str, at: str | None) -> Iterator[Document]:
         return
     for each in map(read, collect([spec])):
         yield saved.spec_in(each) if of_memtopo(each) else each
-
-
-def _composition(document: Document, target: Target) -> Composition:
-    return Composition.of(document, with_needed_trials(target, document))
 
 
 def _checked(compositions: Sequence[Composition], more: Sequence[Sequence[Diagnostic]] = ()) -> Checked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from memtopo.cli.options import argument, option
 from memtopo.cli.programs import require_program, run_program
@@ -12,6 +12,7 @@ from memtopo.common.errors import UsageError
 from memtopo.driver.trace_files import HEAD, create_record
 from memtopo.native.injection import RECORD, Injection, Stacks, require_stacks, working_cupti
 from memtopo.output import plain
+from memtopo.output.humanize import plural
 
 _STACKS = "Record the call stack of each call, in C or in Python, which makes calls slower."
 
@@ -45,7 +46,7 @@ def capture_command(
         require_stacks(command)
     create_record(output)
     status = run_program(command, {**os.environ, **Injection(os.path.realpath(output), injected, stacks).environment})
-    plain.print_lines([_summary(_count(output), output)], sys.stderr)
+    plain.print_lines([_summary(output, *_count(output))], sys.stderr)
     return status
 
 
@@ -56,12 +57,7 @@ def _require_own(output: str) -> None:
         raise UsageError(f"{output!r} is the record of the capture that runs this one", hint="name another file: -o")
 
 
-class _Counts(NamedTuple):
-    calls: int
-    processes: int
-
-
-def _count(record: str) -> _Counts:
+def _count(record: str) -> tuple[int, int]:
     """Count the calls of a record, without its marks, and its processes. Raises `MemtopoError`."""
     lines = heads = marks = 0
     try:
@@ -72,12 +68,10 @@ def _count(record: str) -> _Counts:
                 marks += b'"method": "mark"' in line
     except OSError as error:
         raise UsageError(f"the record {record!r} cannot be read: {error.strerror}") from error
-    return _Counts(lines - heads - marks, heads)
+    return lines - heads - marks, heads
 
 
-def _summary(found: _Counts, record: str) -> str:
-    if not found.processes:
+def _summary(record: str, calls: int, processes: int) -> str:
+    if not processes:
         return f"no process made a CUDA memory call: {record} is empty"
-    calls = f"{found.calls:,} {'call' if found.calls == 1 else 'calls'}"
-    processes = f"{found.processes} {'process' if found.processes == 1 else 'processes'}"
-    return f"captured {calls} of {processes} in {record}"
+    return f"captured {plural(calls, 'call')} of {processes} {'process' if processes == 1 else 'processes'} in {record}"
