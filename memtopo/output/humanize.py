@@ -25,13 +25,13 @@ def things(count: int) -> str:
     return f"{plural(count, 'thing')} {'is' if count == 1 else 'are'}"
 
 
-def subjects(first: str, last: str) -> str:
-    """One subject, or the first and the last of many; of a long name, only the last one's number."""
+def subjects(first: str, last: str, whole: int = SHORT_NAME) -> str:
+    """One subject, or the first and the last of many; of a name longer than `whole`, only the last one's number."""
     if last in ("", first):
         return first
     stem, _, number = last.rpartition(".")
     shares_stem = stem and first.rpartition(".")[0] == stem
-    return f"{first} … {number if shares_stem and len(stem) > SHORT_NAME else last}"
+    return f"{first} … {number if shares_stem and len(stem) > whole else last}"
 
 
 def processes(plan: ProcessPlan | ProcessDifference) -> str:
