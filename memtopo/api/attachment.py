@@ -33,8 +33,7 @@ from memtopo.common.signals import deferred
 from memtopo.common.units import parse_duration, parse_size, parsed, shorten
 from memtopo.drivers.target import LOCAL, Target, recorded
 from memtopo.language import Document
-from memtopo.language.names import AWAKE
-from memtopo.run.imports import OutsideImports, imported_resources
+from memtopo.run.imports import OutsideImports
 from memtopo.session.composition import Composition
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder, usual_endpoint
@@ -289,10 +288,8 @@ def attach_once(
         importer = ExportImporter(status.name, found, gpus, agreed.role, device, access, reserve)
         planned = importer.planned(offers)
         lease = Lease(planned, gpus, client)
-        asleep = status.layout_state not in (None, AWAKE)
-        absent = lease.absent(offers) if asleep else frozenset()
-        gone = imported_resources(planned.geometry, [(HOLDER, name) for name in absent])
-        session = OwnSession(planned, driver, lease, absent=gone, verify=False)
+        absent = lease.absent(offers, status.layout_state)
+        session = OwnSession(planned, driver, lease, absent=absent, verify=False)
         again = partial(agreed.again, where, allow_uids) if reattach else None
         if again and any(group.produced for group in planned.geometry.every):
             raise Unsuitable("memory of other APIs is not imported again", hint="omit reattach=True")

@@ -13,6 +13,9 @@ from memtopo.api.memory import unknown
 from memtopo.common.units import exact
 from memtopo.geometry.groups import Group
 from memtopo.kinds.exports import EXPORTABLE
+from memtopo.language.names import AWAKE
+from memtopo.run.imports import imported_resources
+from memtopo.run.layout_plans import Absent
 from memtopo.session.composition import Composition
 from memtopo.session.saved import spec_digest
 from memtopo.sharing.client import Client, connect
@@ -174,7 +177,7 @@ class Lease(HolderHandles):
 
     def __init__(self, planned: Composition, gpus: Sequence[str], client: Client, holder: str = HOLDER) -> None:
         super().__init__(planned.geometry, gpus, system=client.system)
-        self._client, self._holder = client, holder
+        self._geometry, self._client, self._holder = planned.geometry, client, holder
 
     @property
     def client(self) -> Client | None:
@@ -187,9 +190,10 @@ class Lease(HolderHandles):
         self._clients[self._holder].close()
         self._clients[self._holder] = self._client = client
 
-    def absent(self, exports: Iterable[str]) -> frozenset[str]:
-        """Return the exports without memory, or with only a part of it. The holder sends a notice of their return."""
-        return frozenset(name for name in exports if not self._has_memory(name))
+    def absent(self, exports: Iterable[str], state: str | None) -> Absent:
+        """Return what has no memory, or a part of it, in a state of the holder, which sends a notice of its return."""
+        gone = [] if state in (None, AWAKE) else [name for name in exports if not self._has_memory(name)]
+        return imported_resources(self._geometry, [(self._holder, name) for name in gone])
 
     def _has_memory(self, export: str) -> bool:
         try:
