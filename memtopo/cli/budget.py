@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 from memtopo.cli import options
@@ -34,38 +33,22 @@ Form = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetOutput:
-    """Form of a budget on stdout."""
-
-    form: Form = None
-    as_json: AsJson = False
-
-    @property
-    def name(self) -> formats.Format:
-        """Name of the format. Raises `UsageError`."""
-        hint = "--json prints the whole budget"
-        return format_named(
-            options.stdout_format(self.form, formats.FORMATS, as_json=self.as_json, hint=hint) or "text"
-        )
-
-
-@options.grouped
 def budget_command(
     specs: Specs,
     machine: MachineNames = None,
     given: Set = None,
     context: Context = "512MiB",
     at: At = None,
-    *,
-    output: BudgetOutput,
+    form: Form = None,
+    as_json: AsJson = False,
 ) -> int:
     """Show whether layouts fit on a machine together.
 
     That is the memory of each in each of its states, which of these fit together, and what their switches need.
     The exit status is 1 if not all of them can be awake at once.
     """
-    form, size = output.name, _size(context)
+    stdout = options.stdout_format(form, formats.FORMATS, as_json=as_json, hint="--json prints the whole budget")
+    written, size = format_named(stdout or "text"), _size(context)
     target = one_target(machine)
     if target.nodes:
         raise UsageError("a budget covers one machine", hint="name one: --machine h200x4")
@@ -73,16 +56,16 @@ def budget_command(
     compositions = [Composition.of(each, with_needed_trials(target, each)) for each in documents]
     checked = _checked(compositions)
     if not all(each.valid for each in compositions):
-        return _print(checked, form)
+        return _print(checked, written)
     if several := next((each for each in compositions if each.geometry.nodes), None):
         raise UsageError(f"the processes of {several.document.name!r} are on nodes, but a budget covers one machine")
     found = budget(compositions, size)
     checked = _lacking(compositions, found)
-    if form not in ("text", "json"):
-        return _print(checked, form)
-    if form == "text":
+    if written not in ("text", "json"):
+        return _print(checked, written)
+    if written == "text":
         _print_diagnostics(checked)
-    show(found, lambda: pages("budget").page(found), as_json=form == "json", marker="budget")
+    show(found, lambda: pages("budget").page(found), as_json=written == "json", marker="budget")
     return Exit.OK if found.fits else Exit.INVALID
 
 
