@@ -137,7 +137,7 @@ _valid = _api.PyCapsule_IsValid
 _valid.restype, _valid.argtypes = c_int, [py_object, c_char_p]
 
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
-_strdup = ctypes.CDLL(None).strdup
+_strdup = _libc.strdup
 _strdup.restype, _strdup.argtypes = c_void_p, [c_char_p]
 # A capsule keeps only the address of its name, and may exist longer than this module.
 _NAMES = {name: _strdup(name) for name in (_PLAIN, _VERSIONED)}

@@ -70,11 +70,12 @@ def importing_spec(
 
 def _entry(offer: Offer, locations: Sequence[str], device: str | None, *, reserved: bool) -> tuple[str, dict[str, Any]]:
     """Section and entry of an offer. A `device` is one that the caller has named for access."""
+    source: dict[str, Any] = {"from": f"{HOLDER}/{offer.name}", "size": exact(offer.size)}
     if offer.kind == "memory":
-        return "external", _external(offer, locations[0])
+        more = {"via": offer.via, "device": locations[0], "dedicated": "dedicated" in offer.properties}
+        return "external", source | more
     if offer.kind == "shm":
-        source = {"from": f"{HOLDER}/{offer.name}", "size": exact(offer.size)}
-        return "pinned", {**source, "accessed_by": "gpu0" if device is None else device}
+        return "pinned", source | {"accessed_by": "gpu0" if device is None else device}
     declared = _import(offer, locations, counted=offer.count > 1 or reserved or offer.lends is not None)
     # No access is declared for the only location that imported pools are at.
     if offer.kind == "allocation" and device is not None and _users(locations) != _users([device]):
@@ -113,11 +114,6 @@ def entry_names(exports: Iterable[str], taken: Iterable[str] = ()) -> dict[str, 
             names[export] = next(each for each in candidates if NAME.fullmatch(each) and each not in used)
             used.add(names[export])
     return {export: names[export] for export in exports}
-
-
-def _external(offer: Offer, location: str) -> dict[str, Any]:
-    source = {"from": f"{HOLDER}/{offer.name}", "via": offer.via, "device": location, "size": exact(offer.size)}
-    return {**source, "dedicated": "dedicated" in offer.properties}
 
 
 def _import(offer: Offer, locations: Sequence[str], *, counted: bool) -> dict[str, Any]:
