@@ -71,8 +71,9 @@ def _places(checked: Checked) -> str:
 
 def headings(checked: Checked) -> list[str]:
     """Headings of a table: the spec, and the machines or the result; `no machine` for files checked without one."""
-    machines = ("no machine" if name == NONE else name for name in checked.machines)
-    return ["spec", *(["result"] if checked.variants > 1 else machines)]
+    if checked.variants > 1:
+        return ["spec", "result"]
+    return ["spec", *("no machine" if name == NONE else name for name in checked.machines)]
 
 
 def on_machine(name: str) -> str:
