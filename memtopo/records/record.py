@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -130,12 +131,10 @@ def moment(record: Record, at: str = PEAK) -> Moment:
 
 def memory(processes: Iterable[ProcessMemory]) -> dict[str, int]:
     """Return the bytes of memory of processes by location."""
-    total: dict[str, int] = {}
+    total = Counter[str]()
     for process in processes:
-        for location, size in process.memory.items():
-            if size:
-                total[location] = total.get(location, 0) + size
-    return total
+        total.update(process.memory)
+    return dict(+total)
 
 
 _Weight = tuple[int, int, int, int]
