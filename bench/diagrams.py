@@ -21,7 +21,6 @@ from memtopo.output.blocks import Drawing
 from memtopo.output.console import unstyled
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS
-from memtopo.output.diagram.terminal import TerminalDrawing
 from memtopo.rules.validation import validate
 
 COUNT = 100_000
@@ -84,6 +83,6 @@ def _form(form: str) -> Callable[[Diagram], str]:
 
 _SPECS: Mapping[str, Callable[[int], str]] = {**scaling.FORMS, "mixed": _mixed}
 _DRAWN: Mapping[str, Callable[[Diagram], str]] = {
-    "text": lambda shown: unstyled(TerminalDrawing(shown), 80),
+    "text": lambda shown: unstyled(Drawing(shown), 80),
     **{form: _form(form) for form in FORMATS},
 }

@@ -249,12 +249,7 @@ def locked_layouts(root: Path = Path("/"), proc: Path = PROC) -> Iterator[tuple[
 
 def _flocks(file: Path) -> Iterator[tuple[_File, int]]:
     """Files that are locked by `flock`, and the process that has the lock."""
-    try:
-        lines = file.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        words = line.split()
+    for words in map(str.split, _lines(file)):
         if words[1:2] == ["FLOCK"]:
             major, minor, inode = words[5].split(":")
             yield (int(major, 16), int(minor, 16), int(inode)), int(words[4])

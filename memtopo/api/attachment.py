@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, Unpack, get_args
+from typing import Any, Literal, Unpack, get_args
 
 from memtopo.api.dmabuf import DmaBufs, importable
 from memtopo.api.errors import NotApplied, Unsuitable
@@ -30,11 +30,10 @@ from memtopo.api.specs import MachineLike, plan_spec, resolved
 from memtopo.api.views import View
 from memtopo.common.errors import UsageError
 from memtopo.common.signals import deferred
-from memtopo.common.units import NotADuration, NotASize, parse_duration, parse_size, shorten
+from memtopo.common.units import parse_duration, parse_size, parsed, shorten
 from memtopo.drivers.target import LOCAL, Target, recorded
 from memtopo.language import Document
-from memtopo.language.names import AWAKE
-from memtopo.run.imports import OutsideImports, imported_resources
+from memtopo.run.imports import OutsideImports
 from memtopo.session.composition import Composition
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder, usual_endpoint
@@ -42,8 +41,6 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import held_machine
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Notice, Status
-
-T = TypeVar("T")
 
 _CHANGE: tuple[Literal["changing"], Literal["changed"]] = ("changing", "changed")
 
@@ -80,10 +77,6 @@ class ExportImporter:
         access = {name: self._granted(offer) for name, offer in offers.items()}
         spec = importing_spec(self.layout, offers, self.gpus, self.device, access, self.reserve)
         return plan_spec(Document.from_object(spec, f"<exports of {self.layout}>"), self.target)
-
-    def has_room(self, offer: Offer) -> bool:
-        """Return whether the range that is reserved for an export has room for all that is offered."""
-        return offer.size * offer.count <= self.reserve.get(offer.name, 0)
 
     def _granted(self, offer: Offer) -> AccessName:
         """Access to an export: readers of what a writer commits only read. Raises `Unsuitable`."""
@@ -220,7 +213,8 @@ class Attached(Live):
         for name in exports & offers.keys():
             old, new = self.exports[name], offers[name]
             resized = new.count > old.count or (new.count < old.count and name in self.absent)
-            if resized and replace(new, count=old.count) == old and self._importer.has_room(new):
+            has_room = new.size * new.count <= self._importer.reserve.get(name, 0)
+            if resized and has_room and replace(new, count=old.count) == old:
                 yield name, new
             elif new != old and old.lends and new.lends:
                 lends = replace(new.lends, quota=old.lends.quota, kept=old.lends.kept)
@@ -294,10 +288,8 @@ def attach_once(
         importer = ExportImporter(status.name, found, gpus, agreed.role, device, access, reserve)
         planned = importer.planned(offers)
         lease = Lease(planned, gpus, client)
-        asleep = status.layout_state not in (None, AWAKE)
-        absent = lease.absent(offers) if asleep else frozenset()
-        gone = imported_resources(planned.geometry, [(HOLDER, name) for name in absent])
-        session = OwnSession(planned, driver, lease, absent=gone, verify=False)
+        absent = lease.absent(offers, status.layout_state)
+        session = OwnSession(planned, driver, lease, absent=absent, verify=False)
         again = partial(agreed.again, where, allow_uids) if reattach else None
         if again and any(group.produced for group in planned.geometry.every):
             raise Unsuitable("memory of other APIs is not imported again", hint="omit reattach=True")
@@ -413,7 +405,7 @@ def _bytes(size: str | int) -> int:
     """Bytes of a size. Raises `UsageError`."""
     if isinstance(size, int):
         return size
-    found = _parsed(parse_size, size)
+    found = parsed(parse_size, size)
     if found.in_granules:
         raise UsageError(f"{size!r} is in granules", hint="write it in bytes, as '64MiB'")
     return found.amount
@@ -421,17 +413,7 @@ def _bytes(size: str | int) -> int:
 
 def _seconds(wait: str | float) -> float:
     """Seconds of a duration. Raises `UsageError`."""
-    if not isinstance(wait, str):
-        return float(wait)
-    return _parsed(parse_duration, wait)
-
-
-def _parsed(parse: Callable[[str], T], text: str) -> T:
-    """Parse an argument. Raises `UsageError` with what is probably meant."""
-    try:
-        return parse(text)
-    except (NotASize, NotADuration) as error:
-        raise UsageError(str(error), hint=f"write {error.meant}" if error.meant else None) from error
+    return parsed(parse_duration, wait) if isinstance(wait, str) else float(wait)
 
 
 def _machine(client: Client, status: Status, requested: MachineLike | None) -> Target:

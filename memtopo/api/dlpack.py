@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Iterable, Sequence
 from ctypes import (
-    POINTER,
     c_char_p,
     c_int,
     c_int32,
@@ -116,11 +115,6 @@ def allocate(
     return int(block)
 
 
-def is_released(block: int) -> bool:
-    """Return true if the deleter of a tensor was called."""
-    return not ctypes.cast(block, POINTER(c_uint64)).contents.value
-
-
 def free(block: int) -> None:
     """Free a tensor that was released."""
     _libc.free(block)
@@ -143,7 +137,7 @@ _valid = _api.PyCapsule_IsValid
 _valid.restype, _valid.argtypes = c_int, [py_object, c_char_p]
 
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
-_strdup = ctypes.CDLL(None).strdup
+_strdup = _libc.strdup
 _strdup.restype, _strdup.argtypes = c_void_p, [c_char_p]
 # A capsule keeps only the address of its name, and may exist longer than this module.
 _NAMES = {name: _strdup(name) for name in (_PLAIN, _VERSIONED)}
@@ -208,7 +202,7 @@ def _freed(tensor: ExportedTensor) -> bool:
             return True
         else:
             return False
-    if is_released(tensor.block):
+    if not c_uint64.from_address(tensor.block).value:  # its deleter was called
         free(tensor.block)
         return True
     return False

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from threading import RLock
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from memtopo.api.errors import NotMapped, Unsuitable
 from memtopo.api.memory import LayoutMemory, Shape, ViewRequest, unknown, whole_number
@@ -22,6 +22,8 @@ from memtopo.kinds.heaps.steps import HeapContent, heaps
 from memtopo.kinds.layout import Layout
 from memtopo.run import elastic
 from memtopo.run.elastic import AdoptRequest, ElasticFailed, ElasticRefused, MapRequest, UnmapRequest
+
+T = TypeVar("T")
 
 
 class MappedChunk(NamedTuple):
@@ -58,11 +60,7 @@ class ElasticMemory:
 
     def content(self, label: str) -> ElasticContent:
         """Return what is mapped in a range. Raises `Unsuitable` after the end, and in states that drop the range."""
-        self._require_open(f"range {label!r}")
-        found = self._session.layout.of(ELASTIC_CONTENTS).get(label)
-        if found is None:
-            raise self._absent(f"range {label!r}", changed=label not in self.ranges)
-        return found
+        return self._present(f"range {label!r}", self._session.layout.of(ELASTIC_CONTENTS), label, self.ranges)
 
     def range(self, label: str) -> ElasticRange:
         """Return an elastic range by its label."""
@@ -78,11 +76,7 @@ class ElasticMemory:
 
     def pool(self, name: str) -> ElasticChunkPool:
         """Return elastic chunks. Raises `Unsuitable` after the end, and in states that drop them."""
-        self._require_open(f"chunks {name!r}")
-        found = self._session.layout.of(ELASTIC_POOLS).get(name)
-        if found is None:
-            raise self._absent(f"chunks {name!r}", changed=name not in self.pools)
-        return found
+        return self._present(f"chunks {name!r}", self._session.layout.of(ELASTIC_POOLS), name, self.pools)
 
     def heap(self, label: str) -> HeapContent:
         """Return the content of a heap. Raises `Unsuitable` after the end, and after a change that has removed it."""
@@ -93,40 +87,33 @@ class ElasticMemory:
 
     def change(self, label: str, maps: list[MapRequest], unmaps: list[UnmapRequest], *, wait: bool) -> tuple[str, ...]:
         """Make a batch; return the labels of the chunks that it mapped."""
-        driver, layout = self._session.driver, self._session.layout
-        with self._changing():
+        with self._changing(label):
             self.content(label)
-            try:
-                return tuple(elastic.change_range(driver, layout, label, maps, unmaps, wait=wait))
-            finally:
-                self._views.refresh(label)
+            return tuple(elastic.change_range(self.driver, self.layout, label, maps, unmaps, wait=wait))
 
     def seal(self, label: str, part: UnmapRequest, key: str | None) -> int:
         """Have a holder keep the bytes of a part of a range under a key; return their epoch."""
         with self._changing():
             self.content(label)
-            return elastic.seal(self._session.layout, label, part, key)
+            return elastic.seal(self.layout, label, part, key)
 
     def adopt(self, label: str, request: AdoptRequest) -> tuple[str, ...]:
         """Map what is sealed under a key; return the labels of the chunks."""
-        with self._changing():
+        with self._changing(label):
             self.content(label)
-            try:
-                return tuple(elastic.adopt(self._session.driver, self._session.layout, label, request))
-            finally:
-                self._views.refresh(label)
+            return tuple(elastic.adopt(self.driver, self.layout, label, request))
 
     def create(self, name: str, count: int) -> None:
         """Create chunks without mapping them."""
         with self._changing():
             self.pool(name)
-            elastic.create(self._session.driver, self._session.layout, name, count)
+            elastic.create(self.driver, self.layout, name, count)
 
     def trim(self, name: str, keep: int) -> int:
         """Release chunks that are not mapped, all but `keep` of them; return how many."""
         with self._changing():
             chosen = self.pool(name).releasable[max(keep, 0) :]
-            return elastic.release(self._session.driver, self._session.layout, name, chosen)
+            return elastic.release(self.driver, self.layout, name, chosen)
 
     def view(self, label: str, request: ViewRequest) -> View:
         """View of a part of a range that is mapped throughout."""
@@ -164,8 +151,8 @@ class ElasticMemory:
             yield
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Make one change at a time, and raise the errors of the API."""
+    def _changing(self, label: str | None = None) -> Iterator[None]:
+        """Make one change at a time, bring the views of a range up to date, and raise the errors of the API."""
         with self.changing():
             try:
                 yield
@@ -173,15 +160,22 @@ class ElasticMemory:
                 raise Unsuitable(error.message, hint=error.hint) from None
             except ElasticFailed as error:
                 raise NotMapped(error.message, hint=error.hint) from error
+            finally:
+                if label:
+                    self._views.refresh(label)
 
     def _require_open(self, what: str) -> None:
         if self._views.closed:
             raise Unsuitable(f"{what} no longer exists: its layout was taken down")
 
-    def _absent(self, what: str, *, changed: bool) -> Unsuitable:
-        if changed:
-            return Unsuitable(f"{what}: no longer elastic, because the layout was changed")
-        return Unsuitable(f"{what}: no memory in state {self._session.state!r}", hint="switch('awake') first")
+    def _present(self, what: str, table: Mapping[str, T], name: str, names: Collection[str]) -> T:
+        """Return an object of a table. Raises `Unsuitable`; `names` are those of all elastic ones, present or not."""
+        self._require_open(what)
+        if (found := table.get(name)) is not None:
+            return found
+        if name not in names:
+            raise Unsuitable(f"{what}: no longer elastic, because the layout was changed")
+        raise Unsuitable(f"{what}: no memory in state {self._session.state!r}", hint="switch('awake') first")
 
 
 class ElasticRange:

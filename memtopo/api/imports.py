@@ -13,6 +13,9 @@ from memtopo.api.memory import unknown
 from memtopo.common.units import exact
 from memtopo.geometry.groups import Group
 from memtopo.kinds.exports import EXPORTABLE
+from memtopo.language.names import AWAKE
+from memtopo.run.imports import imported_resources
+from memtopo.run.layout_plans import Absent
 from memtopo.session.composition import Composition
 from memtopo.session.saved import spec_digest
 from memtopo.sharing.client import Client, connect
@@ -67,11 +70,12 @@ def importing_spec(
 
 def _entry(offer: Offer, locations: Sequence[str], device: str | None, *, reserved: bool) -> tuple[str, dict[str, Any]]:
     """Section and entry of an offer. A `device` is one that the caller has named for access."""
+    source: dict[str, Any] = {"from": f"{HOLDER}/{offer.name}", "size": exact(offer.size)}
     if offer.kind == "memory":
-        return "external", _external(offer, locations[0])
+        more = {"via": offer.via, "device": locations[0], "dedicated": "dedicated" in offer.properties}
+        return "external", source | more
     if offer.kind == "shm":
-        source = {"from": f"{HOLDER}/{offer.name}", "size": exact(offer.size)}
-        return "pinned", {**source, "accessed_by": "gpu0" if device is None else device}
+        return "pinned", source | {"accessed_by": "gpu0" if device is None else device}
     declared = _import(offer, locations, counted=offer.count > 1 or reserved or offer.lends is not None)
     # No access is declared for the only location that imported pools are at.
     if offer.kind == "allocation" and device is not None and _users(locations) != _users([device]):
@@ -110,11 +114,6 @@ def entry_names(exports: Iterable[str], taken: Iterable[str] = ()) -> dict[str, 
             names[export] = next(each for each in candidates if NAME.fullmatch(each) and each not in used)
             used.add(names[export])
     return {export: names[export] for export in exports}
-
-
-def _external(offer: Offer, location: str) -> dict[str, Any]:
-    source = {"from": f"{HOLDER}/{offer.name}", "via": offer.via, "device": location, "size": exact(offer.size)}
-    return {**source, "dedicated": "dedicated" in offer.properties}
 
 
 def _import(offer: Offer, locations: Sequence[str], *, counted: bool) -> dict[str, Any]:
@@ -174,7 +173,7 @@ class Lease(HolderHandles):
 
     def __init__(self, planned: Composition, gpus: Sequence[str], client: Client, holder: str = HOLDER) -> None:
         super().__init__(planned.geometry, gpus, system=client.system)
-        self._client, self._holder = client, holder
+        self._geometry, self._client, self._holder = planned.geometry, client, holder
 
     @property
     def client(self) -> Client | None:
@@ -187,9 +186,10 @@ class Lease(HolderHandles):
         self._clients[self._holder].close()
         self._clients[self._holder] = self._client = client
 
-    def absent(self, exports: Iterable[str]) -> frozenset[str]:
-        """Return the exports without memory, or with only a part of it. The holder sends a notice of their return."""
-        return frozenset(name for name in exports if not self._has_memory(name))
+    def absent(self, exports: Iterable[str], state: str | None) -> Absent:
+        """Return what has no memory, or a part of it, in a state of the holder, which sends a notice of its return."""
+        gone = [] if state in (None, AWAKE) else [name for name in exports if not self._has_memory(name)]
+        return imported_resources(self._geometry, [(self._holder, name) for name in gone])
 
     def _has_memory(self, export: str) -> bool:
         try:

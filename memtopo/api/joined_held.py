@@ -17,10 +17,8 @@ from memtopo.common.text import process_name
 from memtopo.drivers import target as targets
 from memtopo.drivers.target import Target
 from memtopo.geometry import Geometry
-from memtopo.language.names import AWAKE
 from memtopo.machine import Machine, dump
 from memtopo.plans.report import Check, Checks
-from memtopo.run.imports import imported_resources
 from memtopo.session.composition import Composition
 from memtopo.session.saved import spec_digest
 from memtopo.sharing.claims import claim, lock_owner
@@ -89,10 +87,8 @@ class HeldPart:
         if any(client.offers()[each].commit not in (None, "committed") for each in exports):
             client.await_commit([each for each in exports if client.offers()[each].commit], wait=wait)
         lease = Lease(planned, targets.uuids(machine), client, name)
-        asleep = client.status().layout_state not in (None, AWAKE)
-        absent = lease.absent(exports) if asleep else frozenset()
-        gone = imported_resources(planned.geometry, [(name, export) for export in absent])
-        session = HeldSession(planned, found.open(), lease, absent=gone)
+        absent = lease.absent(exports, client.status().layout_state)
+        session = HeldSession(planned, found.open(), lease, absent=absent)
         layout = HeldLayoutPart(session, self.process, name, lease, self.on_lost)
         layout.begin()
         return layout

@@ -38,7 +38,7 @@ class JoinedSession(Session):
 
     def __init__(self, member: Member, target: Target, where: Endpoint, signals: deferred) -> None:
         super().__init__(target.line, member.run, member.driver, signals)
-        self._member, self._where = member, where
+        self.member, self._where = member, where
         self._lost: ProcessLost | None = None
 
     def begin(self) -> None:
@@ -52,31 +52,13 @@ class JoinedSession(Session):
     def _build(self) -> None:
         """Build this part with all others, as the coordinator commands."""
         try:
-            self._member.build()
+            self.member.build()
         except ProcessLost as error:
             self._lost = error
 
     @property
     def generation(self) -> int:
-        return self._member.generation
-
-    @property
-    def over(self) -> str | None:
-        """Reason for which the layout can only be taken down; None as long as it is complete."""
-        return self._member.over
-
-    @property
-    def timeout(self) -> float:
-        """Seconds within which this process has to take part in what others request."""
-        return self._member.timeout
-
-    def poll(self, announce: Callable[[str], None]) -> None:
-        """Take part in what others have requested; `announce` is called before, with the state that comes."""
-        self._member.poll(announce)
-
-    def wait(self, seconds: float) -> None:
-        """Wait until another process requests something, for at most so many seconds."""
-        self._member.wait(seconds)
+        return self.member.generation
 
     def switch(self, state: str) -> Checks:
         return self._requested(lambda client: client.switch(state).checks, NotSwitched)
@@ -88,9 +70,9 @@ class JoinedSession(Session):
 
     def _requested(self, request: Callable[[Client], Checks], refused: type[NotSwitched | NotChanged]) -> Checks:
         """Send a request to the coordinator from a thread, and take part in what it commands meanwhile."""
-        self._member.require_complete()
-        if self._member.over is not None:
-            raise refused(f"the layout can only be taken down: {self._member.over}")
+        self.member.require_complete()
+        if self.member.over is not None:
+            raise refused(f"the layout can only be taken down: {self.member.over}")
         found: list[Checks | BaseException] = []
 
         def ask() -> None:
@@ -104,13 +86,13 @@ class JoinedSession(Session):
         asking.start()
         silent = RunningClock()
         while asking.is_alive():
-            self._member.poll()
-            if self._member.wait(_INTERVAL):
+            self.member.poll()
+            if self.member.wait(_INTERVAL):
                 silent = RunningClock()
-            if silent.time() > self._member.timeout + _ANSWER:
-                message = f"the coordinator of the layout gave no answer within {self._member.timeout + _ANSWER:g} s"
+            if silent.time() > self.member.timeout + _ANSWER:
+                message = f"the coordinator of the layout gave no answer within {self.member.timeout + _ANSWER:g} s"
                 raise refused(message, hint="if it does so later, this process is asked to take part")
-        self._member.poll()
+        self.member.poll()
         if isinstance(found[0], MemtopoError):
             raise refused(found[0].message, hint=found[0].hint) from found[0]
         if isinstance(found[0], BaseException):
@@ -118,7 +100,7 @@ class JoinedSession(Session):
         return found[0]
 
     def _take_down(self, held: HoldResult) -> Report:
-        return self._member.leave(held)
+        return self.member.leave(held)
 
 
 class JoinedLayout(Live):
@@ -187,17 +169,17 @@ class LayoutOfMembers(JoinedLayout):
 
     def __init__(self, session: JoinedSession, process: str, on_lost: OnLost) -> None:
         super().__init__(session, process, on_lost)
-        self._joined = session
+        self._member = session.member
 
     @property
     def over(self) -> str | None:
-        return self._joined.over
+        return self._member.over
 
     def poll(self, timeout: float = 0.0) -> Notice | None:
         self._require_open()
         until = time.monotonic() + timeout
         while not (notice := self._take_part()) and self.over is None and (left := until - time.monotonic()) > 0:
-            self._joined.wait(left)
+            self._member.wait(left)
         return notice
 
     def _take_part(self) -> Notice | None:
@@ -207,11 +189,11 @@ class LayoutOfMembers(JoinedLayout):
         def announce(state: str) -> None:
             coming.append(state)
             if self.on_change:
-                self.on_change(Notice("changing", self._joined.timeout, self.generation, state=state))
+                self.on_change(Notice("changing", self._member.timeout, self.generation, state=state))
 
         try:
             with self._elastic.lock, deferred(), self._changing_memory():
-                self._joined.poll(announce)
+                self._member.poll(announce)
         except ProcessLost:
             self._note_lost()
         if not coming:

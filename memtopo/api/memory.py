@@ -140,7 +140,7 @@ class LayoutMemory:
         """Return bytes of a chunk, at the address where the device has the most access to them."""
         mappings = list(self._ranges.of_chunk(label))
         if not mappings:
-            if group := self._ranges.chunk_group(label):
+            if group := self._ranges.chunk(label)[0]:
                 wrong, hint = ("elastic", _ELASTIC) if group.growing else ("not mapped", None)
                 raise Unsuitable(f"chunk {shorten(label)!r} is {wrong}", hint=hint)
             raise unknown("chunk or part", label, self._ranges.chunks)

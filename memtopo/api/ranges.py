@@ -115,11 +115,11 @@ class MappedRanges:
 
     def of_chunk(self, label: str) -> Iterator[tuple[str, int, int]]:
         """Yield label of the reservation, offset and size of each mapping of a chunk, or of a part: `heap.0.signal`."""
-        group, index = self._chunk(label)
+        group, index = self.chunk(label)
         part: NamedPart | None = None
         if group is None:
             whole, _, name = label.rpartition(".")
-            group, index = self._chunk(whole)
+            group, index = self.chunk(whole)
             part = next((each for each in group.parts if each.name == name), None) if group else None
         if group is None or (part is None and group.label(index) != label):
             return
@@ -137,12 +137,8 @@ class MappedRanges:
         labels = [(group.label(0), group) for group in groups]
         return [each for label, group in labels for each in (label, *(f"{label}.{part.name}" for part in group.parts))]
 
-    def chunk_group(self, label: str) -> ChunkGroup | None:
-        """Return the group of the chunk with a label, mapped or not; None if there is none."""
-        return self._chunk(label)[0]
-
-    def _chunk(self, label: str) -> tuple[ChunkGroup | None, int]:
-        """Return the group of the chunk with a label, and its index; no group if there is none."""
+    def chunk(self, label: str) -> tuple[ChunkGroup | None, int]:
+        """Return the group of the chunk with a label, mapped or not, and its index; no group if there is none."""
         groups = self._geometry.of(ChunkGroup)
         name, number = numbered(label)
         group = groups.get(label) or groups.get(name)

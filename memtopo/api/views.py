@@ -10,7 +10,7 @@ import math
 import mmap
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
@@ -26,6 +26,7 @@ from memtopo.common.units import exact
 from memtopo.driver.types import Access, Location, LocationKind
 from memtopo.kinds.elastic import content_of
 from memtopo.kinds.layout import Reservation
+from memtopo.kinds.mappings.steps import runs
 from memtopo.language.names import AWAKE
 
 if TYPE_CHECKING:
@@ -421,19 +422,12 @@ def segments(driver: SimDriver, address: int, mappings: Iterable[tuple[int, int,
 
 def _joined(segments: Iterable[FileSegment]) -> Iterator[FileSegment]:
     """Join segments that are adjacent here and in their file, since the system limits the number of mappings."""
-    last: FileSegment | None = None
-    for each in segments:
-        if last and _adjacent(last, each):
-            last = last._replace(size=last.size + each.size)
-            continue
-        if last:
-            yield last
-        last = each
-    if last:
-        yield last
+    for run in runs(segments, _adjacent):
+        yield run[0]._replace(size=sum(each.size for each in run))
 
 
-def _adjacent(one: FileSegment, other: FileSegment) -> bool:
+def _adjacent(run: Sequence[FileSegment], other: FileSegment) -> bool:
+    one = run[-1]
     same = (one.fd, one.access) == (other.fd, other.access)
     return same and one.at + one.size == other.at and one.offset + one.size == other.offset
 

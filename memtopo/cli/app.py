@@ -30,8 +30,8 @@ COMMANDS = {
     "validate": "validate", "plan": "plan", "draw": "draw", "diff": "diff", "apply": "apply", "ls": "held",
     "show": "held", "check": "held", "switch": "held", "change": "plan", "release": "held", "probe": "probe",
     "machines": "probe", "explain": "reference", "schema": "reference", "who": "held", "metrics": "held",
-    "trace": "reference", "completion": "reference", "capture": "capture", "spec": "records", "replay": "replay",
-    "import": "replay", "budget": "budget", "simulator": "simulator",
+    "trace": "reference", "completion": "reference", "capture": "programs", "spec": "records", "replay": "records",
+    "import": "records", "budget": "budget", "simulator": "programs",
 }  # fmt: skip
 """Modules of the commands; the function of `ls` is `ls_command`."""
 

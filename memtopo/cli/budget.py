@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 from memtopo.cli import options
 from memtopo.cli.options import AsJson, At, MachineNames, Set, Settings, argument, one_target, option, settings
 from memtopo.cli.results import of_memtopo, pages, show
 from memtopo.common.errors import Exit, UsageError
-from memtopo.common.units import NotASize, parse_size
+from memtopo.common.units import parse_size, parsed
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.driver.trace_files import is_record
-from memtopo.drivers.target import Target
 from memtopo.language import Document
 from memtopo.output import diagnostics, formats, plain
 from memtopo.output.formats import format_named
@@ -29,75 +27,50 @@ _SPECS = "Specs, saved plans or records, one for each layout; can be repeated. -
 Specs = Annotated[list[str], argument("SPEC", _SPECS)]
 _CONTEXT = "Memory of the context, with workspaces, of each process on each of its GPUs."
 Context = Annotated[str, option("--context", _CONTEXT, "SIZE")]
+_FORMAT = "text, or the errors as concise, json, sarif, junit, github, gitlab or markdown."
 Form = Annotated[
-    str | None,
-    option(
-        "--format",
-        "text, or the errors as concise, json, sarif, junit, github, gitlab or markdown.",
-        "FORM",
-        "MEMTOPO_BUDGET_FORMAT",
-        autocompletion=lambda: options.described(formats.FORMATS),
-        show_default="text",
-    ),
+    str | None, options.format_option(_FORMAT, formats.FORMATS, "MEMTOPO_BUDGET_FORMAT", show_default="text")
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetOutput:
-    """Form of a budget on stdout."""
-
-    form: Form = None
-    as_json: AsJson = False
-
-    @property
-    def name(self) -> formats.Format:
-        """Name of the format. Raises `UsageError`."""
-        hint = "--json prints the whole budget"
-        return format_named(
-            options.stdout_format(self.form, formats.FORMATS, as_json=self.as_json, hint=hint) or "text"
-        )
-
-
-@options.grouped
 def budget_command(
     specs: Specs,
     machine: MachineNames = None,
     given: Set = None,
     context: Context = "512MiB",
     at: At = None,
-    *,
-    output: BudgetOutput,
+    form: Form = None,
+    as_json: AsJson = False,
 ) -> int:
     """Show whether layouts fit on a machine together.
 
     That is the memory of each in each of its states, which of these fit together, and what their switches need.
     The exit status is 1 if not all of them can be awake at once.
     """
-    form, size = output.name, _size(context)
+    stdout = options.stdout_format(form, formats.FORMATS, as_json=as_json, hint="--json prints the whole budget")
+    written, size = format_named(stdout or "text"), _size(context)
     target = one_target(machine)
     if target.nodes:
         raise UsageError("a budget covers one machine", hint="name one: --machine h200x4")
-    compositions = [_composition(document, target) for document in _documents(specs, settings(given, at))]
+    documents = _documents(specs, settings(given, at))
+    compositions = [Composition.of(each, with_needed_trials(target, each)) for each in documents]
     checked = _checked(compositions)
     if not all(each.valid for each in compositions):
-        return _print(checked, form)
+        return _print(checked, written)
     if several := next((each for each in compositions if each.geometry.nodes), None):
         raise UsageError(f"the processes of {several.document.name!r} are on nodes, but a budget covers one machine")
     found = budget(compositions, size)
     checked = _lacking(compositions, found)
-    if form not in ("text", "json"):
-        return _print(checked, form)
-    if form == "text":
+    if written not in ("text", "json"):
+        return _print(checked, written)
+    if written == "text":
         _print_diagnostics(checked)
-    show(found, lambda: pages("budget").page(found), as_json=form == "json", marker="budget")
+    show(found, lambda: pages("budget").page(found), as_json=written == "json", marker="budget")
     return Exit.OK if found.fits else Exit.INVALID
 
 
 def _size(text: str) -> int:
-    try:
-        size = parse_size(text)
-    except NotASize as error:
-        raise UsageError(f"--context {error}", hint=f"write {error.meant}" if error.meant else None) from error
+    size = parsed(parse_size, text, "--context")
     if size.in_granules:
         raise UsageError(f"--context {text!r} is in granules", hint="write --context 512MiB")
     return size.amount
@@ -120,10 +93,6 @@ def _read(spec: str, at: str | None) -> Iterator[Document]:
         return
     for each in map(read, collect([spec])):
         yield saved.spec_in(each) if of_memtopo(each) else each
-
-
-def _composition(document: Document, target: Target) -> Composition:
-    return Composition.of(document, with_needed_trials(target, document))
 
 
 def _checked(compositions: Sequence[Composition], more: Sequence[Sequence[Diagnostic]] = ()) -> Checked:

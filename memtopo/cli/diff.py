@@ -45,10 +45,7 @@ _ACCEPT = "Save each plan that differs anew, with its own machine and settings."
 Accept = Annotated[bool, option("--accept", _ACCEPT, variable="MEMTOPO_DIFF_ACCEPT")]
 _FORMATS = ("text", "json", "markdown")
 _FORMAT = "text, json, or markdown: the summary with both pictures, for a comment."
-Form = Annotated[
-    str | None,
-    option("--format", _FORMAT, "FORM", "MEMTOPO_DIFF_FORMAT", autocompletion=lambda: options.described(_FORMATS)),
-]
+Form = Annotated[str | None, options.format_option(_FORMAT, _FORMATS, "MEMTOPO_DIFF_FORMAT")]
 _WITHIN = "With a record: percentage of its bytes by which memory of one kind at one location can differ."
 Within = Annotated[str, option("--within", _WITHIN, "SHARE")]
 
@@ -72,7 +69,7 @@ _Found = tuple[PlanDifference, MachineLine] | _Refused
 def _diff_record(loaded: Composition, record: str, at: str | None, within: str, *, as_json: bool) -> int:
     """Show how the memory in a record differs from a spec."""
     from memtopo.records.comparison import compare
-    from memtopo.records.record import PEAK, moment, read_record
+    from memtopo.records.record import moment_of
 
     try:
         share = float(within.removesuffix("%")) / 100 if within.endswith("%") else float("nan")
@@ -80,8 +77,7 @@ def _diff_record(loaded: Composition, record: str, at: str | None, within: str, 
         share = float("nan")
     if not 0 <= share <= 1:
         raise UsageError(f"--within {within!r} is not a share", hint="write --within 5%")
-    recorded = moment(read_record([record]), at or PEAK)
-    found = compare(loaded.document, loaded.plan, loaded.geometry, recorded, record, share)
+    found = compare(loaded.document, loaded.plan, loaded.geometry, moment_of(record, at), record, share)
     show(found, lambda: pages("records").comparison_page(found), as_json=as_json, marker="comparison")
     return Exit.INVALID if found.differences else Exit.OK
 

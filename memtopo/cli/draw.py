@@ -14,7 +14,7 @@ from memtopo.cli.options import (
     MachineNames,
     Set,
     SpecFile,
-    described,
+    format_option,
     grouped,
     option,
     settings,
@@ -37,17 +37,8 @@ _FORMATS_BY_SUFFIX = {".txt": "text", ".json": "json", **SUFFIXES}
 _NAMES = ("text", "json", *FORMATS)
 
 _FILES = "Draw into a file, in the format of its suffix; can be repeated."
-Form = Annotated[
-    str | None,
-    option(
-        "--format",
-        f"Format on stdout: {', '.join(_NAMES)}.",
-        "FORM",
-        "MEMTOPO_DRAW_FORMAT",
-        autocompletion=lambda: described(_NAMES),
-        show_default="text",
-    ),
-]
+_FORMAT = f"Format on stdout: {', '.join(_NAMES)}."
+Form = Annotated[str | None, format_option(_FORMAT, _NAMES, "MEMTOPO_DRAW_FORMAT", show_default="text")]
 _WIDTH = "Width of text, if not the terminal's."
 _STATE = "Draw it in one of its states."
 
@@ -105,10 +96,10 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
 
 def _timeline(record: str, at: str | None) -> Timeline | None:
     from memtopo.output.records import timeline
-    from memtopo.records.record import PEAK, moment, read_record
+    from memtopo.records.record import moment_of
     from memtopo.records.summary import summary
 
-    return timeline(summary(record, moment(read_record([record]), at or PEAK)))
+    return timeline(summary(record, moment_of(record, at)))
 
 
 def _document(form: str, shown: Drawing, picture: json.PictureDocument, how: DrawOptions) -> str:

@@ -19,7 +19,7 @@ import typer
 
 from memtopo import language
 from memtopo.common.errors import UsageError
-from memtopo.common.units import NotADuration, parse_duration
+from memtopo.common.units import parse_duration, parsed
 from memtopo.diagnostics.messages import choose
 from memtopo.driver.trace_files import is_record
 from memtopo.drivers import target
@@ -32,6 +32,11 @@ def option(flags: str, help: str, metavar: str | None = None, variable: str | No
     first, *others = flags.split()
     variable = variable or f"MEMTOPO_{first.removeprefix('--').replace('-', '_').upper()}"
     return typer.Option(first, *others, envvar=variable, metavar=metavar, help=help, **more)
+
+
+def format_option(help: str, known: Iterable[str], variable: str | None = None, **more: Any) -> Any:
+    """Return the option `--format`, for which a shell completes the `known` formats."""
+    return option("--format", help, "FORM", variable, autocompletion=lambda: described(known), **more)
 
 
 def argument(metavar: str, help: str, **more: Any) -> Any:
@@ -156,10 +161,7 @@ def one_target(given: list[str] | None) -> Target:
 
 def duration(text: str) -> float:
     """Parse a duration; returns seconds. Raises `UsageError`."""
-    try:
-        return parse_duration(text)
-    except NotADuration as error:
-        raise UsageError(str(error), hint=f"write {error.meant}" if error.meant else None) from error
+    return parsed(parse_duration, text)
 
 
 def stdout_format(form: str | None, known: Sequence[str], *, as_json: bool, hint: str, of: str = "") -> str | None:

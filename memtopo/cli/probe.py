@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from memtopo import machine as machines
 from memtopo import probe
 from memtopo.cli import options
-from memtopo.cli.options import AsJson, MachineName, argument, described, option, recorded_machines
+from memtopo.cli.options import AsJson, MachineName, argument, option, recorded_machines
 from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.results import ProbePage, pages, require_writable, save, show, write_report
 from memtopo.common.errors import Exit, UsageError
@@ -31,12 +31,7 @@ _MEASURE = "Also measure every pair and the host: 512 MiB on each GPU, a second 
 Bandwidth = Annotated[bool, option("--bandwidth", _MEASURE)]
 _AGAINST = "Report differences from a recorded machine; exit with 7 if it does not fit this one."
 AgainstName = Annotated[str | None, option("--against", _AGAINST, "NAME|FILE", autocompletion=recorded_machines)]
-Form = Annotated[
-    str | None,
-    option(
-        "--format", "text, json or markdown.", "FORM", "MEMTOPO_PROBE_FORMAT", autocompletion=lambda: described(FORMS)
-    ),
-]
+Form = Annotated[str | None, options.format_option("text, json or markdown.", FORMS, "MEMTOPO_PROBE_FORMAT")]
 Name = Annotated[str | None, argument("NAME|FILE", "Show only this machine.", autocompletion=recorded_machines)]
 
 

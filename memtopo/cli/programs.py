@@ -1,13 +1,120 @@
-"""Programs that commands run: they get the signals of this process, and their exit status is that of the command."""
+"""Commands that run a program: `memtopo capture`, which records its memory calls, and `memtopo simulator`.
+
+The program gets the signals of this process, and its exit status is that of the command.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Sequence
+from typing import Annotated
 
+from memtopo.cli.options import MachineName, argument, option
 from memtopo.common.errors import Exit, MemtopoError, UsageError, signal_status
+from memtopo.driver.trace_files import HEAD, create_record
+from memtopo.native.injection import RECORD, Injection, Stacks, require_stacks, working_cupti
+from memtopo.output import plain
+from memtopo.output.humanize import plural
+
+_STACKS = "Record the call stack of each call, in C or in Python, which makes calls slower."
+
+Command = Annotated[list[str], argument("COMMAND…", "A program and its arguments.")]
+Output = Annotated[
+    str, option("--output -o", "File of the record; a trace is replaced.", "FILE", "MEMTOPO_CAPTURE_OUTPUT")
+]
+StackKind = Annotated[Stacks, option("--stacks", _STACKS, variable="MEMTOPO_CAPTURE_STACKS")]
+Cupti = Annotated[
+    str | None,
+    option("--cupti", "CUPTI's library, libcupti.so.13, if it is not found.", "FILE", "MEMTOPO_CAPTURE_CUPTI"),
+]
+
+
+def capture_command(
+    command: Command,
+    output: Output = "memtopo-capture.jsonl",
+    stacks: StackKind = "none",
+    cupti: Cupti = None,
+) -> int:
+    """Run a program, and record its calls for CUDA memory.
+
+    The calls are those of the driver, as 'memtopo trace' summarizes them: virtual memory, allocations, pools, managed
+    and page-locked memory, IPC, events, external memory, multicast. The program runs as it would by itself, and its
+    exit status is that of this command. Its options follow '--'.
+    """
+    require_program("capture", command[0])
+    _require_own(output)
+    injected = working_cupti(cupti, command)
+    if stacks == "python":
+        require_stacks(command)
+    create_record(output)
+    status = run_program(command, {**os.environ, **Injection(os.path.realpath(output), injected, stacks).environment})
+    plain.print_lines([_summary(output, *_count(output))], sys.stderr)
+    return status
+
+
+def _require_own(output: str) -> None:
+    """Raise `UsageError` for the file to which a capture around this one writes."""
+    around = os.environ.get(RECORD)
+    if around and os.path.realpath(output) == os.path.realpath(around):
+        raise UsageError(f"{output!r} is the record of the capture that runs this one", hint="name another file: -o")
+
+
+def _count(record: str) -> tuple[int, int]:
+    """Count the calls of a record, without its marks, and its processes. Raises `MemtopoError`."""
+    lines = heads = marks = 0
+    try:
+        with open(record, "rb") as file:  # noqa: PTH123 a path as it was written
+            for line in file:
+                lines += 1
+                heads += line.startswith(HEAD.encode())
+                marks += b'"method": "mark"' in line
+    except OSError as error:
+        raise UsageError(f"the record {record!r} cannot be read: {error.strerror}") from error
+    return lines - heads - marks, heads
+
+
+def _summary(record: str, calls: int, processes: int) -> str:
+    if not processes:
+        return f"no process made a CUDA memory call: {record} is empty"
+    return f"captured {plural(calls, 'call')} of {processes} {'process' if processes == 1 else 'processes'} in {record}"
+
+
+SimulatedCommand = Annotated[list[str] | None, argument("[COMMAND…]", "A program and its arguments.")]
+_PATH = "Print the folder of libcuda.so.1, for LD_LIBRARY_PATH, and exit."
+Path = Annotated[bool, option("--path", _PATH, variable="MEMTOPO_SIMULATOR_PATH")]
+
+
+def simulator_command(command: SimulatedCommand = None, machine: MachineName = "h200x2", path: Path = False) -> int:
+    """Run a program on a simulated machine.
+
+    The program and its children get the simulator as their CUDA driver, libcuda.so.1. Memory, pools, events and copies
+    work; kernels do not run. Refused calls are reported with their reasons, and memory and objects that a program did
+    not free. The exit status is the program's.
+    """
+    from memtopo.machine import load
+    from memtopo.testing.library import folder, variables
+    from memtopo.testing.program import SharedMachine
+    from memtopo.testing.server import Refusals, Server, report_left
+
+    if path:
+        plain.print_lines([str(folder())])
+        return 0
+    if not command:
+        raise UsageError("no program was given", hint="name one: memtopo simulator -- COMMAND…")
+    require_program("simulator", command[0])
+    shared = SharedMachine(load(machine), refused=Refusals())
+    server = Server(shared)
+    try:
+        status = run_program(command, {**os.environ, **variables(server.address)})
+        server.programs()  # which waits for the last to be noticed
+    finally:
+        server.close()
+    report_left(shared.left)
+    return status
+
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)

@@ -14,6 +14,7 @@ from memtopo.cli.options import AsJson, Values, argument, described, option
 from memtopo.cli.results import pages, show
 from memtopo.common.errors import UsageError
 from memtopo.common.text import nearest
+from memtopo.common.units import shorten
 from memtopo.diagnostics import CODES, errors, explanations, messages
 from memtopo.diagnostics.explanations import Explanation, Fact, facts
 from memtopo.output import explain as rendering
@@ -168,7 +169,8 @@ def completions(line: str) -> list[tuple[str, str]]:
     if not words:
         found |= {name: group.commands[name].help.partition("\n")[0] for name in found if name in group.commands}
     option = match[0] if (match := _OPTION.match(last)) else ""
-    return [(option + value, _shortened(text)) for value, text in found.items()]
+    lines = {value: " ".join(text.split()).removesuffix(".") for value, text in found.items()}
+    return [(option + value, shorten(line, _LONGEST)) for value, line in lines.items()]
 
 
 def _words(line: str) -> list[str]:
@@ -187,11 +189,6 @@ def _words(line: str) -> list[str]:
     while words and _ASSIGNED.match(words[0]):
         del words[0]
     return words[1:] or [""]
-
-
-def _shortened(text: str) -> str:
-    line = " ".join(text.split()).removesuffix(".")
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def _line(shell: str, line: str, value: str, text: str) -> str:

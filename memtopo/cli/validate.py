@@ -43,16 +43,8 @@ def _reports() -> options.Values:
 
 _SPECS = "Specs, folders, or quoted patterns such as 'layouts/**/*.yaml'; - reads standard input."
 Specs = Annotated[list[str], options.argument("SPEC", _SPECS)]
-Form = Annotated[
-    str | None,
-    options.option(
-        "--format",
-        "text, concise, json, sarif, junit, github, gitlab or markdown; in GitHub Actions text and github.",
-        "FORM",
-        autocompletion=lambda: options.described(formats.FORMATS),
-        show_default="text",
-    ),
-]
+_FORMAT = "text, concise, json, sarif, junit, github, gitlab or markdown; in GitHub Actions text and github."
+Form = Annotated[str | None, options.format_option(_FORMAT, formats.FORMATS, show_default="text")]
 _REPORT = "A report in a file; can be repeated."
 ReportFile = Annotated[list[str] | None, options.option("--report", _REPORT, "FORM=FILE", autocompletion=_reports)]
 _SELECT = "Report only these: MT301, or MT3 for all."

@@ -161,20 +161,17 @@ def spawn_connected(
     command: Sequence[str],
     *,
     stderr: Stream = None,
-    descriptors: Sequence[int] = (),
     environment: Mapping[str, str] | None = None,
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a process at the other end of a SOCK_SEQPACKET socket; arguments as for `spawn`.
 
-    The number of its end and those of `descriptors` are appended to the command. Raises `OSError`.
+    The number of its end is appended to the command. Raises `OSError`.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        inherited = (theirs.fileno(), *descriptors)
+        end = theirs.fileno()
         try:
-            process = spawn(
-                [*command, *map(str, inherited)], stderr=stderr, descriptors=inherited, environment=environment
-            )
+            process = spawn([*command, str(end)], stderr=stderr, descriptors=(end,), environment=environment)
         except BaseException:
             ours.close()
             raise

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+from memtopo.common.errors import UsageError
+
+T = TypeVar("T")
 
 KiB, MiB, GiB, TiB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 UNITS = {"B": 1, "KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": TiB}
@@ -69,12 +74,16 @@ _WHOLE = 100_000
 WHOLE_SHARE = Share(_WHOLE)
 
 
-class NotASize(ValueError):
-    """Text that is not a size; `meant` is the most similar valid text, if there is one."""
+class NotAnAmount(ValueError):
+    """Text that is not an amount; `meant` is the most similar valid text, if there is one."""
 
     def __init__(self, message: str, meant: str | None = None) -> None:
         super().__init__(message)
         self.meant = meant
+
+
+class NotASize(NotAnAmount):
+    """Text that is not a size."""
 
 
 _PRODUCT = r"[0-9]{1,20}(?: ?\* ?[0-9]{1,20}){1,9}"
@@ -202,12 +211,8 @@ _MEANT = {
 }
 
 
-class NotADuration(ValueError):
-    """Text that is not a duration; `meant` is the most similar valid text, if there is one."""
-
-    def __init__(self, message: str, meant: str | None = None) -> None:
-        super().__init__(message)
-        self.meant = meant
+class NotADuration(NotAnAmount):
+    """Text that is not a duration."""
 
 
 def parse_duration(text: str) -> float:
@@ -224,3 +229,11 @@ def parse_duration(text: str) -> float:
         what = "is not a valid form of a duration" if match[2] else "has no unit"
         raise NotADuration(f"{shown} {what}", f"{match[1]}{unit}")
     raise NotADuration(f"{shown} is not a duration; write 500ms, 5s, 10m, 2h or 1d")
+
+
+def parsed(parse: Callable[[str], T], text: str, name: str = "") -> T:
+    """Parse an argument of a user, of an option with a `name`. Raises `UsageError` with what is probably meant."""
+    try:
+        return parse(text)
+    except NotAnAmount as error:
+        raise UsageError(f"{name} {error}".lstrip(), hint=f"write {error.meant}" if error.meant else None) from error

@@ -35,3 +35,9 @@ CODES: dict[str, Severity] = {
     if name.startswith(prefix)
 }
 """Severity of each code that has a file in `explanations`, group by group."""
+
+
+def read_page(name: str) -> str:
+    """Return the text of a page of the documentation, which a wheel has in this package, and a checkout in `docs/`."""
+    packed = Path(__file__).with_name(name)
+    return (packed if packed.is_file() else packed.parents[2] / "docs" / name).read_text("utf-8")

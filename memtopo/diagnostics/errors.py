@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
-from pathlib import Path
+
+from memtopo.diagnostics import read_page
 
 PAGE = "errors.md"
-"""Page with the causes, the only copy of them. A wheel has it in the package; in a checkout it is in `docs/`."""
+"""Page with the causes, the only copy of them."""
 
 EVERY = "Every call"
 """Heading of the causes that any call may have."""
 
-_CHECKOUT = Path(__file__).parents[2] / "docs" / PAGE
 _PART = re.compile(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _ROW = re.compile(r"^\| ([A-Z_]+) \| (.+?) \| (.+?) \| (.+?) \| ([0-9, ]+) \|$", re.MULTILINE)
 
@@ -48,11 +47,9 @@ class Cause:
 @cache
 def causes() -> tuple[Cause, ...]:
     """Return all causes, those of a call and an error by likelihood."""
-    packed = resources.files(__package__).joinpath(PAGE)
-    page = packed.read_text("utf-8") if packed.is_file() else _CHECKOUT.read_text("utf-8")
     return tuple(
         Cause(call, error, cause, tuple(reasons.split(" / ")), check, tuple(map(int, numbers.split(","))))
-        for call, rows in _PART.findall(page)
+        for call, rows in _PART.findall(read_page(PAGE))
         for error, cause, reasons, check, numbers in _ROW.findall(rows)
     )
 

@@ -163,7 +163,9 @@ def diagnose(error: ValidationError, within: Path, known: AllowedKeys, form: str
 
     `known` returns the keys that are allowed at a location in it; `form` is an entry of it as a spec writes it.
     """
-    found = _without_misspelled(error.errors(include_url=False), known)
+    every = error.errors(include_url=False)
+    misspelled = set(_intended(every, known))  # keys that are missing under a misspelled name, an error of its own
+    found = (each for each in every if each["type"] != "missing" or each["loc"] not in misspelled)
     return first(_diagnostic(each, _path(within, each), known, form) for each in found)
 
 
@@ -175,12 +177,6 @@ def _path(within: Path, error: Any) -> Path:
     if within[-1:] == ("access",) and len(loc) > 1:
         loc = (loc[0], *loc[2:])
     return (*within, *loc)
-
-
-def _without_misspelled(found: Sequence[Any], known: AllowedKeys) -> Iterator[Any]:
-    """Drop the errors of missing keys that are present under a misspelled name, which is an error of its own."""
-    misspelled = set(_intended(found, known))
-    return (error for error in found if error["type"] != "missing" or error["loc"] not in misspelled)
 
 
 def _intended(found: Sequence[Any], known: AllowedKeys) -> Iterator[tuple[object, ...]]:

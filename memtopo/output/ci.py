@@ -143,7 +143,6 @@ MOST_ROWS = 200
 def _markdown(checked: Checked) -> list[str]:
     """A summary, a table and the diagnostics, up to `markdown.MOST_LINES` lines of them."""
     rows = _rows(checked)
-    head = ["spec", "result"] if checked.variants > 1 else ["spec", *validation.columns(checked)]
     what = "rows" if checked.variants > 1 else "files"
     more = ["", f"{len(rows) - MOST_ROWS:,} more {what} are not shown."] if len(rows) > MOST_ROWS else []
     return [
@@ -151,7 +150,7 @@ def _markdown(checked: Checked) -> list[str]:
         "",
         markdown.escaped(validation.total(checked)),
         "",
-        *markdown.table(list(map(markdown.escaped, head)), rows[:MOST_ROWS]),
+        *markdown.table([*map(markdown.escaped, validation.headings(checked))], rows[:MOST_ROWS]),
         *more,
         *_diagnostics(checked),
     ]

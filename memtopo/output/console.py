@@ -29,11 +29,6 @@ _STYLES = {"good": "bold green", "bad": "bold red", "warn": "bold yellow", "dim"
 Shown = Page | Block | RenderableType
 
 
-def messages(stream: TextIO | None = None) -> Console:
-    """Console for progress and messages: stderr."""
-    return _console(stream or sys.stderr)
-
-
 def text(shown: Shown, console: Console) -> str:
     """Output of a console for a page, as lines of output without blanks at their ends."""
     with console.capture() as capture:
@@ -46,17 +41,18 @@ def text(shown: Shown, console: Console) -> str:
 def show(shown: Shown, stream: TextIO | None = None, *, width: int | None = None) -> None:
     """Write a result to stdout, `width` columns wide or as wide as the stream."""
     stream = stream or sys.stdout
-    plain.print_lines(text(shown, _console(stream, width)).splitlines(), stream, styled=True)
+    plain.print_lines(text(shown, console_of(stream, width)).splitlines(), stream, styled=True)
 
 
 def unstyled(shown: Shown, width: int) -> str:
     """Text of a page for a width in columns, without colours."""
     stream = io.StringIO()
-    console = _console(stream, width, colour=False)
+    console = console_of(stream, width, colour=False)
     return "".join(f"{line}\n" for line in text(shown, console).splitlines())
 
 
-def _console(stream: TextIO, width: int | None = None, *, colour: bool | None = None) -> Console:
+def console_of(stream: TextIO, width: int | None = None, *, colour: bool | None = None) -> Console:
+    """Console that writes to a stream, `width` columns wide or as wide as it, in colours if it gets some."""
     colour = plain.colour(stream) if colour is None else colour
     return Console(
         file=stream,
@@ -260,9 +256,7 @@ _RENDERED: Mapping[type, Callable[[Any], RenderableType]] = {
     blocks.Notes: lambda notes: _pairs([("note:", each) for each in notes.texts], 1),
     blocks.Item: lambda item: Group(_indented(cell(item.text)), _indented(_stacked(item.lines), 2 * INDENT)),
     blocks.Source: lambda source: _stacked(source.lines),
-    blocks.Drawing: lambda drawn: TerminalDrawing(
-        drawn.diagram, ascii=drawn.ascii, addresses=drawn.addresses, every=drawn.every
-    ),
+    blocks.Drawing: TerminalDrawing,
     blocks.Legend: lambda _: Group(),
     blocks.Timeline: lambda timeline: _pairs([*_sparklines(timeline)], GAP),
 }

@@ -14,12 +14,10 @@ from memtopo.common.text import display_width, printable
 from memtopo.diagnostics.model import Diagnostic, TextSpan
 from memtopo.language.located import Located, located
 from memtopo.output.humanize import plural
-from memtopo.output.plain import DEFAULT_WIDTH, paint
+from memtopo.output.plain import DEFAULT_WIDTH, WIDEST_PROSE, paint
 
 if TYPE_CHECKING:
     from memtopo.language import Document
-
-WIDEST_PROSE = 100
 
 _DENSEST = 4  # characters for each column: more would be combining marks piled up on purpose
 _FACT = re.compile(r"\(facts? [0-9]")

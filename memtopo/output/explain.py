@@ -9,9 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from memtopo.diagnostics import CODES, GROUPS
 from memtopo.diagnostics.errors import Cause
 from memtopo.diagnostics.explanations import PAGE, Example, Explanation, Fact, explanation
-from memtopo.output.plain import DEFAULT_WIDTH, paint
-
-WIDEST_PROSE = 100
+from memtopo.output.plain import DEFAULT_WIDTH, WIDEST_PROSE, paint
 
 _INDENT = 9
 _FACT = re.compile(r"\bfact ([0-9]+)")

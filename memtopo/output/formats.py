@@ -86,7 +86,7 @@ def _summary(checked: Checked, *, colour: bool) -> Iterator[str]:
 
 def _matrix(checked: Checked, *, colour: bool) -> list[str]:
     """A table with a row for each spec and a column for each machine, or a row for each combination of settings."""
-    heading = ["spec", "result"] if checked.variants > 1 else ["spec", *map(printable, validation.columns(checked))]
+    heading = [*map(printable, validation.headings(checked))]
     rows = [[printable(name), *map(validation.verdict, results)] for name, results in validation.rows(checked)]
     widths = [max(map(display_width, column)) for column in zip(heading, *rows, strict=True)]
     return [_row(heading, widths, "strong", colour=colour), *(_row(row, widths, "", colour=colour) for row in rows)]

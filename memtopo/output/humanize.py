@@ -16,8 +16,8 @@ SHORT_NAME = 8
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 error`, `3,000 errors`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """`1 error`, `3,000 errors`, `2 processes`."""
+    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 def things(count: int) -> str:
@@ -25,13 +25,13 @@ def things(count: int) -> str:
     return f"{plural(count, 'thing')} {'is' if count == 1 else 'are'}"
 
 
-def subjects(first: str, last: str) -> str:
-    """One subject, or the first and the last of many; of a long name, only the last one's number."""
+def subjects(first: str, last: str, whole: int = SHORT_NAME) -> str:
+    """One subject, or the first and the last of many; of a name longer than `whole`, only the last one's number."""
     if last in ("", first):
         return first
     stem, _, number = last.rpartition(".")
     shares_stem = stem and first.rpartition(".")[0] == stem
-    return f"{first} … {number if shares_stem and len(stem) > SHORT_NAME else last}"
+    return f"{first} … {number if shares_stem and len(stem) > whole else last}"
 
 
 def processes(plan: ProcessPlan | ProcessDifference) -> str:

@@ -12,6 +12,7 @@ from memtopo.common.text import output_line, printable
 
 DEFAULT_WIDTH = 80
 NARROWEST = 20
+WIDEST_PROSE = 100
 
 _STYLES = {
     "error": "1;31", "warning": "1;33", "note": "1;34", "help": "1;36", "hint": "1;36", "gutter": "34", "strong": "1",

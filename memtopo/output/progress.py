@@ -122,7 +122,7 @@ class ProgressLines(_Shown):
 
             from memtopo.output import console  # noqa: PLC0415 as above
 
-            shown = console.messages(self._stream)
+            shown = console.console_of(self._stream)
             self._live = Live(
                 console=shown, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
             )

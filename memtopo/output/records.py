@@ -17,15 +17,12 @@ _MOST_ROWS = 40
 def show_page(summary: RecordSummary) -> Page:
     """The output of `memtopo show RECORD`."""
     where = f"{summary.moment}, {humanize.duration(summary.time)} after its begin"
-    facts = [f"{summary.calls:,} calls of {_processes(len(summary.processes))} on {summary.machine}"]
+    processes = humanize.plural(len(summary.processes), "process")
+    facts = [f"{summary.calls:,} calls of {processes} on {summary.machine}"]
     found = [Section("memory", [_table(summary.memory)])] if summary.memory else sections("no memory")
     found += sections(timeline(summary))
     left = [Section("never freed by the program", [_table(summary.leaks)])] if summary.leaks else []
     return Page("show", summary.name, where, facts, [*found, *left, *notes(_notes(summary))])
-
-
-def _processes(count: int) -> str:
-    return f"{count:,} processes" if count > 1 else "1 process"
 
 
 def timeline(summary: RecordSummary) -> Timeline | None:

@@ -69,9 +69,11 @@ def _places(checked: Checked) -> str:
     return f"on {plural(count - (NONE in checked.machines), 'machine')}"
 
 
-def columns(checked: Checked) -> list[str]:
-    """Headings of a table: the machines, and `no machine` for files that are checked without one."""
-    return ["no machine" if name == NONE else name for name in checked.machines]
+def headings(checked: Checked) -> list[str]:
+    """Headings of a table: the spec, and the machines or the result; `no machine` for files checked without one."""
+    if checked.variants > 1:
+        return ["spec", "result"]
+    return ["spec", *("no machine" if name == NONE else name for name in checked.machines)]
 
 
 def on_machine(name: str) -> str:

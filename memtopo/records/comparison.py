@@ -150,14 +150,9 @@ def _position(document: Document, owned: list[_Owned] | None) -> str | None:
     process, step = owned[0] if owned else ("", "")
     entry = step.rpartition(" ")[2].partition(".")[0]
     root = ("processes", process.partition(".")[0]) if process else ()
-    for section, entries in _sections(document, root):
+    written = document.written(root)
+    for section in ("ranges", "chunks", "imports", "heaps", *_KINDS):
+        entries = written.get(section) if isinstance(written, dict) else None
         if isinstance(entries, dict) and entry in entries:
             return document.position((*root, section, entry))
     return None
-
-
-def _sections(document: Document, root: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    value = document.written(root)
-    for section in ("ranges", "chunks", "imports", "heaps", *_KINDS):
-        if isinstance(value, dict) and section in value:
-            yield section, value[section]

@@ -12,8 +12,7 @@ from typing import Any
 from memtopo.common.units import exact, rounded
 from memtopo.driver.types import PROPERTY_FLAGS
 from memtopo.records.live import ProcessMemory
-from memtopo.records.objects import Mapped, Memory, Reservation
-from memtopo.records.sources import source_of
+from memtopo.records.objects import Mapped, Memory, Reservation, source_of
 
 NOUNS = {
     "chunks": "chunk", "buffers": "buffer", "managed": "managed", "pinned": "staging", "pools": "pool",

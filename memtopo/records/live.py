@@ -167,9 +167,8 @@ class ProcessMemory:
 
     @_effect("mem_address_reserve")
     def _reserve(self, call: TracedCall) -> None:
-        self.ranges.add(
-            call.result, Reservation(call.result, call.arguments["size"], call.arguments.get("alignment", 0), call)
-        )
+        size, alignment = call.arguments["size"], call.arguments.get("alignment", 0)
+        self.ranges.add(call.result, Reservation(call.result, size, alignment, call))
 
     @_effect("mem_address_free")
     def _free_addresses(self, call: TracedCall) -> None:
@@ -177,10 +176,13 @@ class ProcessMemory:
 
     @_effect("mem_create")
     def _create(self, call: TracedCall) -> None:
+        self.handles["chunks", call.result] = self._declared(call, "chunks", call.arguments["size"])
+
+    def _declared(self, call: TracedCall, kind: str, size: int) -> Memory:
+        """An object with the properties of a call. Raises `ValueError` for properties that the driver does not have."""
         details = dict(call.arguments["properties"])
-        properties = argument("mem_create", "properties", details, self._ordinal)
-        chunk = self._new(call, "chunks", str(properties.location), call.arguments["size"], details=details)
-        self.handles["chunks", call.result] = chunk
+        properties = argument(call.method, "properties", details, self._ordinal)
+        return self._new(call, kind, str(properties.location), size, details=details)
 
     @_effect("multicast_create")
     def _multicast(self, call: TracedCall) -> None:
@@ -255,14 +257,17 @@ class ProcessMemory:
 
     @_effect("mem_export_to_shareable_handle")
     def _export_chunk(self, call: TracedCall) -> None:
-        if chunk := self.handles.get(("chunks", call.arguments["handle"])):
-            via = "fabric" if _has(call.arguments.get("kind"), HandleType.FABRIC) else "fd"
-            self.exports.append(Exported(chunk, via, _token(call.result), self._time))
+        via = "fabric" if _has(call.arguments.get("kind"), HandleType.FABRIC) else "fd"
+        self._export(self.handles.get(("chunks", call.arguments["handle"])), via, call.result)
 
     @_effect("mem_get_handle_for_address_range")
     def _export_addresses(self, call: TracedCall) -> None:
         if mapped := self.mapped.at(call.arguments["address"]):
-            self.exports.append(Exported(mapped.chunk, "dmabuf", None, self._time))
+            self._export(mapped.chunk, "dmabuf", None)
+
+    def _export(self, memory: Memory | None, via: str, handle: Any) -> None:
+        if memory:
+            self.exports.append(Exported(memory, via, _token(handle), self._time))
 
     # Memory with an address
 
@@ -278,12 +283,8 @@ class ProcessMemory:
 
     @_effect("mem_alloc", "mem_alloc_pitch")
     def _alloc(self, call: TracedCall) -> None:
-        size = (
-            call.arguments["size"]
-            if "size" in call.arguments
-            else call.arguments.get("pitch", 0) * call.arguments.get("height", 0)
-        )
-        self._allocate(call, "buffers", self.current(call), size)
+        pitched = call.arguments.get("pitch", 0) * call.arguments.get("height", 0)
+        self._allocate(call, "buffers", self.current(call), call.arguments.get("size", pitched))
 
     @_effect("mem_alloc_managed")
     def _alloc_managed(self, call: TracedCall) -> None:
@@ -345,10 +346,7 @@ class ProcessMemory:
 
     @_effect("mem_pool_create")
     def _create_pool(self, call: TracedCall) -> None:
-        details = dict(call.arguments["properties"])
-        properties = argument("mem_pool_create", "properties", details, self._ordinal)
-        pool = self._new(call, "pools", str(properties.location), details=details)
-        self.handles["pools", call.result] = pool
+        self.handles["pools", call.result] = self._declared(call, "pools", 0)
 
     @_effect("device_get_default_mem_pool", "device_get_mem_pool")
     def _default_pool(self, call: TracedCall) -> None:
@@ -383,8 +381,7 @@ class ProcessMemory:
 
     @_effect("mem_pool_export_pointer")
     def _export_pointer(self, call: TracedCall) -> None:
-        if memory := self.addressed.at(call.arguments["address"]):
-            self.exports.append(Exported(memory, "fd", _token(call.result), self._time))
+        self._export(self.addressed.at(call.arguments["address"]), "fd", call.result)
 
     # Legacy IPC, events and external memory
 
@@ -393,8 +390,7 @@ class ProcessMemory:
 
     @_effect("ipc_get_mem_handle")
     def _export_buffer(self, call: TracedCall) -> None:
-        if memory := self.addressed.at(call.arguments["address"]):
-            self.exports.append(Exported(memory, "ipc", _token(call.result), self._time))
+        self._export(self.addressed.at(call.arguments["address"]), "ipc", call.result)
 
     @_effect("ipc_open_mem_handle")
     def _open_buffer(self, call: TracedCall) -> None:
@@ -412,8 +408,7 @@ class ProcessMemory:
 
     @_effect("ipc_get_event_handle")
     def _export_event(self, call: TracedCall) -> None:
-        if event := self.handles.get(("events", call.arguments["event"])):
-            self.exports.append(Exported(event, "ipc", _token(call.result), self._time))
+        self._export(self.handles.get(("events", call.arguments["event"])), "ipc", call.result)
 
     @_effect("import_external_memory")
     def _external(self, call: TracedCall) -> None:

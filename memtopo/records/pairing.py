@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from memtopo.common.units import exact
@@ -21,21 +22,34 @@ def exporters(processes: Sequence[ProcessMemory]) -> dict[int, Exported]:
     the same size that the process has not imported yet, the first of each exporter, and of the exporter that made a
     descriptor last.
     """
-    every = [each for process in processes for each in process.exports]
-    by_token = {each.token: each for each in every if each.token}
-    found: dict[int, Exported] = {}
-    for process in processes:
-        taken: set[int] = set()
-        imports = [*process.chunks(), *(each for kind in NOUNS for each in process.objects(kind) if kind != "chunks")]
-        for each in sorted((each for each in imports if each.imported), key=lambda each: each.call.number):
-            exported = by_token.get(each.token) if each.token else likely_export(each, every, taken)
-            if exported:
-                found[id(each)] = exported
-                taken.add(id(exported.memory))
-    return found
+    imports: list[tuple[int, Memory]] = []
+    for index, process in enumerate(processes):
+        every = [*process.chunks(), *(each for kind in NOUNS for each in process.objects(kind) if kind != "chunks")]
+        own = sorted((each for each in every if each.imported), key=lambda each: each.call.number)
+        imports += [(index, each) for each in own]
+    exports = [each for process in processes for each in process.exports]
+    found = paired(imports, exports)
+    return {id(memory): each for (_, memory), each in zip(imports, found, strict=True) if each}
 
 
-def likely_export(memory: Memory, exports: Sequence[Exported], taken: set[int]) -> Exported | None:
+def paired(imports: Iterable[tuple[int, Memory]], exports: Sequence[Exported]) -> Iterator[Exported | None]:
+    """Yield the export of each object that a process, by index, has imported; None if the record does not have it."""
+    by_token = {each.token: each for each in exports if each.token}
+    taken: dict[int, set[int]] = defaultdict(set)
+    for process, memory in imports:
+        if not memory.imported:  # a chunk of its own, which the process has exported
+            found = next((each for each in exports if each.memory is memory), None)
+        elif memory.token:
+            found = by_token.get(memory.token)
+        else:
+            others = [each for each in exports if each.via != "ipc" or each.memory.process != memory.process]
+            found = _likely_export(memory, others, taken[process])
+        if found:
+            taken[process].add(id(found.memory))
+        yield found
+
+
+def _likely_export(memory: Memory, exports: Sequence[Exported], taken: set[int]) -> Exported | None:
     """Return the most likely export of an object that was imported by a descriptor."""
     first: dict[str, Exported] = {}
     latest: dict[int, float] = {}

@@ -178,24 +178,21 @@ class Player:
     # Arguments
 
     def _translated(self, call: TracedCall, shared: Handle | None) -> tuple[str, dict[str, Any]]:
-        """Method and arguments for the driver. Raises `LeftOut`, `_Missing`, and `UsageError` for a damaged call."""
+        """Method and arguments, in its order, for the driver.
+
+        Raises `LeftOut`, `_Missing`, and `UsageError` for a damaged call.
+        """
+        found: dict[str, Any] = {}
         with arguments_of(call):
             method, given = self._as_protocol(call)
-            return method, self._arguments(call, method, given, shared)
-
-    def _arguments(
-        self, call: TracedCall, method: str, given: Mapping[str, Any], shared: Handle | None
-    ) -> dict[str, Any]:
-        """Arguments of a method in its order. Raises `LeftOut` and `_Missing`."""
-        found: dict[str, Any] = {}
-        for name in parameters(method):
-            if name in given:
-                found[name] = self._argument(call, method, name, given[name], shared)
-            elif name in defaults(method):
-                found[name] = defaults(method)[name]
-            else:
-                raise LeftOut(f"its {name} is not in the record")
-        return found
+            for name in parameters(method):
+                if name in given:
+                    found[name] = self._argument(call, method, name, given[name], shared)
+                elif name in defaults(method):
+                    found[name] = defaults(method)[name]
+                else:
+                    raise LeftOut(f"its {name} is not in the record")
+        return method, found
 
     def _argument(self, call: TracedCall, method: str, name: str, value: Any, shared: Handle | None) -> Any:
         if name in ("shared", "data") or (name == "handle" and isinstance(value, str)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -80,6 +81,11 @@ def read_record(paths: Iterable[str | Path]) -> Record:
     return merged(read_traces(paths))
 
 
+def moment_of(path: str, at: str | None = None) -> Moment:
+    """Return the memory at a moment of the record in a file or folder, by default at its peak. Raises `UsageError`."""
+    return moment(read_record([path]), at or PEAK)
+
+
 def merged(traces: Sequence[TraceFile]) -> Record:
     """Return the calls of several traces in the order of time. Raises `UsageError`."""
     try:
@@ -125,12 +131,10 @@ def moment(record: Record, at: str = PEAK) -> Moment:
 
 def memory(processes: Iterable[ProcessMemory]) -> dict[str, int]:
     """Return the bytes of memory of processes by location."""
-    total: dict[str, int] = {}
+    total = Counter[str]()
     for process in processes:
-        for location, size in process.memory.items():
-            if size:
-                total[location] = total.get(location, 0) + size
-    return total
+        total.update(process.memory)
+    return dict(+total)
 
 
 _Weight = tuple[int, int, int, int]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from memtopo.common.errors import UsageError
 from memtopo.driver.handles import Handle
@@ -17,7 +17,7 @@ from memtopo.machine import MachineLine
 from memtopo.plans.trace import CONTEXT, MARK, TracedCall
 from memtopo.records.live import ProcessMemory
 from memtopo.records.objects import Exported, Memory
-from memtopo.records.pairing import likely_export
+from memtopo.records.pairing import paired
 from memtopo.records.player import IMPORTS, Played, Player
 from memtopo.records.record import Record, RecordedCall
 from memtopo.records.replay_process import PROCESS_ENDED, TIMEOUT, PlayerProcess
@@ -64,13 +64,6 @@ class Replay:
     difference: ReplayDifference | None
 
 
-class Playing(Protocol):
-    """One process of a replay."""
-
-    def play(self, call: TracedCall, shared: Handle | None = None) -> Played:
-        """Make a call, with the handle that it imports."""
-
-
 def replay(record: Record, target: Target) -> Replay:
     """Make the calls of a record on a machine, up to the first that ends otherwise. Raises `MemtopoError`."""
     left_out: Counter[tuple[str, str]] = Counter()
@@ -95,11 +88,10 @@ def replay(record: Record, target: Target) -> Replay:
         shares.close()
     found = tuple(LeftOutCalls(name, number, reason) for (name, reason), number in left_out.most_common())
     name = next((head.layout for head in record.heads if head.layout), "")
-    calls = sum(each.call.method != MARK for each in record.calls)
-    return Replay(target.line, name, len(record.heads), calls, made, found, dict(errors), difference)
+    return Replay(target.line, name, len(record.heads), record.made, made, found, dict(errors), difference)
 
 
-def _play(player: Playing, each: RecordedCall, shares: _Shares) -> Played:
+def _play(player: Player | PlayerProcess, each: RecordedCall, shares: _Shares) -> Played:
     """Make one call, with the handle that another process has shared."""
     shared = shares.imported(each)
     try:
@@ -120,7 +112,7 @@ def _before(record: Record, index: int) -> tuple[TracedCall, ...]:
 
 
 @contextmanager
-def _players(record: Record, target: Target) -> Iterator[Sequence[Playing]]:
+def _players(record: Record, target: Target) -> Iterator[Sequence[Player | PlayerProcess]]:
     """Players of all processes: that of a single one is here, and of several each is a process."""
     gpus = record.gpus
     if len(gpus) == 1:
@@ -206,11 +198,9 @@ class _Shares:
                 self._exports[key] = _share(process.exports[-1])
             elif each.call.method in IMPORTS and (memory := _made(process, each.call)):
                 imports.append((key, memory))
-        exports = sorted([*pools, *(each for process in processes for each in process.exports)], key=_time)
-        self._imports.update(_paired(imports, exports))
-
-
-_time = attrgetter("time")
+        exports = sorted([*pools, *(each for process in processes for each in process.exports)], key=attrgetter("time"))
+        found = paired([(process, memory) for (process, _), memory in imports], exports)
+        self._imports.update((key, _share(own)) for (key, _), own in zip(imports, found, strict=True) if own)
 
 
 def _share(exported: Exported) -> _Share:
@@ -229,22 +219,3 @@ def _made(process: ProcessMemory, call: TracedCall) -> Memory | None:
         return None
     kind = IMPORTS[call.method]
     return process.handles.get((kind, call.result)) if kind else process.addressed.at(call.result)
-
-
-def _paired(
-    imports: Iterable[tuple[tuple[int, int], Memory]], exports: Sequence[Exported]
-) -> Iterator[tuple[tuple[int, int], _Share]]:
-    """Yield what each call imports."""
-    by_token = {each.token: each for each in exports if each.token}
-    taken: dict[int, set[int]] = {}
-    for (process, number), memory in imports:
-        if not memory.imported:  # a chunk of its own, which the process has exported
-            own = next((each for each in exports if each.memory is memory), None)
-        elif memory.token:
-            own = by_token.get(memory.token)
-        else:
-            others = [each for each in exports if each.via != "ipc" or each.memory.process != memory.process]
-            own = likely_export(memory, others, taken.setdefault(process, set()))
-        if own:
-            taken.setdefault(process, set()).add(id(own.memory))
-            yield (process, number), _share(own)

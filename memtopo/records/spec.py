@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from memtopo.common.units import exact
 from memtopo.language import Document, read_text
-from memtopo.records.entries import ProcessSpec, declare_memory, range_groups, unused, word
+from memtopo.records.entries import Place, ProcessSpec, access_words, declare_memory, range_groups, unused, word
 from memtopo.records.live import ProcessMemory
-from memtopo.records.mappings import declare_mappings, declare_states
+from memtopo.records.objects import Mapped, Reservation
 from memtopo.records.pairing import declare_exports, declare_imports, exporters
-from memtopo.records.record import PEAK, Moment, moment, read_record
+from memtopo.records.record import Moment, moment_of
 
 OWN = re.compile(rb"# Memory of a program, ")
 """How such specs begin."""
@@ -24,7 +27,7 @@ OWN = re.compile(rb"# Memory of a program, ")
 
 def document(path: str, at: str | None = None) -> Document:
     """Return the spec of the memory in a record, by default at its peak. Raises `UsageError`."""
-    text = spec_of(moment(read_record([path]), at or PEAK), Path(path).name.partition(".")[0])
+    text = spec_of(moment_of(path, at), Path(path).name.partition(".")[0])
     return read_text(text.encode(), f"{path} (as a spec)")
 
 
@@ -45,9 +48,122 @@ def spec_of(found: Moment, name: str) -> str:
         declare_exports(each)
     slept = {id(process.head): process.slept for process in found.end}
     for each in specs:
-        declare_mappings(each)
-        declare_states(each, slept[id(each.memory.head)])
+        _declare_mappings(each)
+        _declare_states(each, slept[id(each.memory.head)])
     return "\n".join(_text(found, name, specs)) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """Consecutive elements of an entry that are mapped one after another, or `repeats` mappings of one element."""
+
+    place: Place
+    count: int
+    offset: int
+    size: int
+    repeats: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+
+def _declare_mappings(spec: ProcessSpec) -> None:
+    """Declare what is mapped in ranges, and the access to them."""
+    for group in spec.groups:
+        slices = [_slices(spec, held, mapped) for held, mapped in zip(group.ranges, group.mapped, strict=True)]
+        if not any(slices):
+            continue
+        if len(slices) == 1:
+            spec.add("map", group.name, _references(slices[0]))
+        elif each := _each(slices):
+            spec.add("map", group.name, each)
+        else:
+            for index, found in enumerate(slices):
+                spec.add("map", f"{group.name}.{index}", _references(found))
+        if access := _access_of(group.ranges[0], group.mapped[0]):
+            spec.add("access", group.name, access)
+
+
+def _slices(spec: ProcessSpec, held: Reservation, mapped: Sequence[Mapped]) -> list[_Slice]:
+    """Mappings of a range as slices of entries, in the order of their offsets."""
+    found: list[_Slice] = []
+    for each in mapped:
+        place = spec.places.get(id(each.chunk))
+        if place is None:
+            continue
+        offset, last = each.address - held.address, found[-1] if found else None
+        if last and last.end == offset and last.place.entry is place.entry:
+            repeats = place.index == last.place.index and (last.repeats or last.count == 1)
+            if repeats or (not last.repeats and place.index == last.place.index + last.count):
+                found[-1] = _Slice(last.place, last.count + 1, last.offset, last.size + each.size, repeats)
+                continue
+        found.append(_Slice(place, 1, offset, each.size))
+    return found
+
+
+def _references(slices: Sequence[_Slice]) -> list[Any]:
+    """The list of a range under `map`."""
+    found: list[Any] = []
+    end = 0
+    for each in slices:
+        entry, index = each.place.entry, each.place.index
+        text = entry.reference(index, 1 if each.repeats else each.count)
+        fields = ({"offset": exact(each.offset)} if each.offset != end else {}) | (
+            {"each": each.count} if each.repeats else {}
+        )
+        found.append({"chunk": text, **fields} if fields else text)
+        end = each.end
+    return found
+
+
+def _each(elements: Sequence[Sequence[_Slice]]) -> list[Any]:
+    """The list of all elements of a counted range, if each has the next chunks of the same entries; else none."""
+    first = elements[0]
+    found: list[Any] = []
+    end = 0
+    for index, each in enumerate(first):
+        own = [slices[index] for slices in elements if index < len(slices)]
+        entry, count = each.place.entry, each.count
+        equal = len(own) == len(elements) and all(
+            (one.place.entry, one.count, one.repeats) == (entry, count, each.repeats) for one in own
+        )
+        in_turn = [one.place.index for one in own] == [number * count for number in range(len(own))]
+        shared = len(entry.members) == 1 and (each.repeats or count == 1)
+        used_once = sum(one.place.entry is entry for one in first) == 1
+        if not equal or not used_once or not (shared or (in_turn and not each.repeats)):
+            return []
+        fields = {"offset": exact(each.offset)} if each.offset != end else {}
+        found.append({"chunk": entry.name, **fields, "each": count})
+        end = each.end
+    return found if all(len(slices) == len(first) for slices in elements) else []
+
+
+def _access_of(held: Reservation, mapped: Sequence[Mapped]) -> Any:
+    """Access to a range: for all of it, or for parts."""
+    parts = [(access, list(run)) for access, run in groupby(mapped, key=access_words)]
+    if len({access for access, _ in parts}) == 1:
+        return dict(parts[0][0])
+    found = []
+    for access, run in parts:
+        if access:
+            size = run[-1].address + run[-1].size - run[0].address
+            found.append({"offset": exact(run[0].address - held.address), "size": exact(size), "grant": dict(access)})
+    return found
+
+
+def _declare_states(spec: ProcessSpec, slept: set[int]) -> None:
+    """Declare the state in which ranges were without memory, if the record has one."""
+    dropped = [
+        group.name
+        for group in spec.groups
+        if any(group.mapped) and all(each.call.number in slept for each in group.ranges)
+    ]
+    if dropped:
+        spec.add("states", "asleep", {"drop": dropped})
+        spec.notes.append(
+            "asleep: memory was unmapped there and mapped again; the record does not show whether its bytes were kept"
+        )
 
 
 def _labels(processes: Sequence[ProcessMemory]) -> list[str]:

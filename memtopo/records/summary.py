@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from memtopo.records.live import ProcessMemory
-from memtopo.records.objects import PHYSICAL, Memory
+from memtopo.records.objects import PHYSICAL, Memory, source_of
 from memtopo.records.record import Moment, Sample
-from memtopo.records.sources import source_of
 
 MOST_POINTS = 600
 """Points of a line over time."""

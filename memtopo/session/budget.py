@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, permutations, product
 from math import prod
-from typing import NamedTuple
+from typing import TypeVar
 
 from memtopo import planner
 from memtopo.common.units import rounded
@@ -21,6 +21,8 @@ from memtopo.plans.report import MemoryChange
 from memtopo.plans.transition import memory_changes, transitions
 from memtopo.rules.memory import Balance, Needs, balances, lacking, needed, together
 from memtopo.session.composition import Composition
+
+T = TypeVar("T")
 
 MOST_COMBINATIONS = 4096
 """Largest number of combinations of states that a budget has; of more, only those with one layout not awake."""
@@ -157,10 +159,10 @@ def budget(compositions: Sequence[Composition], context: int = CONTEXT_BYTES) ->
         combinations[0].fits,
         complete,
         context,
-        {location: size for location, size in room.items() if location in used},
+        _at(used, room),
         tuple(each.memory(used) for each in layouts),
-        tuple(_only(each, used) for each in combinations),
-        tuple(_only_switch(each, used) for each in switches),
+        tuple(replace(each, memory=_at(used, each.memory)) for each in combinations),
+        tuple(replace(each, memory=_at(used, each.memory)) for each in switches),
         tuple(_notes(layouts, used, target.machine)),
     )
 
@@ -225,7 +227,7 @@ class _Layout:
         """The layout as data, at the locations that any layout uses."""
         document = self.composition.document
         contexts = {f"gpu{gpu}": size for gpu, size in sorted(self.contexts.items())}
-        states = {state: {at: size for at, size in each.items() if at in used} for state, each in self.bytes.items()}
+        states = {state: _at(used, each) for state, each in self.bytes.items()}
         return LayoutMemory(self.name, document.name, dict(document.values), contexts, states)
 
 
@@ -259,21 +261,9 @@ def _shortfall(found: Balance, layouts: Sequence[_Layout]) -> Shortfall:
     return Shortfall(*numbers, largest.owner, largest.name, largest.size, largest.path, document.position(largest.path))
 
 
-def _only(found: Combination, used: Iterable[str]) -> Combination:
-    memory = {location: size for location, size in found.memory.items() if location in used}
-    return Combination(found.states, memory, found.shortfalls)
-
-
-def _only_switch(found: SwitchPeak, used: Iterable[str]) -> SwitchPeak:
-    memory = {location: change for location, change in found.memory.items() if location in used}
-    return SwitchPeak(found.layout, found.before, found.after, memory, found.beside)
-
-
-class _Others(NamedTuple):
-    """States of all layouts but one, with the bytes of these, and of all contexts."""
-
-    states: States
-    taken: Counter[str]
+def _at(used: Iterable[str], amounts: Mapping[str, T]) -> dict[str, T]:
+    """Amounts at the locations that any layout uses."""
+    return {location: amount for location, amount in amounts.items() if location in used}
 
 
 def _switches(layouts: Sequence[_Layout], room: Mapping[str, int]) -> Iterator[SwitchPeak]:
@@ -291,7 +281,7 @@ def _switches(layouts: Sequence[_Layout], room: Mapping[str, int]) -> Iterator[S
                 for at, first in layout.bytes[before].items()
                 for last in (layout.bytes[after][at],)
             }
-            beside = tuple(Beside(each.states, _lacks(memory, each.taken, room)) for each in others)
+            beside = tuple(Beside(states, _lacks(memory, taken, room)) for states, taken in others)
             yield SwitchPeak(layout.name, before, after, memory, beside)
 
 
@@ -301,7 +291,8 @@ def _lacks(memory: Mapping[str, MemoryChange], taken: Mapping[str, int], room: M
     return {at: size for at, size in over.items() if size > 0}
 
 
-def _others(layouts: Sequence[_Layout], but: _Layout) -> Iterator[_Others]:
+def _others(layouts: Sequence[_Layout], but: _Layout) -> Iterator[tuple[States, Counter[str]]]:
+    """States of all layouts but one, with the bytes of these and of all contexts."""
     others = [each for each in layouts if each is not but]
     contexts = Counter[str]()
     for each in layouts:
@@ -310,7 +301,7 @@ def _others(layouts: Sequence[_Layout], but: _Layout) -> Iterator[_Others]:
         taken = contexts.copy()
         for each, state in zip(others, states, strict=True):
             taken.update(each.bytes[state])
-        yield _Others({each.name: state for each, state in zip(others, states, strict=True)}, taken)
+        yield {each.name: state for each, state in zip(others, states, strict=True)}, taken
 
 
 def _extra(composition: Composition) -> Iterator[tuple[tuple[str, str], Bytes]]:

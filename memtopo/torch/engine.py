@@ -58,14 +58,12 @@ class Engine:
             assert self._layout
             return pool(self._layout, self.heaps[key].name)
 
-    def heap(self, tagged: Tagged) -> Heap:
-        """Return a heap."""
-        assert self._layout
-        return self._layout.heap(tagged.name)
-
-    def with_tag(self, *tags: str) -> list[Tagged]:
+    def with_tag(self, *tags: str) -> list[tuple[Tagged, Heap]]:
         """Heaps with some tags, in the order in which they were made; without any tag, all heaps."""
-        return [each for each in self.heaps.values() if not tags or each.tag in tags]
+        if self._layout is None:
+            return []
+        chosen = (each for each in self.heaps.values() if not tags or each.tag in tags)
+        return [(each, self._layout.heap(each.name)) for each in chosen]
 
     def close(self) -> None:
         """Take the layout down. All tensors in it have ended."""

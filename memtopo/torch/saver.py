@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 
+from memtopo.api.heaps import Heap
 from memtopo.run.heaps import Keep
 from memtopo.torch import REGIONS, HeapPool
 from memtopo.torch.engine import ENGINE, Tagged
@@ -93,15 +94,13 @@ class TorchMemorySaver:
 
     def pause(self, tag: str | None = None) -> None:
         """Give the memory of a tag, or of all tags, back to the GPU."""
-        for each in _tagged(tag):
-            heap = ENGINE.heap(each)
+        for each, heap in _tagged(tag):
             if not heap.asleep:
                 heap.sleep(_KEPT.get(each.variant))
 
     def resume(self, tag: str | None = None) -> None:
         """Give the tensors of a tag, or of all tags, memory again, with their bytes if these were backed up."""
-        for each in _tagged(tag):
-            heap = ENGINE.heap(each)
+        for _, heap in _tagged(tag):
             if heap.asleep:
                 heap.wake()
                 if not self.retain_cpu_backup:
@@ -111,8 +110,8 @@ class TorchMemorySaver:
         """Return the backup of a tensor on the CPU; None if there is none, as after `resume` without retention."""
         assert x.is_cuda, f"{x.device=}"
         assert x.is_contiguous(), f"{x.shape=} {x.stride()=} {x.dtype=}"
-        for each in _tagged(None):
-            heap, address = ENGINE.heap(each), x.data_ptr()
+        address = x.data_ptr()
+        for each, heap in _tagged(None):
             if each.device == x.device.index and heap.address <= address < heap.address + heap.size:
                 if (kept := heap.backup(address)) is None:
                     assert not heap.asleep, "a paused tensor without backup: set enable_cpu_backup for its region"
@@ -130,8 +129,8 @@ class TorchMemorySaver:
     @memory_margin_bytes.setter
     def memory_margin_bytes(self, value: int) -> None:
         self._margin = int(value)
-        for each in _tagged(None):
-            ENGINE.heap(each).keep_free(self._margin)
+        for _, heap in _tagged(None):
+            heap.keep_free(self._margin)
 
     def _pool(self, tag: str, backend: str) -> HeapPool:
         """Pool of a tag on the current GPU, which keeps the margin."""
@@ -152,7 +151,7 @@ def _backend(backend: str | None, *, backup: bool, on_disk: bool = False) -> str
     return found if backup else ""
 
 
-def _tagged(tag: str | None) -> list[Tagged]:
+def _tagged(tag: str | None) -> list[tuple[Tagged, Heap]]:
     return ENGINE.with_tag(*([tag] if tag else []))
 
 

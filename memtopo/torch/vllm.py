@@ -35,8 +35,7 @@ class Allocator:
     def sleep(self, offload_tags: Sequence[str] | str | None = None) -> None:
         """Give all memory back; the bytes of some tags, by default of the default tag, are kept in host memory."""
         kept = (_DEFAULT,) if offload_tags is None else _several(offload_tags)
-        for each in ENGINE.with_tag():
-            heap = ENGINE.heap(each)
+        for each, heap in ENGINE.with_tag():
             if not heap.asleep:
                 heap.sleep("page-locked" if each.tag in kept else None)
         gc.collect()
@@ -44,28 +43,25 @@ class Allocator:
 
     def discard(self, tags: Sequence[str] | str) -> None:
         """Give the memory of some tags back, without their bytes."""
-        for each in ENGINE.with_tag(*_several(tags)):
-            heap = ENGINE.heap(each)
+        for _, heap in ENGINE.with_tag(*_several(tags)):
             if not heap.asleep:
                 heap.sleep(None)
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """Give memory back to some tags, by default to all, with the bytes that were kept."""
-        for each in ENGINE.with_tag(*(tags or ())):
-            heap = ENGINE.heap(each)
+        for _, heap in ENGINE.with_tag(*(tags or ())):
             if heap.asleep:
                 heap.wake()
 
     def release_host_memory(self) -> None:
         """Free the host memory of heaps that are awake."""
-        for each in ENGINE.with_tag():
-            heap = ENGINE.heap(each)
+        for _, heap in ENGINE.with_tag():
             if not heap.asleep:
                 heap.drop_backup()
 
     def get_current_usage(self) -> int:
         """Return the number of bytes that are allocated, also while they have no memory."""
-        return sum(ENGINE.heap(each).used for each in ENGINE.with_tag())
+        return sum(heap.used for _, heap in ENGINE.with_tag())
 
 
 ALLOCATOR = Allocator()

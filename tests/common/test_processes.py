@@ -18,11 +18,11 @@ from memtopo.common.processes import (
 )
 
 
-def answer(descriptor: str, pipe: str) -> None:
-    """Entry of a child: send the content of a pipe."""
+def answer(descriptor: str) -> None:
+    """Entry of a child: send back what comes through its socket."""
     with inherited_socket(descriptor) as sock:
         assert not sock.get_inheritable()
-        sock.send(os.read(int(pipe), 100))
+        sock.send(sock.recv(100))
 
 
 def test_the_working_directory_is_not_on_the_path(tmp_path: Path) -> None:
@@ -32,16 +32,13 @@ def test_the_working_directory_is_not_on_the_path(tmp_path: Path) -> None:
     assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 0
 
 
-def test_a_connected_child_has_its_socket_and_its_descriptors() -> None:
-    read, write = os.pipe()
-    os.write(write, b"through the pipe")
-    process, sock = spawn_connected(python_command("tests.common.test_processes:answer"), descriptors=[read])
+def test_a_connected_child_has_the_other_end_of_its_socket() -> None:
+    process, sock = spawn_connected(python_command("tests.common.test_processes:answer"))
     with sock:
-        assert sock.recv(100) == b"through the pipe"
+        sock.send(b"through the socket")
+        assert sock.recv(100) == b"through the socket"
         assert sock.recv(100) == b""
     assert process.wait() == 0
-    os.close(read)
-    os.close(write)
 
 
 def test_a_child_that_cannot_be_started_leaves_no_descriptor() -> None:

@@ -30,7 +30,7 @@ def test_a_table_is_the_same_with_and_without_colours(
     table: console.Shown, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
-    coloured = console.text(table, console._console(io.StringIO(), width, colour=True))
+    coloured = console.text(table, console.console_of(io.StringIO(), width, colour=True))
     assert "\x1b[" in coloured or coloured == "\n" * coloured.count("\n")
     shown = Text.from_ansi(coloured).plain
     assert [line.rstrip() for line in shown.splitlines()] == console.unstyled(table, width).splitlines()

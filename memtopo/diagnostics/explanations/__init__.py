@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from pathlib import Path
 
-from memtopo.diagnostics import CODES, Severity
+from memtopo.diagnostics import CODES, Severity, read_page
 
 _FORM = re.compile(
     r"# ([^\n]+)\n+## Rule\n(.+?)^## Fact\n(.+?)^## Wrong\n(.+?)^## Right\n(.+)", re.MULTILINE | re.DOTALL
@@ -60,9 +59,8 @@ def _example(text: str) -> Example:
 
 
 PAGE = "driver-facts.md"
-"""Page with the driver facts, the only copy of them. A wheel has it in the package; in a checkout it is in `docs/`."""
+"""Page with the driver facts, the only copy of them."""
 
-_CHECKOUT = Path(__file__).parents[3] / "docs" / PAGE
 _ANCHOR = r'<a id="fact-(?P<number>[0-9]+)"></a>\*\*(?P=number)\.\*\* '
 _ENTRY = re.compile(rf"^{_ANCHOR}(?P<text>.*?)(?=^(?:<a id=|## |<!-- ))", re.MULTILINE | re.DOTALL)
 _TOPIC = re.compile(r"^## (.+)$", re.MULTILINE)
@@ -80,8 +78,7 @@ class Fact:
 @cache
 def facts() -> Mapping[int, Fact]:
     """Return all facts by number, in order."""
-    packed = resources.files("memtopo.diagnostics").joinpath(PAGE)
-    return read_facts(packed.read_text("utf-8") if packed.is_file() else _CHECKOUT.read_text("utf-8"))
+    return read_facts(read_page(PAGE))
 
 
 def naming(call: str) -> list[Fact]:

@@ -82,7 +82,7 @@ def _block(block: BarBlock, x: float, top: float, wide: float, tall: float, cont
     if len(block.devices) > block.count > 0:  # memory of several devices at the same addresses, side by side
         part = wide / len(block.devices)
         for index, device in enumerate(block.devices):
-            yield _filled([_stripe(x + index * part, top, part, tall)], device, context)
+            yield filled([stripe(x + index * part, top, part, tall)], device, context)
     else:
         yield from _stripes(block, x, top, wide, tall, context)
     yield rect(x, top, wide, tall, "e")
@@ -103,17 +103,19 @@ def _stripes(block: BarBlock, x: float, top: float, wide: float, tall: float, co
     height = tall / count
     devices = block.devices or ("",)
     for first, device in enumerate(devices):
-        if stripes := [_stripe(x, top + height * index, wide, height) for index in range(first, count, len(devices))]:
-            yield _filled(stripes, device, context)
+        if stripes := [stripe(x, top + height * index, wide, height) for index in range(first, count, len(devices))]:
+            yield filled(stripes, device, context)
     if count > 1:
         yield markup.path((f"M{number(x)} {number(top + height * n)}h{number(wide)}" for n in range(1, count)), "l z")
 
 
-def _filled(shapes: Sequence[str], device: str, context: DrawingContext) -> str:
+def filled(shapes: Sequence[str], device: str, context: DrawingContext) -> str:
+    """Shapes in the hue and texture of a device."""
     return markup.element("path", {"d": "".join(shapes), **context.fill(device)})
 
 
-def _stripe(x: float, top: float, wide: float, tall: float) -> str:
+def stripe(x: float, top: float, wide: float, tall: float) -> str:
+    """A rectangle as a shape of a path."""
     return f"M{number(x)} {number(top)}h{number(wide)}v{number(tall)}h-{number(wide)}z"
 
 
@@ -139,10 +141,10 @@ def _lanes(blocks: Sequence[BarBlock], bounds: Sequence[float], devices: Sequenc
 
 def _lane_part(word: str, middle: float, top: float, bottom: float) -> Iterator[str]:
     height = bottom - top - 2
-    filled = word == "rw"
-    yield rect(middle - 8, top + 1, 16, height, "w" if filled else "o", min(4, height / 2))
+    writable = word == "rw"
+    yield rect(middle - 8, top + 1, 16, height, "w" if writable else "o", min(4, height / 2))
     if height >= _WORD_HEIGHT:
-        yield text_at(middle, (top + bottom) / 2 + 4, word, "s v" if filled else "s", middle=True)
+        yield text_at(middle, (top + bottom) / 2 + 4, word, "s v" if writable else "s", middle=True)
 
 
 _NARROW_CARD = 284.0

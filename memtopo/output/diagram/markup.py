@@ -143,18 +143,8 @@ def packed(parts: Sequence[str], room: float, size: float, glue: str = " · ") -
     for part in parts:
         if lines and width(lines[-1] + glue + part, size) <= room:
             lines[-1] += glue + part
-        elif width(part, size) <= room:
-            lines.append(part)
+        elif width(part, size) <= room or len(words := [*filter(None, _BREAKS.split(part))]) == 1:
+            lines.append(fitting(part, room, size))
         else:
-            lines += _broken(_BREAKS.split(part), room, size)
-    return lines
-
-
-def _broken(words: Sequence[str], room: float, size: float) -> list[str]:
-    lines: list[str] = []
-    for word in filter(None, words):
-        if lines and width(f"{lines[-1]} {word}", size) <= room:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(fitting(word, room, size))
+            lines += packed(words, room, size, " ")
     return lines

@@ -15,6 +15,7 @@ from memtopo.diagnostics.model import Path
 from memtopo.geometry import diagram as picture
 from memtopo.geometry.diagram import DeviceAccess, Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
 from memtopo.output.blocks import Addresses
+from memtopo.output.humanize import subjects
 
 _FEW = 2  # names that are listed one by one
 _NAMED = 3  # entries of an elastic range, and parts of a chunk
@@ -67,10 +68,7 @@ def multiple(count: int, size: int) -> str:
 
 def name_range(first: str, last: str) -> str:
     """A name, or the first one and the number of the last: `page.0 … 31`; both names if they have no common stem."""
-    if last == first:
-        return first
-    stem, _, number = last.rpartition(".")
-    return f"{first} … {number if stem and first.rpartition('.')[0] == stem else last}"
+    return subjects(first, last, 0)
 
 
 def chunk_names(span: MappingSpan, count: int) -> str:

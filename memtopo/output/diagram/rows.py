@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, Resource
 from memtopo.output.diagram import markup, notation
-from memtopo.output.diagram.bar import badge
-from memtopo.output.diagram.markup import BODY, NAME, Box, Port, fitting, number, placed, rect, stacked, text_at, width
+from memtopo.output.diagram.bar import badge, filled, stripe
+from memtopo.output.diagram.markup import BODY, NAME, Box, Port, fitting, placed, rect, stacked, text_at, width
 from memtopo.output.diagram.notation import DrawingContext
 
 MOST_PARTS = 12
@@ -152,7 +152,6 @@ def _draw_part(part: Resource, row: DrawnRow, room: float, context: DrawingConte
     bounds = part.offset, part.offset + part.count * part.bytes_each
     first, last = (room * min(1.0, each / row.size) if row.size else 0.0 for each in bounds)
     start, length = min(first, room - _SHORTEST_PART), max(_SHORTEST_PART, last - first)
-    shape = f"M{number(start)} 0h{number(length)}v{number(_TRACK_HEIGHT)}h-{number(length)}z"
-    filled = markup.element("path", {"d": shape, **context.fill(row.device)})
+    shape = filled([stripe(start, 0, length, _TRACK_HEIGHT)], row.device, context)
     whole, edge = rect(0, 0, room, _TRACK_HEIGHT, "o"), rect(start, 0, length, _TRACK_HEIGHT, "e")
-    return Box(room, top + _TRACK_HEIGHT, text + placed(Box(room, _TRACK_HEIGHT, whole + filled + edge), 0, top))
+    return Box(room, top + _TRACK_HEIGHT, text + placed(Box(room, _TRACK_HEIGHT, whole + shape + edge), 0, top))

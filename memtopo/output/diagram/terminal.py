@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 
 from rich.cells import cell_len, set_cell_size
@@ -14,7 +14,7 @@ from memtopo.common.text import printable
 from memtopo.common.units import rounded
 from memtopo.geometry import diagram as picture
 from memtopo.geometry.diagram import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram, Resource
-from memtopo.output.blocks import Addresses
+from memtopo.output.blocks import Drawing
 from memtopo.output.diagram import notation, panel
 from memtopo.output.diagram.notation import (
     DrawnSpans,
@@ -42,28 +42,22 @@ Importers = Mapping[tuple[str, str], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class TerminalDrawing:
-    """Drawing of a picture for any width, in ASCII if `ascii` is set or the stream supports no more.
+    """A drawing for any width, in ASCII if it is to be or the stream supports no more.
 
-    Draws at most `ranges` ranges of each process, with labels for at most `rows` pieces of each. `addresses` are those
-    of the ranges of an applied layout. Processes that fit two screens are drawn, or `every` one of the first.
+    Processes that fit two screens are drawn, or every one of the first.
     """
 
-    picture: Diagram
-    ascii: bool = False
-    ranges: int = MOST_RANGES
-    rows: int = MOST_ROWS
-    addresses: Addresses = field(default_factory=dict)
-    every: bool = False
+    drawn: Drawing
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        glyphs = Glyphs(*letters_and_devices(self.picture))
+        glyphs = Glyphs(*letters_and_devices(self.drawn.diagram))
         lines = PanelRenderer([*self._parts(glyphs)], options.max_width, glyphs, console).lines()
-        yield from map(panel.in_ascii, lines) if self.ascii or options.ascii_only else lines
+        yield from map(panel.in_ascii, lines) if self.drawn.ascii or options.ascii_only else lines
 
     def _parts(self, glyphs: Glyphs) -> Iterator[panel.PanelPart]:
-        whole = self.picture
+        whole = self.drawn.diagram
         importers = importers_of(whole)
-        for each in whole.processes[: (most := MOST_PROCESSES if self.every else _fitting(whole.processes))]:
+        for each in whole.processes[: (most := MOST_PROCESSES if self.drawn.every else _fitting(whole.processes))]:
             equal = f"{each.count:,} alike, {each.first} is drawn" if each.alike else f"{each.count:,} equal processes"
             number = [Text(printable(equal), "dim")] if each.count > 1 else []
             yield TitleLine([Text(printable(notation.processes(each)), "bold"), *number])
@@ -79,21 +73,21 @@ class TerminalDrawing:
             yield _memory(shown, head, () if [detail] == details[index + 1 :][:1] else words, close=index > 0)
 
     def _process(self, label: str, shown: Diagram, importers: Importers, glyphs: Glyphs) -> Iterator[panel.PanelPart]:
-        ranges, drawn = shown.ranges[: self.ranges], DrawnSpans()
-        for each in ranges:
-            pieces = [(n, each.pieces[n]) for n in notation.first_and_last(len(each.pieces), self.rows)]
+        drawn = DrawnSpans()
+        for each in shown.ranges[:MOST_RANGES]:
+            pieces = [(n, each.pieces[n]) for n in notation.first_and_last(len(each.pieces), MOST_ROWS)]
             again = {n for n, span in pieces if drawn.add(span, each.count, SpanPosition(each.first, n, span.offset))}
             yield _range(each, self._address(label, each), pieces, again, glyphs)
-        yield from _more(shown.ranges[self.ranges :], "range", "ranges")
+        yield from _more(shown.ranges[MOST_RANGES:], "range", "ranges")
         items = [item for thing in shown.things for item in _items(thing, glyphs)]
         items += [_export_item(export, importers.get((label, export.name), ())) for export in shown.exports]
         if items:
             yield ItemList(items[:MOST_ITEMS], max(0, len(items) - MOST_ITEMS))
 
     def _address(self, label: str, shown: RangeDiagram) -> str:
-        if (label, shown.first) not in self.addresses:
+        if (label, shown.first) not in self.drawn.addresses:
             return ""
-        found = self.addresses[label, shown.first]
+        found = self.drawn.addresses[label, shown.first]
         return "elsewhere in each" if found is None else f"{'from' if shown.count > 1 else 'at'} {found:#x}"
 
 

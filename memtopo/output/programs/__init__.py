@@ -133,12 +133,7 @@ def programs_of(
 def recorded_program(name: str, process: str, machine: MachineLine, calls: Sequence[DriverCall]) -> Program:
     """Program of the calls of one process of a record. Raises `NotExpressible`."""
     _require_expressible(process, calls, {})
-    found = list(named(calls))
-    makes = {each.made.kind for each in found if isinstance(each, NamedCall) and each.made}
-    shares = bool(makes & {"shared", "secret"})
-    return Program(
-        name, process, machine, tuple(sections(found)), tuple(variables(found)), (), (), shares, (), recorded=True
-    )
+    return _program(name, machine, process, {process: calls}, (), recorded=True)
 
 
 def _require_expressible(label: str, entries: Sequence[Entry], calls: Mapping[str, Sequence[Entry]]) -> None:
@@ -157,6 +152,8 @@ def _program(
     label: str,
     every: Mapping[str, Sequence[Entry]],
     common: Sequence[str],
+    *,
+    recorded: bool = False,
 ) -> Program:
     # What a process exchanges with itself, it has.
     calls = [each for each in named(every[label]) if not (isinstance(each, Exchange) and each.peer == label)]
@@ -168,4 +165,5 @@ def _program(
     makes = {each.made.kind for each in calls if isinstance(each, NamedCall) and each.made}
     shares = bool(makes & {"shared", "secret"}) or any(isinstance(each, Exchange) for each in calls)
     found = tuple(sections(calls)), tuple(variables(calls))
-    return Program(name, label, machine, *found, peers("receive"), peers("send"), shares, tuple(common))
+    ends = peers("receive"), peers("send")
+    return Program(name, label, machine, *found, *ends, shares, tuple(common), recorded)

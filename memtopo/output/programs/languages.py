@@ -23,19 +23,16 @@ from memtopo.driver.types import (
 from memtopo.machine import MachineLine
 from memtopo.output.programs import Program, programs_of
 from memtopo.output.programs.statements import Call, Operand, PhaseBody, Variable
-from memtopo.output.programs.writer import Writer, divided, part, word_of
+from memtopo.output.programs.writer import OPENS, Writer, divided, part, word_of
 from memtopo.plans.calls import Entry
 
 _POINTER = "void *"
-_SHARED = {
-    "mem_pool_export_pointer": "(CUmemPoolPtrExportData *)shared.bytes",
-    "ipc_get_mem_handle": "(CUipcMemHandle *)shared.bytes",
-    "ipc_get_event_handle": "(CUipcEventHandle *)shared.bytes",
-    "ipc_open_mem_handle": "*(CUipcMemHandle *)shared.bytes",
-    "ipc_open_event_handle": "*(CUipcEventHandle *)shared.bytes",
-    "mem_pool_import_pointer": "(CUmemPoolPtrExportData *)shared.bytes",
+_STRUCTS = {
+    **dict.fromkeys(("mem_pool_export_pointer", "mem_pool_import_pointer"), "CUmemPoolPtrExportData"),
+    **dict.fromkeys(("ipc_get_mem_handle", "ipc_open_mem_handle"), "CUipcMemHandle"),
+    **dict.fromkeys(("ipc_get_event_handle", "ipc_open_event_handle"), "CUipcEventHandle"),
 }
-"""Expressions of the bytes of a shareable handle."""
+"""Structs of the bytes of a shareable handle, by the calls that make or open it."""
 
 _LISTS: tuple[tuple[type, str, str], ...] = (
     (int, "const size_t ", "numbers"),
@@ -134,7 +131,7 @@ class _CWriter(Writer):
             return "&popped"
         if call.made.kind in ("shared", "secret"):
             fabric = dict(call.arguments).get("kind") == HandleType.FABRIC
-            return _SHARED.get(call.method) or ("shared.bytes" if fabric else "&shared.fd")
+            return _shared_bytes(call.method) or ("shared.bytes" if fabric else "&shared.fd")
         return f"&{self.object(call.made)}"
 
     def constant(self, constants: Constants, name: str, value: Any) -> str:
@@ -142,7 +139,7 @@ class _CWriter(Writer):
         return constants.text(int(value))
 
     def shared(self, method: str, *, fabric: bool) -> str:
-        return _SHARED.get(method) or f"(void *){'shared.bytes' if fabric else '(uintptr_t)shared.fd'}"
+        return _shared_bytes(method) or f"(void *){'shared.bytes' if fabric else '(uintptr_t)shared.fd'}"
 
     def pool_attribute(self, value: int, *, wide: bool) -> str:
         return f"&({'cuuint64_t' if wide else 'int'}){{{self.integer(value)}}}"
@@ -204,13 +201,13 @@ def _location(value: Location) -> str:
     return f".type = {CONSTANTS[LocationKind].text(value.kind)}, .id = {value.id}"
 
 
-_STRUCTS = {
-    "ipc_open_mem_handle": "CUipcMemHandle",
-    "ipc_open_event_handle": "CUipcEventHandle",
-    "mem_pool_import_pointer": "CUmemPoolPtrExportData",
-}
-"""Structs of the bytes of a shareable handle."""
-_SIMPLE_HANDLES = (HandleType.NONE, HandleType.FD, HandleType.FABRIC)
+def _shared_bytes(method: str) -> str:
+    """Bytes of the shareable handle at hand as the struct that a call takes, by value if it opens it; else empty."""
+    struct = _STRUCTS.get(method)
+    return f"{'*' * (method in OPENS)}({struct} *)shared.bytes" if struct else ""
+
+
+_SIMPLE_HANDLES = (HandleType.FD, HandleType.FABRIC)
 
 
 class _PythonWriter(Writer):
@@ -291,7 +288,7 @@ class _PythonWriter(Writer):
     def properties(self, value: Properties) -> str:
         handles = CONSTANTS[HandleType]
         given = [self.location(value.location)]
-        if value.handles in _SIMPLE_HANDLES and value.handles:
+        if value.handles in _SIMPLE_HANDLES:
             given.append(f"handles=driver.{handles.type}.{handles.text(value.handles)}")
         elif value.handles:
             given.append(f"handles={int(value.handles)}")

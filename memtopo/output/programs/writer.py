@@ -20,7 +20,7 @@ _PASSES = {
     "receive": "receive_from", "send": "send_to", "close": "close_handle", "discard": "close_handle",
     "leave": "leave", "await": "await_importers",
 }  # fmt: skip
-_OPENS = ("ipc_open_mem_handle", "ipc_open_event_handle")
+OPENS = ("ipc_open_mem_handle", "ipc_open_event_handle")
 """Calls whose `handle` is a shareable one."""
 
 
@@ -78,7 +78,7 @@ class Writer(ABC):
         first = value.values[0] if isinstance(value, Cycle | Listed) else value
         if isinstance(value, Operand):
             return [self.reference(method, value)]
-        if name in ("shared", "data") or (name == "handle" and method in _OPENS):
+        if name in ("shared", "data") or (name == "handle" and method in OPENS):
             return [self.shared(method, fabric=values.get("kind") == HandleType.FABRIC)]
         if name == "value" and "attribute" in values:
             return [self.pool_attribute(value, wide=values["attribute"] is PoolAttribute.RELEASE_THRESHOLD)]

@@ -12,9 +12,11 @@ from memtopo.common.text import display_width
 from memtopo.common.units import MiB
 from memtopo.geometry.diagram import DeviceAccess, Diagram, MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
 from memtopo.output import console
+from memtopo.output.blocks import Drawing
+from memtopo.output.diagram import terminal
 from memtopo.output.diagram.notation import granted
 from memtopo.output.diagram.panel import PanelBlock, first_cells
-from memtopo.output.diagram.terminal import TerminalDrawing, clipped
+from memtopo.output.diagram.terminal import clipped
 from tests.helpers.console import written_at_width
 from tests.helpers.diagrams import HOSTILE_TEXTS, hostile_diagram, hostile_processes, spec_diagram
 from tests.helpers.specs import EVERY_SPEC, ROOT
@@ -44,12 +46,12 @@ def as_kept(text: str, name: str) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
 def test_drawings_equal_the_golden_files(path: Path, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    as_kept(written_at_width(TerminalDrawing(spec_diagram(path)[0]), width, monkeypatch), f"{path.stem}-{width}.txt")
+    as_kept(written_at_width(Drawing(spec_diagram(path)[0]), width, monkeypatch), f"{path.stem}-{width}.txt")
 
 
 @pytest.mark.parametrize("path", IN_ASCII, ids=lambda path: path.stem)
 def test_ascii_drawings_equal_the_golden_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = written_at_width(TerminalDrawing(spec_diagram(path)[0], ascii=True), 80, monkeypatch)
+    text = written_at_width(Drawing(spec_diagram(path)[0], ascii=True), 80, monkeypatch)
     assert text.isascii()
     as_kept(text, f"{path.stem}-80-ascii.txt")
 
@@ -67,7 +69,7 @@ def test_lines_of_a_drawing_fit_the_width(
     path: Path, ascii: bool, widths: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None ends with blanks."""
-    shown = TerminalDrawing(spec_diagram(path)[0], ascii=ascii)
+    shown = Drawing(spec_diagram(path)[0], ascii=ascii)
     for width in widths:
         for line in written_at_width(shown, width, monkeypatch).splitlines():
             assert display_width(line) <= width
@@ -76,10 +78,10 @@ def test_lines_of_a_drawing_fit_the_width(
 
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
 def test_coloured_drawing_has_the_text_of_the_plain_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = written_at_width(TerminalDrawing(spec_diagram(path)[0]), 80, monkeypatch)
+    plain = written_at_width(Drawing(spec_diagram(path)[0]), 80, monkeypatch)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    coloured = written_at_width(TerminalDrawing(spec_diagram(path)[0]), 80, monkeypatch)
+    coloured = written_at_width(Drawing(spec_diagram(path)[0]), 80, monkeypatch)
     assert bool(plain) == ("\x1b[" in coloured)
     assert [line.rstrip() for line in STYLES.sub("", coloured).splitlines()] == plain.splitlines()
 
@@ -87,9 +89,9 @@ def test_coloured_drawing_has_the_text_of_the_plain_one(path: Path, monkeypatch:
 def test_a_stream_without_unicode_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     stream = io.TextIOWrapper(io.BytesIO(), encoding="iso-8859-1")
-    console.show(TerminalDrawing(spec_diagram(HARD)[0]), stream)
+    console.show(Drawing(spec_diagram(HARD)[0]), stream)
     stream.seek(0)
-    assert stream.read() == written_at_width(TerminalDrawing(spec_diagram(HARD)[0], ascii=True), 80, monkeypatch)
+    assert stream.read() == written_at_width(Drawing(spec_diagram(HARD)[0], ascii=True), 80, monkeypatch)
 
 
 @pytest.mark.parametrize("made", [hostile_diagram, hostile_processes], ids=["one", "several"])
@@ -100,7 +102,7 @@ def test_texts_in_a_drawing_inject_nothing(
 ) -> None:
     """No markup, emoji, control sequence, line break or line that is too wide."""
     for ascii, width in drawn:
-        text = written_at_width(TerminalDrawing(made(evil), ascii=ascii), width, monkeypatch)
+        text = written_at_width(Drawing(made(evil), ascii=ascii), width, monkeypatch)
         assert all(char == "\n" or char.isprintable() for char in text)
         assert all(display_width(line) <= width for line in text.splitlines())
         assert not ascii or text.isascii()
@@ -110,7 +112,7 @@ def test_texts_in_a_drawing_inject_nothing(
 
 def test_a_chunk_mapped_twice_has_one_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second mapping refers to the first."""
-    text = written_at_width(TerminalDrawing(spec_diagram(ROOT / "specs" / "ring-buffer.yaml")[0]), 80, monkeypatch)
+    text = written_at_width(Drawing(spec_diagram(ROOT / "specs" / "ring-buffer.yaml")[0]), 80, monkeypatch)
     assert re.search(r"a█+a█+", text)
     assert text.count("again") == 1
 
@@ -119,13 +121,13 @@ def test_memory_used_by_others_ends_the_bar_of_a_device(monkeypatch: pytest.Monk
     """Its line has the size."""
     shares = (MemoryShare("c", 1, 25 * MiB, 25 * MiB, ()),)
     memory = MemoryDiagram("gpu0", (), 25 * MiB, 100 * MiB, 50 * MiB, 25 * MiB, shares)
-    text = written_at_width(TerminalDrawing(Diagram((), (memory,)), ascii=True), 80, monkeypatch)
+    text = written_at_width(Drawing(Diagram((), (memory,)), ascii=True), 80, monkeypatch)
     assert "25 MiB used  50 MiB taken  25 MiB free" in text
     assert re.search(r"a#+\.+/+$", text.strip())
 
 
 def test_an_elastic_range_has_the_access_of_what_a_program_maps(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = written_at_width(TerminalDrawing(spec_diagram(ROOT / "specs" / "elastic-kv.yaml")[0]), 80, monkeypatch)
+    text = written_at_width(Drawing(spec_diagram(ROOT / "specs" / "elastic-kv.yaml")[0]), 80, monkeypatch)
     assert "elastic: page (gpu0 rw), else zero page" in text
     assert "gpu0  up to 514 MiB used" in text
 
@@ -152,7 +154,9 @@ def many(count: int, ranges: int = 1) -> Diagram:
 
 @pytest.mark.parametrize("width", [30, 80, 200])
 def test_long_lists_of_spans_and_ranges_are_shortened_and_counted(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = written_at_width(TerminalDrawing(many(5000, 50), ranges=3, rows=6), width, monkeypatch).splitlines()
+    monkeypatch.setattr(terminal, "MOST_RANGES", 3)
+    monkeypatch.setattr(terminal, "MOST_ROWS", 6)
+    lines = written_at_width(Drawing(many(5000, 50)), width, monkeypatch).splitlines()
     assert sum("… 4,994 more" in line for line in lines) == 3
     assert any("… and 47 more ranges" in line for line in lines)
     assert len(lines) < 40
@@ -160,7 +164,8 @@ def test_long_lists_of_spans_and_ranges_are_shortened_and_counted(width: int, mo
 
 
 def test_kinds_of_chunks_after_the_52nd_share_a_star(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = written_at_width(TerminalDrawing(many(60), rows=100), 200, monkeypatch).splitlines()
+    monkeypatch.setattr(terminal, "MOST_ROWS", 100)
+    lines = written_at_width(Drawing(many(60)), 200, monkeypatch).splitlines()
     marks = [line.split()[0] for line in lines if " c" in line][1:]
     assert len(set(marks[:52])) == 52
     assert set(marks[52:]) == {"*"}

@@ -8,10 +8,9 @@ import pytest
 
 from memtopo.common.units import MiB
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, MappingSpan, ProcessDiagram, RangeDiagram, Resource
-from memtopo.output.blocks import Addresses
+from memtopo.output.blocks import Addresses, Drawing
 from memtopo.output.console import unstyled
 from memtopo.output.diagram.notation import processes
-from memtopo.output.diagram.terminal import TerminalDrawing
 from tests.helpers.diagrams import text_diagram
 from tests.helpers.machines import invented
 
@@ -20,7 +19,7 @@ SERVER = "s: {chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}, exports: {
 
 
 def drawing_lines(shown: Diagram, width: int = 100, addresses: Addresses | None = None) -> list[str]:
-    return unstyled(TerminalDrawing(shown, addresses=addresses or {}), width).splitlines()
+    return unstyled(Drawing(shown, addresses=addresses or {}), width).splitlines()
 
 
 def titles(lines: list[str]) -> list[str]:
@@ -106,7 +105,7 @@ def test_processes_are_drawn_as_far_as_two_screens_go_unless_every_one_is_asked_
     many = Diagram((), (), processes=tuple(replace(shown, first=f"p{turn}", last=f"p{turn}") for turn in range(12)))
     lines = drawing_lines(many)
     assert (titles(lines)[0], lines[-1].strip()) == ("p0", "… and 11 more processes")
-    assert len(titles(unstyled(TerminalDrawing(many, every=True), 100).splitlines())) == 12
+    assert len(titles(unstyled(Drawing(many, every=True), 100).splitlines())) == 12
 
 
 def test_many_buffers_and_exports_are_shortened_and_counted() -> None:
