@@ -36,7 +36,7 @@ def subjects(first: str, last: str, whole: int = SHORT_NAME) -> str:
 
 def processes(plan: ProcessPlan | ProcessDifference) -> str:
     """Processes of a plan: `reader.0 … reader.3, each`; with their node: `reader.0 … reader.3 on a, each`."""
-    node = f" on {found}" if (found := getattr(plan, "node", None)) else ""
+    node = f" on {plan.node}" if plan.node else ""
     return f"{subjects(plan.first, plan.last)}{node}, each" if plan.count > 1 else f"{plan.first}{node}"
 
 

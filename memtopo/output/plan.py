@@ -70,9 +70,10 @@ Calls = Mapping[tuple[str, str, bool], int]
 
 def summary_page(summary: PlanSummary, machine: MachineLine, calls: Calls, *, every: bool = False) -> Page:
     """The output of `memtopo plan --summary`: memory and calls by process, memory by location, calls by function."""
-    rows = [_process(each, calls) for each in folding.alike(summary.processes, {}, every=every)]
+    alike = [*folding.alike(summary.processes, {}, every=every)]
+    rows = [_process(each, calls) for each in alike]
     memory = [_memory(summary, each) for each in (summary.picture.memory if summary.picture else ())]
-    plans = [("", summary.rows), *((f" of {processes(each)}", each.rows) for each in summary.processes)]
+    plans = [("", summary.rows), *((f" of {processes(each.plan)}", each.plan.rows) for each in alike)]
     grows = [
         (f"{row.verb} {subjects(row.first, row.last)}{of}", f"{', '.join(row.where)} ({row.note})")
         for of, rows_ in plans
@@ -224,7 +225,7 @@ def _changes(found: PlanDifference, *, every: bool) -> Iterator[Section]:
     ):
         if rows:
             yield Section(title, [_table(rows)])
-        plans = [ProcessPlan(each.first, each.last, each.count, own, {}) for each, own in of if own]
+        plans = [ProcessPlan(each.first, each.last, each.count, own, {}, node=each.node) for each, own in of if own]
         for one in folding.alike(plans, {}, every=every):
             yield Section(f"{title} in {_title(one)}", [_table(one.plan.rows)])
 

@@ -53,7 +53,7 @@ class Alike(NamedTuple):
     """One plan for processes that are alike, with a text below each row, and the GPU of each process if they differ.
 
     Its rows have `OWN` in place of these GPUs, and words in place of numbers: `own`, `next` (that of the next process
-    by number, and of the first one for the last), `previous`, `+2`.
+    of the entry by number, and of the first one for the last), `previous`, `+2`.
     """
 
     plan: ProcessPlan
@@ -70,8 +70,10 @@ def alike(plans: Iterable[ProcessPlan], below: Mapping[str, Sequence[str]], *, e
     if every:
         yield from (Alike(each, below.get(each.first, ())) for each in plans)
         return
-    merged = (_of_siblings(each, below.get(each.first, ())) for each in plans)
-    for run, words in _runs(merged, lambda each: each.plan, _text):
+    found = [*plans]
+    totals = _totals(found)
+    merged = (_of_siblings(each, below.get(each.first, ()), totals) for each in found)
+    for run, words in _runs(merged, totals, lambda each: each.plan, _text):
         members = [each.plan for each in run]
         rows = tuple(_one_row(each, words) for each in zip(*(each.rows for each in members), strict=True))
         notes = tuple(_in_words(each, words) for each in zip(*(each.notes for each in members), strict=True))
@@ -85,7 +87,9 @@ def picture(whole: Diagram, *, every: bool = False) -> Diagram:
     if every:
         return whole
     firsts, shown, flows = dict[str, str](), list[ProcessDiagram](), Counter[HandleFlow]()
-    for run, _ in _runs(whole.processes, lambda each: each, lambda each: repr(replace(each.picture, memory=()))):
+    totals = _totals(whole.processes)
+    runs = _runs(whole.processes, totals, lambda each: each, lambda each: repr(replace(each.picture, memory=())))
+    for run, _ in runs:
         first, count = run[0], sum(each.count for each in run)
         firsts |= {each.first: first.first for each in run}
         both = replace(first, last=run[-1].last, count=count, step=1, alike=True)
@@ -118,8 +122,19 @@ def _merged(items: Iterable[S], joined: Callable[[S, S], S | None]) -> Iterator[
         yield latest
 
 
+def _totals(every: Iterable[ProcessPlan | ProcessDiagram]) -> Counter[str]:
+    """Numbers of the processes of each entry."""
+    totals = Counter[str]()
+    for each in every:
+        totals[each.first.partition(".")[0]] += each.count
+    return totals
+
+
 def _runs(
-    every: Iterable[T], process: Callable[[T], ProcessPlan | ProcessDiagram], text: Callable[[T], str]
+    every: Iterable[T],
+    totals: Mapping[str, int],
+    process: Callable[[T], ProcessPlan | ProcessDiagram],
+    text: Callable[[T], str],
 ) -> Iterator[tuple[Sequence[T], Mapping[tuple[str, ...], str]]]:
     """Neighbours that are alike by their texts, with the words for what differs between them."""
 
@@ -127,43 +142,46 @@ def _runs(
         found = process(item[0])
         return found.first.partition(".")[0], found.node, item[1][::2]
 
-    for _, group in groupby(((each, _OWN.split(text(each))) for each in every), key=shape):
+    for (entry, *_), group in groupby(((each, _OWN.split(text(each))) for each in every), key=shape):
         run, texts = zip(*group, strict=True)
-        numbers = tuple(str(numbered(process(each).first)[1] or 0) for each in run)
-        if (words := _words(numbers, [each[1::2] for each in texts])) is None:
+        numbers = [numbered(process(each).first)[1] or 0 for each in run]
+        if (words := _words(numbers, totals[str(entry)], [each[1::2] for each in texts])) is None:
             yield from (([each], {}) for each in run)
         else:
             yield run, words
 
 
-def _words(own: tuple[str, ...], found: Sequence[Sequence[str]]) -> Mapping[tuple[str, ...], str] | None:
-    """Words for the numbers and GPUs that differ, by those of each process; None if they differ otherwise."""
-    differing = {_from_zero(each): None for each in zip(*found, strict=True) if len({*each}) > 1}
+def _words(own: Sequence[int], total: int, found: Sequence[Sequence[str]]) -> Mapping[tuple[str, ...], str] | None:
+    """Words for the numbers and GPUs that differ, by those of each process; None if they differ otherwise.
+
+    `own` are the numbers of the processes, of `total` in the entry.
+    """
+    differing = {each: None for each in zip(*found, strict=True) if len({*each}) > 1}
     gpus = next((each for each in differing if each[0].startswith("gpu")), ())
-    own, words = _from_zero(own), dict[tuple[str, ...], str]()
-    names = {len(own) - 1: "previous", 1: "next" if len(own) > _PAIR else "other", 0: "own"}
+    words = dict[tuple[str, ...], str]()
     for each in differing:
-        base = gpus if each[0].startswith("gpu") else own
-        turn = base.index(each[0]) if each[0] in base else 0
-        if base[turn:] + base[:turn] != each:
-            return None
-        name = names.get(turn, f"+{turn}")
-        words[each] = name if base is own else f"GPU of {name}" if turn else OWN
+        if each[0].startswith("gpu"):
+            turn = gpus.index(each[0]) if each[0] in gpus else 0
+            if gpus[turn:] + gpus[:turn] != each:
+                return None
+            words[each] = f"GPU of {_distance(turn, len(gpus))}" if turn else OWN
+        else:
+            turn = (int(each[0]) - own[0]) % total
+            if any((number + turn) % total != int(other) for number, other in zip(own, each, strict=True)):
+                return None
+            words[each] = _distance(turn, total)
     return words
 
 
-def _from_zero(column: tuple[str, ...]) -> tuple[str, ...]:
-    """Numbers from 0 on, so that those of a node and of its processes are the same; GPUs as they are."""
-    if not column[0].isdecimal():
-        return column
-    first = min(map(int, column))
-    return tuple(str(int(each) - first) for each in column)
+def _distance(turn: int, total: int) -> str:
+    """Word for another process in a ring of some processes."""
+    return {0: "own", 1: "next" if total > _PAIR else "other", total - 1: "previous"}.get(turn, f"+{turn}")
 
 
 def _in_words(texts: Sequence[str], words: Mapping[tuple[str, ...], str]) -> str:
     """Text that several processes have in common, with words for what differs."""
     parts = zip(*map(_OWN.split, texts), strict=True)
-    return "".join(words.get(_from_zero(each), each[0]) if len({*each}) > 1 else each[0] for each in parts)
+    return "".join(words.get(each, each[0]) for each in parts)
 
 
 def _one_row(every: Sequence[Row], words: Mapping[tuple[str, ...], str]) -> Row:
@@ -180,18 +198,25 @@ def _text(each: Alike) -> str:
     return repr((*rows, *words, each.plan.notes, each.below))
 
 
-def _of_siblings(plan: ProcessPlan, below: Sequence[str]) -> Alike:
+def _of_siblings(plan: ProcessPlan, below: Sequence[str], totals: Mapping[str, int]) -> Alike:
     """Plan with one row for what is imported from each process of an entry, after that of the process's own."""
+    counts = Counter(numbered(row.first)[0] for row in plan.rows if row.phase == Phase.IMPORT)
     same: dict[tuple[object, ...], list[tuple[Row, str]]] = {}
     for index, row in enumerate(plan.rows):
         entry, where = numbered(row.first)[0], tuple(_OWN.sub("*", each) for each in row.where)
         only = row.verb, row.bytes_each, row.note, where
-        key = (entry, bool(row.calls), *only) if row.phase == Phase.IMPORT else (index,)
+        of_all = row.phase == Phase.IMPORT and counts[entry] == totals.get(_source(row), counts[entry])
+        key = (entry, bool(row.calls), *only) if of_all else (index,)
         same.setdefault(key, []).append((row, below[index] if below else ""))
     first = {key[0]: at for at, key in reversed([*enumerate(same)])}
     ordered = sorted(same, key=lambda key: (first[key[0]], len(key) > 1 and key[1]))
     found = [(_joined([row for row, _ in same[key]]), same[key][0][1]) for key in ordered]
     return Alike(replace(plan, rows=tuple(row for row, _ in found)), [text for _, text in found if below])
+
+
+def _source(row: Row) -> str:
+    """Entry of the process that a row of an import names first."""
+    return row.where[0].partition(".")[0] if row.where else ""
 
 
 def _joined(rows: Sequence[Row]) -> Row:

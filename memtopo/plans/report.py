@@ -90,7 +90,7 @@ class MemoryChange:
 
 @dataclass(frozen=True, slots=True)
 class ProcessDifference:
-    """Difference of the plans of one process, or of each of `count` equal processes, `first` to `last`."""
+    """Difference of the plans of one process, or of each of `count` equal processes, `first` to `last`, on a `node`."""
 
     first: str
     last: str
@@ -99,6 +99,7 @@ class ProcessDifference:
     do: tuple[Row, ...]
     kept: int
     lost: tuple[str, ...]
+    node: str | None = None
 
     @property
     def empty(self) -> bool:

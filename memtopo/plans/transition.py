@@ -337,10 +337,12 @@ def difference(
     `geometries`, the layouts have no nodes, and no exports that are committed.
     """
     changes = transitions(before, after)
-    each = [_of_process(label, before[label], change) for label, change in changes.items()]
+    nodes = geometries[0].nodes if geometries else {}
+    homes = {label: node for node, labels in nodes.items() for label in labels}
+    each = [_of_process(label, before[label], change, homes.get(label)) for label, change in changes.items()]
     single = each[0] if [*before] == [""] else None
     values = {name: (params[0].get(name), params[1].get(name)) for name in {**params[0], **params[1]}}
-    memory = memory_changes(before, after, changes, geometries[0].nodes if geometries else {})
+    memory = memory_changes(before, after, changes, nodes)
     return PlanDifference(
         *names,
         undo=single.undo if single else (),
@@ -380,7 +382,7 @@ def _emptied(before: Geometry, after: Geometry, changes: Mapping[str, Transition
         yield from emptied_exports(before.members[label], after.members[label], undone)
 
 
-def _of_process(label: str, before: Sequence[Step], change: Transition) -> ProcessDifference:
+def _of_process(label: str, before: Sequence[Step], change: Transition, node: str | None) -> ProcessDifference:
     undo = [step for step in change.undo if not step.in_change.repeated]
     do = _by_number(step for step in change.do if not step.in_change.repeated)
     changed = {None, *(step.effect for step in undo)}
@@ -393,6 +395,7 @@ def _of_process(label: str, before: Sequence[Step], change: Transition) -> Proce
         do=tuple(folding.rows(do)),
         kept=sum(not step.in_change.repeated and step.effect not in changed for step in before),
         lost=tuple(step.describe().subject for step in reversed(undo) if step.allocates and step.provides in created),
+        node=node,
     )
 
 

@@ -217,19 +217,25 @@ def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *
 def importers_of(whole: Diagram) -> Importers:
     """Importers of each export of a multi-process layout."""
     pictures = {each.first: each for each in whole.processes}
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str], list[picture.HandleFlow]] = {}
     for flow in whole.flows:
         if not flow.outside:
-            found.setdefault((flow.source, flow.export), []).append(flow.target)
-    return {export: list(_importers(labels, pictures)) for export, labels in found.items()}
+            found.setdefault((flow.source, flow.export), []).append(flow)
+    return {export: list(_importers(flows, pictures)) for export, flows in found.items()}
 
 
-def _importers(labels: Sequence[str], pictures: Mapping[str, ProcessDiagram]) -> Iterator[str]:
+def _importers(flows: Sequence[picture.HandleFlow], pictures: Mapping[str, ProcessDiagram]) -> Iterator[str]:
     """Names of importing processes: `reader.0`, or `every reader` if all pictures of an entry are among them.
 
-    Those of a node are one if they are all of it: `every rank on a`.
+    Those of a node are one if they are all of it: `every rank on a`. Of processes that import from some of the
+    exporting ones, as from a neighbour, each exporting process has as many importers: `one reader each`.
     """
+    labels = [flow.target for flow in flows if flow.processes == pictures[flow.source].count]
     names: list[str] = []
+    for flow in flows:
+        if flow.processes < pictures[flow.source].count:
+            some = max(pictures[flow.target].count * flow.processes // pictures[flow.source].count, 1)
+            names.append(f"{'one' if some == 1 else some} {_entry(flow.target)} each")
     for entry in dict.fromkeys(map(_entry, labels)):
         same = [label for label in pictures if _entry(label) == entry]
         importing = [label for label in same if label in labels]
