@@ -26,6 +26,7 @@ OWN = "its GPU"
 """Words in place of the GPU that differs from process to process."""
 _OWN = re.compile(r"(\bgpu[0-9]+\b|(?<=[^\W\d]\.)[0-9]+\b)")
 """What may differ between processes that are alike: a GPU, or the number of a label."""
+_NAME = re.compile(r"([^\W\d]\w*)\.$")
 _PAIR = 2
 
 
@@ -71,15 +72,15 @@ def alike(plans: Iterable[ProcessPlan], below: Mapping[str, Sequence[str]], *, e
         yield from (Alike(each, below.get(each.first, ())) for each in plans)
         return
     found = [*plans]
-    totals = _totals(found)
-    merged = (_of_siblings(each, below.get(each.first, ()), totals) for each in found)
-    for run, words in _runs(merged, totals, lambda each: each.plan, _text):
+    counts = _Counts.of(found)
+    merged = (_of_siblings(each, below.get(each.first, ()), counts) for each in found)
+    for run, words in _runs(merged, counts, lambda each: each.plan, _text):
         members = [each.plan for each in run]
         rows = tuple(_one_row(each, words) for each in zip(*(each.rows for each in members), strict=True))
         notes = tuple(_in_words(each, words) for each in zip(*(each.notes for each in members), strict=True))
         count = sum(each.count for each in members)
         plan = replace(members[0], last=members[-1].last, count=count, rows=rows, notes=notes)
-        yield Alike(plan, run[0].below, next((gpus for gpus, word in words.items() if word == OWN), ()))
+        yield Alike(plan, run[0].below, next((gpus for (_, gpus), word in words.items() if word == OWN), ()))
 
 
 def picture(whole: Diagram, *, every: bool = False) -> Diagram:
@@ -87,8 +88,8 @@ def picture(whole: Diagram, *, every: bool = False) -> Diagram:
     if every:
         return whole
     firsts, shown, flows = dict[str, str](), list[ProcessDiagram](), Counter[HandleFlow]()
-    totals = _totals(whole.processes)
-    runs = _runs(whole.processes, totals, lambda each: each, lambda each: repr(replace(each.picture, memory=())))
+    counts = _Counts.of(whole.processes)
+    runs = _runs(whole.processes, counts, lambda each: each, lambda each: repr(replace(each.picture, memory=())))
     for run, _ in runs:
         first, count = run[0], sum(each.count for each in run)
         firsts |= {each.first: first.first for each in run}
@@ -122,69 +123,101 @@ def _merged(items: Iterable[S], joined: Callable[[S, S], S | None]) -> Iterator[
         yield latest
 
 
-def _totals(every: Iterable[ProcessPlan | ProcessDiagram]) -> Counter[str]:
-    """Numbers of the processes of each entry."""
-    totals = Counter[str]()
-    for each in every:
-        totals[each.first.partition(".")[0]] += each.count
-    return totals
+class _Counts(NamedTuple):
+    """Numbers of processes: of each entry, and of each entry on each node."""
+
+    entries: Mapping[str, int]
+    nodes: Mapping[tuple[str, str | None], int]
+
+    @classmethod
+    def of(cls, every: Iterable[ProcessPlan | ProcessDiagram]) -> _Counts:
+        """Count processes."""
+        entries, nodes = Counter[str](), Counter[tuple[str, str | None]]()
+        for each in every:
+            entries[_entry(each)] += each.count
+            nodes[_entry(each), each.node] += each.count
+        return cls(entries, nodes)
+
+
+_Words = Mapping[tuple[str, tuple[str, ...]], str]
+"""Words for what differs between processes, by the name in front of it and by what each process has there."""
+
+
+def _entry(process: ProcessPlan | ProcessDiagram) -> str:
+    return process.first.partition(".")[0]
 
 
 def _runs(
-    every: Iterable[T],
-    totals: Mapping[str, int],
-    process: Callable[[T], ProcessPlan | ProcessDiagram],
-    text: Callable[[T], str],
-) -> Iterator[tuple[Sequence[T], Mapping[tuple[str, ...], str]]]:
+    every: Iterable[T], counts: _Counts, process: Callable[[T], ProcessPlan | ProcessDiagram], text: Callable[[T], str]
+) -> Iterator[tuple[Sequence[T], _Words]]:
     """Neighbours that are alike by their texts, with the words for what differs between them."""
 
     def shape(item: tuple[T, Sequence[str]]) -> tuple[object, ...]:
         found = process(item[0])
-        return found.first.partition(".")[0], found.node, item[1][::2]
+        return _entry(found), found.node, item[1][::2]
 
-    for (entry, *_), group in groupby(((each, _OWN.split(text(each))) for each in every), key=shape):
+    for _, group in groupby(((each, _OWN.split(text(each))) for each in every), key=shape):
         run, texts = zip(*group, strict=True)
         numbers = [numbered(process(each).first)[1] or 0 for each in run]
-        if (words := _words(numbers, totals[str(entry)], [each[1::2] for each in texts])) is None:
+        if (words := _words(numbers, _entry(process(run[0])), counts.entries, texts)) is None:
             yield from (([each], {}) for each in run)
         else:
             yield run, words
 
 
-def _words(own: Sequence[int], total: int, found: Sequence[Sequence[str]]) -> Mapping[tuple[str, ...], str] | None:
-    """Words for the numbers and GPUs that differ, by those of each process; None if they differ otherwise.
+def _words(own: Sequence[int], entry: str, totals: Mapping[str, int], texts: Sequence[Sequence[str]]) -> _Words | None:
+    """Words for the numbers and GPUs that differ between the `own` processes of an entry; None for other differences.
 
-    `own` are the numbers of the processes, of `total` in the entry.
+    Numbers of processes are those of the entry; others, as those of imports, may be those of the node, too.
     """
-    differing = {each: None for each in zip(*found, strict=True) if len({*each}) > 1}
-    gpus = next((each for each in differing if each[0].startswith("gpu")), ())
-    words = dict[tuple[str, ...], str]()
-    for each in differing:
-        if each[0].startswith("gpu"):
-            turn = gpus.index(each[0]) if each[0] in gpus else 0
-            if gpus[turn:] + gpus[:turn] != each:
+    columns = dict.fromkeys(each for each in _columns(texts) if len({*each[1]}) > 1)
+    gpus = next((column for _, column in columns if column[0].startswith("gpu")), ())
+    words = dict[tuple[str, tuple[str, ...]], str]()
+    for name, column in columns:
+        if column[0].startswith("gpu"):
+            turn = gpus.index(column[0]) if column[0] in gpus else 0
+            if gpus[turn:] + gpus[:turn] != column:
                 return None
-            words[each] = f"GPU of {_distance(turn, len(gpus))}" if turn else OWN
+            words[name, column] = f"GPU of {_distance(turn, len(gpus))}" if turn else OWN
+            continue
+        on_node = [each - own[0] for each in own]
+        if name not in totals and [*map(int, column)] == on_node:
+            words[name, column] = _distance(0, len(own))
+        elif (distance := _turn(own, column, totals[entry])) is not None:
+            words[name, column] = _distance(distance, totals[entry])
         else:
-            turn = (int(each[0]) - own[0]) % total
-            if any((number + turn) % total != int(other) for number, other in zip(own, each, strict=True)):
-                return None
-            words[each] = _distance(turn, total)
+            return None
     return words
 
 
+def _columns(texts: Sequence[Sequence[str]]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What texts have at each place where they may differ, with the name in front of it."""
+    parts = [*zip(*texts, strict=True)]
+    for before, column in zip(parts[::2], parts[1::2], strict=False):
+        yield match[1] if (match := _NAME.search(before[0])) else "", column
+
+
+def _turn(own: Sequence[int], column: Sequence[str], total: int) -> int | None:
+    """Distance, in a ring of some processes, from each process to its number in a column; None if they differ."""
+    turns = {(int(other) - number) % total for number, other in zip(own, column, strict=True)}
+    return turns.pop() if len(turns) == 1 and max(map(int, column)) < total else None
+
+
 def _distance(turn: int, total: int) -> str:
-    """Word for another process in a ring of some processes."""
-    return {0: "own", 1: "next" if total > _PAIR else "other", total - 1: "previous"}.get(turn, f"+{turn}")
+    """Word for a process at a distance in a ring."""
+    return {total - 1: "previous", 1: "next" if total > _PAIR else "other", 0: "own"}.get(turn, f"+{turn}")
 
 
-def _in_words(texts: Sequence[str], words: Mapping[tuple[str, ...], str]) -> str:
+def _in_words(texts: Sequence[str], words: _Words) -> str:
     """Text that several processes have in common, with words for what differs."""
-    parts = zip(*map(_OWN.split, texts), strict=True)
-    return "".join(words.get(each, each[0]) for each in parts)
+    split = [_OWN.split(each) for each in texts]
+    shown = [*split[0]]
+    for number, (name, column) in enumerate(_columns(split)):
+        shown[2 * number + 1] = words.get((name, column), column[0])
+    return "".join(shown)
 
 
-def _one_row(every: Sequence[Row], words: Mapping[tuple[str, ...], str]) -> Row:
+def _one_row(every: Sequence[Row], words: _Words) -> Row:
     first, last, note = (
         _in_words([getattr(each, name) for each in every], words) for name in ("first", "last", "note")
     )
@@ -198,14 +231,19 @@ def _text(each: Alike) -> str:
     return repr((*rows, *words, each.plan.notes, each.below))
 
 
-def _of_siblings(plan: ProcessPlan, below: Sequence[str], totals: Mapping[str, int]) -> Alike:
-    """Plan with one row for what is imported from each process of an entry, after that of the process's own."""
-    counts = Counter(numbered(row.first)[0] for row in plan.rows if row.phase == Phase.IMPORT)
+def _of_siblings(plan: ProcessPlan, below: Sequence[str], counts: _Counts) -> Alike:
+    """Plan with one row for what is imported from each process of an entry, after that of the process's own.
+
+    Also for imports from each process of the entry on the node.
+    """
+    imported = Counter(numbered(row.first)[0] for row in plan.rows if row.phase == Phase.IMPORT)
     same: dict[tuple[object, ...], list[tuple[Row, str]]] = {}
     for index, row in enumerate(plan.rows):
         entry, where = numbered(row.first)[0], tuple(_OWN.sub("*", each) for each in row.where)
         only = row.verb, row.bytes_each, row.note, where
-        of_all = row.phase == Phase.IMPORT and counts[entry] == totals.get(_source(row), counts[entry])
+        source, number = _source(row), imported[entry]
+        whole = (counts.entries.get(source, number), counts.nodes.get((source, plan.node)))
+        of_all = row.phase == Phase.IMPORT and number in whole
         key = (entry, bool(row.calls), *only) if of_all else (index,)
         same.setdefault(key, []).append((row, below[index] if below else ""))
     first = {key[0]: at for at, key in reversed([*enumerate(same)])}

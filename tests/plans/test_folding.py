@@ -7,17 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.drivers.target import recorded
 from memtopo.geometry.diagram import Diagram
-from memtopo.language import read_file
+from memtopo.language import read_file, read_text
 from memtopo.machine import Cluster, load
 from memtopo.output.blocks import Drawing
 from memtopo.output.console import unstyled
 from memtopo.output.diagram.build import build_diagram
+from memtopo.output.markdown import page_lines
+from memtopo.output.plan import summary_page
 from memtopo.planner import plan
 from memtopo.plans import folding
 from memtopo.plans.report import PlanSummary
 from memtopo.rules.validation import validate
-from tests.helpers.machines import invented, with_multicast
+from tests.helpers.machines import invented, with_fabric, with_multicast
 from tests.helpers.specs import ROOT
 
 MOST_LINES = 100
@@ -115,3 +118,60 @@ def test_a_drawing_is_under_two_screens(path: Path) -> None:
     """At 80 columns."""
     diagram = folding.picture(planned(path)[1])
     assert len(unstyled(Drawing(diagram), 80).splitlines()) <= MOST_LINES
+
+
+RING = """memtopo: 1
+name: ring
+processes:
+  pe:
+    count: 8
+    nodes: [a, b]
+    devices: {mine: [gpu0, gpu1, gpu2, gpu3]}
+    chunks: {part: {location: mine, size: 2MiB, handles: [fabric]}}
+    ranges: {side: {size: 2MiB}}
+    exports: {part: {chunk: part, via: fabric}}
+    imports: {other: {from: pe.part, order: ORDER}}
+    map: {side: [other]}
+    access: {side: {mine: rw}}
+"""
+
+
+@pytest.mark.parametrize("word", ["own", "next", "previous"])
+def test_a_neighbour_on_another_node_has_the_same_name(word: str) -> None:
+    """The last process of a node has its next one on the other node, and the last of all the first."""
+    machines = Cluster({"a": with_fabric(4), "b": with_fabric(4)})
+    geometry = validate(read_text(RING.replace("ORDER", word).encode(), "ring.yaml"), machines).geometry
+    assert geometry
+    found = [*folding.alike(plan(geometry, machines).summary().processes, {})]
+    assert [(each.plan.node, each.plan.count) for each in found] == [("a", 4), ("b", 4)]
+    where = {row.where for each in found for row in each.plan.rows if row.phase == "import"}
+    assert where == {(f"pe.{word}.part",)}
+
+
+def test_neighbours_are_not_shown_as_all_processes() -> None:
+    text = RING.replace("ORDER", "[previous, next]").replace("size: 2MiB}}\n    exports", "size: 4MiB}}\n    exports")
+    text = text.replace("    nodes: [a, b]\n", "").replace("count: 8", "count: 4")
+    geometry = validate(read_text(text.encode(), "ring.yaml"), with_fabric(4)).geometry
+    assert geometry
+    (found,) = folding.alike(plan(geometry, with_fabric(4)).summary().processes, {})
+    where = [row.where for row in found.plan.rows if row.phase == "import"]
+    assert where == [("pe.previous.part",), ("pe.next.part",)]
+
+
+def test_a_summary_has_memory_that_grows_once_for_processes_that_are_alike() -> None:
+    text = """memtopo: 1
+name: growing
+processes:
+  pe:
+    count: 3
+    devices: {mine: [gpu0, gpu1, gpu2]}
+    ranges: {kv: {size: 64MiB, elastic: {chunks: [page]}}}
+    chunks: {page: {location: mine, size: 2MiB, count: {max: 8}}}
+    access: {kv: {mine: rw}}
+"""
+    machine = load("h200x4")
+    geometry = validate(read_text(text.encode(), "growing.yaml"), machine).geometry
+    assert geometry
+    page = summary_page(plan(geometry, machine).summary(), recorded("h200x4", machine).line, {})
+    lines = "\n".join(page_lines(page))
+    assert lines.count("chunk pool page of pe") == 1

@@ -8,9 +8,11 @@ import pytest
 
 from memtopo.common.units import MiB
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, MappingSpan, ProcessDiagram, RangeDiagram, Resource
+from memtopo.machine import load
 from memtopo.output.blocks import Addresses, Drawing
 from memtopo.output.console import unstyled
 from memtopo.output.diagram.notation import processes
+from memtopo.plans import folding
 from tests.helpers.diagrams import text_diagram
 from tests.helpers.machines import invented
 
@@ -60,6 +62,34 @@ def test_exports_name_the_processes_that_import_them() -> None:
             line for line in drawing_lines(text_diagram(f"processes: {{{SERVER}, {readers}}}")) if "export" in line
         )
         assert line.endswith(expected)
+
+
+NEIGHBOURS = """
+processes:
+  s:
+    count: 4
+    devices: {mine: [gpu0, gpu1, gpu2, gpu3]}
+    chunks: {c: {location: mine, size: 2MiB, handles: fd}}
+    exports: {out: {chunk: c, via: fd}}
+  r:
+    count: 4
+    devices: {mine: [gpu0, gpu1, gpu2, gpu3]}
+    imports: {w: {from: s.out, order: ORDER}}
+    ranges: {r: {size: SIZE}}
+    map: {r: [w]}
+    access: {r: {mine: r}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("order", "size", "expected"), [("own", "2MiB", "→ one r each"), ("[own, next]", "4MiB", "→ 2 r each")]
+)
+def test_exports_say_how_many_of_an_entry_import_from_each_process(order: str, size: str, expected: str) -> None:
+    """In a drawing of processes that are alike."""
+    text = NEIGHBOURS.replace("ORDER", order).replace("SIZE", size)
+    found = folding.picture(text_diagram(text, load("h200x4")))
+    (line,) = (line for line in drawing_lines(found) if "export" in line)
+    assert line.endswith(expected)
 
 
 def test_a_shared_chunk_has_one_letter_in_all_processes() -> None:
