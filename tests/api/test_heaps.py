@@ -92,6 +92,19 @@ def test_a_limit_is_for_all_heaps_that_share_it_and_frees_count(layout: Live) ->
     cache.allocate(32 * M)
 
 
+@pytest.mark.parametrize("limit", ["100MiB", "90%"])
+def test_a_limit_that_heaps_share_may_be_more_than_the_addresses_of_one(machine: Any, limit: str) -> None:
+    spec = {**SPEC, "heaps": {**SPEC["heaps"], "weights": {"location": "gpu0", "size": "64MiB", "limit": limit}}}  # type: ignore[dict-item]
+    with memtopo.applied(spec, machine) as layout:
+        weights, cache = layout.heap("weights"), layout.heap("cache")
+        most = 100 * M if limit == "100MiB" else 128 * M
+        assert weights.limit == cache.limit == most
+        weights.allocate(64 * M)
+        cache.allocate(most - 64 * M)
+        with pytest.raises(OutOfMemory):
+            cache.allocate(2 * M)
+
+
 def test_a_request_beyond_the_addresses_names_the_largest_hole(layout: Live) -> None:
     heap = layout.heap("plain")
     heap.allocate(2 * M)

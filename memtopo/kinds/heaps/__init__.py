@@ -165,7 +165,9 @@ class Heaps(Kind):
             if group.share:
                 share, location, left, taken = group.share
                 of = f"{share} of the {rounded(left)} left by all other entries on {location}"
-                yield f"heap {group.name}: up to {rounded(taken)}, which are {of}"
+                limit = group.limit_bytes or taken
+                note = f"which are {of}" if limit == taken else f"all its addresses, less than {of}"
+                yield f"heap {group.name}: up to {rounded(limit)}, {note}"
 
 
 def _heap(scope: Scope, entry: Heap, path: Path) -> tuple[HeapGroup, RangeGroup]:
@@ -182,7 +184,8 @@ def _heap(scope: Scope, entry: Heap, path: Path) -> tuple[HeapGroup, RangeGroup]
     rounding = entry.round is not None
     size = whole_granules("MT302", f"heap {name!r}", declared, unit, (*path, "size"), note, rounding=rounding)
     heap = HeapGroup(name, path, unit, unit, (given,), (location,), count=0, size=unit)
-    limited = _limited(scope, heap, entry.limit, size)
+    sharing = (each for each in scope.spec.section("heaps").values() if each.limit == name)
+    limited = _limited(scope, heap, entry.limit, size + sum(each.size.bytes(unit) for each in sharing))
     backing = Backing((limited,), None, sized_by_program=True)
     return limited, RangeGroup(name, path, declared, unit, 0, 0, fixed=False, elastic=backing, size=size)
 
@@ -191,7 +194,10 @@ _GPU = "the work of a GPU is awaited before its memory is freed"
 
 
 def _limited(scope: Scope, heap: HeapGroup, limit: Size | Share | str | None, size: int) -> HeapGroup:
-    """The heap of `size` bytes of addresses with its limit. Raises `Refused`, with MT811 for one that is never used."""
+    """The heap with its limit; it and the heaps that share the limit have `size` bytes of addresses.
+
+    Raises `Refused`, with MT811 for a limit that is never used.
+    """
     path = (*heap.path, "limit")
     if isinstance(limit, str):
         return replace(heap, budget=limit)
