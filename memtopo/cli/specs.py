@@ -84,7 +84,10 @@ def _target(machines: list[str] | None, document: Document, plan: SavedPlan | No
     try:
         return one_target(machines)
     except Unavailable as error:
-        own = () if machines or plan else tuple(own_targets(document)[0].values())
+        found, wrong = ({}, []) if machines or plan else own_targets(document)
+        own = tuple(found.values())
+        if wrong and not own:
+            raise Unavailable(wrong[0].escaped().message, hint=wrong[0].help) from error
         if own and dry:
             plain.print_message(f"using {own[0].name}, the first machine of the spec, because {error.message}")
             return own[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -112,7 +112,7 @@ class NoMachine(Unavailable):
         hint = "add 'machines: [h200x2]' to the spec, or use --machine h200x2"
         super().__init__(f"{name!r} names no machines, and {error.message}", hint=hint)
         message = f"the spec names no machines, and {error.message}"
-        self.diagnostic = Diagnostic("MT205", message, help=hint).escaped()
+        self.diagnostic = Diagnostic("MT205", message, help=hint)
 
 
 def _resolver() -> Callable[[str], Target]:
@@ -131,6 +131,10 @@ def _resolver() -> Callable[[str], Target]:
         return each
 
     return resolve
+
+
+_Targets = tuple[Mapping[str, Target | None], Sequence[Diagnostic]]
+_NO_TARGET: Mapping[str, Target | None] = {target.NONE: None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,63 +156,62 @@ class Validation:
         A file that names no machines, where there is no GPU, has an error beside others. Raises `NoMachine` if there
         are no others.
         """
-        documents = [_read(each) for each in self.sources]  # all are read first: in turns, both take a tenth longer
-        found = [self._check_or_error(each) for each in documents]
-        errors = [each for each in found if isinstance(each, NoMachine)]
-        if errors and len(errors) == len(found):
-            raise errors[0]
-        files = (
-            self._check_on({target.NONE: None}, document, [each.diagnostic]) if isinstance(each, NoMachine) else each
-            for document, each in zip(documents, found, strict=True)
-        )
-        return Checked.of(files, strict=strict, variants=len(self.variants))
+        documents = self._read()
+        return Checked.of(map(self._check, documents), strict=strict, variants=len(self.variants))
 
     def fix(self) -> None:
-        """Correct files in place, and print the differences and the number of errors to stderr."""
+        """Correct files in place, and print the differences and the number of errors to stderr. Raises `NoMachine`."""
+        self._read()
         for each in corrections(self.sources, self._check):
             write_correction(each)
             plain.print_lines(each.difference, sys.stderr)
             plain.print_message(f"{each.file}: corrected {plural(each.errors, 'error')}")
 
     def print_differences(self) -> int:
-        """Print what `fix` would change to stdout, and return the exit status."""
+        """Print what `fix` would change to stdout, and return the exit status. Raises `NoMachine`."""
+        self._read()
         found = [*corrections(self.sources, self._check)]
         for each in found:
             plain.print_lines(each.difference)
         return Exit.INVALID if found else Exit.OK
 
-    def _check_or_error(self, document: Document) -> CheckedFile | NoMachine:
-        try:
-            return self._check(document)
-        except NoMachine as error:
-            return error
+    def _read(self) -> Sequence[Document]:
+        """Read all files. Raises `NoMachine` if none of them can be checked on a machine, which all require."""
+        documents = [_read(each) for each in self.sources]  # all are read first: in turns, both take a tenth longer
+        found = [self._targets_of(each) for each in documents]
+        if found and isinstance(found[0], NoMachine) and all(isinstance(each, NoMachine) for each in found):
+            raise found[0]
+        return documents
 
     def _check(self, document: Document) -> CheckedFile:
-        targets, wrong = (self.targets, []) if self.targets else self._own_targets(document)
-        return self._check_on(targets, document, wrong)
+        on = self._targets_of(document)
+        targets, wrong = (_NO_TARGET, [on.diagnostic]) if isinstance(on, NoMachine) else on
 
-    def _check_on(
-        self, targets: Mapping[str, Target | None], document: Document, wrong: Sequence[Diagnostic]
-    ) -> CheckedFile:
         def tried(name: str, variant: Document) -> Machines | None:
             found = targets[name]
             return with_needed_trials(found, variant).machines if found else None
 
-        return files.check(document, targets, tried, self.chosen, self.variants).with_errors(wrong)
+        document = replace(document, diagnostics=(*document.diagnostics, *wrong))
+        return files.check(document, targets, tried, self.chosen, self.variants)
 
-    def _own_targets(self, document: Document) -> tuple[Mapping[str, Target | None], Sequence[Diagnostic]]:
-        """Machines that a document names, by default this one; none for one without a machine that can be read.
+    def _targets_of(self, document: Document) -> _Targets | NoMachine:
+        """Machines that a document names in any variant, by default this one, and errors of those that it names.
 
-        Raises `NoMachine`.
+        No machine for a document without one that can be read, and an error if this one has no GPU.
         """
-        own, wrong = own_targets(document, self.resolve)
-        if own:
-            return own, wrong
-        named = not document.root or MACHINES in document.root
+        if self.targets:
+            return self.targets, []
+        own, wrong = dict[str, Target | None](), dict[Diagnostic, None]()
+        for variant in self.variants:
+            found, unread = own_targets(variant.applied(document), self.resolve)
+            own.update(found)
+            wrong.update(dict.fromkeys(unread))
+        if own or not document.root or MACHINES in document.root:
+            return own or _NO_TARGET, [*wrong]
         try:
-            return {target.NONE: None} if named else {target.LOCAL: self.resolve(target.LOCAL)}, wrong
+            return {target.LOCAL: self.resolve(target.LOCAL)}, []
         except Unavailable as error:
-            raise NoMachine(document.file, error) from error
+            return NoMachine(document.file, error)
 
 
 def _variants(given: Settings) -> list[Variant]:

@@ -61,12 +61,18 @@ def total(checked: Checked) -> str:
 
 def _places(checked: Checked) -> str:
     """The machine, or the number of machines, and of combinations of settings if there are several."""
-    count = len(checked.machines) // checked.variants
+    count = sum(_machine(each) != NONE for each in checked.machines) // checked.variants
     if checked.variants > 1:
-        return f"on {plural(count, 'machine')} with {checked.variants:,} combinations of settings"
-    if count == 1:
+        machines = f"on {plural(count, 'machine')}" if count else "without a machine"
+        return f"{machines} with {checked.variants:,} combinations of settings"
+    if len(checked.machines) == 1:
         return on_machine(checked.machines[0])
-    return f"on {plural(count - (NONE in checked.machines), 'machine')}"
+    return f"on {plural(count, 'machine')}"
+
+
+def _machine(case: str) -> str:
+    """Machine of a case, which has the values of a combination of settings behind it."""
+    return case.partition(" with ")[0]
 
 
 def headings(checked: Checked) -> list[str]:
@@ -77,8 +83,8 @@ def headings(checked: Checked) -> list[str]:
 
 
 def on_machine(name: str) -> str:
-    """`on h200x2`, or `without a machine`."""
-    return "without a machine" if name == NONE else f"on {name}"
+    """`on h200x2`, or `without a machine`; a case with its settings: `on h200x2 with n=2`."""
+    return f"without a machine{name.removeprefix(NONE)}" if _machine(name) == NONE else f"on {name}"
 
 
 def rows(checked: Checked) -> Iterator[tuple[str, tuple[Result | None, ...]]]:
@@ -88,7 +94,7 @@ def rows(checked: Checked) -> Iterator[tuple[str, tuple[Result | None, ...]]]:
     """
     for file in checked.files:
         if checked.variants > 1:
-            yield from ((f"{file.document.file} on {each.machine}", (each,)) for each in file.results)
+            yield from ((f"{file.document.file} {on_machine(each.machine)}", (each,)) for each in file.results)
         else:
             found = {each.machine: each for each in file.results}
             yield file.document.file, tuple(map(found.get, checked.machines))

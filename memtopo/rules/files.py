@@ -9,7 +9,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import unified_diff
 from itertools import islice, product
 from typing import NamedTuple
@@ -67,11 +67,6 @@ class CheckedFile:
                 same = each if len(self.results) == 1 else each._replace(notes=(), help=None)
                 found.setdefault(same, {})[result.machine] = each
         return [_shared(each, all=len(each) == len(self.results)) for each in found.values()]
-
-    def with_errors(self, errors: Sequence[Diagnostic]) -> CheckedFile:
-        """Return it with errors that it has on each machine."""
-        found = (replace(each, diagnostics=(*each.diagnostics, *errors)) for each in self.results)
-        return CheckedFile(self.document, tuple(found))
 
     def count(self, severity: Severity) -> int:
         """Number of different diagnostics of a severity."""

@@ -26,9 +26,11 @@ def own_targets(
     wrong: list[Diagnostic] = []
     for path, name in _names(document):
         try:
+            if Path(name).is_fifo():  # a holder that reads its spec again would wait for it
+                raise Unavailable(f"machine file {name!r} is a pipe", hint="name a file")  # noqa: TRY301 as `resolve`
             found[name] = resolve(name)
         except Unavailable as error:
-            wrong.append(Diagnostic("MT205", error.message, path, help=error.hint).escaped())
+            wrong.append(Diagnostic("MT205", error.message, path, help=error.hint))
     return found, wrong
 
 

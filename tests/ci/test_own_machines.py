@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -182,3 +183,52 @@ def test_a_spec_is_applied_on_another_machine_with_a_warning(run_inline: InlineR
     done = run_inline("apply", "one.yaml", "-m", "h200x2", "--json")
     assert (done.status, json.loads(done.out)["outcome"]) == (0, "ok")
     assert "one.yaml:3:11: warning[MT507]: the spec is for h100x1, and h200x2 has other GPUs" in done.err
+
+
+def test_errors_of_machine_files_are_selected_and_ignored_as_all_others(run_inline: InlineRunner, specs: Path) -> None:
+    (specs / "two.yaml").write_text(of(TWO_GPUS, "[h200x2, theirs.json]"))
+    found = run_inline("validate", "two.yaml", "--format", "concise")
+    assert (found.status, found.out.count("error[MT205]")) == (1, 1)
+    for arguments in (("--ignore", "MT205"), ("--select", "MT4")):
+        assert run_inline("validate", "two.yaml", *arguments).status == 0
+    (specs / "two.yaml").write_text(of(TWO_GPUS, "[h200x2, theirs.json]  # memtopo: ignore[MT205]"))
+    found = run_inline("validate", "two.yaml")
+    assert (found.status, found.out) == (0, "two.yaml: ok on h200x2; 1 diagnostic ignored by comments\n")
+
+
+def test_the_machines_of_a_spec_may_be_a_parameter(run_inline: InlineRunner, specs: Path) -> None:
+    (specs / "two.yaml").write_text(of(TWO_GPUS, "$m").replace("ranges", "params: {m: h200x2}\nranges"))
+    done = run_inline("validate", "two.yaml", "--set", "m=h200x4")
+    assert (done.status, done.out) == (0, "two.yaml: ok on h200x4\n")
+
+
+def test_files_without_a_machine_stop_no_corrections_of_others(run_inline: InlineRunner, specs: Path) -> None:
+    (specs / "none.yaml").write_text(GOOD)
+    (specs / "two.yaml").write_text(of(TWO_GPUS, "h200x2").replace("location", "locatoin", 1))
+    assert run_inline("validate", "none.yaml", "two.yaml", "--diff").status == 1
+    done = run_inline("validate", "none.yaml", "two.yaml", "--fix", "--format", "concise")
+    assert done.status == 1
+    assert "two.yaml: corrected 1 error" in done.err
+    assert "none.yaml" in done.out
+    assert "locatoin" not in (specs / "two.yaml").read_text()
+
+
+def test_a_pipe_is_no_machine_of_a_spec(run_inline: InlineRunner, specs: Path) -> None:
+    os.mkfifo(specs / "pipe.json")
+    (specs / "two.yaml").write_text(of(TWO_GPUS, "[h200x2, pipe.json]"))
+    done = run_inline("validate", "two.yaml", "--format", "concise")
+    assert (done.status, "machine file 'pipe.json' is a pipe" in done.out) == (1, True)
+
+
+def test_a_plan_names_the_machine_file_that_cannot_be_read(run_inline: InlineRunner, specs: Path) -> None:
+    (specs / "two.yaml").write_text(of(TWO_GPUS, "theirs.json"))
+    done = run_inline("plan", "two.yaml")
+    assert (done.status, "theirs.json" in done.err) == (3, True)
+
+
+def test_files_without_a_machine_are_counted_apart_with_settings(run_inline: InlineRunner, specs: Path) -> None:
+    (specs / "none.yaml").write_text(of(GOOD, "[theirs.json]").replace("ranges", "params: {n: 1}\nranges"))
+    (specs / "one.yaml").write_text(of(GOOD, "h100x1").replace("ranges", "params: {n: 1}\nranges"))
+    done = run_inline("validate", "none.yaml", "one.yaml", "--set", "n=2,3")
+    assert "none.yaml without a machine with n=2" in done.out
+    assert "2 files on 1 machine with 2 combinations of settings" in done.out
