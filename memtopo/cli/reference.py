@@ -22,9 +22,11 @@ from memtopo.output import json, plain
 
 _NUMBERED = re.compile(r"MT[0-9]{3}")
 _FACT = re.compile(r"(?:fact-?)?([0-9]{1,4})", re.IGNORECASE)
+_NAMED_CODE = re.compile(r"MT[0-9]{3}|fact-?[0-9]{1,4}", re.IGNORECASE)
 _SPACED = re.compile(r"\bfact ([0-9])", re.IGNORECASE)
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _OPTION = re.compile("--[a-z-]+=")
+_NUMBER = re.compile(r"(?<!\S)([0-9]+)$")
 _WITH_CODE = re.compile(r"\bMT[0-9]{3}\b(?=\])")
 _LONGEST = 80
 
@@ -58,8 +60,11 @@ def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown =
     A message of memtopo or the driver can be given as a whole.
     """
     text = " ".join(codes or ())
-    coded = _WITH_CODE.findall(text)
+    coded = [*dict.fromkeys(_WITH_CODE.findall(text))]
     if not coded and (named := named_error(text)):
+        if all_ or markdown or any(_NAMED_CODE.fullmatch(word) for word in codes or ()):
+            message = "an error of the driver is explained by itself, as text or JSON"
+            raise UsageError(message, hint=f"write 'memtopo explain {named}'")
         return _explain_error(named, text, as_json=as_json)
     given = coded or _SPACED.sub(r"fact-\1", text).split()
     found: list[Explanation | Fact] = [_known(code) for code in (CODES if all_ else given)]
@@ -90,6 +95,8 @@ def schema_command(kind: SchemaKind) -> int:
 
 def _explain_error(named: NamedError, text: str, *, as_json: bool) -> int:
     """Print the causes of an error, of a call or of both, and the facts that name the call; see `errors.stated`."""
+    if named.error is None and (unknown := _NUMBER.search(text)):
+        raise UsageError(f"the driver has no error {unknown[1]}", hint=f"write 'memtopo explain {named}'")
     causes = errors.stated(errors.of(*named), text)
     cited = explanations.naming(named.call) if named.call else []
     if named.meant or not (causes or cited):

@@ -207,3 +207,24 @@ def test_index_of_facts_by_call_is_current() -> None:
     """`make docs` writes it."""
     page = (ROOT / "docs" / "driver-facts.md").read_text()
     assert make_fact_index.with_index(page) == page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("MT301", "cuMemMap"), "an error of the driver is explained by itself"),
+        (("fact-14", "cuMemMap"), "an error of the driver is explained by itself"),
+        (("--all", "cuMemMap"), "an error of the driver is explained by itself"),
+        (("cuMemMap", "INVALID_VALUE", "--markdown"), "an error of the driver is explained by itself"),
+        (("cuMemCreate", "99999"), "the driver has no error 99999"),
+    ],
+)
+def test_what_is_not_explained_together_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    done = run_memtopo("explain", *arguments)
+    assert (done.status, done.out) == (2, "")
+    assert message in done.err
+
+
+def test_a_code_that_a_text_has_twice_is_explained_once() -> None:
+    once, twice = (run_memtopo("explain", "a.yaml:1:2: error[MT301]: one " * times).out for times in (1, 2))
+    assert once == twice != ""
