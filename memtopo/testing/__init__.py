@@ -124,10 +124,8 @@ class Simulation:
 
 def _errors_in(error: object) -> str:
     """Names of errors in an error of cuda.bindings, in an exception, or in a text."""
-    if isinstance(error, int):
-        names = {number: name for name, number in error_numbers().items()}
-        return names.get(int(error), "")
-    text = str(getattr(error, "name", error))
+    names = {number: name for name, number in error_numbers().items()}
+    text = names.get(int(error), str(int(error))) if isinstance(error, int) else str(getattr(error, "name", error))
     if not any(name in text for name in error_numbers()):
         raise UsageError(f"{shorten(text)!r} names no error of the driver", hint="write CUDA_ERROR_INVALID_VALUE")
     return text

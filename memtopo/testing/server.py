@@ -36,6 +36,7 @@ _WAITING = 256
 """Connections that wait to be accepted."""
 _PAUSE = 0.1  # seconds
 _MOST_REPORTS = 20
+_LARGE = 1 << 24
 _PATIENCE = 5  # seconds, for the end of connections of a process that has ended
 
 
@@ -72,6 +73,8 @@ class RemoteProgram:
         self._thread.connection = None
 
     def read(self, address: int, count: int) -> bytes:
+        if count > _LARGE:  # a wrong size is refused before so much memory is allocated here
+            self.read(address + count - 1, 1)
         data = ctypes.create_string_buffer(count)
         self._transfer(self._read, ctypes.addressof(data), address, count)
         return data.raw
@@ -87,8 +90,11 @@ class RemoteProgram:
             ours, theirs = _Part(own + done, count - done), _Part(address + done, count - done)
             moved = call(self._pid, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0)
             if moved <= 0:
-                reason = "is not memory that the program can use in this way"
-                raise OSError(ctypes.get_errno() or errno.EFAULT, f"{address + done:#x} {reason}")
+                error = ctypes.get_errno() or errno.EFAULT
+                reason = f"{address + done:#x} is not memory that the program can use in this way"
+                if error == errno.EPERM:
+                    reason = "the system does not let the simulator use the memory of the program: see man 2 ptrace"
+                raise OSError(error, reason)
             done += moved
 
     def opened(self, fd: int) -> int:
@@ -179,7 +185,7 @@ class Server:
             connection.close()
             return
         except OSError as error:
-            _say(f"the memory of process {pid} cannot be used: {error.strerror}")
+            _say(f"process {pid} cannot be served: {error.strerror}")
             connection.close()
             return
         port.serve(connection)

@@ -216,6 +216,8 @@ def test_calls_fail_on_demand_and_change_nothing(simulated_gpus: Simulation) -> 
     assert [each[0] for each in handles] == [0, MEMORY, 0]
     assert free - simulated_gpus.free() == 2 * SIZE
     assert "the test asked for this failure" in simulated_gpus.why("CUDA_ERROR_OUT_OF_MEMORY")
+    with pytest.raises(UsageError, match="'12345' names no error of the driver"):
+        simulated_gpus.why(12345)
     simulated_gpus.fail("cuMemCreate", "CUDA_ERROR_UNKNOWN", size=4 * SIZE)
     assert driver.cuMemCreate(4 * SIZE, properties(), 0)[0] == driver.CUresult.CUDA_ERROR_UNKNOWN
     small = made(driver.cuMemCreate(SIZE, properties(), 0))
