@@ -22,7 +22,7 @@ _WrongUsage: Any = typer.BadParameter.__mro__[2]
 _UNWRITTEN = 4
 _FORMAT_VARIABLES = {
     "validate": "MEMTOPO_FORMAT", "draw": "MEMTOPO_DRAW_FORMAT", "probe": "MEMTOPO_PROBE_FORMAT",
-    "budget": "MEMTOPO_BUDGET_FORMAT",
+    "budget": "MEMTOPO_BUDGET_FORMAT", "diff": "MEMTOPO_DIFF_FORMAT",
 }  # fmt: skip
 _TRUE = ("1", "true", "t", "yes", "y", "on")
 

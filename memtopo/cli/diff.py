@@ -26,6 +26,7 @@ from memtopo.machine import MachineLine
 from memtopo.output import plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.humanize import plural
+from memtopo.output.validation import STDIN
 from memtopo.plans.report import PlanDifference
 from memtopo.rules.validation import diagnose_processes
 from memtopo.session.composition import Composition, InvalidOnMachine
@@ -117,14 +118,14 @@ def diff_command(
 
     Addresses, handles and bytes of what both have stay. The exit status is 1 if anything differs that is not accepted.
     """
-    form = options.stdout_format(form, _FORMATS, as_json=as_json, hint="leave one of them out") or "text"
+    form = options.stdout_format(form, _FORMATS, as_json=as_json, hint="omit one of them") or "text"
     typed = machine if _is_typed(ctx, "machine") else None
     if accept and (after is not None or typed):
         message = "--accept saves plans anew with their own specs and machines"
         raise UsageError(message, hint="omit AFTER and --machine, or use 'memtopo plan SPEC -o FILE'")
     if after is not None and is_record(after):
         if summary or form == "markdown":
-            raise UsageError("a summary is of two specs, and not of a record", hint="leave it out")
+            raise UsageError("a summary is of two specs, and not of a record", hint="omit --summary and --format")
         loaded = load(before, machine, settings(given), dry=True)
         return _diff_record(loaded, after, at, within, as_json=form == "json")
     if after is not None:
@@ -192,7 +193,7 @@ def _no_plan(name: str) -> UsageError:
 
 
 class _Elsewhere(UsageError):
-    """A saved plan was made of a file outside of the current folder."""
+    """A saved plan was made of a file outside of the current folder, or of none."""
 
 
 def _since(plan: str, machine: list[str] | None) -> tuple[Composition, Composition]:
@@ -202,6 +203,8 @@ def _since(plan: str, machine: list[str] | None) -> tuple[Composition, Compositi
     """
     first = load(plan, machine, settings(None), dry=True)
     name = first.document.name
+    if name == STDIN:
+        raise _Elsewhere(f"the plan {plan!r} was made from standard input", hint="compare them: memtopo diff PLAN SPEC")
     if not Path(name).resolve().is_relative_to(Path.cwd().resolve()):  # diagnostics quote what is read
         hint = "compare them: memtopo diff PLAN SPEC"
         raise _Elsewhere(f"the spec of {plan!r} is outside the current folder: {name!r}", hint=hint)
@@ -223,10 +226,13 @@ def _of_plan_or_refused(plan: str, machine: list[str] | None, *, accept: bool) -
 def _of_plan(plan: str, machine: list[str] | None, *, accept: bool) -> tuple[PlanDifference, MachineLine]:
     """Difference of a saved plan from its spec, and its machine. If one is accepted, the plan is saved anew."""
     before, after = _since(plan, machine)
-    found, line = _difference(before, after)
-    if accept and before.saved and not found.empty:
+    other_processes = accept and any(diagnose_processes(before.geometry, after.geometry))
+    found, line = _difference(after if other_processes else before, after)
+    if accept and before.saved and (other_processes or not found.empty):
         kept = before.saved
         save_plan(plan, replace(saved_plan(after), machine=kept.machine, facts=kept.facts, nodes=kept.nodes))
+    if other_processes:
+        plain.print_message(f"{plan}: saved anew, because the spec has other processes than the plan")
     return found, line
 
 

@@ -69,7 +69,7 @@ class PlanOutput:
     def require_one(self) -> None:
         """Raise `UsageError` for options that ask for several outputs at once."""
         if self.summary and (self.calls or self.language):
-            raise UsageError("--summary is another output than --calls and --as", hint="leave it out")
+            raise UsageError("--summary is another output than --calls and --as", hint="omit --summary")
         if self.calls and self.language:
             raise UsageError("--calls and --as are two outputs", hint="omit one of them")
         if self.calls and self.file is not None:

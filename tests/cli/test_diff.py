@@ -359,3 +359,54 @@ def test_without_a_plan_or_a_spec_to_compare_with_nothing_is_compared(
     (golden / ".git").mkdir()
     found = run_inline("diff", *arguments)
     assert (found.status, found.err.splitlines()[0]) == (2, f"memtopo: error: {message}")
+
+
+NODES = """memtopo: 1
+name: ring
+processes:
+  pe:
+    count: 4
+    nodes: [a, b]
+    devices: {mine: [gpu0, gpu1]}
+    chunks: {part: {location: mine, size: SIZE}}
+    ranges: {side: {size: SIZE}}
+    map: {side: [part]}
+    access: {side: {mine: rw}}
+"""
+
+
+def test_processes_of_two_nodes_are_shown_by_node(run_inline: InlineRunner, tmp_path: Path) -> None:
+    before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
+    before.write_text(NODES.replace("SIZE", "2MiB"))
+    after.write_text(NODES.replace("SIZE", "4MiB"))
+    command = "diff", before, after, "-m", "a=h200x2", "-m", "b=h200x2"
+    found = run_inline(*command).out
+    assert [line for line in found.splitlines() if line.startswith("comes in")] == [
+        "comes in pe.0 … pe.1 on a, each on its GPU: gpu0, gpu1",
+        "comes in pe.2 … pe.3 on b, each on its GPU: gpu0, gpu1",
+    ]
+    assert [each["node"] for each in run_inline(*command, "--json").document["processes"]] == ["a", "a", "b", "b"]
+
+
+def test_an_accepted_plan_may_get_other_processes(run_inline: InlineRunner, golden: Path) -> None:
+    (golden / "pe.yaml").write_text(NODES.replace("SIZE", "2MiB").replace("    nodes: [a, b]\n", ""))
+    assert run_inline("plan", "pe.yaml", "-m", "h200x4", "-o", "plans/pe.json").status == 0
+    text = (golden / "pe.yaml").read_text().replace("count: 4", "count: 2")
+    (golden / "pe.yaml").write_text(text)
+    assert "MT807" in run_inline("diff", "plans/pe.json").err
+    done = run_inline("diff", "plans/pe.json", "--accept")
+    assert (done.status, "the spec has other processes" in done.err) == (0, True)
+    assert [each["first"] for each in json.loads(Path("plans/pe.json").read_text())["plan"]["processes"]]
+    assert run_inline("diff", "plans/pe.json").status == 0
+
+
+def test_a_plan_of_standard_input_has_no_file_to_compare_with(run_inline: InlineRunner, golden: Path) -> None:
+    plan = golden / "plans" / "kv.json"
+    plan.write_text(plan.read_text().replace('"kv.yaml"', '"<stdin>"'))
+    done = run_inline("diff", plan)
+    assert (done.status, "was made from standard input" in done.err) == (1, True)
+
+
+def test_the_format_of_a_variable_is_that_of_errors(run_inline: InlineRunner, golden: Path) -> None:
+    done = run_inline("diff", "nothing.json", MEMTOPO_DIFF_FORMAT="json")
+    assert (done.status, "does not exist" in done.document["error"]["message"]) == (2, True)

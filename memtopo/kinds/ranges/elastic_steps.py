@@ -135,7 +135,7 @@ class OpenRange(Step):
 
 @dataclass(frozen=True, slots=True)
 class OpenZeroRange(OpenRange):
-    """Let a program map chunks in a range, whose zero chunk is mapped wherever nothing else is."""
+    """Let a program map chunks in a range, whose zero page is mapped wherever nothing else is."""
 
     verb = "map zero page"
 

@@ -142,7 +142,7 @@ def _range(reservations: _Reservations, process: _Process) -> RangeDiagram:
 
 
 def _zeros(group: RangeGroup, instance: int, placements: Iterable[Placement]) -> Iterator[Placement]:
-    """Placements of the zero chunk of a range, if it has one, wherever the layout maps nothing else."""
+    """Placements of the zero page of a range, if it has one, wherever the layout maps nothing else."""
     zero, path = group.elastic.zero if group.elastic else None, (*group.path, "elastic", "zero")
     start = 0
     for stop, end in [*((each.offset, each.end) for each in placements), (group.size, group.size)]:
