@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
@@ -208,7 +207,7 @@ class Actor:
         for driver in self.drivers:
             driver.end()
         for child in self.children:
-            child.program.stopped = signal.SIGTERM
+            child.program.lose_parent()
         if self is self.world.holder:
             self.world.connecting.clear()
 
@@ -327,7 +326,7 @@ class World:
     def step(self) -> bool:
         """Let one actor go on, or time if none can. Return false if nothing will ever happen."""
         self.steps += 1
-        alive = [each for each in self.actors.values() if each.alive]
+        alive = [each for each in self.every if each.alive]
         ready = [each for each in alive if each.ready()]
         self.last = None
         if not ready:
