@@ -10,7 +10,7 @@ import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 from memtopo.api.joined_member import JoinedSession, LayoutOfMembers
 from memtopo.common.errors import MemtopoError
@@ -26,11 +26,16 @@ from memtopo.run.processes.member import Member
 from memtopo.run.processes.worker import Worker, WrapDriver
 from memtopo.run.processes.worker_process import UserProcess, WorkerProcess
 from memtopo.sharing.channel import Channel
-from tests.story.oracle import Oracle
 from tests.story.world import Actor, Broken
 
 STEP = 0.02
 """Seconds of a step of a member's program."""
+
+
+class Faults(Protocol):
+    """Number of the faults that have befallen processes, after which these may fail."""
+
+    faults: int
 
 
 class _Gate(Gate):
@@ -59,7 +64,7 @@ class _Worker(Worker):
 class WorkerProgram:
     """A process of a layout, which works as its conductor commands."""
 
-    oracle: Oracle
+    oracle: Faults
     sock: socket.socket
     ends: Sequence[int]
     stopped: int = 0
@@ -113,7 +118,7 @@ class MemberProgram:
     `step` is the number of seconds of its next step, after which it leaves if it `quits`.
     """
 
-    oracle: Oracle
+    oracle: Faults
     sock: socket.socket
     ends: Sequence[int]
     start: StartWorker
@@ -168,7 +173,7 @@ def _gates(ends: Sequence[int], actor: Actor) -> tuple[Gate, Gate]:
     return _Gate(read, write, actor.system), _Gate(last_read, last_write, actor.system)
 
 
-def _end(actor: Actor, oracle: Oracle) -> None:
+def _end(actor: Actor, oracle: Faults) -> None:
     """End the drivers of a process, which has left nothing unless something befell it."""
     for driver in actor.drivers:
         if driver.taken and not oracle.faults:
@@ -208,7 +213,7 @@ class StorySource:
 
     ensemble: Ensemble
     conductor: Actor
-    oracle: Oracle
+    oracle: Faults
     target: Target | None = None
     """Machine of members, which have joined the layout; None for workers."""
 
@@ -222,6 +227,7 @@ class StorySource:
         if self.target:
             program = MemberProgram(self.oracle, theirs, ends, replace(start, exclusive=False), self.target)
         actor = self.conductor.world.start(label, program)
+        actor.budget = self.conductor.budget
         actor.sockets.append(theirs)
         self.conductor.sockets.append(ours)
         self.conductor.children.append(actor)
