@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from tests.story.coverage import Reached, lines
 from tests.story.director import Situation
+from tests.story.nodes import tell_run
 from tests.story.shrink import shrink
 from tests.story.story import LENGTH, Told, apart, tell
 
@@ -22,8 +23,24 @@ def main() -> int:
     parser.add_argument("--stories", type=int, default=sys.maxsize, help="most stories")
     parser.add_argument("--events", type=int, default=LENGTH, help="events of each story")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
+    parser.add_argument("--nodes", action="store_true", help="tell runs of a layout on two nodes in place of stories")
     given = parser.parse_args()
-    return apart(lambda: _simulate(given))
+    return apart(lambda: _run_nodes(given) if given.nodes else _simulate(given))
+
+
+def _run_nodes(given: argparse.Namespace) -> int:
+    outcomes: Counter[str] = Counter()
+    begun = time.monotonic()
+    while time.monotonic() < begun + given.seconds and outcomes.total() < given.stories:
+        told = tell_run(given.seed + outcomes.total())
+        outcomes[told.outcome] += 1
+        if given.trace or told.failure:
+            print("\n".join((*told.trace, *(f"    {event!r}," for event in told.events), told.failure)))
+        if told.failure:
+            print(f"seed {told.seed} fails")
+            return 1
+    print(f"{outcomes.total()} runs from seed {given.seed} on: {dict(outcomes)}")
+    return 0
 
 
 def _simulate(given: argparse.Namespace) -> int:

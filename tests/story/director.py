@@ -13,6 +13,7 @@ from tests.story.borrowing import VERBS, Borrower
 from tests.story.layouts import POOL, STATES, Shape, changed_shape
 from tests.story.oracle import Oracle
 from tests.story.programs import MISTAKES, EngineProgram, Event
+from tests.story.workers import MemberProgram
 from tests.story.world import ERRORS, Actor, World
 
 ENGINES = ("e1", "e2", "e3", "e4")
@@ -21,6 +22,9 @@ HOLDER = "h"
 FAULTS = ("kill", "doom", "fail", "late", "jump", "cut", "hog")
 _KEYS = ("k1", "k2", "k3")
 _PACES = (0, 1, 2, 4, 8, 16)
+_BUILDING = 8
+"""Multiple of a pace while the layout is built, when most requests are refused."""
+
 _WAITS = (0.0, 0.0, 0.5, 2.0, 5.0)
 
 Choice = tuple[str, str, tuple[Any, ...]]
@@ -50,7 +54,8 @@ class Director:
         choices = list(self._choices())
         weights = [self._weight(each) for each in choices]
         actor, verb, args = self.random.choices(choices, weights)[0]
-        return Event(actor, verb, args, self.random.choice(_PACES))
+        pace = self.random.choice(_PACES)
+        return Event(actor, verb, args, pace * _BUILDING if self.holder_now() == "building" else pace)
 
     def record(self, event: Event) -> None:
         """Count an event in the situation in which it happens."""
@@ -109,6 +114,10 @@ class Director:
             if self.shape.pool:
                 yield name, "take_lent", (draw.randint(0, 3),)
             yield name, "restore", ()
+        for name, actor in self.world.actors.items():
+            if actor.alive and isinstance(actor.program, MemberProgram):
+                yield name, "quit", ()
+                yield name, "compute", (draw.choice((0.1, 0.5, 3.0, 40.0)),)
         if self.faulty:
             yield from self._faults()
 
@@ -168,6 +177,8 @@ _USUAL = {
     "start": 40.0,
     "mistake": 0.3,
     "stop": 0.1,
+    "quit": 0.1,
+    "compute": 0.3,
     "reload": 0.7,
     "release": 0.1,
     "attach": 2.0,

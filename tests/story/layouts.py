@@ -77,6 +77,9 @@ class Shape:
     pool: Pool | None = None
     """Chunks that are lent, of a layout of one process."""
 
+    joined: bool = False
+    """True if users have started the two processes, which join the layout."""
+
     @property
     def named(self) -> dict[str, Export]:
         """Exports by name."""
@@ -172,7 +175,7 @@ def drawn_shape(random: Random, gpus: int) -> Shape:
     split = random.random() < 0.3
     block = not split and random.random() < 0.3
     pool = drawn_pool(random, gpus) if not split and random.random() < 0.7 else None
-    return Shape((("w", weights), ("page", page)), block, split, pool)
+    return Shape((("w", weights), ("page", page)), block, split, pool, joined=split and random.random() < 0.4)
 
 
 def drawn_pool(random: Random, gpus: int) -> Pool:
@@ -218,7 +221,7 @@ def changed_shape(random: Random, shape: Shape, gpus: int) -> Shape:
         case _:
             if "next" in exports or exports.pop("page", None) is None:
                 exports["page"] = Export(2, 0)
-    return Shape(tuple(exports.items()), block, shape.split, pool)
+    return Shape(tuple(exports.items()), block, shape.split, pool, shape.joined)
 
 
 @cache

@@ -107,7 +107,7 @@ class Held:
         if isinstance(self.conductor, ThisProcess):
             return {"": (self.conductor.run, self.actor.drivers[-1])}
         workers = {each.name: each for each in self.actor.children if each.alive and not each.dying}
-        return {label: (each.program.worker.run, each.drivers[-1]) for label, each in workers.items() if each.drivers}
+        return {label: (each.program.run, each.drivers[-1]) for label, each in workers.items() if each.program.run}
 
 
 @dataclass(slots=True)
@@ -334,7 +334,7 @@ class Oracle:
         awaits = held.loop and held.loop._changes._awaited  # until the change is made, contexts are there
         for ordinal in range(len(self.world.machine.devices)):
             expected, found = held.shape.bytes_at(ordinal, state, lent), taken[str(gpu(ordinal))]
-            if contexts or awaits:
+            if contexts or awaits or held.shape.joined:  # programs need their contexts
                 found, expected = found % CONTEXT_BYTES, expected % CONTEXT_BYTES
             if found != expected:
                 raise Broken(f"the holder has {found} of gpu{ordinal} in {state}, not {expected}")

@@ -116,10 +116,10 @@ class HolderProgram:
         """Hold a layout of several processes."""
         spec = SpecText.of(composition.document)
         ensemble = Ensemble(request, spec, composition.target.machine, _SILENCE, system=actor.system)
-        source = StorySource(ensemble, actor, self.oracle)
+        source = StorySource(ensemble, actor, self.oracle, composition.target if self.shape.joined else None)
         progress = SafeProgress(holder.progress)
         with Workers(ensemble, progress, lambda: self.stopped, Peers(), source) as workers:
-            return conduct(workers, holder.hold)
+            return conduct(workers, replace(holder, ready=workers.resume).hold)
 
     def _begun(self, actor: Actor, conductor: ThisProcess | Workers) -> None:
         assert self.held

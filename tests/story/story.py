@@ -23,7 +23,7 @@ from tests.story.layouts import CHUNK, POOL, Pool, drawn_machine, drawn_shape
 from tests.story.lending import LentMemory, leases_of
 from tests.story.oracle import Oracle, memory_of
 from tests.story.programs import SIGTERM, EngineProgram, Event, HolderProgram, OperatorProgram
-from tests.story.workers import WorkerProgram
+from tests.story.workers import MemberProgram, WorkerProgram
 from tests.story.world import Actor, Broken, Fault, World
 
 LENGTH = 200
@@ -142,7 +142,22 @@ class _Telling:
 
     def _count_fault(self, actor: Actor) -> None:
         """Count what befalls a process of the layout as a fault, after which the others may fail."""
-        self.oracle.faults += isinstance(actor.program, WorkerProgram)
+        self.oracle.faults += isinstance(actor.program, WorkerProgram | MemberProgram)
+
+    def _quit(self, name: str) -> None:
+        """Have a process leave the layout that it has joined, which ends that."""
+        if member := self._member(name):
+            member.quits = True
+            self.oracle.faults += 1
+
+    def _compute(self, name: str, seconds: float) -> None:
+        """Have a process that has joined the layout take part in nothing for some seconds."""
+        if member := self._member(name):
+            member.step = seconds
+
+    def _member(self, name: str) -> MemberProgram | None:
+        actor = self.world.actors.get(name)
+        return actor.program if actor and actor.alive and isinstance(actor.program, MemberProgram) else None
 
     def _doom(self, name: str, after: int) -> None:
         if actor := self.world.actors.get(name):
@@ -329,9 +344,10 @@ class _Telling:
         self._poll_all()
         self._leave_all()
         self._go_on()
+        self._rest(1.0)
         for name, actor in self.world.actors.items():
-            if name == HOLDER and actor.alive:
-                raise Broken("the holder has not ended after its release")
+            if actor.alive and (name == HOLDER or isinstance(actor.program, MemberProgram)):
+                raise Broken(f"{name} has not ended after the release of the layout")
         self.end()
         if left := {str(place): size for place, size in self.world.budget.used.items() if size}:
             raise Broken(f"memory is left: {left}")

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.story.nodes import tell_run
 from tests.story.story import LENGTH, apart, tell
 
 _SEEDS = 6
@@ -31,6 +32,23 @@ def test_promises_hold_in_a_story(seed: int) -> None:
 @pytest.mark.parametrize("block", range(_BLOCKS))
 def test_promises_hold_in_many_stories(block: int) -> None:
     _hold(1000 + block * _BLOCK, _BLOCK)
+
+
+def _hold_on_nodes(first: int, runs: int) -> None:
+    for seed in range(first, first + runs):
+        told = apart(lambda seed=seed: tell_run(seed))  # type: ignore[misc]
+        assert not told.failure, f"python -m tests.story --nodes --seed {seed} --stories 1\n{told.failure}"
+
+
+@pytest.mark.parametrize("seed", range(0, 12, 4))
+def test_promises_hold_in_runs_on_two_nodes(seed: int) -> None:
+    _hold_on_nodes(seed, 4)
+
+
+@pytest.mark.exhaustive(seconds=40)
+@pytest.mark.parametrize("block", range(4))
+def test_promises_hold_in_many_runs_on_two_nodes(block: int) -> None:
+    _hold_on_nodes(1000 + block * 100, 100)
 
 
 @pytest.mark.parametrize("hash_seed", ["1"])

@@ -1,4 +1,7 @@
-"""Processes of a layout of several: production workers as actors, which a conductor starts, signals and waits for."""
+"""Processes of a layout of several, as actors: production workers, or members, which a user has started.
+
+A conductor starts workers, signals them and waits for them. Members take part between steps of their own.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,32 @@ import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, Protocol, get_args
 
+from memtopo.api.joined_member import JoinedSession, LayoutOfMembers
+from memtopo.common.errors import MemtopoError
 from memtopo.common.processes import RunningClock
+from memtopo.common.signals import deferred
 from memtopo.driver.kernels import KernelDriver
+from memtopo.drivers.target import Target
 from memtopo.run.messages import FromWorker, StartWorker, ToWorker
 from memtopo.run.process_run import ProcessRun
 from memtopo.run.processes.ensemble import Ensemble
 from memtopo.run.processes.gates import Gate
+from memtopo.run.processes.member import Member
 from memtopo.run.processes.worker import Worker, WrapDriver
-from memtopo.run.processes.worker_process import WorkerProcess
+from memtopo.run.processes.worker_process import UserProcess, WorkerProcess
 from memtopo.sharing.channel import Channel
-from tests.story.oracle import Oracle
 from tests.story.world import Actor, Broken
+
+STEP = 0.02
+"""Seconds of a step of a member's program."""
+
+
+class Faults(Protocol):
+    """Number of the faults that have befallen processes, after which these may fail."""
+
+    faults: int
 
 
 class _Gate(Gate):
@@ -48,17 +64,25 @@ class _Worker(Worker):
 class WorkerProgram:
     """A process of a layout, which works as its conductor commands."""
 
-    oracle: Oracle
+    oracle: Faults
     sock: socket.socket
     ends: Sequence[int]
     stopped: int = 0
     status: int = -signal.SIGKILL
     worker: _Worker | None = None
 
+    @property
+    def run(self) -> ProcessRun | None:
+        """Run of the process, once it has one."""
+        return self.worker.run if self.worker else None
+
+    def lose_parent(self) -> None:
+        """Stop, as the system requests when the conductor has ended."""
+        self.stopped = signal.SIGTERM
+
     def __call__(self, actor: Actor) -> None:
         actor.doing = ""
-        read, write, last_read, last_write = self.ends
-        gates = _Gate(read, write, actor.system), _Gate(last_read, last_write, actor.system)
+        gates = _gates(self.ends, actor)
         channel: Channel[ToWorker] = Channel(self.sock, get_args(ToWorker), actor.system)
         self.worker = _Worker(channel, gates, lambda: self.stopped, actor.system)
 
@@ -72,10 +96,89 @@ class WorkerProgram:
         finally:
             for gate in gates:
                 gate.close()
-        for driver in actor.drivers:
-            if driver.taken and not self.oracle.faults:
-                raise Broken(f"{actor.name} has left {driver.taken}")
-            driver.end()
+        _end(actor, self.oracle)
+
+
+class _Member(Member):
+    """A member whose driver is one of the story."""
+
+    def __init__(self, actor: Actor, channel: Channel[ToWorker], gates: tuple[Gate, Gate], start: StartWorker) -> None:
+        self._actor = actor
+        super().__init__(channel, gates, start, lambda: 0, actor.system)
+
+    def wrap(self, _process: str, driver: KernelDriver) -> KernelDriver:
+        driver.close()  # type: ignore[attr-defined]
+        return self._actor.open_driver()
+
+
+@dataclass(slots=True)
+class MemberProgram:
+    """A process of a user, which takes part in what is requested between its own steps, and leaves by itself.
+
+    `step` is the number of seconds of its next step, after which it leaves if it `quits`.
+    """
+
+    oracle: Faults
+    sock: socket.socket
+    ends: Sequence[int]
+    start: StartWorker
+    target: Target
+    step: float = STEP
+    quits: bool = False
+    leaving: bool = False
+    member: _Member | None = None
+
+    @property
+    def run(self) -> ProcessRun | None:
+        """Run of the process, while the layout has it."""
+        return self.member.run if self.member and not self.leaving else None
+
+    def lose_parent(self) -> None:
+        """Do nothing: the process is no child of its coordinator."""
+
+    def __call__(self, actor: Actor) -> None:
+        actor.doing = "join"
+        gates = _gates(self.ends, actor)
+        try:
+            self._join(actor, gates)
+        except MemtopoError as error:
+            actor.world.note(actor.name, f"does not join: {type(error).__name__}")
+        finally:
+            for gate in gates:
+                gate.close()
+        _end(actor, self.oracle)
+
+    def _join(self, actor: Actor, gates: tuple[Gate, Gate]) -> None:
+        channel: Channel[ToWorker] = Channel(self.sock, get_args(ToWorker), actor.system)
+        self.member = _Member(actor, channel, gates, self.start)
+        session = JoinedSession(self.member, self.target, actor.world.endpoint, deferred())
+        session.begin()
+        layout = LayoutOfMembers(session, actor.name, "raise")
+        try:
+            while not self.quits and layout.over is None:
+                actor.doing, step, self.step = "", self.step, STEP
+                actor.pause(step)
+                actor.doing = "poll"
+                layout.poll()
+        except MemtopoError as error:
+            actor.world.note(actor.name, f"poll: {type(error).__name__}")
+        actor.doing, self.leaving = "leave", True
+        report = session.end()
+        actor.world.note(actor.name, f"leaves: {report.outcome}, {len(report.leaks)} left")
+
+
+def _gates(ends: Sequence[int], actor: Actor) -> tuple[Gate, Gate]:
+    """Return the gates of a process."""
+    read, write, last_read, last_write = ends
+    return _Gate(read, write, actor.system), _Gate(last_read, last_write, actor.system)
+
+
+def _end(actor: Actor, oracle: Faults) -> None:
+    """End the drivers of a process, which has left nothing unless something befell it."""
+    for driver in actor.drivers:
+        if driver.taken and not oracle.faults:
+            raise Broken(f"{actor.name} has left {driver.taken}")
+        driver.end()
 
 
 @dataclass(slots=True)
@@ -110,18 +213,28 @@ class StorySource:
 
     ensemble: Ensemble
     conductor: Actor
-    oracle: Oracle
+    oracle: Faults
+    target: Target | None = None
+    """Machine of members, which have joined the layout; None for workers."""
 
     def process(self, label: str, gates: Sequence[int], clock: RunningClock, origin: float) -> WorkerProcess:
         """Start a worker, which has ends of the gates of its own."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        actor = self.conductor.world.start(label, WorkerProgram(self.oracle, theirs, [*map(os.dup, gates)]))
+        visible = tuple(location.id for location in self.ensemble.processes[label].visible)
+        start = replace(self.ensemble.start_message(label, visible), origin=origin)
+        ends = [*map(os.dup, gates)]
+        program: Any = WorkerProgram(self.oracle, theirs, ends)
+        if self.target:
+            program = MemberProgram(self.oracle, theirs, ends, replace(start, exclusive=False), self.target)
+        actor = self.conductor.world.start(label, program)
+        actor.budget = self.conductor.budget
         actor.sockets.append(theirs)
         self.conductor.sockets.append(ours)
         self.conductor.children.append(actor)
-        visible = tuple(location.id for location in self.ensemble.processes[label].visible)
         channel: Channel[FromWorker] = Channel(ours, get_args(FromWorker), self.conductor.system)
-        channel.send(replace(self.ensemble.start_message(label, visible), origin=origin))
+        if self.target:
+            return WorkerProcess(label, UserProcess(actor.pid), channel, clock)
+        channel.send(start)
         return WorkerProcess(label, StoryProcess(actor, self.conductor, actor.pid), channel, clock)
 
     def close(self) -> None:

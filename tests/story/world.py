@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
@@ -88,6 +87,8 @@ class Actor:
         self.drivers: list[StoryDriver] = []
         self.children: list[Actor] = []
         self.doing = "start"
+        self.budget = world.budget
+        """Memory of the machine that the process is on."""
         self.greenlet = greenlet(partial(self._run, program), world.main)
         self.system = System(
             now=lambda: world.now,
@@ -175,7 +176,7 @@ class Actor:
     def open_driver(self) -> StoryDriver:
         """Return a new simulator of the machine, whose memory all actors share."""
         world = self.world
-        driver = SimDriver(world.machine, SimMemoryBudget(world.machine, of=world.budget), pid=None)
+        driver = SimDriver(world.machine, SimMemoryBudget(world.machine, of=self.budget), pid=None)
         driver.init()
         self.drivers.append(StoryDriver(driver, self))
         return self.drivers[-1]
@@ -208,7 +209,7 @@ class Actor:
         for driver in self.drivers:
             driver.end()
         for child in self.children:
-            child.program.stopped = signal.SIGTERM
+            child.program.lose_parent()
         if self is self.world.holder:
             self.world.connecting.clear()
 
@@ -327,7 +328,7 @@ class World:
     def step(self) -> bool:
         """Let one actor go on, or time if none can. Return false if nothing will ever happen."""
         self.steps += 1
-        alive = [each for each in self.actors.values() if each.alive]
+        alive = [each for each in self.every if each.alive]
         ready = [each for each in alive if each.ready()]
         self.last = None
         if not ready:

@@ -31,6 +31,7 @@ from memtopo.sharing.claims import claimed_folder, lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import reason
 from memtopo.sharing.sockets import connect_at
+from memtopo.sharing.system import SYSTEM, System
 
 _COORDINATOR = "memtopo.run.processes.joining:main"
 _RETRY = 0.01
@@ -71,9 +72,10 @@ class Member(Worker):
         gates: tuple[Gate, Gate],
         start: StartWorker,
         stopped: Callable[[], int],
+        system: System = SYSTEM,
     ) -> None:
         """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
-        super().__init__(channel, gates, stopped)
+        super().__init__(channel, gates, stopped, system)
         self._start, self._label, self._timeout = start, start.process, start.timeout
         self.timeout = start.timeout
         """Seconds of silence after which a process counts as lost, and within which it takes part."""
@@ -128,7 +130,7 @@ class Member(Worker):
         run, failed = self.run, self.run.failure or self.run.stopped
         run.hold_result = held
         self._channel.send(messages.WorkerFailed(str(run.failure or "interrupted")) if failed else messages.Leave())
-        run.take_down(WorkerGates(*self._gates, self._timeout, self.alive))
+        run.take_down(WorkerGates(*self._gates, self._timeout, self.alive, self._system))
         report = run.report()
         self._channel.send(messages.WorkerFinished(report))
         report = (None if self.lost else self._merged_report()) or report
@@ -138,8 +140,9 @@ class Member(Worker):
 
     def _merged_report(self) -> Report | None:
         """Report of all processes; None if some of them go on."""
-        deadline = time.monotonic() + _MERGING
-        while self._gates[1].wait(0) and time.monotonic() < deadline:
+        now = self._system.now
+        deadline = now() + _MERGING
+        while self._gates[1].wait(0) and now() < deadline:
             if not self._channel.wait(_RETRY):
                 continue
             received = self._channel.receive()

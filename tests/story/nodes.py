@@ -1,0 +1,387 @@
+"""Stories of a layout on two nodes: agents that conduct workers, the hub of the run, and what befalls them.
+
+Each node has a machine of its own. Handles cross between the agents as in production, by calls that a network delivers
+late. A story is one run: it is built, checked, held, released by one node and taken down, or it fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from memtopo.common.errors import MemtopoError
+from memtopo.driver.handles import Handle
+from memtopo.driver.types import gpu
+from memtopo.drivers.sim.devices import SimMemoryBudget
+from memtopo.machine import Cluster
+from memtopo.plans.progress import Progress, SafeProgress
+from memtopo.plans.report import Report
+from memtopo.run.conductor import conduct
+from memtopo.run.nodes.agent import NodeResult, NodeTask
+from memtopo.run.nodes.hub import Hub, NodePeers, RunEnd
+from memtopo.run.nodes.reports import NodeEnd, merged_nodes
+from memtopo.run.processes.ensemble import Ensemble
+from memtopo.run.processes.workers import Workers
+from memtopo.session.request import HoldResult, RunRequest
+from memtopo.sharing.channel import Received
+from memtopo.sharing.endpoints import endpoint
+from tests.helpers.machines import with_fabric
+from tests.helpers.nodes import node_request, node_tasks
+from tests.story.programs import SIGTERM, Event
+from tests.story.workers import StorySource, WorkerProgram
+from tests.story.world import ERRORS, Actor, Broken, Fault, World
+
+_SPEC = Path(__file__).parents[1] / "run" / "nodes" / "two_nodes.yaml"
+_CLUSTER = Cluster({"a": with_fabric(2), "b": with_fabric(2)})
+_NODES = (*_CLUSTER.nodes,)
+_TIMEOUT = 30.0
+_SETTLING = 400.0
+"""Simulated seconds within which a run has ended after the last event."""
+
+_STEPS = 60_000
+_RUN = 500
+"""Steps of the scheduler that a run takes, about, when nothing befalls it."""
+
+_LATENCIES = (0.0, 0.0, 0.002, 0.05)
+
+
+@cache
+def _planned() -> tuple[RunRequest, Mapping[str, tuple[NodeTask, Ensemble]]]:
+    request, document = node_request(_SPEC, _CLUSTER, "full")
+    tasks = node_tasks(request, document, _CLUSTER, _TIMEOUT)
+    return request, {node: (task, task.ensemble()) for node, task in tasks.items()}
+
+
+class Network:
+    """The hub of a run and the calls between its agents, which an actor delivers late."""
+
+    def __init__(self) -> None:
+        self.hub = Hub(_NODES)
+        self.peers: dict[str, NodePeers] = {}
+        self.lost = False
+        self._calls: deque[Callable[[], None]] = deque()
+        self._waiting: set[Future[Any]] = set()
+        self._loop = asyncio.new_event_loop()
+
+    def __call__(self, actor: Actor) -> None:
+        actor.doing = ""
+        while True:
+            actor.pause(actor.world.random.choice(_LATENCIES))
+            while self._calls:
+                self._calls.popleft()()
+            self.turn()
+
+    def call_hub(self, method: str, *args: Any) -> Future[Any]:
+        """Call a method of the hub."""
+        answer: Future[Any] = Future()
+        self._waiting.add(answer)
+        self._calls.append(partial(self._call_hub, answer, method, args))
+        return answer
+
+    def call_agent(self, node: str, method: str, *args: Any) -> Future[Any]:
+        """Call `ask` or `answer` of an agent; the call fails if it has ended."""
+        answer: Future[Any] = Future()
+        self._calls.append(partial(self._call_agent, answer, node, method, args))
+        return answer
+
+    def lose(self) -> None:
+        """End the hub: calls that wait fail."""
+        self.lost = True
+        for answer in self._waiting:
+            if not answer.done():
+                answer.set_exception(ConnectionError("the hub has ended"))
+
+    def turn(self) -> None:
+        """Let the hub do all that it can."""
+        for _ in range(4):
+            self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
+
+    def close(self) -> None:
+        """End all calls."""
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self.turn()
+        self._loop.close()
+
+    def _call_hub(self, answer: Future[Any], method: str, args: Sequence[Any]) -> None:
+        if self.lost:
+            if not answer.done():
+                answer.set_exception(ConnectionError("the hub has ended"))
+            return
+        task = self._loop.create_task(getattr(self.hub, method)(*args))
+
+        def pass_on(done: asyncio.Task[Any]) -> None:
+            if not answer.done() and not done.cancelled():
+                answer.set_result(done.result())
+
+        task.add_done_callback(pass_on)
+
+    def _call_agent(self, answer: Future[Any], node: str, method: str, args: Sequence[Any]) -> None:
+        peers = self.peers.get(node)
+        if peers is None:
+            answer.set_exception(ConnectionError(f"the agent of {node} has ended"))
+            return
+        if method == "ask":
+            peers.deliver(args[0])
+        else:
+            message, handles = args
+            peers.deliver(Received(message, [Handle.of(bytes(secret)) for secret, _ in handles]))
+        answer.set_result(None)
+
+
+@dataclass(slots=True)
+class _Faults:
+    faults: int = 0
+
+
+@dataclass(slots=True)
+class AgentProgram:
+    """The agent of a node, which holds its part of the layout until it or another node is released."""
+
+    node: str
+    network: Network
+    faults: _Faults
+    stopped: int = 0
+    releases: bool = False
+    serves: bool = False
+    result: NodeResult | None = None
+
+    def __call__(self, actor: Actor) -> None:
+        actor.doing = ""
+        _, planned = _planned()
+        request, ensemble = planned[self.node][1].request, planned[self.node][1]
+        homes = {label: node for node, labels in request.geometry.nodes.items() for label in labels}
+        network, agents = self.network, {node: partial(self.network.call_agent, node) for node in _NODES}
+        peers = network.peers[self.node] = NodePeers(self.node, homes, network.call_hub, agents)
+        try:
+            report = self._run(actor, replace(ensemble, system=actor.system), peers)
+            self.result = NodeResult(TypeAdapter(Report).dump_json(report).decode(), peers.cause)
+        except MemtopoError as error:
+            peers.leave(error.message)
+            self.result = NodeResult(error=error.message, exit_code=error.exit_code)
+        finally:
+            del network.peers[self.node]
+            peers.close()
+        network.call_hub("finish", self.node)
+
+    def _run(self, actor: Actor, ensemble: Ensemble, peers: NodePeers) -> Report:
+        source = StorySource(ensemble, actor, self.faults)
+        with Workers(ensemble, SafeProgress(Progress()), lambda: self.stopped, peers, source) as workers:
+            return conduct(workers, partial(self._hold, actor, peers))
+
+    def _hold(self, actor: Actor, peers: NodePeers, workers: Workers) -> HoldResult:
+        workers.release_contexts()
+        actor.world.note(actor.name, "serves")
+        self.serves = True
+        while not (self.releases or peers.released or workers.watch()):
+            actor.pause(0.05)
+        return HoldResult()
+
+
+@dataclass(slots=True)
+class DriverProgram:
+    """The driver of a run, which tells the hub which agents are lost, and kills those that give no sign of life."""
+
+    network: Network
+    agents: Mapping[str, Actor]
+    silent: dict[str, float] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+
+    def __call__(self, actor: Actor) -> None:
+        actor.doing = ""
+        while True:
+            actor.pause(0.1)
+            for node, agent in self.agents.items():
+                self._look_at(actor.world, node, agent)
+
+    def _look_at(self, world: World, node: str, agent: Actor) -> None:
+        if node in self.lost or agent.program.result:
+            return
+        if agent.late <= world.now:
+            self.silent[node] = world.now
+        elif world.now - self.silent.setdefault(node, world.now) > _TIMEOUT:
+            agent.end_soon()
+        if not agent.alive or agent.dying:
+            self.lost.add(node)
+            self.network.call_hub("lose", node, "its agent is lost")
+
+
+@dataclass(frozen=True, slots=True)
+class ToldRun:
+    """A run that was told: what has happened, and the promise that was broken."""
+
+    seed: int
+    events: tuple[tuple[int, Event], ...]
+    trace: tuple[str, ...]
+    failure: str
+    steps: int
+    outcome: str
+
+
+def tell_run(seed: int, events: Sequence[tuple[int, Event]] | None = None) -> ToldRun:
+    """Tell the run of a seed, with its own events by step or the given ones, in a thread that is not the main one."""
+    with TemporaryDirectory(prefix="nodes-") as folder:
+        telling = _Telling(seed, folder, events)
+        failure = outcome = ""
+        try:
+            outcome = telling.tell()
+        except (Exception, Broken) as error:
+            failure = "".join(traceback.format_exception(error))
+        telling.end()
+        return ToldRun(seed, (*telling.events,), (*telling.world.trace,), failure, telling.world.steps, outcome)
+
+
+class _Telling:
+    def __init__(self, seed: int, folder: str, events: Sequence[tuple[int, Event]] | None) -> None:
+        draw = self._draw = Random(f"run {seed}")
+        machine = next(iter(_CLUSTER.nodes.values()))
+        self.world = World(machine, Random(f"schedule {seed}"), endpoint(socket=f"{folder}/x.sock"))
+        self.network, self.faults = Network(), _Faults()
+        self.request, planned = _planned()
+        self.world.start("net", self.network)
+        self.agents: dict[str, Actor] = {}
+        for node in planned:
+            self.agents[node] = self.world.start(node, AgentProgram(node, self.network, self.faults))
+            self.agents[node].budget = SimMemoryBudget(machine)
+        self.world.start("driver", DriverProgram(self.network, self.agents))
+        self.releases = draw.choice(_NODES)
+        drawn = (self._drawn() for _ in range(draw.choice((0, 1, 1, 1, 2, 2, 3))))
+        self.events = sorted(events if events is not None else drawn, key=lambda each: each[0])
+        self._owned: dict[str, set[str]] = {}
+
+    def _drawn(self) -> tuple[int, Event]:
+        draw, workers = self._draw, [*self.request.geometry.processes]
+        one, node, worker = draw.choice((*_NODES, *workers)), draw.choice(_NODES), draw.choice(workers)
+        event = draw.choice(
+            (
+                Event(one, "kill"),
+                Event(one, "doom", (draw.randint(1, 60),)),
+                Event(worker, "fail", (draw.randint(1, 40), draw.choice(ERRORS))),
+                Event(one, "late", (draw.choice((0.3, 3.0, 12.0, 50.0)),)),
+                Event(node, "stop"),
+                Event(node, "hog", (draw.randrange(2),)),
+                Event("net", "lose"),
+            )
+        )
+        return draw.randrange(_RUN), event
+
+    def tell(self) -> str:
+        """Let the run happen, and return its outcome."""
+        upcoming, until = deque(self.events), self.world.now + _SETTLING
+        while any(each.alive for each in self._taking_part()):
+            while upcoming and upcoming[0][0] <= self.world.steps:
+                self._befall(upcoming.popleft()[1])
+                until = self.world.now + _SETTLING
+            self._step()
+            if all(each.program.serves or not each.alive for each in self.agents.values()):
+                self.agents[self.releases].program.releases = True
+            if self.world.now > until or self.world.steps > _STEPS:
+                raise Broken(f"these do not end: {[each.name for each in self._taking_part() if each.alive]}")
+        for _ in range(20):  # the last calls
+            self._step()
+        return self._require_end()
+
+    def _taking_part(self) -> Sequence[Actor]:
+        return [each for each in self.world.every if isinstance(each.program, AgentProgram | WorkerProgram)]
+
+    def _step(self) -> None:
+        self.world.step()
+        if self.world.failure:
+            raise self.world.failure
+        last = self.world.last
+        if last and isinstance(last.program, WorkerProgram):
+            self._require_owned()
+
+    def _befall(self, event: Event) -> None:
+        self.world.note("", str(event))
+        self.faults.faults += 1
+        actor = self.world.actors.get(event.actor)
+        match event.verb, event.args:
+            case "lose", ():
+                self.network.lose()
+            case "hog", (ordinal,):
+                budget = self.agents[event.actor].budget
+                budget.take(gpu(ordinal), budget.free(gpu(ordinal)))
+            case "stop", ():
+                self.agents[event.actor].program.stopped = SIGTERM
+            case _ if actor is None or not actor.alive:
+                pass
+            case "kill", ():
+                actor.end_soon()
+            case "doom", (after,):
+                actor.doom = after
+            case "fail", (after, error):
+                actor.fault = Fault(after, error)
+            case "late", (seconds,):
+                actor.late = self.world.now + seconds
+
+    def _require_owned(self) -> None:
+        """Require that no process has released memory that another one maps, unless it waited for that in vain."""
+        if self.network.lost or any(event.verb == "late" for _, event in self.events):
+            return
+        workers = [each for each in self.world.every if isinstance(each.program, WorkerProgram) and each.drivers]
+        live = [each for each in workers if each.alive and not each.dying and not each.drivers[-1].closed]
+        for actor in live:
+            simulator = actor.drivers[-1].simulator
+            mapped = [each.chunk for each in simulator.mappings._at.values()]
+            own = {_tag(each) for each in (*simulator.chunks._open.values(), *mapped) if not each.imported}
+            released = self._owned.setdefault(actor.name, set()) - own - {""}
+            self._owned[actor.name] |= own
+            for other in live if released else ():
+                if other is not actor and released & {*map(_tag, other.drivers[-1].simulator.mappings._at.values())}:
+                    raise Broken(f"{actor.name} has released memory that {other.name} maps")
+
+    def _require_end(self) -> str:
+        """Require that nothing is left, and that the report of all nodes says how it was."""
+        for node, agent in self.agents.items():
+            if left := {
+                str(place): size for place, size in agent.budget.used.items() if size and not self._hogged(node)
+            }:
+                raise Broken(f"memory of {node} is left: {left}")
+        ends = {
+            node: NodeEnd(result=agent.program.result) if agent.program.result else NodeEnd(cause="it died")
+            for node, agent in self.agents.items()
+        }
+        order = [] if self.network.lost else [RunEnd(*each) for each in self.network.hub._ends]
+        stopped = max(each.program.stopped for each in self.agents.values())
+        report = merged_nodes(self.request, ends, order, {}, stopped)
+        workers = [each for each in self.world.every if isinstance(each.program, WorkerProgram)]
+        died = [each.name for each in workers if each.program.status]
+        if report.exit_code == 0 and died:
+            raise Broken(f"{died} died in a run that is ok")
+        if (
+            report.leaks
+            and not any(each.failed for each in workers)
+            and not died
+            and all(each.program.result for each in self.agents.values())
+        ):
+            raise Broken(f"leaks without a cause: {report.leaks}")
+        if not self.faults.faults and report.exit_code:
+            raise Broken(f"a run that nothing befell is {report.outcome}: {report.failure}")
+        return report.outcome
+
+    def _hogged(self, node: str) -> bool:
+        return any(event.verb == "hog" and event.actor == node for _, event in self.events)
+
+    def end(self) -> None:
+        """End all processes."""
+        for actor in self.world.every:
+            actor.kill()
+        self.network.close()
+
+
+def _tag(part: Any) -> str:
+    """Return what names the memory of a chunk or a mapping in all processes; empty if no other one has it."""
+    return part.physical.tag.nonce if part.physical.tag else ""
