@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
     DriverError,
@@ -28,7 +29,7 @@ from memtopo.drivers.sim.address_space import FIRST, HIGHEST, LOWEST, PAGE, roun
 from memtopo.drivers.sim.allocations import SimAllocation
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.process import FIRST_CONTEXT
-from memtopo.testing.abi import SECRET_BYTES, Memory, external_memory, external_semaphore
+from memtopo.testing.abi import Memory, external_memory, external_semaphore
 
 _PAUSE = 0.0005  # seconds
 _MOST_BYTES = 1 << 42
