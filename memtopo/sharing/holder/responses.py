@@ -35,6 +35,7 @@ from memtopo.sharing.messages import (
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider, LayoutChange, Offer, unknown_export
 from memtopo.sharing.status import MOST_STATES, Importer, LocationMemory, NodeStatus, Statistics, Status
 from memtopo.sharing.system import SYSTEM, System
+from memtopo.sharing.wire import common_fields
 
 _LONGEST_PATH = 1000
 _LISTED_PROCESSES = 4
@@ -408,16 +409,7 @@ class NodesText:
 
 def node_status(node: str, host: str, status: Status) -> NodeStatus:
     """Return the status of a node's holder as it reports it to the others."""
-    return NodeStatus(
-        node=node,
-        host=host,
-        state=status.state,
-        socket=status.socket,
-        pid=status.pid,
-        offers=status.offers,
-        importers=status.importers,
-        contexts=status.contexts,
-    )
+    return NodeStatus(node=node, host=host, **common_fields(status, NodeStatus))
 
 
 def unreachable(names: Sequence[str]) -> Iterator[NodeStatus]:
