@@ -101,11 +101,10 @@ class Worker:
     def work(self, wrap: WrapDriver) -> None:
         """Build, check and take down as commanded, and report."""
         try:
-            self._work(wrap)
+            with internal_errors():  # reported by the conductor; a traceback here would be lost
+                self._work(wrap)
         except MemtopoError as error:
             self._channel.send(messages.WorkerBroken(error.message, error.hint, error.exit_code))
-        except Exception as error:  # noqa: BLE001 reported by the conductor; a traceback here would be lost
-            self._channel.send(messages.WorkerBroken(f"internal error: {type(error).__name__}: {error}", None, 70))
         self.close()
 
     def close(self) -> None:
