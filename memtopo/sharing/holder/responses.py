@@ -12,7 +12,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from memtopo.common.errors import MemtopoError, internal_errors
-from memtopo.common.text import process_name
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import unknown_state
 from memtopo.language.names import AWAKE
@@ -38,7 +37,6 @@ from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import common_fields
 
 _LONGEST_PATH = 1000
-_LISTED_PROCESSES = 4
 
 Clients = Collection[ClientConnection]
 
@@ -326,17 +324,6 @@ class Responder:
             return self.offers[name]
         message, hint = unknown_export(name, self.offers)
         raise ExchangeError("unknown", message, hint=hint)
-
-
-def still_bound(bound: Clients) -> ExchangeError:
-    """Return the refusal of a release while importers are bound to the layout."""
-    processes = ", ".join(process_name(each.peer.pid) for each in islice(bound, _LISTED_PROCESSES))
-    more = f" and {len(bound) - _LISTED_PROCESSES} more" if len(bound) > _LISTED_PROCESSES else ""
-    return ExchangeError(
-        "attached",
-        f"its exports over ipc or from pools are in use by {processes}{more}",
-        hint="--force notifies them, and releases it after --grace",
-    )
 
 
 def _require_read(connection: ClientConnection) -> None:
