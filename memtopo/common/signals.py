@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
@@ -16,6 +16,14 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 TERMINAL = (signal.SIGINT, signal.SIGHUP)
 """Signals that a terminal sends to a process and its children: Ctrl-C, and the end of the session."""
+
+
+def received_signal(*numbers: int) -> Callable[[], int]:
+    """Handle some signals from now on; return a function that returns the number of the first one received, or 0."""
+    received: list[int] = []
+    for number in numbers:
+        signal.signal(number, lambda number, _frame: received.append(number))
+    return lambda: received[0] if received else 0
 
 
 class deferred:  # noqa: N801  # used like a function

@@ -171,13 +171,13 @@ class Constants:
     type: str
     names: Mapping[int, str]
 
-    def text(self, value: int, namespace: str = "", none: str = "0") -> str:
-        """Return an expression of a value: a constant, several joined by `|`, or `none` for 0 without a name."""
+    def text(self, value: int, namespace: str = "") -> str:
+        """Return an expression of a value: a constant, several joined by `|`, or its number."""
         if value in self.names:
             return namespace + self.names[value]
         bits = [namespace + name for bit, name in sorted(self.names.items()) if bit and value & bit == bit]
         known = sum(bit for bit in self.names if bit and value & bit == bit)
-        return " | ".join(bits) if bits and known == value else str(int(value)) if value else none
+        return " | ".join(bits) if bits and known == value else str(int(value))
 
 
 def _named(type: str, prefix: str, members: type[IntEnum | IntFlag], **renamed: str) -> Constants:

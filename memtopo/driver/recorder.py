@@ -102,13 +102,13 @@ class Recorder(Forwarder):
     It makes no calls in batches, so that each is recorded by itself.
     """
 
-    def __init__(self, driver: Driver, record: Record, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._record, self._clock = record, clock
+    def __init__(self, driver: Driver, record: Record) -> None:
+        self._record = record
         super().__init__(driver)
 
     def _wrap(self, method: str, call: Call) -> Call:
         names, omitted = parameters(method), defaults(method)
-        begin, end, clock = self._record.begin, self._record.end, self._clock
+        begin, end, clock = self._record.begin, self._record.end, time.perf_counter
 
         @wraps(call)
         def recorded(*args: Any, **kwargs: Any) -> Any:

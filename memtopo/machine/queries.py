@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress, product
 from typing import ParamSpec, TypeVar
 
@@ -19,7 +19,7 @@ from memtopo.driver.types import (
     gpu,
     uuid_text,
 )
-from memtopo.machine import Device, DriverFacts, Fabric, Granularity, HostMemory, Machine, Memory, Peer
+from memtopo.machine import Device, DriverFacts, Granularity, HostMemory, Machine, Memory, Peer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -62,13 +62,12 @@ def read(
 
 def anonymous(machine: Machine) -> Machine:
     """Return the machine without what identifies it, or changes: UUIDs, bus ids, the host's name, free memory."""
-    unknown = {"uuid": None, "bus_id": None, "free_bytes": None}
-    devices = [device.model_copy(update={**unknown, "fabric": _anonymous(device.fabric)}) for device in machine.devices]
+    devices = []
+    for device in machine.devices:
+        fabric = device.fabric and device.fabric.model_copy(update={"cluster": None})
+        unknown = {"uuid": None, "bus_id": None, "free_bytes": None, "fabric": fabric}
+        devices.append(device.model_copy(update=unknown))
     return changed(machine, devices=devices, host_name=None)
-
-
-def _anonymous(fabric: Fabric | None) -> Fabric | None:
-    return fabric and fabric.model_copy(update={"cluster": None})
 
 
 def changed(machine: Machine, **fields: object) -> Machine:
@@ -145,10 +144,7 @@ def _nodes(devices: list[Device], known: Sequence[int] | None) -> list[int]:
 
 
 def _peers(driver: Driver, count: int) -> list[list[Peer | None]]:
-    def row(device: int) -> Iterator[Peer | None]:
-        return (None if peer == device else _peer(driver, device, peer) for peer in range(count))
-
-    return [list(row(device)) for device in range(count)]
+    return [[None if a == b else _peer(driver, a, b) for b in range(count)] for a in range(count)]
 
 
 def _peer(driver: Driver, device: int, peer: int) -> Peer:

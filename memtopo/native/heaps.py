@@ -9,7 +9,8 @@ from typing import Any
 
 from memtopo.common.errors import InternalError
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import PROPERTY_FLAGS, DriverError, Grant, Location, Properties
+from memtopo.driver.structures import ACCESS, PROPERTIES, packed_access, packed_properties
+from memtopo.driver.types import DriverError, Grant, Properties
 from memtopo.driver.wrappers import innermost
 from memtopo.native import HEAPS, loaded
 from memtopo.native.tables import Allocation, AllocationTable, TableHead
@@ -35,29 +36,7 @@ NO_LIMIT = (1 << 64) - 1
 _U64, _SIZE, _POINTER, _INT = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
 
 
-class _Location(ctypes.Structure):
-    _fields_ = [("type", _INT), ("id", _INT)]
-
-    @classmethod
-    def of(cls, location: Location) -> _Location:
-        return cls(location.kind, location.id)
-
-
-class _Access(ctypes.Structure):
-    _fields_ = [("location", _Location), ("flags", _INT)]
-
-
-class _Properties(ctypes.Structure):
-    _fields_ = [
-        ("type", _INT),
-        ("handles", _INT),
-        ("location", _Location),
-        ("win32", _POINTER),
-        ("compressionType", ctypes.c_ubyte),
-        ("gpuDirectRDMACapable", ctypes.c_ubyte),
-        ("usage", ctypes.c_ushort),
-        ("reserved", ctypes.c_ubyte * 4),
-    ]
+_Properties, _Access = ctypes.c_ubyte * PROPERTIES.size, ctypes.c_ubyte * (ACCESS.size * _MOST_GRANTS)
 
 
 class _Functions(ctypes.Structure):
@@ -72,7 +51,7 @@ class _Heap(ctypes.Structure):
     _fields_ = [
         *((name, _U64) for name in ("base", "size", "granule")),
         ("properties", _Properties),
-        ("access", _Access * _MOST_GRANTS),
+        ("access", _Access),
         ("grants", _U64),
         ("context", _POINTER),
         ("budget", ctypes.POINTER(_Budget)),
@@ -156,9 +135,9 @@ class NativeHeap:
         self._loaded: ctypes.CDLL | None = None
         self._calls = _Calls(driver, properties, grants)
         own = self._calls.own
-        self._record = _Heap(*reserved, granule, _properties(properties, own), grants=len(grants), context=context)
-        for index, (location, access) in enumerate(grants):
-            self._record.access[index] = _Access(_Location.of(own(location)), access)
+        described = packed_properties(properties._replace(location=own(properties.location)))
+        access = packed_access(Grant(own(location), access) for location, access in grants)
+        self._record = _Heap(*reserved, granule, _Properties(*described), _Access(*access), len(grants), context)
         self._record.budget, self._record.driver = ctypes.pointer(budget.record), self._calls.functions
         self._budget = budget  # the record points to it
         self.table = table
@@ -303,11 +282,6 @@ class Unmapped(DriverError):
     def __init__(self, error: DriverError, number: int) -> None:
         super().__init__(error.call, error.name, error.reason)
         self.number = number
-
-
-def _properties(properties: Properties, own: Callable[[Location], Location]) -> _Properties:
-    flags = {field: int(word in properties.flags) for word, (field, _) in PROPERTY_FLAGS.items()}
-    return _Properties(properties.type, properties.handles, _Location.of(own(properties.location)), **flags)
 
 
 def _function(*parameters: Any) -> Any:

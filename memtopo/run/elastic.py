@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
+from typing import NoReturn
 
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.text import nearest
@@ -105,8 +106,7 @@ def create(driver: Driver, layout: Layout, name: str, count: int) -> None:
     pool.free += created
     if error:
         release(driver, layout, name, created)
-        _raise_driver_error(f"chunks {name!r}", error, "they are as before")
-        raise error
+        _fail(f"chunks {name!r}", error, "they are as before")
 
 
 def release(driver: Driver, layout: Layout, name: str, chunks: Iterable[ElasticChunk]) -> int:
@@ -120,8 +120,7 @@ def release(driver: Driver, layout: Layout, name: str, chunks: Iterable[ElasticC
     pool.drop_removed()
     if error:
         after = f"{released:,} were released, and the others stay, without being mapped"
-        _raise_driver_error(f"chunks {name!r}", error, after)
-        raise error
+        _fail(f"chunks {name!r}", error, after)
     return released
 
 
@@ -188,8 +187,7 @@ class _Batch:
             grant(driver, content, zeros, zero=True)
         except MemtopoError as error:
             self._roll_back(error)
-            _raise_driver_error(f"range {content.label!r}", error, "it is as before")
-            raise
+            _fail(f"range {content.label!r}", error, "it is as before")
         content.replace(out, (*coming, *zeros))
         self._commit()
 
@@ -310,12 +308,13 @@ def _by_pool(content: ElasticContent, mapped: Sequence[Mapped]) -> dict[str, lis
     return found
 
 
-def _raise_driver_error(what: str, error: MemtopoError, after: str) -> None:
+def _fail(what: str, error: MemtopoError, after: str) -> NoReturn:
     """Raise `ElasticFailed` for an error of the driver, with the condition `after` it; others are their holder's."""
-    if isinstance(error, DriverError):
-        full = error.name == "CUDA_ERROR_OUT_OF_MEMORY"
-        hint = "release chunks that are not mapped by 'trim', or memory of other programs" if full else None
-        raise ElasticFailed(f"{what}: {error}; {after}", hint=hint) from error
+    if not isinstance(error, DriverError):
+        raise error
+    full = error.name == "CUDA_ERROR_OUT_OF_MEMORY"
+    hint = "release chunks that are not mapped by 'trim', or memory of other programs" if full else None
+    raise ElasticFailed(f"{what}: {error}; {after}", hint=hint) from error
 
 
 class ElasticRefused(MemtopoError):

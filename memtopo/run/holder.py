@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from memtopo.common.errors import Stopped
 from memtopo.common.text import process_name
 from memtopo.diagnostics.messages import not_awake
-from memtopo.driver.handles import Handle
 from memtopo.driver.types import Location, LocationKind
 from memtopo.executor import StepFailed
 from memtopo.geometry.model import Geometry
@@ -158,19 +157,11 @@ class HeldLayout:
 
     def __init__(self, conductor: Conductor, source: str, revise: Revise) -> None:
         self.conductor, self.source, self._revise = conductor, source, revise
+        self.handle, self.lend, self.take_back = conductor.handle, conductor.lend, conductor.take_back
 
     def offers(self) -> Sequence[Offer]:
         exports = self.conductor.exports().items()
         return [offer.of_process(label, name) if label else offer for name, (label, offer) in exports]
-
-    def handle(self, export: str, index: int) -> Handle:
-        return self.conductor.handle(export, index)
-
-    def lend(self, export: str, count: int) -> Sequence[int]:
-        return self.conductor.lend(export, count)
-
-    def take_back(self, export: str, numbers: Sequence[int]) -> None:
-        self.conductor.take_back(export, numbers)
 
     def check(self) -> Checks:
         with self.conductor.announced("check"):

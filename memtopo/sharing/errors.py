@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from memtopo.common.errors import Exit, MemtopoError, Unavailable
 
 _EXIT_CODES = {"stale": Exit.STALE, "broken": Exit.LEFT, "internal": Exit.BUG}
@@ -18,8 +16,8 @@ def _note_hint(error: MemtopoError) -> None:
 class ExchangeError(MemtopoError):
     """A failed exchange; `code` is one of the codes in `docs/protocol.md`."""
 
-    def __init__(self, code: str, message: str, *, hint: str | None = None, details: Sequence[str] = ()) -> None:
-        super().__init__(message, hint=hint, details=details)
+    def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         _note_hint(self)
         self.code = code
         self.exit_code = _EXIT_CODES.get(code, Exit.FAILED)
@@ -28,8 +26,8 @@ class ExchangeError(MemtopoError):
 class NoLayout(Unavailable):
     """No process holds a layout of that name, or serves at that path."""
 
-    def __init__(self, message: str, *, hint: str | None = None, details: Sequence[str] = ()) -> None:
-        super().__init__(message, hint=hint, details=details)
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         _note_hint(self)
 
 

@@ -160,7 +160,7 @@ class HolderHandles(HandleSource):
                     return holder, notice
             if (left := until - self.system.now()) <= 0:
                 return None
-            self._await_packet(left)
+            self.system.wait([client for client in self._clients.values() if client.fileno() >= 0], left)
 
     def generation(self, holder: str, export: str) -> int:
         """Return the generation in which the objects were made whose handles were received last; 0 if it is unknown."""
@@ -199,19 +199,17 @@ class HolderHandles(HandleSource):
 
     def _compare(self, holder: str, export: str, but: str = "") -> None:
         """Compare an import with its offer, `but` for a property; a change may have added it to a connection."""
-        for each, *source in self._sources():
-            if source == [holder, export]:
-                self._check_offer(each, export, self._clients[holder], holder, but)
+        for each in self._imports_from(holder, export):
+            self._check_offer(each, export, self._clients[holder], holder, but)
+
+    def _imports_from(self, holder: str, export: str) -> list[Group]:
+        return [each for each, *source in self._sources() if source == [holder, export]]
 
     def _sources(self) -> Iterator[tuple[Group, str, str]]:
         """Yield each import with each of the holders, and the name of the export there, that it is from."""
         for each in self._imports:
             assert each.origin
             yield from ((each, holder, export) for holder, export in dict.fromkeys(each.origin.sources))
-
-    def _await_packet(self, timeout: float) -> None:
-        """Wait until an attached holder has sent something or is gone."""
-        self.system.wait([client for client in self._clients.values() if client.fileno() >= 0], timeout)
 
     def _connect(self, holder: str, imports: Sequence[Group]) -> Client:
         path = self._bound.get(holder, holder if "/" in holder else None)
@@ -235,12 +233,9 @@ class HolderHandles(HandleSource):
         except ExchangeError as error:
             if error.code != "gone":
                 raise
-            message = f"{self._imports_of(holder, export)} cannot be imported: {error.message}"
+            imports = " and ".join(map(_described, self._imports_from(holder, export)))
+            message = f"{imports} cannot be imported: {error.message}"
             raise ExchangeError(error.code, message, hint=error.hint) from error
-
-    def _imports_of(self, holder: str, export: str) -> str:
-        """Return the imports from an export, for a message."""
-        return " and ".join(_described(each) for each, *source in self._sources() if source == [holder, export])
 
     def _check_offer(self, each: Group, export: str, client: Client, holder: str, but: str = "") -> None:
         offer = client.offers().get(export)

@@ -159,15 +159,12 @@ class ExportProvider(Protocol):
 
     def offers(self) -> Sequence[Offer]:
         """Return the exports in the order of the spec; they do not change while they are served."""
-        ...
 
     def handle(self, export: str, index: int) -> Handle:
         """Return a new handle of one object, whose descriptor the caller closes. Raises `MemtopoError`."""
-        ...
 
     def check(self) -> Checks:
         """Check by queries that everything is as declared. Raises `MemtopoError`."""
-        ...
 
 
 @runtime_checkable
@@ -179,11 +176,9 @@ class Lender(Protocol):
 
         Raises `MemtopoError`, which is an `ExchangeError` (`full`) if there are not as many.
         """
-        ...
 
     def take_back(self, export: str, numbers: Sequence[int]) -> None:
         """Have objects that no client has any more. Raises `MemtopoError`."""
-        ...
 
 
 class ChangeFailed(MemtopoError):
@@ -202,16 +197,13 @@ class LayoutChange(Protocol):
     @property
     def touched(self) -> frozenset[str]:
         """Names of the exports whose objects it releases or replaces."""
-        ...
 
     @property
     def lost(self) -> frozenset[str]:
         """Names of the exports whose bytes it does not keep."""
-        ...
 
     def give_up(self) -> None:
         """Give back the contexts that planning has retained (fact 73): the change is not made."""
-        ...
 
     def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
         """Make the change, and return the results of its check: by queries or, if `full`, also by bytes.
@@ -219,7 +211,6 @@ class LayoutChange(Protocol):
         Importers keep the memory of the `in_use` exports. Raises `ChangeFailed`, or another `MemtopoError` before the
         first call if the change does not fit.
         """
-        ...
 
 
 class ChangeableLayout(ExportProvider, Protocol):
@@ -228,35 +219,28 @@ class ChangeableLayout(ExportProvider, Protocol):
     @property
     def spec(self) -> str | None:
         """Path of the spec that the layout has now."""
-        ...
 
     @property
     def source(self) -> str:
         """Text from which clients can draw the layout as it is now; empty if it is not reported."""
-        ...
 
     @property
     def generation(self) -> int:
         """Number of the layout: 1 when it is built, and one more after each change that touched it."""
-        ...
 
     @property
     def state(self) -> str:
         """Name of the state that the layout is in."""
-        ...
 
     @property
     def states(self) -> Sequence[str]:
         """Names of all states, 'awake' first; only that one if the spec has no states."""
-        ...
 
     def switch(self, state: str) -> LayoutChange:
         """Plan a switch to a state. Raises `MemtopoError` if there is no such state."""
-        ...
 
     def renewal(self, exports: frozenset[str]) -> LayoutChange:
         """Plan the release and the new creation of the memory of some exports. Raises `MemtopoError`."""
-        ...
 
     def change(self, source: str, generation: int | None) -> LayoutChange:
         """Plan a change to the spec in a source, which is the JSON text of `source` in docs/protocol/requests.md.
@@ -264,7 +248,6 @@ class ChangeableLayout(ExportProvider, Protocol):
         Raises `MemtopoError` for an invalid spec, one of another layout, and a `generation` that is not the current
         one.
         """
-        ...
 
 
 SEND = "send"

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.signals import received_signal
 from memtopo.driver.handles import Handle
 from memtopo.drivers.sim import external_api
 from memtopo.machine import MachineLine
@@ -110,11 +111,10 @@ def simulated_serving(spec: ProducerSpec, socket: str) -> Serving:
 
 def main() -> None:
     """Serve the producer of the specification on standard input at the socket in MEMTOPO_SOCKET."""
-    signals: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _frame: signals.append(number))
+    stopped = received_signal(signal.SIGTERM)
     spec = ProducerSpec.decode(sys.stdin.buffer.readline())
     try:
-        simulated_serving(spec, os.environ["MEMTOPO_SOCKET"]).run(lambda: signals[0] if signals else _orphaned())
+        simulated_serving(spec, os.environ["MEMTOPO_SOCKET"]).run(lambda: stopped() or _orphaned())
     except MemtopoError as error:
         sys.exit(f"memtopo: simulated producer: {error.message}")
     except OSError as error:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Protocol
 
+from memtopo.driver import structures
+from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import (
-    PROPERTY_FLAGS,
     Access,
     Advice,
     AllocationType,
@@ -63,12 +64,6 @@ def _location(kind: int, id: int) -> Location:
     return Location(LocationKind(kind), id if kind in {LocationKind.GPU, LocationKind.HOST_NUMA} else 0)
 
 
-_PROPERTIES = struct.Struct("=iiiiQBB6x")
-_FLAGS = tuple(PROPERTY_FLAGS)[::-1]
-"""Flags in the order of the structure."""
-_GRANT = struct.Struct("=iii")
-_POOL = struct.Struct("=iiiiQQ56x")
-_PLACE = struct.Struct("=ii")
 _EXTERNAL_MEMORY = struct.Struct("=i4xi12xQI")
 _EXTERNAL_SEMAPHORE = struct.Struct("=i4xi12xI")
 _BUFFER = struct.Struct("=QQ")
@@ -78,34 +73,26 @@ _PER_THREAD = 2  # CU_STREAM_PER_THREAD, after CU_STREAM_LEGACY
 _MOST_GRANTS = 1 << 16
 _REMEMBERED = 256
 """Structures whose contents are remembered: a program passes a few of them again and again."""
-SECRET_BYTES = 64
-
-
-def _properties(memory: Memory, pointer: int) -> Properties:
-    return _properties_in(memory.read(pointer, _PROPERTIES.size))
 
 
 @lru_cache(_REMEMBERED)
 def _properties_in(data: bytes) -> Properties:
-    kind, handles, place, id, _, *bits = _PROPERTIES.unpack(data)
-    flags = [flag for flag, bit in zip(_FLAGS, bits, strict=True) if bit]
-    found = Properties.with_flags(_location(place, id), HandleType(handles), flags)
-    return found._replace(type=AllocationType(kind))
+    return structures.unpacked_properties(data, _location, AllocationType)
 
 
 def _grants(memory: Memory, pointer: int, count: int) -> tuple[Grant, ...]:
     if count > _MOST_GRANTS:
         raise ValueError(f"{count:,} descriptors of access")
-    return _grants_in(memory.read(pointer, count * _GRANT.size)) if count else ()
+    return _grants_in(memory.read(pointer, count * structures.ACCESS.size)) if count else ()
 
 
 @lru_cache(_REMEMBERED)
 def _grants_in(data: bytes) -> tuple[Grant, ...]:
-    return tuple(Grant(_location(kind, id), Access(flags)) for kind, id, flags in _GRANT.iter_unpack(data))
+    return tuple(Grant(_location(kind, id), Access(flags)) for kind, id, flags in structures.ACCESS.iter_unpack(data))
 
 
 def _pool(memory: Memory, pointer: int) -> PoolProperties:
-    _, handles, place, id, _, size = _POOL.unpack(memory.read(pointer, _POOL.size))
+    _, handles, place, id, _, size = structures.POOL.unpack(memory.read(pointer, structures.POOL.size))
     return PoolProperties(_location(place, id), HandleType(handles), size)
 
 
@@ -141,9 +128,11 @@ _VALUES: Mapping[str, Decode] = {
     "dma-buf-flags": lambda word: DmaBufFlags(word),
 }
 _POINTED: Mapping[str, Decode] = {
-    "properties": _properties,
+    "properties": lambda memory, pointer: _properties_in(memory.read(pointer, structures.PROPERTIES.size)),
     "pool-properties": _pool,
-    "at-location": lambda memory, pointer: _location(*_PLACE.unpack(memory.read(pointer, _PLACE.size))),
+    "at-location": lambda memory, pointer: _location(
+        *structures.LOCATION.unpack(memory.read(pointer, structures.LOCATION.size))
+    ),
     "secret": lambda memory, pointer: memory.read(pointer, SECRET_BYTES),
     "team": lambda memory, pointer: _TEAM.unpack(memory.read(pointer, _TEAM.size)),
     "part": lambda memory, pointer: _BUFFER.unpack(memory.read(pointer, _BUFFER.size)),
@@ -162,19 +151,13 @@ def external_semaphore(memory: Memory, pointer: int) -> tuple[int, SemaphoreHand
     return fd, SemaphoreHandleType(kind)
 
 
-def _packed_properties(properties: Properties) -> bytes:
-    place, id, _ = properties.location
-    flags = [flag in properties.flags for flag in _FLAGS]
-    return _PROPERTIES.pack(properties.type, properties.handles, place, id, 0, *flags)
-
-
 # How a result of a type is written to where a parameter points.
 _RESULTS: Mapping[str, Callable[[Any], bytes]] = {
     "u64": struct.Struct("=Q").pack,
     "u32": struct.Struct("=I").pack,
     "i32": struct.Struct("=i").pack,
     "f32": struct.Struct("=f").pack,
-    "properties": _packed_properties,
+    "properties": structures.packed_properties,
     "bytes": bytes,
 }
 

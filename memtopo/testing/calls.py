@@ -7,8 +7,10 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partialmethod
 from typing import Any, Protocol
 
+from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
     DriverError,
@@ -28,7 +30,7 @@ from memtopo.drivers.sim.address_space import FIRST, HIGHEST, LOWEST, PAGE, roun
 from memtopo.drivers.sim.allocations import SimAllocation
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.process import FIRST_CONTEXT
-from memtopo.testing.abi import SECRET_BYTES, Memory, external_memory, external_semaphore
+from memtopo.testing.abi import Memory, external_memory, external_semaphore
 
 _PAUSE = 0.0005  # seconds
 _MOST_BYTES = 1 << 42
@@ -306,28 +308,19 @@ class Calls:
         own = LOWEST <= address < HIGHEST or FIRST <= address < _LAST
         return own or self._sim.allocations.find(address) is not None
 
-    def memset_d16(self, address: int, value: int, count: int) -> None:
-        self._fill(address, value.to_bytes(2, "little"), count)
-
-    def memset_d32(self, address: int, value: int, count: int) -> None:
-        self._fill(address, value.to_bytes(4, "little"), count)
-
-    def memset_d8_async(self, address: int, value: int, count: int, stream: int) -> None:
-        self._fill(address, bytes([value]), count, stream)
-
-    def memset_d16_async(self, address: int, value: int, count: int, stream: int) -> None:
-        self._fill(address, value.to_bytes(2, "little"), count, stream)
-
-    def memset_d32_async(self, address: int, value: int, count: int, stream: int) -> None:
-        self._fill(address, value.to_bytes(4, "little"), count, stream)
-
-    def _fill(self, address: int, element: bytes, count: int, stream: int = 0) -> None:
+    def _fill(self, address: int, value: int, count: int, stream: int = 0, *, size: int) -> None:
+        """Fill memory with elements of `size` bytes, which have the value."""
+        element = value.to_bytes(size, "little")
         self.stream_synchronize(stream)
-        if address % len(element):
+        if address % size:
             raise invalid("the address is not aligned to the elements")
-        self._driver.memset_d8(address, element[0], count * len(element))
+        self._driver.memset_d8(address, element[0], count * size)
         if len(set(element)) > 1:
             self._driver.memcpy_htod(address, element * count)
+
+    memset_d8_async = partialmethod(_fill, size=1)
+    memset_d16 = memset_d16_async = partialmethod(_fill, size=2)
+    memset_d32 = memset_d32_async = partialmethod(_fill, size=4)
 
     # Pools.
 

@@ -16,7 +16,7 @@ from memtopo.machine import CONTEXT_BYTES
 from tests.contract.memory import INVALID_VALUE, created, current, refused
 from tests.contract.shared_resources import allocated
 from tests.helpers.machines import invented
-from tests.helpers.simulator import LAXER, STRICTER
+from tests.helpers.simulator import LAXER, STRICTER, resident_bytes
 
 M = 2 * MiB
 
@@ -86,7 +86,7 @@ def test_allocations_end_with_their_context(sim: SimDriver) -> None:
             sim.mem_free(address)
         with refused(INVALID_VALUE):
             sim.memset_d8(address, 1, 1)
-    assert sim.resident_bytes() == 0
+    assert resident_bytes(sim) == 0
 
 
 def test_other_devices_only_copy_allocations(sim: SimDriver) -> None:

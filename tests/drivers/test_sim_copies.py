@@ -12,6 +12,7 @@ from memtopo.driver.types import Access, HostFlags, Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from tests.contract.memory import HOST, PLAIN, current, laid_out
 from tests.helpers.machines import invented
+from tests.helpers.simulator import resident_bytes
 
 M = 2 << 20
 SIZE = 1 << 16
@@ -49,7 +50,7 @@ def test_a_batch_copies_what_single_calls_copy(properties: Properties) -> None:
             back = [(staged + SIZE - 2 * (9000 - place), at, count) for at, place, count in spans]
             assert copy_each(sim, list(reversed(back)), stream) is None
             sim.ctx_synchronize()
-            resident = sim.resident_bytes() - SIZE
+            resident = resident_bytes(sim) - SIZE
             found.append((sim.memcpy_dtoh(base, 3 * M), sim.host_read(staged, SIZE), resident // M))
     assert found[0] == found[1]
     assert found[0][0][M - 64 : M + 64] == bytes(range(1, 129))
@@ -58,9 +59,9 @@ def test_a_batch_copies_what_single_calls_copy(properties: Properties) -> None:
 def test_zeros_of_untouched_memory_touch_nothing() -> None:
     with SimDriver(invented()) as sim, memory(sim) as (base, _, stream):
         empty = sim.mem_host_alloc(SIZE, HostFlags.PORTABLE)
-        before = sim.resident_bytes()
+        before = resident_bytes(sim)
         assert copy_each(sim, [(base + at * M, empty + 64 * at, 64) for at in range(3)], stream) is None
-        assert sim.resident_bytes() == before
+        assert resident_bytes(sim) == before
 
 
 @pytest.mark.parametrize("access", [Access.R, Access.NONE])

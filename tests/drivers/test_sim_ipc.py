@@ -39,6 +39,7 @@ from tests.contract.shared_resources import (
 from tests.helpers.machines import identified, invented
 from tests.helpers.processes import open_descriptors
 from tests.helpers.python_process import run_python
+from tests.helpers.simulator import resident_bytes
 
 M = 2 * MiB
 WITH_FABRIC = invented(trials={"fabric": Trial(advertised=True, works=True)})
@@ -108,7 +109,7 @@ def test_sparse_memory_moves_at_no_cost(sim: SimDriver) -> None:
         with exported(sim, handle) as fd, imported(sim, fd) as another, usable(sim, size, another) as there:
             assert sim.memcpy_dtoh(there, 6) == b"first\0"
             assert sim.memcpy_dtoh(there + size - 5, 5) == b"\0last"
-            assert sim.resident_bytes() <= M
+            assert resident_bytes(sim) <= M
 
 
 def test_neighbours_do_not_move(sim: SimDriver) -> None:
@@ -120,9 +121,9 @@ def test_neighbours_do_not_move(sim: SimDriver) -> None:
         for value, address in enumerate(addresses):
             sim.memset_d8(address, value, M)
         with exported(sim, chunks[1]):
-            assert sim.resident_bytes() == 3 * M
+            assert resident_bytes(sim) == 3 * M
             assert [sim.memcpy_dtoh(address + M - 1, 1) for address in addresses] == [b"\0", b"\1", b"\2"]
-    assert sim.resident_bytes() == 0
+    assert resident_bytes(sim) == 0
 
 
 def test_memory_outlives_its_simulator(sim: SimDriver) -> None:
@@ -164,7 +165,7 @@ def test_a_closed_simulator_closes_its_files(*, forgotten: bool) -> None:
     else:
         sim.close()
         sim.close()
-        assert sim.resident_bytes() == 0
+        assert resident_bytes(sim) == 0
     assert open_descriptors() == before + 1
     os.close(fd)
 
@@ -320,15 +321,15 @@ def test_records_are_seen_by_whoever_shares_an_event(sim: SimDriver) -> None:
     """Fact 47: each record counts once, from whichever process, also when two record at the same time"""
     with elsewhere(invented()) as other, current(other), current(sim), event(sim) as here, event(sim) as unused:
         with opened_event(other, sim.ipc_get_event_handle(here)) as there:
-            assert sim.event_records(here) == 0
+            assert sim.events.records(here) == 0
             for _ in range(100):
                 other.ask("event_record", there)
             for _ in range(5000):
                 sim.event_record(here)
             for _ in range(100):
                 other.answer()
-            assert sim.event_records(here) == 5100
-        assert sim.event_records(unused) == 0
+            assert sim.events.records(here) == 5100
+        assert sim.events.records(unused) == 0
 
 
 def test_records_of_an_event_that_is_not_shared(sim: SimDriver) -> None:
@@ -336,7 +337,7 @@ def test_records_of_an_event_that_is_not_shared(sim: SimDriver) -> None:
     with current(sim), event(sim, EventFlags.DISABLE_TIMING) as plain, event(sim) as other:
         sim.event_record(plain)
         sim.event_record(plain)
-        assert (sim.event_records(plain), sim.event_records(other)) == (2, 0)
+        assert (sim.events.records(plain), sim.events.records(other)) == (2, 0)
 
 
 def test_a_process_that_nobody_waited_for_is_gone(sim: SimDriver) -> None:

@@ -1,7 +1,7 @@
 """Calls of `cuda.bindings.driver` with their status, and the driver's structs.
 
-Structs are written as memory, so that no enum of the bindings refuses a number that the driver takes (fact 5). Offsets
-are those of `cuda.h`, the same in every release since 11.3.
+Structs are written as memory (`driver/structures.py`), so that no enum of the bindings refuses a number that the driver
+takes (fact 5).
 """
 
 from __future__ import annotations
@@ -10,19 +10,25 @@ import ctypes
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from functools import lru_cache
-from itertools import compress, starmap
-from struct import Struct
+from itertools import starmap
 from typing import Any, Protocol, TypeVar
 
 from cuda.bindings import driver
 
 from memtopo.common.errors import MemtopoError, Unavailable
+from memtopo.driver.handles import SECRET_BYTES
+from memtopo.driver.structures import (
+    PROPERTIES,
+    packed_access,
+    packed_location,
+    packed_pool,
+    packed_properties,
+    unpacked_properties,
+)
 from memtopo.driver.types import (
-    PROPERTY_FLAGS,
     AllocationType,
     DriverError,
     Grant,
-    HandleType,
     Location,
     LocationKind,
     PoolProperties,
@@ -68,21 +74,6 @@ def refused(function: Callable[..., object], reason: object) -> DriverError:
     return DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", str(reason))
 
 
-# type, requestedHandleTypes, location.type, location.id, win32HandleMetaData,
-# allocFlags.compressionType, .gpuDirectRDMACapable, .usage, .reserved
-_PROP = Struct("=iiiiQBBH4x")
-# allocType, handleTypes, location.type, location.id, win32SecurityAttributes, maxSize, usage, reserved
-_POOL = Struct("=iiiiQQH54x")
-_LOCATION = Struct("=ii")
-_ACCESS = Struct("=iii")
-
-_FIELDS = ("compressionType", "gpuDirectRDMACapable")
-_ALLOC_FLAGS = sorted(PROPERTY_FLAGS, key=lambda word: _FIELDS.index(PROPERTY_FLAGS[word][0]))
-"""Properties that are flags, in the order of `allocFlags`."""
-SHARED_BYTES = 64
-"""Size of every handle that is passed to another process as bytes."""
-
-
 class BoundStruct(Protocol):
     """A struct of the bindings."""
 
@@ -95,22 +86,19 @@ _Named = TypeVar("_Named", bound=IntEnum)
 @lru_cache(maxsize=1024)
 def allocation_prop(properties: Properties) -> BoundStruct:
     """A `CUmemAllocationProp`, cached for equal properties; not to be changed."""
-    kind, number, _ = properties.location
-    flags = [int(word in properties.flags) for word in _ALLOC_FLAGS]
-    packed = _PROP.pack(properties.type, properties.handles, kind, number, 0, *flags, 0)
-    return filled(driver.CUmemAllocationProp(), packed)
+    return filled(driver.CUmemAllocationProp(), packed_properties(properties))
 
 
 @lru_cache(maxsize=1024)
 def access_descriptors(grants: tuple[Grant, ...]) -> list[BoundStruct]:
     """A list of `CUmemAccessDesc`, cached for equal grants; not to be changed."""
-    return [filled(driver.CUmemAccessDesc(), _ACCESS.pack(*grant.location[:2], grant.access)) for grant in grants]
+    return [filled(driver.CUmemAccessDesc(), packed_access([grant])) for grant in grants]
 
 
 @lru_cache(maxsize=1024)
 def mem_location(location: Location) -> BoundStruct:
     """A `CUmemLocation`, cached for equal locations; not to be changed."""
-    return filled(driver.CUmemLocation(), _LOCATION.pack(*location[:2]))
+    return filled(driver.CUmemLocation(), packed_location(location))
 
 
 @lru_cache(maxsize=1)
@@ -123,28 +111,28 @@ def batch_attributes() -> BoundStruct:
 
 def pool_props(properties: PoolProperties) -> BoundStruct:
     """A `CUmemPoolProps`. Raises `OverflowError` for a number that does not fit."""
-    (kind, number, _), handles, size = properties
-    if not 0 <= size < 1 << 64:
-        raise OverflowError(f"a size of {size}")
-    return filled(driver.CUmemPoolProps(), _POOL.pack(AllocationType.PINNED, handles, kind, number, 0, size, 0))
+    if not 0 <= properties.max_size < 1 << 64:
+        raise OverflowError(f"a size of {properties.max_size}")
+    return filled(driver.CUmemPoolProps(), packed_pool(properties))
 
 
 def shared_bytes(handle: BoundStruct) -> bytes:
     """Return the 64 bytes of a `CUipcMemHandle` or another struct that is passed to another process."""
-    return ctypes.string_at(handle.getPtr(), SHARED_BYTES)
+    return ctypes.string_at(handle.getPtr(), SECRET_BYTES)
 
 
 def properties_of(prop: BoundStruct) -> Properties:
     """Decode a `CUmemAllocationProp`; a number without a name stays a number."""
-    return _read(ctypes.string_at(prop.getPtr(), _PROP.size))
+    return _read(ctypes.string_at(prop.getPtr(), PROPERTIES.size))
 
 
 @lru_cache(maxsize=1024)
 def _read(memory: bytes) -> Properties:
-    kind, handles, location_kind, number, _, *flags, _ = _PROP.unpack(memory)
-    location = Location(_named(LocationKind, location_kind), number)
-    found = Properties.with_flags(location, HandleType(handles), [*compress(_ALLOC_FLAGS, flags)])
-    return found._replace(type=_named(AllocationType, kind))
+    return unpacked_properties(
+        memory,
+        location=lambda kind, number: Location(_named(LocationKind, kind), number),
+        kind=lambda kind: _named(AllocationType, kind),
+    )
 
 
 def filled(record: BoundStruct, packed: bytes) -> BoundStruct:

@@ -17,6 +17,7 @@ from cuda.bindings import driver as cuda
 from memtopo.common.errors import Unavailable
 from memtopo.driver.batches import BatchDriver
 from memtopo.driver.functions import c_name
+from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import Driver, call_name
 from memtopo.driver.types import (
     DriverError,
@@ -28,7 +29,6 @@ from memtopo.driver.types import (
 )
 from memtopo.driver.wrappers import METHODS, EveryCall, defaults, parameters
 from memtopo.drivers.cuda.bindings import (
-    SHARED_BYTES,
     access_descriptors,
     allocation_prop,
     batch_attributes,
@@ -169,8 +169,8 @@ _PLAIN = (
 
 def _sized(data: object) -> bytes:
     """Return a shared handle after a check, since the bindings would accept fewer bytes, or a number as a pointer."""
-    if not isinstance(data, bytes) or len(data) != SHARED_BYTES:
-        raise ValueError(f"a shared handle has {SHARED_BYTES} bytes")
+    if not isinstance(data, bytes) or len(data) != SECRET_BYTES:
+        raise ValueError(f"a shared handle has {SECRET_BYTES} bytes")
     return data
 
 

@@ -273,7 +273,8 @@ class AdvisedPages:
             case RangeAttribute.ACCESSED_BY:
                 return tuple(sorted(frozenset.intersection(*(uses.accessed_by for uses in found))))
             case RangeAttribute.PREFERRED_LOCATION:
-                return _common([uses.preferred for uses in found])
+                preferred = {uses.preferred for uses in found}
+                return preferred.pop() if len(preferred) == 1 else ()
             case RangeAttribute.LAST_PREFETCH_LOCATION:
                 places = {uses.prefetched for uses in found}
                 return _ordinals(places.pop() if len(places) == 1 else None)
@@ -309,7 +310,3 @@ def _ordinals(location: Location | None) -> tuple[int, ...]:
     if location is None:
         return ()
     return (location.id if location.kind == LocationKind.GPU else HOST,)
-
-
-def _common(values: list[tuple[int, ...]]) -> tuple[int, ...]:
-    return values[0] if len(set(values)) == 1 else ()

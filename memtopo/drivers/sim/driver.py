@@ -121,10 +121,6 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
             found.physical.touched |= writable  # so that its pages are copied when it moves, and freed
             return found.physical.fd, found.physical.offset
 
-    def resident_bytes(self) -> int:
-        """Bytes of the system's memory behind the simulated memory; untouched memory does not count."""
-        return self.process.arena.resident() + self.process.files.resident()
-
     def store_by_kernel(self, address: int, data: bytes) -> None:
         """Store bytes as a kernel of the current context does, without loaded kernels. Raises `RefusedCall`."""
         with self.lock:
@@ -139,11 +135,6 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
     def fatal_error(self) -> tuple[str, str] | None:
         """Error and reason after an illegal access by a kernel (fact 24), reported by every later call."""
         return (ILLEGAL, self.kernels.fatal) if self.kernels.fatal else None
-
-    def event_records(self, event: int) -> int:
-        """Number of records of an open event by all processes that share it; a real driver does not report it."""
-        with self.lock:
-            return self.events.records(event)
 
     @driver_call
     def device_primary_ctx_release(self, device: int) -> None:

@@ -176,7 +176,8 @@ class SimMulticast:
         ):
             raise documented(f"{device} is not in the team", "INVALID_DEVICE")
         bound = SimBinding(device.id, offset, size, chunk, at)
-        if any(_overlap(bound, each) for each in team.broadcast.bindings):
+        there = [each for each in team.broadcast.bindings if each.device == bound.device]
+        if any(each.offset < bound.end and bound.offset < each.end for each in there):
             raise documented("something of the gpu is bound there")
         if team not in self._bound and len(self._bound) >= MULTICAST_SLOTS:
             raise documented(f"the {MULTICAST_SLOTS} slots of the switch are taken (nccl#2077)", "OUT_OF_MEMORY")
@@ -219,7 +220,3 @@ class SimMulticast:
 
     def _works(self, device: int) -> bool:
         return self._sim.machine.trial(gpu(device), "multicast").works is True
-
-
-def _overlap(one: SimBinding, other: SimBinding) -> bool:
-    return one.device == other.device and one.offset < other.end and other.offset < one.end

@@ -170,10 +170,6 @@ class Arena:
         elif physical.touched:
             punch_hole(self._fd, physical.offset, round_up(physical.size, PAGE))
 
-    def resident(self) -> int:
-        """Bytes of the system's memory that the arena takes."""
-        return os.fstat(self._fd).st_blocks * 512 if self._close.alive else 0
-
     def close(self) -> None:
         """Close the memfd, which frees all its memory; a second call does nothing."""
         self._close()

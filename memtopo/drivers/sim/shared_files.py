@@ -148,11 +148,6 @@ class Files:
         if soft < hard and len(self._open) + _SPARE > soft:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
-    def resident(self) -> int:
-        """Bytes of the system's memory behind the open files, each file counted once."""
-        found = [os.fstat(fd) for fd in self._open]
-        return sum({status.st_ino: status.st_blocks * 512 for status in found}.values())
-
     def close_all(self) -> None:
         """Close every file; a second call does nothing."""
         self._close()

@@ -154,15 +154,23 @@ def _answer(sock: socket.socket, pid: int, limit: float) -> bytes:
                 raise
 
 
-class ForkedWorker:
+class _StartedWorker:
+    """A worker that memtopo has started."""
+
+    pid: int
+
+    def signal(self, number: signal.Signals) -> bool:
+        # Not Popen.send_signal, which may reap the process; from then on its id may be reused.
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+        return True
+
+
+class ForkedWorker(_StartedWorker):
     """A worker that a server has forked, which waits for it."""
 
     def __init__(self, pid: int, server: WorkerServer) -> None:
-        self.pid = pid
-        self._server = server
-
-    def signal(self, number: signal.Signals) -> bool:
-        return _signalled(self.pid, number)
+        self.pid, self._server = pid, server
 
     def end(self, seconds: float) -> int:
         """Exit status as of `end_of`, once; that of a killed worker if the server is gone."""
@@ -171,26 +179,16 @@ class ForkedWorker:
         return -signal.SIGKILL
 
 
-class SpawnedWorker:
+class SpawnedWorker(_StartedWorker):
     """A worker that is a program of its own, and a child of this process."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.pid, self.process = process.pid, process
 
-    def signal(self, number: signal.Signals) -> bool:
-        return _signalled(self.pid, number)
-
     def end(self, seconds: float) -> int:
         """Exit status as of `end_of`."""
         self.process.returncode = end_of(self.pid, seconds)
         return self.process.returncode
-
-
-def _signalled(pid: int, number: signal.Signals) -> bool:
-    # Not Popen.send_signal, which may reap the process; from then on its id may be reused.
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-    return True
 
 
 def end_of(pid: int, seconds: float) -> int:
@@ -202,14 +200,7 @@ def end_of(pid: int, seconds: float) -> int:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
             break
         time.sleep(_POLL_INTERVAL)
-    _remove_driver_files(pid)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def _remove_driver_files(pid: int) -> None:
-    """Remove the files that the driver leaves behind for a killed process with interprocess events (fact 49).
-
-    The process has not been reaped yet, so that its id is not reused.
-    """
+    # The driver leaves them behind for a killed process with interprocess events (fact 49); its id is not reused yet.
     for file in Path("/dev/shm").glob(f"cuda.shm.{os.geteuid():x}.{pid:x}.*"):  # noqa: S108 the driver's choice
         file.unlink(missing_ok=True)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -7,7 +7,6 @@ programs list, check, switch and change it, and import from it.
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +14,7 @@ from typing import get_args
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.processes import RunningClock
+from memtopo.common.signals import ENDING, received_signal
 from memtopo.driver.handles import Handle
 from memtopo.plans.progress import SafeProgress
 from memtopo.run.conductor import conduct
@@ -35,7 +35,7 @@ from memtopo.sharing.holder.state import ProgressNotices
 def main(folder: str, file: str, name: str, timeout: str) -> None:
     """Coordinate the processes that connect to a socket, unless another process does."""
     where = Endpoint(folder, file, name or None)
-    stopped = _stop_signal()
+    stopped = received_signal(*ENDING)
     try:
         claimed = claim(where)
     except ExchangeError:
@@ -55,13 +55,6 @@ def main(folder: str, file: str, name: str, timeout: str) -> None:
                 _conduct(gathered, composition, owned, stopped)
         except MemtopoError as error:
             gathered.refuse(error)
-
-
-def _stop_signal() -> Callable[[], int]:
-    received: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda number, _frame: received.append(number))
-    return lambda: received[0] if received else 0
 
 
 @dataclass(frozen=True, slots=True)

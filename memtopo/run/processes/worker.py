@@ -13,7 +13,7 @@ from typing import get_args
 
 from memtopo.common.errors import InternalError, MemtopoError, Stopped, internal_errors
 from memtopo.common.processes import RunningClock, inherited_socket, signal_on_parent_death
-from memtopo.common.signals import TERMINAL
+from memtopo.common.signals import TERMINAL, received_signal
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
@@ -73,14 +73,13 @@ def _stop_signal() -> Callable[[], int]:
 
     Signals of the terminal are handled by the conductor.
     """
-    received: list[int] = []
     for number in TERMINAL:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL)  # blocked by the conductor until now
-    signal.signal(signal.SIGTERM, lambda number, _frame: received.append(number))
+    stopped = received_signal(signal.SIGTERM)
     if not signal_on_parent_death(signal.SIGTERM):
-        received.append(signal.SIGTERM)
-    return lambda: received[0] if received else 0
+        signal.raise_signal(signal.SIGTERM)
+    return stopped
 
 
 class Worker:
@@ -102,11 +101,10 @@ class Worker:
     def work(self, wrap: WrapDriver) -> None:
         """Build, check and take down as commanded, and report."""
         try:
-            self._work(wrap)
+            with internal_errors():  # reported by the conductor; a traceback here would be lost
+                self._work(wrap)
         except MemtopoError as error:
             self._channel.send(messages.WorkerBroken(error.message, error.hint, error.exit_code))
-        except Exception as error:  # noqa: BLE001 reported by the conductor; a traceback here would be lost
-            self._channel.send(messages.WorkerBroken(f"internal error: {type(error).__name__}: {error}", None, 70))
         self.close()
 
     def close(self) -> None:

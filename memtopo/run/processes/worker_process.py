@@ -29,11 +29,9 @@ class Reached(Protocol):
 
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal. Return false for a process of a user, which is not sent any."""
-        ...
 
     def end(self, seconds: float) -> int | None:
         """Exit status, of a process that is killed after so many seconds; None for a process of a user."""
-        ...
 
 
 class UserProcess:

@@ -91,11 +91,9 @@ class Source(Protocol):
 
     def process(self, label: str, gates: Sequence[int], clock: RunningClock, origin: float) -> WorkerProcess:
         """Return a process that has its first message, and inherits the ends of the gates. Raises `OSError`."""
-        ...
 
     def close(self) -> None:
         """End the source, after its processes."""
-        ...
 
 
 class Started:

@@ -135,13 +135,10 @@ def _read(execution: Execution, places: Mapping[Hashable, _ReadablePlace]) -> di
             for first in range(0, len(resources), MOST_AREAS):
                 some = resources[first : first + MOST_AREAS]
                 execution.raise_if_stopped()
-                parts = [_part(execution, places[resource].bytes) for resource in some]
+                areas = [places[resource].bytes for resource in some]
+                parts = [(execution.layout.address(each.label) + each.offset, each.size) for each in areas]
                 found.update(zip(some, driver.fingerprint(parts), strict=True))
     return found
-
-
-def _part(execution: Execution, readable: Readable) -> tuple[int, int]:
-    return execution.layout.address(readable.label) + readable.offset, readable.size
 
 
 @contextmanager

@@ -15,10 +15,9 @@ from memtopo.sharing import messages
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.responses import Responder
-from memtopo.sharing.holder.state import ProgressNotices, Severity
+from memtopo.sharing.holder.state import ProgressNotices, Severity, listed
 from memtopo.sharing.offers import ChangeFailed, LayoutChange
 
-_LISTED_PROCESSES = 4
 _LISTED_EXPORTS = 2
 
 
@@ -265,12 +264,11 @@ class Changes:
 
 def pinned(pinning: Sequence[ClientConnection], request: ChangeRequest) -> ExchangeError:
     """Return the refusal of a change while importers have handles of memory that is released."""
-    processes = ", ".join(_pins(each, request.touched) for each in pinning[:_LISTED_PROCESSES])
-    more = f" and {len(pinning) - _LISTED_PROCESSES} more" if len(pinning) > _LISTED_PROCESSES else ""
+    processes = listed([_pins(each, request.touched) for each in pinning])
     waited = f" within {request.wait:g} s" if request.wait else ""
     return ExchangeError(
         "attached",
-        f"{processes}{more} did not release imported memory{waited}: the change would leave it allocated",
+        f"{processes} did not release imported memory{waited}: the change would leave it allocated",
         hint="let them detach first, or poll for notices; with --force, they keep the old memory",
     )
 

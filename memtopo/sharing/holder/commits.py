@@ -105,7 +105,6 @@ class Served(Protocol):
 
     def generation_of(self, export: str) -> int:
         """Generation in which the objects of an export were made."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

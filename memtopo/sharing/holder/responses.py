@@ -12,7 +12,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from memtopo.common.errors import MemtopoError, internal_errors
-from memtopo.common.text import process_name
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import unknown_state
 from memtopo.language.names import AWAKE
@@ -35,9 +34,9 @@ from memtopo.sharing.messages import (
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider, LayoutChange, Offer, unknown_export
 from memtopo.sharing.status import MOST_STATES, Importer, LocationMemory, NodeStatus, Statistics, Status
 from memtopo.sharing.system import SYSTEM, System
+from memtopo.sharing.wire import common_fields
 
 _LONGEST_PATH = 1000
-_LISTED_PROCESSES = 4
 
 Clients = Collection[ClientConnection]
 
@@ -327,17 +326,6 @@ class Responder:
         raise ExchangeError("unknown", message, hint=hint)
 
 
-def still_bound(bound: Clients) -> ExchangeError:
-    """Return the refusal of a release while importers are bound to the layout."""
-    processes = ", ".join(process_name(each.peer.pid) for each in islice(bound, _LISTED_PROCESSES))
-    more = f" and {len(bound) - _LISTED_PROCESSES} more" if len(bound) > _LISTED_PROCESSES else ""
-    return ExchangeError(
-        "attached",
-        f"its exports over ipc or from pools are in use by {processes}{more}",
-        hint="--force notifies them, and releases it after --grace",
-    )
-
-
 def _require_read(connection: ClientConnection) -> None:
     """Raise `ExchangeError` while handles lie in the client's queue, where their descriptors pin memory."""
     if connection.unread():
@@ -408,16 +396,7 @@ class NodesText:
 
 def node_status(node: str, host: str, status: Status) -> NodeStatus:
     """Return the status of a node's holder as it reports it to the others."""
-    return NodeStatus(
-        node=node,
-        host=host,
-        state=status.state,
-        socket=status.socket,
-        pid=status.pid,
-        offers=status.offers,
-        importers=status.importers,
-        contexts=status.contexts,
-    )
+    return NodeStatus(node=node, host=host, **common_fields(status, NodeStatus))
 
 
 def unreachable(names: Sequence[str]) -> Iterator[NodeStatus]:

@@ -33,7 +33,7 @@ MOST_OF_CLIENTS = 1000
 """Events of clients that are recorded in each `PERIOD`; a client can cause any number of them."""
 
 PERIOD = 60.0
-_LISTED_NODES = 4
+_LISTED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +222,20 @@ class HeldNodes:
         bound = [each.node for each in others for importer in each.importers if importer.bound]
         if bound:
             processes = f"{len(bound)} process{'es' * (len(bound) > 1)}"
-            message = f"its exports over ipc or from pools are in use by {processes} on {_listed(bound)}"
-            raise ExchangeError("attached", message, hint="--force notifies them, and releases it after --grace")
+            nodes = list(dict.fromkeys(bound))
+            raise still_bound(f"{processes} on {', '.join(nodes[:_LISTED])}{' …' * (len(nodes) > _LISTED)}")
 
 
-def _listed(nodes: Sequence[str]) -> str:
-    names = list(dict.fromkeys(nodes))
-    return ", ".join(names[:_LISTED_NODES]) + " …" * (len(names) > _LISTED_NODES)
+def still_bound(processes: str) -> ExchangeError:
+    """Return the refusal of a release while processes are bound to the layout."""
+    message = f"its exports over ipc or from pools are in use by {processes}"
+    return ExchangeError("attached", message, hint="--force notifies them, and releases it after --grace")
+
+
+def listed(processes: Sequence[str]) -> str:
+    """Return the first of some processes, and how many more there are."""
+    more = f" and {len(processes) - _LISTED} more" if len(processes) > _LISTED else ""
+    return ", ".join(processes[:_LISTED]) + more
 
 
 Reload = Callable[[], Callable[[], str] | None]
