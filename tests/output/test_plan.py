@@ -272,7 +272,7 @@ def test_a_summary_has_what_elastic_memory_grows_to() -> None:
         ((1, 2, 3, 0), {"other.next.w"}),
         ((2, 3, 0, 1), {"other.+2.w"}),
         ((3, 0, 1, 2), {"other.previous.w"}),
-        ((4, 5, 6, 7), {"other.own.w"}),
+        ((4, 5, 6, 7), {"other.4.w", "other.5.w", "other.6.w", "other.7.w"}),
         ((0, 2, 1, 3), {"other.0.w", "other.1.w", "other.2.w", "other.3.w"}),
         ((0, 0, 1, 1), {"other.0.w", "other.1.w"}),
     ],
