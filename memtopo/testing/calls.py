@@ -7,7 +7,6 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partialmethod
 from typing import Any, Protocol
 
 from memtopo.driver.handles import SECRET_BYTES
@@ -308,19 +307,28 @@ class Calls:
         own = LOWEST <= address < HIGHEST or FIRST <= address < _LAST
         return own or self._sim.allocations.find(address) is not None
 
-    def _fill(self, address: int, value: int, count: int, stream: int = 0, *, size: int) -> None:
-        """Fill memory with elements of `size` bytes, which have the value."""
-        element = value.to_bytes(size, "little")
+    def memset_d16(self, address: int, value: int, count: int) -> None:
+        self._fill(address, value.to_bytes(2, "little"), count)
+
+    def memset_d32(self, address: int, value: int, count: int) -> None:
+        self._fill(address, value.to_bytes(4, "little"), count)
+
+    def memset_d8_async(self, address: int, value: int, count: int, stream: int) -> None:
+        self._fill(address, bytes([value]), count, stream)
+
+    def memset_d16_async(self, address: int, value: int, count: int, stream: int) -> None:
+        self._fill(address, value.to_bytes(2, "little"), count, stream)
+
+    def memset_d32_async(self, address: int, value: int, count: int, stream: int) -> None:
+        self._fill(address, value.to_bytes(4, "little"), count, stream)
+
+    def _fill(self, address: int, element: bytes, count: int, stream: int = 0) -> None:
         self.stream_synchronize(stream)
-        if address % size:
+        if address % len(element):
             raise invalid("the address is not aligned to the elements")
-        self._driver.memset_d8(address, element[0], count * size)
+        self._driver.memset_d8(address, element[0], count * len(element))
         if len(set(element)) > 1:
             self._driver.memcpy_htod(address, element * count)
-
-    memset_d8_async = partialmethod(_fill, size=1)
-    memset_d16 = memset_d16_async = partialmethod(_fill, size=2)
-    memset_d32 = memset_d32_async = partialmethod(_fill, size=4)
 
     # Pools.
 
