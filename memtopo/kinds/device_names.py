@@ -31,6 +31,8 @@ def has_set(names: Sequence[NamedDevice]) -> bool:
 
 def expanded(names: Sequence[NamedDevice], gpus: Sequence[Location]) -> list[tuple[NamedDevice, int]]:
     """Names with `gpus` replaced by its members, each with its index in `names`; `{near: gpus}` is their nodes."""
+    if not has_set(names):
+        return [(name, index) for index, name in enumerate(names)]
     found: list[tuple[NamedDevice, int]] = []
     for index, name in enumerate(names):
         if name == GPUS:
@@ -141,8 +143,11 @@ class DeviceNames:
 
     def unused(self) -> Iterator[Diagnostic]:
         """Yield MT504 for declared names that are not used."""
+        declared = self.declared
+        if self._used.issuperset(declared):
+            return
         used = self._used | {name.gpu for name in self._used if isinstance(name, Near)}
-        for name in self.declared:
+        for name in declared:
             if name not in used:
                 yield Diagnostic("MT504", f"device name {name!r} is not used", self._spec.at("devices", name), "key")
 

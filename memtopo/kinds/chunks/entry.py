@@ -97,11 +97,16 @@ class Chunk(Entry):
         return self.count.max if isinstance(self.count, ElasticCount) else self.count
 
     @property
+    def has_alternatives(self) -> bool:
+        """True if a handle type or a property depends on the trials of the machine."""
+        flags = (getattr(self, word) for word in PROPERTY_FLAGS)
+        return any(isinstance(each, Alternatives) for each in (*self.handles, *flags))
+
+    @property
     def alone(self) -> bool:
         """True if every equal entry has equal chunks: nothing in them depends on their name or on other entries."""
-        fixed = isinstance(self.largest, int | None) and not isinstance(self.size, Share) and not self.parts
-        chosen = (*self.handles, *(getattr(self, word) for word in PROPERTY_FLAGS))
-        return fixed and not any(isinstance(each, Alternatives) for each in chosen)
+        amounts = isinstance(self.largest, int | None) and not isinstance(self.size, Share)
+        return amounts and not self.parts and not self.has_alternatives
 
     @property
     def value(self) -> tuple[object, ...]:
