@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from memtopo.common.units import NamedPart, exact, shorten
 from memtopo.diagnostics.model import Diagnostic, Label, Path
@@ -17,7 +17,6 @@ from memtopo.kinds.resolution import Refused, require_on_gpu
 
 if TYPE_CHECKING:
     from memtopo.driver.protocol import Driver
-    from memtopo.kinds.exports import Export
     from memtopo.kinds.layout import Layout
     from memtopo.kinds.objects import TryExport
 
@@ -33,7 +32,16 @@ _LISTED = 4
 """Objects that a message names."""
 
 
-def resolve_memory(scope: Scope, path: Path, entry: Export, group: Group, span: tuple[int, int]) -> DmaBufMemory:
+class DmaBufEntry(Protocol):
+    """Entry of an export via dmabuf."""
+
+    @property
+    def part(self) -> str | None: ...
+    @property
+    def mapping(self) -> str | None: ...
+
+
+def resolve_memory(scope: Scope, path: Path, entry: DmaBufEntry, group: Group, span: tuple[int, int]) -> DmaBufMemory:
     """Memory behind the objects of a group from the first index of a span to before the second. Raises `Refused`."""
     part = _part(scope, path, entry.part, group)
     if group.origin and not isinstance(group, ChunkGroup):
