@@ -5,7 +5,7 @@ A process creates the chunks of its own pools, and may lend them; it borrows tho
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -66,27 +66,15 @@ class Borrowed(ChunkSource):
     def create(
         self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int
     ) -> tuple[Sequence[ElasticChunk], MemtopoError | None]:
-        return self.adopt(driver, layout, pool, count, None, None)
+        lend = partial(layout.handle_source.lend, self.reference.holder, self.reference.export)
+        return self._imported(driver, layout, pool, count, lambda made: lend(count - made))
 
     def adopt(
-        self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int, key: str | None, epoch: int | None
+        self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int, key: str, epoch: int | None
     ) -> tuple[Sequence[ElasticChunk], MemtopoError | None]:
-        """Import the chunks that are sealed under a key, as `create` does others; of an epoch, if it is given."""
-        source, made, left = layout.handle_source, list[ElasticChunk](), dict[int, int]()
-        lend = partial(source.lend, self.reference.holder, self.reference.export, key=key, epoch=epoch)
-        try:
-            while len(made) < count:
-                blocks, _ = lend(count - len(made), first=0 if key is None else len(made))
-                left = {number: epoch for number, epoch, _ in blocks}
-                for block in blocks:
-                    made.append(self._import(driver, layout, pool, block))
-                    del left[block.number]
-        except MemtopoError as error:
-            source.settle()
-            self._give_back(layout, left)
-            return made, error
-        source.settle()
-        return made, None
+        """Import the chunks that are sealed under a key, as `create` does; of an epoch, if it is given."""
+        lend = partial(layout.handle_source.lend, self.reference.holder, self.reference.export, key=key, epoch=epoch)
+        return self._imported(driver, layout, pool, count, lambda made: lend(count - made, first=made))
 
     def sealed(self, layout: Layout, key: str, epoch: int | None) -> int:
         """Return the number of chunks that are sealed under a key. Raises `MemtopoError` if they cannot be adopted."""
@@ -106,6 +94,31 @@ class Borrowed(ChunkSource):
             failure = self._give_back(layout, _epochs(chunks[:released]))
             return released, error or failure
         return released, error
+
+    def _imported(
+        self,
+        driver: Driver,
+        layout: Layout,
+        pool: ElasticChunkPool,
+        count: int,
+        lend: Callable[[int], tuple[Sequence[LentBlock], int]],
+    ) -> tuple[Sequence[ElasticChunk], MemtopoError | None]:
+        """Import `count` chunks, of which `lend` returns the next ones, given how many there are."""
+        made: list[ElasticChunk] = []
+        left: dict[int, int] = {}
+        try:
+            while len(made) < count:
+                blocks, _ = lend(len(made))
+                left = {number: epoch for number, epoch, _ in blocks}
+                for block in blocks:
+                    made.append(self._import(driver, layout, pool, block))
+                    del left[block.number]
+        except MemtopoError as error:
+            layout.handle_source.settle()
+            self._give_back(layout, left)
+            return made, error
+        layout.handle_source.settle()
+        return made, None
 
     def _import(self, driver: Driver, layout: Layout, pool: ElasticChunkPool, block: LentBlock) -> ElasticChunk:
         if block.number in pool.created:
