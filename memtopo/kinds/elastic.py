@@ -5,13 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from memtopo.common.errors import MemtopoError
+from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Grant, Properties
 from memtopo.kinds.layout import Layout, LayoutTable
-
-if TYPE_CHECKING:
-    from memtopo.kinds.chunks.pools import ChunkSource
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +46,25 @@ class AccessPiece(NamedTuple):
     zero_grants: tuple[Grant, ...]
     expected: tuple[Grant, ...]
     zero_expected: tuple[Grant, ...]
+
+
+class ChunkSource(Protocol):
+    """Source of the chunks of a pool: this process, or a holder that lends them."""
+
+    def create(
+        self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int
+    ) -> tuple[Sequence[ElasticChunk], MemtopoError | None]:
+        """Have more chunks, which are not mapped, until a call fails; return the new ones, and the error."""
+        ...
+
+    def release(
+        self, driver: Driver, layout: Layout, pool: ElasticChunkPool, chunks: Sequence[ElasticChunk]
+    ) -> tuple[int, MemtopoError | None]:
+        """Release chunks that are not mapped, in order, until a call fails; return how many, and the error.
+
+        They are removed from the pool, whose `drop_removed` is to follow.
+        """
+        ...
 
 
 @dataclass(slots=True, eq=False)

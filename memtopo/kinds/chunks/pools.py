@@ -15,19 +15,18 @@ from memtopo.driver.batches import create_each, release_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Properties
 from memtopo.kinds.chunks.steps import RETAINED, CreateChunk, ImportChunk
-from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ElasticChunk, ElasticChunkPool
+from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ChunkSource, ElasticChunk, ElasticChunkPool
 from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import Layout, LentBlock
 from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription, Undoing
 
 
-class ChunkSource:
-    """Source of the chunks of a pool: this process, which creates them."""
+class Created:
+    """Chunks that this process creates."""
 
     def create(
         self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int
-    ) -> tuple[Sequence[ElasticChunk], MemtopoError | None]:
-        """Have more chunks, which are not mapped, until a call fails; return the new ones, and the error."""
+    ) -> tuple[Sequence[ElasticChunk], DriverError | None]:
         chunks = pool.add(count)
         handles, error = create_each(driver, pool.size, pool.properties_of(chunks))
         layout.chunks.update(zip([chunk.label for chunk in chunks], handles, strict=False))
@@ -37,28 +36,31 @@ class ChunkSource:
 
     def release(
         self, driver: Driver, layout: Layout, pool: ElasticChunkPool, chunks: Sequence[ElasticChunk]
-    ) -> tuple[int, MemtopoError | None]:
-        """Release chunks that are not mapped, in order, until a call fails; return how many, and the error.
+    ) -> tuple[int, DriverError | None]:
+        return release_handles(driver, layout, pool, chunks)
 
-        They are removed from the pool, whose `drop_removed` is to follow.
-        """
-        handles, retained = layout.chunks, layout.of(RETAINED)
-        for each in [each for each in chunks if each.label in retained] if retained else ():  # by a check that failed
-            try:
-                driver.mem_release(retained[each.label])
-            except DriverError as failure:
-                return 0, failure
-            del retained[each.label]
-        released, error = release_each(driver, [handles[each.label] for each in chunks])
-        for each in chunks[:released]:
-            del handles[each.label]
-            pool.remove(each)
-        return released, error
+
+def release_handles(
+    driver: Driver, layout: Layout, pool: ElasticChunkPool, chunks: Sequence[ElasticChunk]
+) -> tuple[int, DriverError | None]:
+    """Release the handles of chunks, and remove them from their pool, until a call fails."""
+    handles, retained = layout.chunks, layout.of(RETAINED)
+    for each in [each for each in chunks if each.label in retained] if retained else ():  # by a check that failed
+        try:
+            driver.mem_release(retained[each.label])
+        except DriverError as failure:
+            return 0, failure
+        del retained[each.label]
+    released, error = release_each(driver, [handles[each.label] for each in chunks])
+    for each in chunks[:released]:
+        del handles[each.label]
+        pool.remove(each)
+    return released, error
 
 
 @dataclass(frozen=True, slots=True)
-class Borrowed(ChunkSource):
-    """Holder that lends chunks, which this process imports."""
+class Borrowed:
+    """Chunks that a holder lends, which this process imports."""
 
     reference: HandleReference
     kind: HandleType
@@ -89,7 +91,7 @@ class Borrowed(ChunkSource):
         self, driver: Driver, layout: Layout, pool: ElasticChunkPool, chunks: Sequence[ElasticChunk]
     ) -> tuple[int, MemtopoError | None]:
         """Release chunks, and give them back, unless that follows from the end of the connection."""
-        released, error = ChunkSource.release(self, driver, layout, pool, chunks)
+        released, error = release_handles(driver, layout, pool, chunks)
         if released and not layout.ending:
             failure = self._give_back(layout, _epochs(chunks[:released]))
             return released, error or failure
@@ -175,7 +177,7 @@ class KeepPool(Step):
     @property
     def chunk_source(self) -> ChunkSource:
         """Source of the chunks."""
-        return ChunkSource()
+        return Created()
 
     @property
     def effect(self) -> Hashable:
