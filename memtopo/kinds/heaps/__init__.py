@@ -6,7 +6,8 @@ as one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -122,8 +123,11 @@ class Heaps(Kind):
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         found: dict[str, HeapGroup | None] = {}
-        for name, entry in scope.spec.section(self.section).items():
-            resolved = yield from attempt(_heap, scope, entry, scope.spec.at(self.section, name))
+        entries, sharing = scope.spec.section(self.section), defaultdict[object, list[Heap]](list)
+        for entry in entries.values():
+            sharing[entry.limit].append(entry)
+        for name, entry in entries.items():
+            resolved = yield from attempt(_heap, scope, entry, scope.spec.at(self.section, name), sharing[name])
             found[name] = resolved and resolved[0]
             yield from scope.add(self, name, found[name])
             if resolved and name in scope.of(HeapGroup):
@@ -170,8 +174,11 @@ class Heaps(Kind):
                 yield f"heap {group.name}: up to {rounded(limit)}, {note}"
 
 
-def _heap(scope: Scope, entry: Heap, path: Path) -> tuple[HeapGroup, RangeGroup]:
-    """Group of the entry at `path`, and that of its addresses. Raises `Refused`."""
+def _heap(scope: Scope, entry: Heap, path: Path, sharing: Sequence[Heap]) -> tuple[HeapGroup, RangeGroup]:
+    """Group of the entry at `path`, whose limit some others are `sharing`, and that of its addresses.
+
+    Raises `Refused`.
+    """
     name = str(path[-1])
     location, handles = together(
         partial(scope.devices.resolve, entry.location, (*path, "location")),
@@ -184,7 +191,6 @@ def _heap(scope: Scope, entry: Heap, path: Path) -> tuple[HeapGroup, RangeGroup]
     rounding = entry.round is not None
     size = whole_granules("MT302", f"heap {name!r}", declared, unit, (*path, "size"), note, rounding=rounding)
     heap = HeapGroup(name, path, unit, unit, (given,), (location,), count=0, size=unit)
-    sharing = (each for each in scope.spec.section("heaps").values() if each.limit == name)
     limited = _limited(scope, heap, entry.limit, size + sum(each.size.bytes(unit) for each in sharing))
     backing = Backing((limited,), None, sized_by_program=True)
     return limited, RangeGroup(name, path, declared, unit, 0, 0, fixed=False, elastic=backing, size=size)
