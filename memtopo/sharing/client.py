@@ -81,16 +81,27 @@ class Client(HolderConnection):
         """Return the status of the holder, with its offers and its importers."""
         told = self.request("status", StatusAnswer)
         with self.validated():
-            seen_here = {
-                "socket": self.path,
-                "pid": self.pid or None,
-                "uid": self.uid,
-                "offers": tuple(self.offers().values()),
-                "importers": tuple(self._importers()),
-                "pid_namespace": "same" if self._same_pids(told) else "another",
-                "nodes": messages.decode_nodes(self._text("nodes")) if told.nodes else (),
-            }
-            return Status(**wire.common_fields(told, Status) | seen_here)
+            return Status(
+                name=told.name,
+                socket=self.path,
+                pid=self.pid or None,
+                uid=self.uid,
+                since=told.since,
+                state=told.state,
+                deadline=told.deadline,
+                spec=told.spec,
+                machine=told.machine,
+                offers=tuple(self.offers().values()),
+                importers=tuple(self._importers()),
+                generation=told.generation,
+                pid_namespace="same" if self._same_pids(told) else "another",
+                layout_state=told.layout_state,
+                layout_states=told.layout_states,
+                contexts=told.contexts,
+                processes=told.processes,
+                heaps=told.heaps,
+                nodes=messages.decode_nodes(self._text("nodes")) if told.nodes else (),
+            )
 
     def _same_pids(self, status: StatusAnswer) -> bool:
         """Return whether the holder is in this process's pid namespace; its own number is another in another one."""

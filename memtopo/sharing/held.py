@@ -15,7 +15,7 @@ from memtopo.sharing.endpoints import endpoints, endpoints_beside
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.offers import exported_bytes
 from memtopo.sharing.status import Status
-from memtopo.sharing.wire import ORIGIN, common_fields, parsed_source
+from memtopo.sharing.wire import ORIGIN, parsed_source
 
 if TYPE_CHECKING:
     from memtopo.language import Document
@@ -88,15 +88,21 @@ def answers(
 
 
 def _entry(status: Status) -> Entry:
-    parts = status.nodes or (status,)
-    offers = [offer for each in parts for offer in each.offers]
-    counts = {
-        "exports": len(offers),
-        "bytes": exported_bytes(offers),
-        "importers": sum(len(each.importers) for each in parts),
-    }
-    nodes = {"nodes": tuple(each.node for each in status.nodes)}
-    return Entry(**common_fields(status, Entry) | counts | nodes)
+    offers = [offer for each in (status.nodes or (status,)) for offer in each.offers]
+    return Entry(
+        name=status.name,
+        state=status.state,
+        socket=status.socket,
+        pid=status.pid,
+        since=status.since,
+        deadline=status.deadline,
+        spec=status.spec,
+        machine=status.machine,
+        exports=len(offers),
+        bytes=exported_bytes(offers),
+        importers=sum(len(each.importers) for each in (status.nodes or (status,))),
+        nodes=tuple(each.node for each in status.nodes),
+    )
 
 
 def held_source(client: Client) -> tuple[Document, Machine] | None:

@@ -134,12 +134,6 @@ def read(kind: type[T], value: object, what: str) -> T:
         raise BadPacket(f"{what} needs {where!r}: {needed[:1].lower()}{needed[1:]}") from None
 
 
-def common_fields(record: Any, kind: type[Any]) -> dict[str, Any]:
-    """Return the values of the fields that a record has in common with a class of records."""
-    names = {each.name for each in fields(kind)}
-    return {each.name: getattr(record, each.name) for each in fields(record) if each.name in names}
-
-
 adapter_of: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 """Adapter of a type of messages, built when it is needed: each takes about a millisecond."""
 

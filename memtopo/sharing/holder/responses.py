@@ -34,7 +34,6 @@ from memtopo.sharing.messages import (
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider, LayoutChange, Offer, unknown_export
 from memtopo.sharing.status import MOST_STATES, Importer, LocationMemory, NodeStatus, Statistics, Status
 from memtopo.sharing.system import SYSTEM, System
-from memtopo.sharing.wire import common_fields
 
 _LONGEST_PATH = 1000
 
@@ -396,7 +395,16 @@ class NodesText:
 
 def node_status(node: str, host: str, status: Status) -> NodeStatus:
     """Return the status of a node's holder as it reports it to the others."""
-    return NodeStatus(node=node, host=host, **common_fields(status, NodeStatus))
+    return NodeStatus(
+        node=node,
+        host=host,
+        state=status.state,
+        socket=status.socket,
+        pid=status.pid,
+        offers=status.offers,
+        importers=status.importers,
+        contexts=status.contexts,
+    )
 
 
 def unreachable(names: Sequence[str]) -> Iterator[NodeStatus]:
