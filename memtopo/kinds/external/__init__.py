@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -19,12 +19,9 @@ from memtopo.kinds.kind import Kind, Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, require_on_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, OffsetBytes, OwnName, PositiveBytes, ProducerText
-from memtopo.language.names import ImportSource
+from memtopo.language.names import ImportSource, NamedDevice
 from memtopo.language.scalars import FromWord
 from memtopo.machine import Machine, Trial
-
-if TYPE_CHECKING:
-    from memtopo.kinds.external.semaphores import Semaphore
 
 FROM = "camera for its export with the name of this entry, camera/frame for another export, or /path/to/socket/frame."
 """Description of the field `from` of external memory and semaphores."""
@@ -171,8 +168,12 @@ class ExternalObjects(Kind):
             InnerPart(f"{name}.{key}", part.offset.bytes(1), part.size.bytes(1), (*path, "buffers", key))
             for key, part in entry.buffers.items()
         )
-        misplaced = _misplaced(parts, size, path, dedicated=entry.dedicated)
-        location = producer_gpu(scope, what, path, entry, _HANDLE_TYPES, *misplaced)
+        wrong = [
+            *unsupported(what, path, entry.via, *_HANDLE_TYPES),
+            *from_process(what, path, entry.source, scope.siblings.spec.processes),
+            *_misplaced(parts, size, path, dedicated=entry.dedicated),
+        ]
+        location = producer_gpu(scope, what, entry.device, path, wrong)
         origin = producer_origin(name, entry.source, DMABUF if entry.via == DMABUF else "opaque_fd")
         return ExternalObject(name, path, location, origin=origin, size=size, dedicated=entry.dedicated, buffers=parts)
 
@@ -227,17 +228,10 @@ def produced(geometry: Geometry) -> Iterator[ProducedGroup]:
     return geometry.instances_of(ProducedGroup)
 
 
-def producer_gpu(
-    scope: Scope, what: str, path: Path, entry: External | Semaphore, possible: Collection[str], *wrong: Diagnostic
-) -> Location:
-    """GPU of an external object, whose handle type must be one of the `possible` ones.
-
-    Raises `Refused`, with what is `wrong` with other fields of its entry as well.
-    """
-    source = from_process(what, path, entry.source, scope.siblings.spec.processes)
-    wrong = *_unsupported(what, path, entry.via, possible), *source, *wrong
+def producer_gpu(scope: Scope, what: str, device: NamedDevice, path: Path, wrong: Sequence[Diagnostic]) -> Location:
+    """GPU of an external object. Raises `Refused`, with what is `wrong` with other fields of its entry."""
     try:
-        location = scope.devices.resolve(entry.device, (*path, "device"))
+        location = scope.devices.resolve(device, (*path, "device"))
         require_on_gpu(what, [location], (*path, "device"))
     except Refused as refused:
         raise Refused(*refused.diagnostics, *wrong) from None
@@ -251,7 +245,7 @@ def producer_origin(name: str, source: ImportSource, via: Via) -> Origin:
     return Origin((source.holder,), source.export or name, 1, via, siblings=False)
 
 
-def _unsupported(what: str, path: Path, via: str, possible: Collection[str]) -> Iterator[Diagnostic]:
+def unsupported(what: str, path: Path, via: str, *possible: str) -> Iterator[Diagnostic]:
     """Yield MT702 for a handle type that CUDA cannot import."""
     if via not in possible:
         message = f"{what}: {via!r} cannot be imported on Linux"

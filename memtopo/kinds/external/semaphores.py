@@ -12,7 +12,16 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.types import SemaphoreHandleType
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.external import FROM, ExternalObject, ProducedGroup, failed, producer_gpu, producer_origin
+from memtopo.kinds.external import (
+    FROM,
+    ExternalObject,
+    ProducedGroup,
+    failed,
+    from_process,
+    producer_gpu,
+    producer_origin,
+    unsupported,
+)
 from memtopo.kinds.kind import Kind, Scope, Words
 from memtopo.language.entries import Entry
 from memtopo.language.fields import DeviceName, Point, ProducerText
@@ -143,8 +152,12 @@ class Semaphores(Kind):
     def resolve_entry(self, scope: Scope, entry: Semaphore, path: Path) -> ImportedSemaphore:
         name, timeline = str(path[-1]), entry.via == "timeline_fd"
         what = f"semaphore {name!r}"
-        decreasing = _decreasing(what, path, entry.wait, entry.signal) if timeline else ()
-        location = producer_gpu(scope, what, path, entry, ("timeline_fd", "opaque_fd"), *decreasing)
+        wrong = [
+            *unsupported(what, path, entry.via, "timeline_fd", "opaque_fd"),
+            *from_process(what, path, entry.source, scope.siblings.spec.processes),
+            *(_decreasing(what, path, entry.wait, entry.signal) if timeline else ()),
+        ]
+        location = producer_gpu(scope, what, entry.device, path, wrong)
         origin = producer_origin(name, entry.source, "timeline_fd" if timeline else "opaque_fd")
         wait, signal = (0 if point is True else point for point in (entry.wait, entry.signal))
         return ImportedSemaphore(name, path, location, timeline, wait, signal, origin=origin)
