@@ -202,6 +202,10 @@ class LayoutChange(Protocol):
     def lost(self) -> frozenset[str]:
         """Names of the exports whose bytes it does not keep."""
 
+    @property
+    def reused(self) -> frozenset[str]:
+        """Names of the exports that it takes a commit from, and some of whose memory the next writer writes."""
+
     def give_up(self) -> None:
         """Give back the contexts that planning has retained (fact 73): the change is not made."""
 

@@ -134,6 +134,10 @@ class PlannedState:
     def lost(self) -> frozenset[str]:
         return self.touched
 
+    @property
+    def reused(self) -> frozenset[str]:
+        return frozenset()
+
     def give_up(self) -> None:
         """Nothing was prepared."""
 

@@ -224,6 +224,17 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("o1", "switch", ("asleep", 5.0, False), 1),
         ),
     ),
+    "no writer writes memory that a reader has, though the change was forced": (
+        1168,
+        (
+            Event("h", "start", (Shape((("w", Export(2, 0, committed=True, asleep="offload")), _PAGE)),), 16),
+            Event("e1", "attach", ("writer", ("w",), 0.5, False, 0), 64),
+            Event("e1", "commit", (), 16),
+            Event("o1", "change", (Shape((_W, _PAGE)), 0.0, True, True), 16),
+            Event("e2", "attach", ("writer", (), 5.0, False, 0), 16),
+            Event("e2", "commit", (), 16),
+        ),
+    ),
 }
 
 
