@@ -251,7 +251,10 @@ class Attachment(LiveContext[Attached]):
 def build_attachment(
     terms: Callable[[], AttachTerms], attempt: Callable[[AttachTerms], Attached], _resources: ExitStack
 ) -> Attached:
-    """Attach on some terms, again if the layout is switched or changed meanwhile. Raises as `attach` when entered."""
+    """Attach on some terms, again if the layout is switched or changed meanwhile, and nothing is left of the attempt.
+
+    Raises as `attach` when entered.
+    """
     agreed, attempts = terms(), 0
     while True:
         attempts += 1
@@ -259,7 +262,8 @@ def build_attachment(
             return attempt(agreed)
         except (NotApplied, ExchangeError) as error:
             code = getattr(error.__cause__ or error, "code", "")
-            if code not in _CHANGED_MEANWHILE or (attempts >= _ATTEMPTS and not agreed.left):
+            left = isinstance(error, NotApplied) and error.report.leaks
+            if left or code not in _CHANGED_MEANWHILE or (attempts >= _ATTEMPTS and not agreed.left):
                 raise
         agreed.system.pause(min(agreed.left, PAUSE))
 

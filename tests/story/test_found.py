@@ -12,6 +12,7 @@ from tests.story.programs import Event
 from tests.story.story import apart, tell
 
 _W = ("w", Export(1, 0, committed=True, asleep="offload"))
+_LARGE_W = ("w", Export(2, 0, committed=True, asleep="offload"))
 _DROPPED_W = ("w", Export(2, 0, committed=True))
 _SMALL = Shape((_W, ("page", Export(1, 0))))
 _DROPPED = Shape((_DROPPED_W, ("page", Export(3, 0))))
@@ -224,10 +225,21 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("o1", "switch", ("asleep", 5.0, False), 1),
         ),
     ),
+    "an attachment that left something does not begin again": (
+        1,
+        (
+            Event("h", "start", (Shape((_LARGE_W, _PAGE)),), 16),
+            Event("o1", "borrow", ("page",), 40),
+            Event("h", "reload", (Shape((_W, _PAGE_OF_GPU1)),), 20),
+            Event("e3", "fail", (1, "CUDA_ERROR_UNKNOWN", False), 0),  # starts the process
+            Event("e3", "attach", ("writer", ("w",), 2.0, False, 0), 0),
+            Event("e3", "fail", (20, "CUDA_ERROR_UNKNOWN", True), 60),
+        ),
+    ),
     "no writer writes memory that a reader has, though the change was forced": (
         1168,
         (
-            Event("h", "start", (Shape((("w", Export(2, 0, committed=True, asleep="offload")), _PAGE)),), 16),
+            Event("h", "start", (Shape((_LARGE_W, _PAGE)),), 16),
             Event("e1", "attach", ("writer", ("w",), 0.5, False, 0), 64),
             Event("e1", "commit", (), 16),
             Event("o1", "change", (Shape((_W, _PAGE)), 0.0, True, True), 16),
