@@ -178,7 +178,7 @@ class EngineProgram:
             try:
                 self._act(actor, event)
             except NotApplied as error:
-                if getattr(error.__cause__, "code", "") == "absent":
+                if getattr(error.__cause__, "code", "") == "absent" and not error.report.leaks:
                     raise Broken(f"{actor.name} is refused memory that went while it attached") from error
                 actor.world.note(actor.name, f"{event.verb}: not applied, {len(error.report.leaks)} left")
                 self._left(actor, leaks=bool(error.report.leaks), faulted=actor.failed > failed)
