@@ -17,7 +17,8 @@ from memtopo.session.composition import Composition
 from tests.helpers.holders import until
 from tests.helpers.specs import ENSEMBLES
 from tests.run.processes.crash_runs import run_with_crash
-from tests.run.processes.test_crashes import CALLS, SIGNALS, TWO, lost, survived
+from tests.run.processes.test_crashes import CALLS, SIGNALS, TWO, survived
+from tests.run.processes.test_dead_conductor import lost
 from tests.run.processes.test_hold import rounds
 
 pytestmark = pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""Death of any process of a layout at any driver call: the others take down in time, and nothing is left."""
+"""Death of a worker at any driver call: the others take down in time, and nothing is left."""
 
 from __future__ import annotations
 
@@ -27,9 +27,6 @@ STARTUP = 30.0
 CALLS = {"server": 82, "reader": 76}
 """Driver calls that an undisturbed run makes at least in each process, checks and teardown included."""
 
-TEARDOWN = {"server": 88, "reader": 72}
-"""First of these calls that the teardown makes, which no signal interrupts."""
-
 SAMPLE = [
     ("server", 5, "SIGKILL"), ("server", 30, "SIGTERM"), ("server", 60, "SIGSTOP"), ("server", 80, "SIGKILL"),
     ("reader", 12, "SIGSTOP"), ("reader", 25, "SIGKILL"), ("reader", 50, "SIGTERM"), ("reader", 74, "SIGKILL"),
@@ -50,11 +47,6 @@ POOLED_CALLS = {
     ),
 }  # fmt: skip
 """Calls for pools, dma-bufs and pinned memory, in each phase of a run."""
-
-POOLED_TEARDOWN = {
-    "mem_free_host#1", "mem_free_host#2", "mem_free_async#1", "mem_free_async#3", "mem_free#1", "mem_free#2",
-    "mem_pool_set_access#2", "mem_pool_destroy#1", "mem_pool_destroy#2",
-}  # fmt: skip
 
 
 def any_call(two: Sequence[Case], pooled: Sequence[Case]) -> list[Any]:
@@ -147,42 +139,6 @@ def test_a_rank_of_a_team_that_dies_is_named_and_the_others_take_down(
     facts = tmp_path / "works.json"
     facts.write_text(dump(with_multicast(invented(2))))
     survived(run_with_crash(TEAM, process, call, name, machine=str(facts)), process, name)
-
-
-def lost(done: CrashRun, name: str, outcomes: tuple[str, ...] = ("interrupted",)) -> None:
-    """Assert that the workers of a dead conductor ended by themselves; `run_with_crash` checks that none is left.
-
-    The outcome of a run that SIGTERM reached is one of some `outcomes`.
-    """
-    assert done.seconds < STARTUP + TIMEOUT + GRACE
-    if name == "SIGTERM":
-        assert done.report, done.errors
-        assert done.report.outcome in outcomes
-        ended = {"interrupted": (143, {"taken down"}), "ok": (0, {"ok"})}[done.report.outcome]
-        assert (done.report.exit_code, {each.outcome for each in done.report.processes}) == ended
-    else:
-        assert done.status == -9
-
-
-def expected(process: str, call: int | str) -> tuple[str, ...]:
-    """Outcomes after a signal to the conductor before a call: one in the teardown comes after all checks."""
-    if isinstance(call, str):
-        return ("interrupted", "ok") if call in POOLED_TEARDOWN else ("interrupted",)
-    return ("ok",) if call >= TEARDOWN[process] else ("interrupted",)
-
-
-DEAD_CONDUCTOR = [
-    ("server", 8, "SIGKILL"), ("reader", 40, "SIGKILL"), ("server", 30, "SIGTERM"), ("reader", 20, "SIGSTOP"),
-    *((process, call - before, "SIGTERM") for process, call in TEARDOWN.items() for before in (1, 0)),
-]  # fmt: skip
-POOLED_DEAD_CONDUCTOR = [
-    ("server", "mem_pool_export_pointer#1", "SIGKILL"), ("reader", "mem_pool_import_pointer#2", "SIGTERM")
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("spec", "process", "call", "name"), any_call(DEAD_CONDUCTOR, POOLED_DEAD_CONDUCTOR))
-def test_workers_of_a_dead_conductor_take_down(spec: Path, process: str, call: int | str, name: str) -> None:
-    lost(run_with_crash(spec, process, call, name, "parent"), name, expected(process, call))
 
 
 def test_an_undisturbed_run_is_as_declared_and_leaves_no_file() -> None:
