@@ -46,6 +46,7 @@ def test_promises_hold_in_runs_on_two_nodes(seed: int) -> None:
 
 
 @pytest.mark.exhaustive(seconds=40)
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("block", range(4))
 def test_promises_hold_in_many_runs_on_two_nodes(block: int) -> None:
     _hold_on_nodes(1000 + block * 100, 100)
