@@ -466,17 +466,20 @@ def test_pinned_memory_of_a_spec_keeps_what_has_room_there(machine: Any) -> None
         layout.switch("asleep")
 
 
+CRAMPED = {
+    "memtopo": 1,
+    "name": "engine",
+    "heaps": {name: {"location": "gpu0", "size": "64MiB"} for name in ("g", "h")},
+    "pinned": {f"area-{name}": {"size": "8MiB", "accessed_by": "gpu0"} for name in ("g", "h")},
+    "access": {name: {"gpu0": "rw"} for name in ("g", "h")},
+    "states": {"asleep": {"offload": {name: f"area-{name}" for name in ("g", "h")}}},
+}
+"""Heaps of which each has more addresses than a state has room for its bytes."""
+
+
 @pytest.mark.parametrize("full", ["g", "h"])
 def test_all_heaps_are_open_after_a_switch_that_failed_for_want_of_room_for_one(machine: Any, full: str) -> None:
-    spec = {
-        "memtopo": 1,
-        "name": "engine",
-        "heaps": {name: {"location": "gpu0", "size": "64MiB"} for name in ("g", "h")},
-        "pinned": {f"area-{name}": {"size": "8MiB", "accessed_by": "gpu0"} for name in ("g", "h")},
-        "access": {name: {"gpu0": "rw"} for name in ("g", "h")},
-        "states": {"asleep": {"offload": {name: f"area-{name}" for name in ("g", "h")}}},
-    }
-    with memtopo.applied(spec, machine) as layout:
+    with memtopo.applied(CRAMPED, machine) as layout:
         for name in ("g", "h"):
             fill(layout, name, layout.heap(name).allocate(2 * M), 1)
         large = layout.heap(full).allocate(8 * M)
@@ -489,6 +492,24 @@ def test_all_heaps_are_open_after_a_switch_that_failed_for_want_of_room_for_one(
         layout.switch("awake")
         for name in ("g", "h"):
             assert [bytes_of(layout, name, each.address) for each in layout.heap(name).allocations] == [{1}, {2}]
+
+
+@pytest.mark.parametrize(("full", "asleep"), [("g", "h"), ("h", "g")])
+def test_a_heap_that_the_program_put_to_sleep_sleeps_on_after_a_switch_that_failed(
+    machine: Any, full: str, asleep: str
+) -> None:
+    with memtopo.applied(CRAMPED, machine) as layout:
+        heap = layout.heap(asleep)
+        address = heap.allocate(2 * M)
+        fill(layout, asleep, address, 1)
+        heap.sleep()
+        layout.heap(full).allocate(10 * M)
+        with pytest.raises(memtopo.NotSwitched, match=f"'area-{full}' keeps 8"):
+            layout.switch("asleep")
+        with pytest.raises(Unsuitable, match="currently has no memory"):
+            heap.allocate(1)
+        heap.wake()
+        assert bytes_of(layout, asleep, address) == {1}
 
 
 def test_another_process_maps_what_was_allocated_and_keeps_it_through_a_sleep(machine: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memtopo import planner
+from memtopo.driver.types import gpu
 from memtopo.kinds.access import split_mappings
 from memtopo.kinds.access.grants import peer_access
 from memtopo.kinds.kind import Rule
@@ -13,7 +14,7 @@ from memtopo.machine import Machine, Trial
 from memtopo.machine.queries import changed
 from tests.helpers.line_count import executed_lines
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, diagnose, geometry_of, run_request, validate_text
+from tests.helpers.specs import clean_geometry, codes, diagnose, geometry_of, run_request, validate_text
 
 APART = invented(2, peers=False)
 HEAD = """
@@ -138,6 +139,13 @@ def one_way() -> Machine:
 def test_peer_access_of_one_gpu_is_not_that_of_the_other(owner: str, user: str, expected: list[str]) -> None:
     text = f"ranges: {{r: {{size: 2MiB}}}}\nchunks: {{c: {{location: {owner}, size: 2MiB}}}}\nmap: {{r: c}}\n"
     assert codes(f"{text}access: {{r: {{{user}: r}}}}", one_way()) == expected
+
+
+def test_peers_of_several_ranges_can_access_the_memory_of_all_of_them() -> None:
+    text = "ranges: {r: {size: 2MiB, count: 2}}\nchunks: {c: {location: [gpu1, gpu0], size: 2MiB, count: 2}}\n"
+    text += "map: {r: [{chunk: c, each: 1}]}\naccess: {r: {peers: rw}}\n"
+    (part,) = clean_geometry(text, one_way()).parts["r"]
+    assert [grant.location for grant in part.grants] == [gpu(0)]
 
 
 @pytest.mark.parametrize(("owner", "user", "expected"), [("gpu1", "gpu0", []), ("gpu0", "gpu1", ["MT403"])])

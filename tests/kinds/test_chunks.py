@@ -65,6 +65,14 @@ def test_host_memory_needs_one_gpu_that_advertises_it() -> None:
     assert errors("location: host:0", either) == []
 
 
+@pytest.mark.parametrize("word", ["rdma", "compressible"])
+def test_a_property_has_to_work_at_each_location(word: str) -> None:
+    able, unable = invented(2), invented(2, trials={word: FAILED})
+    mixed = able.model_copy(update={"devices": [able.devices[0], unable.devices[1]]})
+    assert errors(f"location: [gpu0, gpu1], count: 2, {word}: true", mixed) == ["MT405"]
+    assert errors(f"location: gpu0, {word}: true", mixed) == []
+
+
 def test_a_failed_trial_of_both_handle_types_refuses_their_combination_only() -> None:
     works = Trial(advertised=True, works=True)
     machine = invented(1, trials={"fabric": works, "fd+fabric": FAILED})

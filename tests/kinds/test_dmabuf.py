@@ -93,6 +93,14 @@ def test_trials_decide_about_dma_bufs(
     assert codes(text, invented(1, attributes=attributes, trials=trials)) == expected
 
 
+@pytest.mark.parametrize("exported", ["chunk: w", "range: r"])
+def test_compressible_memory_is_no_dma_buf(exported: str) -> None:
+    """Fact 83."""
+    text = "ranges: {r: {size: 2MiB}}\nchunks: {w: {location: gpu0, size: 2MiB, compressible: true}}\n"
+    text += f"map: {{r: w}}\naccess: {{r: {{gpu0: rw}}}}\nexports: {{x: {{{exported}, via: dmabuf}}}}\n"
+    assert codes(text) == ["MT405"]
+
+
 def test_nothing_is_said_about_addresses_where_the_mapping_has_an_error() -> None:
     text = f"{OWN}exports: {{x: {{range: r, via: dmabuf}}}}\n"
     assert codes(text.replace("q.0, q.1]", "q.0, nothing]")).count("MT713") == 0

@@ -41,8 +41,10 @@ from memtopo.rules.validation import NeverTried, require_tried
 from memtopo.run import processes
 from memtopo.sharing.offers import Offer
 from tests.helpers.command_line import run_memtopo
+from tests.helpers.conducted import make_transition
 from tests.helpers.machines import invented, with_fabric, with_multicast
 from tests.helpers.specs import ROOT, codes, diagnose, document, ensemble, geometry_of, run, run_request, validate_text
+from tests.run.test_transition import built
 
 WORKS = with_multicast(invented(2))
 TEAM = """
@@ -173,6 +175,14 @@ def test_an_import_may_declare_the_size_before_rounding_or_in_granules(size: str
     assert [code for code in found if code == "MT604"] == expected
 
 
+def test_only_shareable_memory_is_bound_to_an_imported_object() -> None:
+    """Fact 87."""
+    text = RANKS.replace("BOUND", "[part]")
+    assert codes(text, WORKS) == []
+    (found,) = diagnose(text.replace("mine, size: 4MiB, handles: fd", "mine, size: 4MiB"), WORKS)
+    assert (found.code, found.path[-2:]) == ("MT720", ("of-creator", 0))
+
+
 def test_a_team_is_of_one_node() -> None:
     text = RANKS.replace("BOUND", "[part]").replace("fd}", "fabric}").replace("count: 2", "count: 2\n    nodes: [a, b]")
     text = text.replace("  creator:\n", "  creator:\n    node: a\n").replace("handles: fd", "handles: fabric")
@@ -209,6 +219,13 @@ def test_a_state_drops_and_binds_the_memory_again() -> None:
     done = run(replace(made, rehearse=True), WORKS)
     assert done.report.outcome == "ok", done.report
     assert done.ledger.empty
+
+
+def test_memory_that_is_bound_by_its_address_is_bound_again_where_its_range_is_replaced() -> None:
+    text = ALONE.replace("[part]}\nranges", "{range: uc}}\nranges")
+    with built(plan_of(text), WORKS, {"multicast_bind_addr"}) as layout:
+        make_transition(layout.execution, plan_of(text.replace("uc: {size: 4MiB}", "uc: {size: 8MiB}")))
+        assert (layout.failing.calls, layout.ledger.counts()["bindings"]) == (2, 1)
 
 
 # Where it may be built.
