@@ -7,7 +7,7 @@ from memtopo.kinds.mappings.steps import parts_of
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transitions
-from memtopo.run.layout_plans import LayoutPlans, lost
+from memtopo.run.layout_plans import WHOLE, LayoutPlans, lost
 from tests.helpers.machines import invented
 from tests.helpers.specs import codes, geometry_of, plan_of
 
@@ -65,6 +65,14 @@ def test_what_is_absent_from_one_process_stays_in_others_that_have_it_under_the_
     partial = plans.of((AWAKE, frozenset({("engine.0", ("chunk", "w.0")), ("engine.0", ("chunk", "kv.0"))})))
     assert subjects(partial["engine.0"], "import", "create") == ["kv.1", "w.1", "w.2", "w.3"]
     assert {label: each for label, each in partial.items() if each != plans.states[AWAKE][label]}.keys() == {"engine.0"}
+
+
+def test_a_transition_takes_away_what_is_absent_from_its_own_variant() -> None:
+    plans = LayoutPlans(geometry_of(SERVED, TWO), plan_of(SERVED, TWO))
+    for label in ("kv.0", "kv.1"):
+        there = plans.transitions(WHOLE, (AWAKE, frozenset({("engine.0", ("chunk", label))})))
+        undone = [step.describe().subject for step in there["engine.0"].undo if step.verb == "create"]
+        assert undone == [label]
 
 
 def test_imports_of_what_is_gone_are_gone_with_their_mappings() -> None:

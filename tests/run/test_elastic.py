@@ -174,6 +174,20 @@ class ElasticRange(RuleBasedStateMachine):
             self.simulator.close()
 
 
+def test_a_chunk_that_a_batch_unmaps_for_release_and_maps_again_is_not_released() -> None:
+    with SimDriver(invented(2)) as simulator:
+        simulator.init()
+        ledger = Ledger(simulator)
+        execution = Execution(planner.plan(geometry_of(SPEC % ""), invented(2)), ledger)
+        execution.build()
+        layout = execution.layout
+        elastic.change_range(ledger, layout, "kv", [MapRequest(0, "page", 3)], [])
+        before, freed = ledger.counts(), [UnmapRequest(2 * M, M, release=True)]
+        assert elastic.change_range(ledger, layout, "kv", [MapRequest(6 * M, "page")], freed) == ["page.2"]
+        assert (ledger.counts(), "page.2" in layout.chunks) == (before, True)
+        assert not execution.take_down().leaks
+
+
 def test_a_range_that_cannot_be_emptied_for_a_change_has_again_all_that_a_program_mapped() -> None:
     with SimDriver(invented(2)) as simulator:
         simulator.init()

@@ -6,10 +6,12 @@ import os
 
 import pytest
 
+from memtopo.common.errors import Stopped
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.plans.report import Report
+from memtopo.plans.transition import Stage
 from memtopo.run.apply import apply
 from memtopo.session.request import HoldResult
 from tests.helpers import faults
@@ -59,6 +61,25 @@ def test_a_descriptor_that_stays_open_is_a_leak_unless_it_is_kept_on_purpose(kep
         os.close(opened[0])
     assert [leak.what for leak in report.leaks] == ([] if kept else ["1 file descriptor"])
     assert report.exit_code == (0 if kept else 5)
+
+
+def test_a_change_that_is_stopped_in_its_end_leaves_what_the_layout_held_in_the_report() -> None:
+    larger = SPEC.replace("r: {size: 2MiB", "r: {size: 4MiB").replace("handles", "count: 2, handles")
+    machine = invented(1)
+
+    def hold(made: Conducted) -> HoldResult:
+        stops = iter([0] * len(Stage) + [15])
+        made.stop = lambda: next(stops, 0)
+        with pytest.raises(Stopped):
+            made.change(run_request(larger, machine))
+        return HoldResult()
+
+    with SimDriver(machine) as driver:
+        driver.init()
+        left = apply(run_request(SPEC, machine), Ledger(driver), hold=hold).left
+    assert left
+    assert (left.ledger_held["handles"], left.ledger_held["mappings"]) == (1, 1)
+    assert [each.before - (each.held or 0) for each in left.memory] == [2 << 20]
 
 
 @pytest.mark.parametrize("fault", [None, faults.LosesHandleTypes, faults.GrantsNothing])

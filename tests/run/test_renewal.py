@@ -20,6 +20,7 @@ ranges: {a: {size: 4MiB}}
 chunks: {page: {location: gpu0, size: 2MiB, count: 2}}
 map: {a: [page]}
 access: {a: {gpu0: rw}}
+states: {idle: {drop: [page.1]}}
 """
 PAGE, OTHER = (frozenset({("", ("chunk", label))}) for label in ("page.0", "page.1"))
 
@@ -60,6 +61,14 @@ def test_a_failing_call_of_a_renewal_leaves_all_memory_or_all_but_the_renewed() 
             assert not made.recheck().different
             assert not made.recreate(PAGE).different
             assert made.whole
+
+
+def test_what_is_taken_away_in_a_state_leaves_the_layout_in_that_state() -> None:
+    with running() as (made, _):
+        made.switch("idle")
+        made.set_absent(PAGE)
+        assert (made.state, made.absent) == ("idle", PAGE)
+        assert not made.run.execution.layout.chunks
 
 
 def test_a_renewal_leaves_away_what_was_absent_before() -> None:

@@ -428,6 +428,14 @@ def test_a_client_requests_offers_again_after_a_change(end: Callable[[], None], 
         assert client.generations["page"] == 2
 
 
+def test_a_client_that_has_changed_the_layout_requests_offers_again(end: Callable[[], None], layout: OneState) -> None:
+    with connect(endpoint("kv")) as client:
+        assert client.offers()["page"].size == PAGE
+        layout.kept = (replace(PAGES, size=2 * PAGE), *OFFERS[1:])
+        client.change("{}")
+        assert client.offers()["page"].size == 2 * PAGE
+
+
 def test_a_client_that_has_received_a_notice_of_a_change_requests_offers_again(
     end: Callable[[], None], layout: OneState
 ) -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.processes import pid_namespace
-from memtopo.sharing import claims
+from memtopo.plans.report import PlanSummary, Report
+from memtopo.sharing import claims, wire
 from memtopo.sharing.claims import claim, lock_owner, remove_stale
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import Endpoint, endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
+from tests.helpers.memfd_exports import MACHINE
 from tests.helpers.processes import open_descriptors
 
 
@@ -112,6 +114,17 @@ def test_a_connection_that_is_kept_open_ends_with_its_claim(named: Endpoint) -> 
             assert ours.fileno() >= 0
         assert ours.fileno() < 0
         assert theirs.recv(1) == b""
+
+
+def test_a_client_that_has_gone_takes_the_notice_of_the_end_from_no_other(named: Endpoint) -> None:
+    report = Report("kv", None, MACHINE, "ok", 0, PlanSummary("kv", (), {}, 0, 0, 0))
+    (gone, first), (other, second) = (socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
+    with claim(named) as held, other:
+        held.keep_open(first)
+        held.keep_open(second)
+        gone.close()
+        held.report_end(report)
+        assert wire.decode(other.recv(wire.LARGEST, socket.MSG_DONTWAIT))["outcome"] == "ok"
 
 
 def test_a_claim_that_is_abandoned_leaves_its_files(named: Endpoint) -> None:

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -206,20 +207,36 @@ def test_handles_are_refused_while_earlier_ones_are_unread_or_the_layout_is_rele
     assert refused(lambda: client.request("handles", export="page", first=0, count=1)).code == "releasing"
 
 
-def test_an_allocation_is_imported_again_over_another_connection_once_the_first_has_ended() -> None:
-    """Also while the holder has not yet seen its end: the process has freed what it imported (fact 82)."""
-    pool = Memfds(kept=(replace(PAGES, name="pool", kind="allocation"),))
-    responder = Responder(pool, HolderInfo("kv", None, MACHINE), Supervision(), batch=3, deadline=None)
-    everyone: list[Client] = []
+ALLOCATIONS = replace(PAGES, name="pool", kind="allocation")
+
+
+@contextmanager
+def one_process(*exports: Offer) -> Iterator[tuple[Client, Client]]:
+    """Two connections of one process to a holder of some exports."""
+    shelf, everyone = Memfds(kept=exports), list[Client]()
+    responder = Responder(shelf, HolderInfo("kv", None, MACHINE), Supervision(), batch=3, deadline=None)
     first, second = (Client(number, responder, everyone) for number in (1, 2))
     first.connection.peer = second.connection.peer = PeerProcess(1000, 50)
-    first.answer("handles", export="pool", first=0, count=1)
-    assert refused(lambda: second.request("handles", export="pool", first=0, count=1)).code == "imported"
-    first.end.close()
-    assert second.answer("handles", export="pool", first=0, count=1)["descriptors"] == 1
-    for each in (first, second):
+    yield first, second
+    for each in everyone:
         each.close()
-    os.close(pool.memory)
+    os.close(shelf.memory)
+
+
+def test_an_allocation_is_imported_again_over_another_connection_once_the_first_has_ended() -> None:
+    """Also while the holder has not yet seen its end: the process has freed what it imported (fact 82)."""
+    with one_process(ALLOCATIONS) as (first, second):
+        first.answer("handles", export="pool", first=0, count=1)
+        assert refused(lambda: second.request("handles", export="pool", first=0, count=1)).code == "imported"
+        first.end.close()
+        assert second.answer("handles", export="pool", first=0, count=1)["descriptors"] == 1
+
+
+def test_an_allocation_is_imported_once_by_a_process_from_whichever_export() -> None:
+    with one_process(ALLOCATIONS, replace(ALLOCATIONS, name="some", first=1, count=2)) as (first, second):
+        first.answer("handles", export="pool", first=1, count=1)
+        assert refused(lambda: second.request("handles", export="some", first=0, count=1)).code == "imported"
+        assert second.answer("handles", export="some", first=1, count=1)["descriptors"] == 1
 
 
 def test_a_handle_that_cannot_be_made_is_an_error_and_not_counted(
@@ -395,3 +412,8 @@ def test_exported_bytes_are_those_of_the_union_of_exports() -> None:
     assert exported_bytes([page, replace(page, entry="other"), replace(page, kind="buffer")]) == 12 * PAGE
     unknown = replace(page, entry=None)
     assert exported_bytes([unknown, replace(unknown, name="b"), replace(page, count=1 << 62)]) == ((1 << 62) + 8) * PAGE
+
+
+def test_entries_of_one_name_in_two_processes_are_not_the_same_memory() -> None:
+    page = Offer("a", "chunk", "fd", 4, PAGE, "gpu0", entry="page")
+    assert exported_bytes([page.of_process(label, f"{label}.a") for label in ("one", "two")]) == 8 * PAGE

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from memtopo import machine as machines
 from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.processes import RunningClock
 from memtopo.driver.handles import close_handles
 from memtopo.drivers import target
 from memtopo.language import SpecText
 from memtopo.machine import MachineLine
-from memtopo.plans.progress import Progress
+from memtopo.plans.progress import Progress, SafeProgress
 from memtopo.plans.report import Checks, Report
 from memtopo.run import processes
 from memtopo.run.holder import HeldLayout
-from memtopo.run.messages import StartWorker
+from memtopo.run.messages import FromWorker, StartWorker
 from memtopo.run.processes import Workers
+from memtopo.run.processes.router import Peers
+from memtopo.run.processes.worker_process import UserProcess, WorkerProcess
 from memtopo.run.verification.rounds import FORBIDDEN
 from memtopo.session.request import HoldResult, Revision
+from memtopo.sharing.channel import Channel
+from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import ChangeFailed
 from tests.helpers.holders import until
 from tests.helpers.machines import identified, invented
@@ -162,6 +168,31 @@ def test_progress_and_times_have_the_phases_of_all_processes(whole: Whole) -> No
     times = {"start": 2, **counts, "open": 2, "check": 23, "verify": 2, "take down": 2}
     assert [(str(each.phase), each.steps) for each in report.times] == [*times.items()]
     assert all(each.seconds >= 0 for each in report.times)
+
+
+class SilentPrograms:
+    """Processes of a user that never take part."""
+
+    def __init__(self) -> None:
+        self.ends: list[socket.socket] = []
+
+    def process(self, label: str, gates: Sequence[int], clock: RunningClock, origin: float) -> WorkerProcess:
+        del gates, origin
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.ends.append(theirs)
+        return WorkerProcess(label, UserProcess(os.getpid()), Channel[FromWorker](ours, get_args(FromWorker)), clock)
+
+    def close(self) -> None:
+        for each in self.ends:
+            each.close()
+
+
+def test_nothing_is_changed_before_the_processes_of_a_user_take_part() -> None:
+    made, progress = ensemble(TWO, MACHINE, timeout=0.1), SafeProgress(Progress())
+    with Workers(made, progress, lambda: 0, Peers(), SilentPrograms()) as workers:
+        workers.resume()
+        with pytest.raises(ExchangeError, match=r"did not take part within 0.1 s; nothing was changed"):
+            workers.switch("awake")
 
 
 def test_a_switch_that_a_process_does_not_survive_leaves_the_layout_broken() -> None:

@@ -142,6 +142,15 @@ def test_a_lost_access_is_named_by_its_mapping(check: Check) -> None:
     assert (report.outcome, report.exit_code, report.leaks) == ("different", 6, ())
 
 
+def test_memory_that_is_too_small_is_found_by_its_last_byte() -> None:
+    machine = invented(1)
+    with SimDriver(machine) as driver:
+        driver.init()
+        request = run_request("buffers: {b: {location: gpu0, size: 4MiB}}", machine, "full")
+        report = apply(request, Ledger(faults.AllocatesLess(driver)))
+    assert ("permitted", "fill of b in b at 0x0 by gpu0") in differences(report)
+
+
 UNREADABLE = """
 ranges: {host: {size: 2MiB}, other: {size: 2MiB}}
 chunks: {h: {location: host, size: 2MiB}, g: {location: gpu1, size: 2MiB}}
