@@ -18,6 +18,7 @@ from memtopo.drivers.target import resolve
 from memtopo.kinds.layout import current
 from memtopo.output import json as output
 from memtopo.run.processes.member import Member
+from tests.helpers.holders import until
 from tests.helpers.processes import print_json
 
 
@@ -98,6 +99,13 @@ def idle(layout: Any, _method: str, _given: list[Any]) -> None:
         sys.stdin.readline()
 
 
+def idle_until_over(layout: Any, _method: str, _given: list[Any]) -> None:
+    """Wait within `idle` until the layout can only be taken down."""
+    with layout.idle():
+        say(idle=True)
+        until(lambda: layout.over)
+
+
 def refuse(layout: Any, _method: str, given: list[Any]) -> Any:
     """Poll with a function that raises when it is called with a notice."""
 
@@ -173,8 +181,8 @@ def done(_layout: Any, _method: str, _given: list[Any]) -> None:
 
 
 ACTIONS = {
-    "absent": absent, "allocate": allocate, "done": done, "elastic": elastic, "fill": fill, "idle": idle, "part": part,
-    "read": read, "refuse": refuse, "write": write,
+    "absent": absent, "allocate": allocate, "done": done, "elastic": elastic, "fill": fill, "idle": idle,
+    "idle_until_over": idle_until_over, "part": part, "read": read, "refuse": refuse, "write": write,
 }  # fmt: skip
 
 

@@ -603,6 +603,18 @@ def test_an_export_that_outgrows_its_reservation_stays_as_it_was(layout: Held, m
         assert (shared.exports["page"].count, shared.export("page").size) == (2, 2 * M)
 
 
+def test_an_export_that_loses_chunks_whose_memory_stays_takes_none_away(layout: Held, machine: Target) -> None:
+    spec: Any = copy.deepcopy(SPEC)
+    spec["exports"]["page"]["chunk"] = "page.0:1"
+    with (
+        memtopo.attach("sleeper", machine=machine, reserve={"page": "4MiB"}) as shared,
+        connect(endpoint("sleeper")) as client,
+    ):
+        changed(spec)(client)
+        assert (client.offers()["page"].count, poll(shared).exports) == (1, ("page",))
+        assert (shared.absent, shared.exports["page"].count, shared.export("page").size) == (frozenset(), 2, 2 * M)
+
+
 def test_a_failing_import_of_what_an_export_gains_leaves_the_rest(layout: Held) -> None:
     with (
         memtopo.attach("sleeper", machine=failing(0), reserve={"page": "8MiB"}) as shared,

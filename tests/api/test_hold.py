@@ -165,6 +165,19 @@ def test_what_is_left_is_raised_at_the_end() -> None:
     assert (raised.value.exit_code, raised.value.report.outcome) == (5, "leaked")
 
 
+def test_an_error_of_the_program_has_a_note_on_what_is_left() -> None:
+    target = failing(0)
+    driver: Any = target.open()
+
+    def fail() -> None:
+        driver.at, driver._every = driver.calls + 1, True
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as raised, memtopo.hold(SPEC, replace(target, _opener=lambda: driver)):
+        fail()
+    assert "layout 'weights' on machine 'failing' was not taken down completely" in raised.value.__notes__[0]
+
+
 def test_an_invalid_spec_and_a_name_that_it_imports_nothing_from_are_refused() -> None:
     with pytest.raises(memtopo.InvalidSpec), memtopo.hold(SPEC | {"ranges": {"w": {"size": "3B"}}}, "h200x2"):
         pass

@@ -241,6 +241,15 @@ def test_the_death_of_a_process_is_raised_in_the_others_whose_imports_stay(
     assert reports([second])[0]["report"]["outcome"] == "ok"
 
 
+def test_the_death_of_a_process_is_raised_at_the_end_of_idle(join: Start, pair: Path) -> None:
+    first, second = join(pair, labels(pair))
+    ready([first, second])
+    assert second.call("idle_until_over") == {"idle": True}
+    first.kill()
+    assert second.read().get("error") == "ProcessLost"
+    reports([second])
+
+
 def test_a_function_is_called_once_with_the_death_of_a_process(join: Start, pair: Path) -> None:
     first, second = join(pair, labels(pair), callback=True)
     ready([first, second])

@@ -244,6 +244,22 @@ def test_what_a_killed_client_has_sealed_is_adopted_with_its_bytes_and_its_epoch
     assert len(pool_of(layout).created) == 3
 
 
+def test_a_view_shows_what_its_range_has_adopted(layout: Held, client: Attached, machine: Target) -> None:
+    del layout
+    with attached(machine) as first:
+        first.range("kv").map(0, "page")
+        np.from_dlpack(first.range("kv").view(0, M))[:] = 9
+        first.range("kv").seal(0, M, key="prompt")
+    until(lambda: lent() == (0, 1))
+    kv = client.range("kv")
+    kv.map(0, "page")
+    page = np.from_dlpack(kv.view(0, M))
+    kv.unmap(0, M)
+    kv.adopt(0, "prompt")
+    assert (page == 9).all()
+    del page
+
+
 def test_an_adoption_that_fails_gives_back_what_it_had(runtime: Path) -> None:
     """It stays sealed. Each driver call of the adoption fails once."""
     target = failing(0)

@@ -194,6 +194,22 @@ def test_a_chunk_is_viewed_through_the_mapping_with_most_access(layout: Live) ->
         layout.chunk("page.0", size=4 << 20)
 
 
+def test_a_chunk_is_viewed_where_it_may_be_written(machine: Target) -> None:
+    access = {"first": "r", "second": "rw", "third": "r"}
+    spec: dict[str, Any] = {
+        "memtopo": 1,
+        "name": "views",
+        "ranges": {name: {"size": "2MiB"} for name in access},
+        "chunks": {"c": {"location": "gpu0", "size": "2MiB"}},
+        "map": {name: ["c"] for name in access},
+        "access": {name: {"gpu0": word} for name, word in access.items()},
+    }
+    with memtopo.applied(spec, machine) as layout:
+        view = layout.chunk("c")
+        assert (view.address, view.read_only) == (layout.range("second").address, False)
+        del view
+
+
 def test_repr_has_name_type_shape_device_and_access(layout: Live) -> None:
     text = repr(layout.range("kv", dtype="bfloat16", shape=(2, -1), device="decode"))
     assert "range 'kv': bfloat16[2, 2097152] on gpu1" in text

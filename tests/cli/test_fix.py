@@ -85,6 +85,13 @@ def test_a_file_that_has_changed_meanwhile_is_not_overwritten(spec: Path) -> Non
     assert spec.read_text() == "memtopo: 1\n"
 
 
+def test_a_file_that_was_removed_meanwhile_is_not_written_anew(spec: Path) -> None:
+    spec.unlink()
+    with pytest.raises(NotWritten, match="has changed"):
+        write_correction(Correction(str(spec), WRONG, RIGHT, 1))
+    assert not spec.exists()
+
+
 def test_suppressed_and_ignored_errors_are_not_corrected(run_inline: InlineRunner, spec: Path) -> None:
     assert run_inline("validate", "spec.yaml", M, "--fix", "--ignore=MT105").status == 0
     assert spec.read_text() == WRONG

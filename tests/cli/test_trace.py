@@ -157,6 +157,13 @@ def test_escape_sequences_of_a_trace_are_not_printed(run_inline: InlineRunner, t
         assert r"\x1b[31mred" in found.out
 
 
+def test_a_failed_call_of_the_undo_of_a_step_is_shown_as_that(run_inline: InlineRunner, tmp_path: Path) -> None:
+    file = tmp_path / "calls.jsonl"
+    for undo, step in ((False, "map a"), (True, "undo map a")):
+        file.write_text(f"{json.dumps(HEAD)}\n{json.dumps(CALL | {'undo': undo})}\n")
+        assert f"  1  {step}  cuMemMap(size=1) = UNKNOWN" in run_inline("trace", file).out
+
+
 def test_a_trace_that_ends_within_a_line_is_read_without_it(run_inline: InlineRunner, tmp_path: Path) -> None:
     """Only a call that ends with its arguments did not return."""
     file, whole = tmp_path / "calls.jsonl", f"{json.dumps(HEAD)}\n{json.dumps(CALL)}\n"

@@ -11,6 +11,7 @@ from memtopo.language import Document, read_text
 from memtopo.machine import DriverFacts, Machine, MachineLine
 from memtopo.output import json as rendering
 from memtopo.plans.report import PhaseTime, PlanSummary, Report, Row
+from memtopo.rules.files import Checked, CheckedFile, Result
 
 MACHINE = MachineLine("h200x2", simulated=True, devices=("NVIDIA H200",), driver="CUDA 13.0")
 PLAN = PlanSummary(
@@ -112,6 +113,14 @@ def test_json_of_diagnostics_is_sorted_with_position_path_and_labels() -> None:
         "machines": [],
     }
     assert read["diagnostics"][1]["severity"] == "warning"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_result_with_warnings_alone_is_ok_unless_they_are_failures(strict: bool) -> None:
+    document = read_text(b"ranges: {r: {size: 2MiB}}\n", "spec.yaml")
+    result = Result(document, "h200x2", (Diagnostic("MT502", "a range holds nothing", ("ranges", "r")),))
+    found = rendering.validation_document(Checked.of([CheckedFile(document, (result,))], strict=strict))
+    assert (found.ok, found.results[0].ok, found.warnings) == (not strict, not strict, 1)
 
 
 def test_json_of_a_missing_position_is_null() -> None:

@@ -139,6 +139,17 @@ def test_a_log_has_one_line_for_each_phase_that_lasts_a_second(clock: Clock) -> 
     ]
 
 
+def test_a_long_phase_that_comes_again_has_a_line_in_a_log_again(clock: Clock) -> None:
+    stream = io.StringIO()
+    hooks = ProgressLog(stream, clock, simulated=True)
+    for _ in range(2):
+        hooks.phase("check", 1)
+        clock.now += 2
+        hooks.advance(1)
+        hooks.end()
+    assert stream.getvalue() == "memtopo: check: 1 of 1, 2 s\n" * 2
+
+
 @pytest.mark.timeout(30)
 def test_a_full_pipe_that_nobody_reads_gets_a_line_later_and_delays_nothing(clock: Clock) -> None:
     incoming, outgoing = os.pipe()

@@ -148,6 +148,14 @@ def test_mappings_have_their_own_access_if_it_differs() -> None:
     assert nodes(shown)["n1"].lines == ("r", "8 MiB", "4 MiB mapped")
 
 
+def test_processes_that_a_graph_leaves_out_are_counted() -> None:
+    """Not their pictures, each of which may be of many."""
+    text = "processes: {a: {ranges: {r: {size: 2MiB}}}, b: {count: 5, ranges: {r: {size: 4MiB}}}}"
+    shown = graph(text_diagram(text), most=1)
+    assert [each.title for each in shown.clusters] == ["a"]
+    assert nodes(shown)["more"].lines == ("… and 5 more processes",)
+
+
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
 def test_graphviz_draws_each_spec_without_warnings(path: Path) -> None:
     shown = graph(spec_diagram(path)[0])

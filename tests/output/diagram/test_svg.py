@@ -190,6 +190,15 @@ def test_the_size_of_a_drawing_is_bounded(pieces: int, ranges: int) -> None:
         assert " more" in text
 
 
+def test_a_block_of_many_mappings_has_the_letter_of_their_entry_or_that_of_several() -> None:
+    """The legend has each of both letters once."""
+    (shown,) = many(200, 1).ranges
+    for entries, letter, other in ((1, "a", "*"), (2, "*", "a")):
+        pieces = tuple(replace(span, chunk=f"c{index % entries}") for index, span in enumerate(shown.pieces))
+        texts = texts_of(svg(Drawing(Diagram((replace(shown, pieces=pieces),), ()), "title")))
+        assert texts.count(letter) > texts.count(other) == 1
+
+
 def test_the_size_of_a_multi_process_drawing_is_bounded() -> None:
     one, label = many(100, 100), "p{}".format
     exports = tuple(Export(f"e{index}", "chunk", "c1", "a", "b", "fd", 2, MiB, ()) for index in range(50))
