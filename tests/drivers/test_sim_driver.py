@@ -11,7 +11,16 @@ import pytest
 from memtopo.common.units import GiB, MiB
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import call_name
-from memtopo.driver.types import Access, DriverError, Grant, HandleType, Properties, gpu
+from memtopo.driver.types import (
+    Access,
+    DriverError,
+    Grant,
+    HandleType,
+    PoolAttribute,
+    PoolProperties,
+    Properties,
+    gpu,
+)
 from memtopo.driver.wrappers import METHODS
 from memtopo.drivers.sim import SimDriver, calls
 from memtopo.machine import CONTEXT_BYTES
@@ -237,3 +246,15 @@ def test_reservations_follow_one_another(sim: SimDriver) -> None:
     """Addresses are the same in every run, one reservation after another"""
     with reserved(sim, M) as first, reserved(sim, M) as second, adjacent(sim, M) as third:
         assert (second, third) == (first + M, first + 2 * M)
+
+
+def test_the_highest_amount_of_a_pool_is_reset_to_what_is_in_use(sim: SimDriver) -> None:
+    highest = PoolAttribute.USED_MEM_HIGH
+    with current(sim):
+        pool = sim.mem_pool_create(PoolProperties(gpu(0)))
+        address, _ = (sim.mem_alloc_from_pool_async(M, pool) for _ in range(2))
+        sim.mem_free_async(address)
+        sim.ctx_synchronize()
+        assert sim.mem_pool_get_attribute(pool, highest) == 2 * M
+        sim.mem_pool_set_attribute(pool, highest, 0)
+        assert sim.mem_pool_get_attribute(pool, highest) == M

@@ -198,6 +198,13 @@ access:
     ]  # fmt: skip
 
 
+def test_a_span_has_the_path_of_the_last_part_that_gives_access_there() -> None:
+    parts = "[{size: 16MiB, grant: {gpu0: r}}, {offset: 8MiB, size: 2MiB, grant: {gpu1: rw}}]"
+    geometry = geometry_of(f"{HEAD}map: {{kv: [hot, {{chunk: page.0, offset: 8MiB}}]}}\naccess: {{kv: {parts}}}")
+    spans = granted(geometry)["kv", 0]
+    assert [each.path for each in spans] == [("access", "kv", 0), ("access", "kv", 1)]
+
+
 def test_mappings_without_any_access_have_none() -> None:
     text = "ranges: {kv: {size: 4MiB}}\nchunks: {c: {location: gpu0, size: 2MiB, count: 2}}\nmap: {kv: c}"
     geometry = geometry_of(text)

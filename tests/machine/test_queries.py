@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from memtopo.driver.types import uuid_text
+from memtopo.driver.types import gpu, uuid_text
 from memtopo.drivers.sim import SimDriver
 from memtopo.machine import Device, Machine, dump, parse, queries
 from tests.helpers.machines import invented
@@ -142,3 +142,12 @@ def test_some_gpus_of_a_machine_have_the_peers_that_they_had() -> None:
     found = queries.with_gpus(queries.changed(machine, peers=rows), [2, 0], ["c", "a"])
     assert [device.uuid for device in found.devices] == ["c", "a"]
     assert [[each and each.access for each in row] for row in found.peers] == [[None, True], [True, None]]
+
+
+def test_a_gpu_advertises_what_its_own_attributes_have() -> None:
+    devices = [
+        untried(device).model_copy(update={"attributes": device.attributes | {"HANDLE_TYPE_FABRIC_SUPPORTED": number}})
+        for number, device in enumerate(invented(2).devices)
+    ]
+    machine = queries.changed(invented(2), devices=devices)
+    assert [machine.trial(gpu(number), "fabric").advertised for number in range(2)] == [False, True]

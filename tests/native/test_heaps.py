@@ -56,6 +56,19 @@ def test_the_last_failure_is_kept_whether_the_driver_or_the_heap_refused() -> No
             assert (type(heap.failure[0]), heap.failure[1]) == (refusal, size)
 
 
+def test_the_error_of_an_allocation_is_kept_while_other_calls_fail() -> None:
+    with opened() as (driver, heap):
+        address = heap.allocate(GRANULE)
+        for fail in (lambda: heap.allocate(GRANULE), lambda: heap.free(address)):
+            driver.at = driver.calls + 1
+            with pytest.raises(DriverError):
+                fail()
+        failure = heap.failure
+    assert failure
+    assert isinstance(failure[0], DriverError)
+    assert failure[0].call == "cuMemMap"
+
+
 def test_allocations_that_cannot_be_mapped_again_are_counted() -> None:
     with opened(every=True) as (driver, heap):
         heap.allocate(GRANULE)

@@ -117,6 +117,12 @@ def test_equal_specs_of_several_processes_differ_in_nothing() -> None:
     assert len(found.processes) == 3
 
 
+def test_processes_of_two_entries_with_equal_differences_stay_apart() -> None:
+    entry = "{count: 2, chunks: {c: {location: gpu0, size: 2MiB}}}"
+    text = f"processes: {{a: {entry}, b: {entry}}}"
+    assert [(each.first, each.last) for each in compared(text, text).processes] == [("a.0", "a.1"), ("b.0", "b.1")]
+
+
 def test_managed_memory_counts_at_the_location_of_plans() -> None:
     managed = "managed: {m: {size: 4MiB, attach: global, prefer: gpu1}, n: {size: 2MiB, attach: global}}"
     assert compared(managed.replace("gpu1", "gpu0"), managed).memory == {

@@ -13,9 +13,10 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, Grant, Location, LocationKind, MemAttach, gpu
 from memtopo.drivers.sim import SimDriver, SimTrialCalls
 from memtopo.machine import Machine, Trial
+from memtopo.machine.queries import changed
 from memtopo.probe import probe
 from memtopo.probe.messages import ImportAnswer, ImportRequest
-from memtopo.probe.run import _worst
+from memtopo.probe.run import _worst, tried
 from memtopo.probe.trial_table import PlannedTrial, planned_trials
 from memtopo.probe.trials import TrialResources, attempt
 from tests.helpers.machines import complete, invented
@@ -173,3 +174,14 @@ def test_access_is_granted_to_the_gpus_of_the_trial_only() -> None:
 def test_host_memory_is_as_usable_as_by_the_gpu_that_can_use_it_least() -> None:
     tried = [(PlannedTrial(Location(LocationKind.HOST), "create", n), Trial(works=n != 1)) for n in range(3)]
     assert [each.works for each in _worst(tried).values()] == [False]
+
+
+def test_trials_that_are_made_for_a_spec_leave_the_free_memory_of_each_gpu() -> None:
+    machine, free = invented(2), (70 << 30, 60 << 30)
+    devices = [
+        device.model_copy(update={"memory": device.memory.model_copy(update={"trials": {}}), "free_bytes": size})
+        for device, size in zip(machine.devices, free, strict=True)
+    ]
+    found = tried(changed(machine, devices=devices), {"vmm"}, simulated=True)
+    assert [{*device.memory.trials} for device in found.devices] == [{"vmm"}, {"vmm"}]
+    assert tuple(device.free_bytes for device in found.devices) == free

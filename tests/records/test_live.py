@@ -84,3 +84,15 @@ def test_memory_is_no_longer_counted_where_other_memory_begins() -> None:
     calls.call("mem_host_register", {"address": 1 << 41, "size": MIB, "flags": 0}, device=0)
     calls.call("ipc_open_mem_handle", {"handle": "handle:1", "flags": 1}, result=1 << 42, device=0)
     assert held(calls) == {"gpu0": 1}
+
+
+def test_access_of_memory_that_was_unmapped_is_no_weight_of_the_peak() -> None:
+    """The memory is mapped again without access."""
+    calls = Calls()
+    base, chunk = calls.reserve(2), calls.create(2, "gpu0")
+    calls.map(base, 0, chunk, 2)
+    calls.grant(base, 2, gpu0="rw")
+    granted = len(calls.calls)
+    calls.unmap(base, 0, 2)
+    calls.map(base, 0, chunk, 2)
+    assert calls.moment().calls == granted

@@ -254,6 +254,17 @@ def test_no_program_is_made_of_damaged_calls(
         program_calls(record, 0, None)
 
 
+def test_the_calls_before_a_difference_are_those_of_its_process(tmp_path: Path) -> None:
+    processes = [Calls("a"), Calls("b")]
+    for each in processes:
+        each.reserve(2)
+    processes[1].call("mem_address_reserve", {"size": 1, "alignment": 0, "address": 0, "flags": 0}, result=1)
+    record = read_record([each.write(tmp_path / f"{each.head.process}.jsonl") for each in processes])
+    difference = replay(record, resolve("h200x2")).difference
+    assert difference
+    assert [(each.process, each.number) for each in (*difference.before, difference.call)] == [("b", 1), ("b", 2)]
+
+
 class Ending:
     """A process of a replay that ends in its first call."""
 

@@ -109,6 +109,17 @@ def test_what_existed_before_the_history_is_made_at_its_begin(tmp_path: Path) ->
     assert sum(each.memory["gpu0"] for each in moment(record, "end").processes) == 32 * MIB
 
 
+def test_a_segment_that_was_freed_and_made_again_at_its_address_is_as_it_was_at_the_begin(tmp_path: Path) -> None:
+    history = [event("segment_free", 0x1000000, 2 * MIB, 5), event("segment_alloc", 0x1000000, 4 * MIB, 6)]
+    values = {"segments": [segment(0x1000000, 4 * MIB)], "device_traces": [history]}
+    found = calls(written(values, tmp_path), tmp_path)
+    assert made(found, "mem_alloc", "mem_free") == [
+        ("mem_alloc", {"size": 2 * MIB}),
+        ("mem_free", {"address": 0x1000000}),
+        ("mem_alloc", {"size": 4 * MIB}),
+    ]
+
+
 def test_a_snapshot_without_a_history_has_its_segments(tmp_path: Path) -> None:
     values = {"segments": [segment(0x2000000, 20 * MIB, device=1)], "device_traces": [[], []]}
     found = calls(written(values, tmp_path), tmp_path)

@@ -157,6 +157,18 @@ def test_imports_are_paired_by_the_digest_of_their_handle() -> None:
     assert "chunk: {from: a.chunk}" in text or "chunk-2: {from: a.chunk-1}" in text
 
 
+@pytest.mark.parametrize(("earlier", "source"), [(0, "a.chunk"), (2, "outside/chunk")])
+def test_an_import_by_a_descriptor_is_paired_with_no_later_export(earlier: int, source: str) -> None:
+    exporter, importer = Calls("a"), Calls("b")
+    for _ in range(earlier):
+        exporter.reserve(2)
+    chunk = exporter.create(2, "gpu0", handles=["fd"])
+    exporter.call("mem_export_to_shareable_handle", {"handle": chunk, "kind": 1}, result=5)
+    base = importer.reserve(2)
+    importer.map(base, 0, importer.call("mem_import_from_shareable_handle", {"shared": 5, "kind": 1}, result=7), 2)
+    assert f"chunk: {{from: {source}" in spec_of(exporter.moment(importer, at="end"), "order")
+
+
 def test_processes_with_process_ids_and_gpus_by_uuid_get_names_and_ordinals_of_the_record() -> None:
     first, second = Calls("4711", gpus=("GPU-a", "GPU-b")), Calls("4712", gpus=("GPU-b",))
     for each in (first, second):

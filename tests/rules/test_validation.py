@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from memtopo.machine import Trial
+from tests.helpers.machines import invented
 from tests.helpers.specs import validate_text
 
 CHUNK = "chunks: {c: {location: gpu0, size: 2MiB}}\n"
@@ -47,3 +49,13 @@ def test_an_error_of_each_instance_on_its_own_gpu_is_one_that_names_the_gpus() -
     text = INSTANCES.replace("33MiB", "32MiB, handles: fabric").replace("via: fd", "via: fabric")
     (handles,) = validate_text(text).diagnostics
     assert (handles.code, handles.notes[-1]) == ("MT404", "the same on gpu1")
+
+
+def test_errors_of_instances_whose_gpus_give_different_reasons_stay_apart() -> None:
+    machine, errors = invented(2), ("CUDA_ERROR_NOT_PERMITTED", "CUDA_ERROR_NOT_SUPPORTED")
+    for device, error in zip(machine.devices, errors, strict=True):
+        device.memory.trials["fabric"] = Trial(advertised=True, works=False, error=error)
+    text = INSTANCES.replace("33MiB", "32MiB, handles: fabric").replace("via: fd", "via: fabric")
+    found = validate_text(text, machine).diagnostics
+    assert [each.code for each in found] == ["MT404", "MT404"]
+    assert all(error in each.notes[0] for each, error in zip(found, errors, strict=True))

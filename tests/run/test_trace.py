@@ -15,6 +15,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.trace import Trace, traced
 from memtopo.driver.trace_files import empty_folder
+from memtopo.driver.types import DriverError, HandleType
 from memtopo.drivers.sim import SimDriver
 from memtopo.plans.calls import Entry, Exchange, ListedCall, listed, named
 from memtopo.plans.trace import TraceFile, read_traces, summary
@@ -99,6 +100,18 @@ def test_calls_of_a_switch_of_states_have_their_steps(tmp_path: Path) -> None:
     made = [call for call in trace.calls if call.phase == "change" and call.call in changing]
     assert {call.call for call in made} == changing
     assert all(call.step for call in made)
+
+
+def test_calls_after_an_export_that_failed_are_of_the_step_that_it_interrupted(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with SimDriver(H200X4) as simulator, traced(simulator, str(path), ABOUT) as (driver, context):
+        driver.init()
+        context.at("map", "page.3", undo=True)
+        with pytest.raises(DriverError), context.within("send", "w.0"):
+            driver.mem_export_to_shareable_handle(7, HandleType.FD)
+        driver.device_get_count()
+    (trace,) = read_traces([path])
+    assert [(call.step, call.undo) for call in trace.calls[1:]] == [("send w.0", False), ("map page.3", True)]
 
 
 def test_long_lists_of_kernels_are_cut(tmp_path: Path) -> None:

@@ -60,3 +60,11 @@ def test_a_plan_is_stale_if_memory_has_other_properties_now() -> None:
     with pytest.raises(StalePlan) as raised:
         compare_now(saved(FIXED, live(40 << 30)), FIXED.replace("4GiB", "4GiB, rdma: true"), live(40 << 30))
     assert raised.value.details[1].endswith("(rdma)"), raised.value.details
+
+
+def test_a_plan_is_stale_if_the_same_calls_map_memory_at_another_offset_now() -> None:
+    text = FIXED.replace("size: fill", "size: 12GiB").replace("[page]", "[{chunk: page, offset: OFFSET}]")
+    before, now = (text.replace("OFFSET", offset) for offset in ("4GiB", "8GiB"))
+    with pytest.raises(StalePlan) as raised:
+        compare_now(saved(before, live(40 << 30)), now, live(40 << 30))
+    assert raised.value.details == ("the same calls, at other offsets",)

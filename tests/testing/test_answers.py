@@ -246,3 +246,12 @@ def test_a_pointer_that_was_imported_from_a_pool_is_a_leak_without_a_size(
         address = made(call, "cuMemPoolImportPointer", imported, ctypes.create_string_buffer(secret, 64))
         found = {leak.function: str(leak) for leak in program.leaks()}
         assert found["cuMemPoolImportPointer"] == f"{address:#x} from cuMemPoolImportPointer"
+
+
+@pytest.mark.usefixtures("use")
+def test_access_to_a_peer_that_was_disabled_is_enabled_again(call: CallFunction) -> None:
+    peer = made(call, "cuDevicePrimaryCtxRetain", 1)
+    for _ in range(2):
+        assert call("cuCtxEnablePeerAccess", peer, 0) == "CUDA_SUCCESS"
+        assert call("cuCtxDisablePeerAccess", peer) == "CUDA_SUCCESS"
+    assert call("cuCtxDisablePeerAccess", peer) == "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED"

@@ -22,6 +22,7 @@ from memtopo.testing.library import SOCKET, folder
 from memtopo.testing.program import Call, Leak, SharedMachine
 from memtopo.testing.server import Refusals, RemoteProgram, Server, report_left
 from tests.helpers.command_line import environment, run_memtopo
+from tests.helpers.processes import open_descriptors
 from tests.helpers.program_calls import EXPRESSIBLE, HEADERS, compile_program, run_programs, written
 from tests.helpers.samples import sampled
 
@@ -130,6 +131,15 @@ def test_programs_of_one_machine_share_its_memory_until_they_end(
     assert not server.programs()
     assert shared.budget.used == used
     assert {call.pid for call in shared.calls} == {each.pid for each in both}
+
+
+def test_a_descriptor_that_a_program_was_given_is_closed_in_the_simulator(client: Path, server: Server) -> None:
+    counts = []
+    for _ in range(2):
+        subprocess.run([client], env=variables(server), capture_output=True, check=True)
+        assert not server.programs()
+        counts.append(open_descriptors())
+    assert counts[0] == counts[1]
 
 
 def test_a_simulator_that_ends_is_named_and_calls_fail(client: Path, server: Server) -> None:
