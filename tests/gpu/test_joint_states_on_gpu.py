@@ -13,7 +13,8 @@ from memtopo.run import processes
 from tests.helpers.specs import request_of
 from tests.run.processes.crash_runs import CrashRun, run_with_crash
 from tests.run.processes.test_change_crashes import SLEEPING, calls, names_stage
-from tests.run.processes.test_crashes import lost, survived
+from tests.run.processes.test_crashes import survived
+from tests.run.processes.test_dead_conductor import lost
 
 pytestmark = pytest.mark.gpu
 SHARES = (0.15, 0.35, 0.55, 0.75, 0.95)

@@ -13,7 +13,8 @@ from memtopo.plans.report import Report
 from memtopo.plans.transition import Stage
 from tests.helpers.lockstep import together
 from tests.run.processes.crash_runs import CrashRun, run_with_crash
-from tests.run.processes.test_crashes import lost, survived
+from tests.run.processes.test_crashes import survived
+from tests.run.processes.test_dead_conductor import lost
 
 SLEEPING = Path(__file__).with_name("sleeping.yaml")
 PROCESSES = ("server", "engine")

@@ -20,7 +20,8 @@ from tests.helpers.machines import invented
 from tests.helpers.reports import tallies
 from tests.helpers.specs import plan_of
 from tests.run.processes.crash_runs import run_with_crash
-from tests.run.processes.test_crashes import lost, survived
+from tests.run.processes.test_crashes import survived
+from tests.run.processes.test_dead_conductor import lost
 
 MACHINE = invented(2)
 COMMON = Path(__file__).with_name("common.yaml")
