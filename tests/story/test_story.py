@@ -45,11 +45,11 @@ def test_promises_hold_in_runs_on_two_nodes(seed: int) -> None:
     _hold_on_nodes(seed, 4)
 
 
-@pytest.mark.exhaustive(seconds=40)
+@pytest.mark.exhaustive(seconds=15)
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(16))
 def test_promises_hold_in_many_runs_on_two_nodes(block: int) -> None:
-    _hold_on_nodes(1000 + block * 100, 100)
+    _hold_on_nodes(1000 + block * _BLOCK, _BLOCK)
 
 
 @pytest.mark.parametrize("hash_seed", ["1"])
