@@ -191,7 +191,7 @@ def _words(own: Sequence[int], entry: str, totals: Mapping[str, int], texts: Seq
 
 
 def _columns(texts: Sequence[Sequence[str]]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What texts have at each place where they may differ, with the name in front of it."""
+    """Yield the texts at each place where they may differ, with the name in front of it."""
     parts = [*zip(*texts, strict=True)]
     for before, column in zip(parts[::2], parts[1::2], strict=False):
         yield match[1] if (match := _NAME.search(before[0])) else "", column
