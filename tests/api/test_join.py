@@ -24,7 +24,7 @@ from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint, endpoint_names
 from memtopo.sharing.held import answers
 from memtopo.usage import Usage, usage
-from tests.api.joined import MACHINE, TIMEOUT, Start, ready, reports
+from tests.api.joined import MACHINE, TIMEOUT, Joined, Start, ready, reports
 from tests.helpers.holders import until
 from tests.helpers.python_process import run_python
 from tests.helpers.samples import sampled
@@ -259,26 +259,25 @@ def test_a_function_is_called_once_with_the_death_of_a_process(join: Start, pair
     reports([second])
 
 
-def test_the_death_of_the_coordinator_is_raised_and_the_memory_stays(join: Start, pair: Path, runtime: Path) -> None:
+def joined_and_lost(join: Start, pair: Path, runtime: Path) -> list[Joined]:
+    """Return the processes of a layout whose coordinator was killed, each of which has found that."""
     members = join(pair, labels(pair))
     ready(members)
     (coordinator,) = coordinators(runtime)
     os.kill(coordinator, signal.SIGKILL)
-    for each in members:
-        assert each.call("poll", TIMEOUT)["error"] == "ProcessLost"
-        assert each.call("read", "all")["answer"] is not None
+    assert {each.call("poll", TIMEOUT)["error"] for each in members} == {"ProcessLost"}
+    return members
+
+
+def test_the_death_of_the_coordinator_is_raised_and_the_memory_stays(join: Start, pair: Path, runtime: Path) -> None:
+    members = joined_and_lost(join, pair, runtime)
+    assert all(each.call("read", "all")["answer"] is not None for each in members)
     assert [each["report"]["leaks"] for each in reports(members)] == [[], []]
     cleaned()
 
 
 def test_a_layout_begins_again_after_its_coordinator_was_killed(join: Start, pair: Path, runtime: Path) -> None:
-    members = join(pair, labels(pair))
-    ready(members)
-    (coordinator,) = coordinators(runtime)
-    os.kill(coordinator, signal.SIGKILL)
-    for each in members:
-        assert each.call("poll", TIMEOUT)["error"] == "ProcessLost"
-    reports(members)
+    reports(joined_and_lost(join, pair, runtime))
     again = join(pair, labels(pair))
     assert all("ranges" in each for each in ready(again))
     reports(again)
