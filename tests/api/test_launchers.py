@@ -21,8 +21,8 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 PATIENCE = 240.0
 """Seconds that a launcher and its processes may take to start on a busy machine."""
 
-ADDRESS = "local"
-"""Address for a cluster of a program's own: without it, Ray joins the cluster of any other test on this host."""
+RAY = {"RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": "local"}
+"""Variables for a cluster of a program's own: without an address, Ray joins that of any other test on this host."""
 
 pytestmark = pytest.mark.timeout(2 * PATIENCE)
 
@@ -36,7 +36,7 @@ def run_program(title: str, folder: Path, *words: str, machine: str = "h200x2") 
     program = folder / title
     program.write_text(next(block.text for block in blocks(PAGE) if block.title == title))
     (folder / "run").mkdir(mode=0o700)
-    variables = {"XDG_RUNTIME_DIR": str(folder / "run"), "PYTHONUNBUFFERED": "", "RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": ADDRESS}
+    variables = {"XDG_RUNTIME_DIR": str(folder / "run"), "PYTHONUNBUFFERED": "", **RAY}
     command = [sys.executable, *words, str(program), *filter(None, [machine])]
     done = run_python(
         command, cwd=folder, env=environment(**variables), capture_output=True, text=True, timeout=PATIENCE, check=False
