@@ -323,11 +323,8 @@ _SINCE: Mapping[str, int] = {
 """Versions of CUDA since which functions are meant by their names without a version, where older ones differ."""
 
 
-@dataclass(frozen=True, slots=True)
 class Undecoded:
-    """Argument that cannot be decoded, for an `error`: a value that no caller may give, or a pointer to no memory."""
-
-    error: ValueError | OSError
+    """Argument that cannot be decoded: a value that no caller may give, or a pointer to no memory."""
 
     def __str__(self) -> str:
         return "?"
@@ -348,24 +345,34 @@ class Function:
     optional: frozenset[int]
 
     def arguments(self, memory: Memory, words: Sequence[int]) -> dict[str, Any]:
-        """Return the arguments by name; `Undecoded` for a value that no caller may give, or a pointer to no memory."""
+        """Return the arguments by name.
+
+        Raises `ValueError` for a value that no caller may give and a null pointer, and `OSError` for one to no memory.
+        """
+        return {name: _decoded(memory, name, at, kind, words) for name, at, kind in self.reads}
+
+    def refused_arguments(self, memory: Memory, words: Sequence[int]) -> dict[str, Any]:
+        """Return the arguments of a call for which `arguments` raises, with `Undecoded` for the wrong ones."""
         found: dict[str, Any] = {}
         for name, at, kind in self.reads:
             try:
-                found[name] = words[at] if kind == "u64" else _decoded(memory, name, kind, words[at:])
-            except (ValueError, OSError) as error:
-                found[name] = Undecoded(error)
+                found[name] = _decoded(memory, name, at, kind, words)
+            except (ValueError, OSError):
+                found[name] = Undecoded()
         return found
 
 
-def _decoded(memory: Memory, name: str, kind: str, words: Sequence[int]) -> Any:
-    """Argument of a type that begins with the first of the words."""
+def _decoded(memory: Memory, name: str, at: int, kind: str, words: Sequence[int]) -> Any:
+    """Argument of a type that begins with one of the words."""
+    word = words[at]
+    if kind == "u64":
+        return word
     if value := _VALUES.get(kind):
-        return value(words[0])
+        return value(word)
     if kind == "grants":
-        return _grants(memory, words[0], words[1])
-    if words[0]:
-        return _POINTED[kind](memory, words[0])
+        return _grants(memory, word, words[at + 1])
+    if word:
+        return _POINTED[kind](memory, word)
     raise ValueError(f"{name} is a null pointer")
 
 

@@ -27,7 +27,7 @@ from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.process import FIRST_CONTEXT
 from memtopo.machine import Machine
 from memtopo.testing import calls
-from memtopo.testing.abi import Function, Undecoded, error_numbers, exported, functions, newest, packed
+from memtopo.testing.abi import Function, error_numbers, exported, functions, newest, packed
 
 _INVALID = "CUDA_ERROR_INVALID_VALUE"
 _MOST_CALLS = 1 << 16
@@ -204,15 +204,15 @@ class SimulatedProgram:
     def _answer(self, function: Function, words: Sequence[int]) -> int:
         if self.sim.blocked and function.method not in {"init", "driver_get_version"}:
             return self._refused(function.name, {}, *self.sim.blocked)
-        arguments = function.arguments(self._port, words)
+        arguments: Mapping[str, Any] = {}
         try:
-            if undecoded := [each for each in arguments.values() if isinstance(each, Undecoded)]:
-                raise undecoded[0].error
+            arguments = function.arguments(self._port, words)
             result = self._made(function, arguments, words)
         except (DriverError, RefusedCall) as error:
             return self._refused(function.name, arguments, error.name, error.reason)
         except (ValueError, OSError) as error:
             refused = _refusal(function.name, error)
+            arguments = arguments or function.refused_arguments(self._port, words)
             return self._refused(function.name, arguments, refused.name, refused.reason)
         opens = _OPENS.get(function.method)
         frames = self._port.frames() if opens else ()
