@@ -255,3 +255,9 @@ def test_access_to_a_peer_that_was_disabled_is_enabled_again(call: CallFunction)
         assert call("cuCtxEnablePeerAccess", peer, 0) == "CUDA_SUCCESS"
         assert call("cuCtxDisablePeerAccess", peer) == "CUDA_SUCCESS"
     assert call("cuCtxDisablePeerAccess", peer) == "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED"
+
+
+def test_a_size_beyond_the_memory_of_a_program_is_refused_before_so_much_is_allocated() -> None:
+    data = ctypes.create_string_buffer(16)
+    with pytest.raises(OSError, match="is not memory that the program can use"):
+        RemoteProgram(os.getpid()).read(ctypes.addressof(data), 1 << 41)
