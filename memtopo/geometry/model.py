@@ -133,7 +133,7 @@ class Part(NamedTuple):
 
 
 class AccessSpan(NamedTuple):
-    """Adjacent mappings in one reservation with equal access; `path` is that of the first part that grants it."""
+    """Adjacent mappings in one reservation with equal access; `path` leads to the access of the first of them."""
 
     range: RangeGroup
     instance: int
