@@ -40,4 +40,4 @@ def test_a_record_with_a_wrong_amount_of_host_memory_is_damaged(wrong: object) -
 
 
 def test_every_supported_kind_of_machine_is_shipped() -> None:
-    assert {"h100x1", "h200x2", "h200x4"} <= set(machine.shipped())
+    assert {"h100x1", "h200x2", "h200x4", "h200x8"} == set(machine.shipped())
