@@ -134,6 +134,12 @@ def _fork_server(request: pytest.FixtureRequest) -> None:
         python_process.install(python_process.ForkServer())
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _no_garbage() -> None:
+    """Simulators that earlier files have left as garbage close no descriptors while a test counts its own."""
+    gc.collect()
+
+
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's runtime directory: an empty one."""
