@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 
 GRANULE, SIZE = 2 << 20, 16 << 20
+WORDS = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p
 
 
 @contextmanager
@@ -102,3 +104,17 @@ def test_a_heap_whose_memory_cannot_be_freed_gives_its_functions_to_the_next_one
         driver.at = 0
         with opened() as (_, other):
             assert other.functions() == functions
+
+
+def test_a_heap_has_one_pair_of_functions_also_after_the_end_of_another_one() -> None:
+    """Those of a heap that has ended allocate and free nothing."""
+    with opened() as (_, other), opened() as (_, heap):
+        ended, functions = other.functions(), heap.functions()
+        assert heap.functions() == functions != ended
+        other.end()
+        assert heap.functions() == functions
+        allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, *WORDS[1:])(ended[0])
+        free = ctypes.CFUNCTYPE(None, *WORDS)(ended[1])
+        address = heap.allocate(GRANULE)
+        free(address, GRANULE, 0, None)
+        assert (allocate(GRANULE, 0, None), heap.mapped) == (None, GRANULE)
