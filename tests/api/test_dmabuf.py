@@ -152,6 +152,26 @@ def test_a_program_that_keeps_its_dma_bufs_is_named(layout: Held, switch: Switch
         assert nic.read(bufs["kv"][0].fd, 0, 3) == b"old"
 
 
+def test_an_export_that_has_lost_its_memory_has_no_dma_bufs_once_they_are_taken(layout: Held, switch: Switch) -> None:
+    """It has them again as soon as it has memory."""
+    with memtopo.dma_bufs("nic", ["kv"]) as bufs:
+        switch("half", wait=0.0, force=True).result()
+        with pytest.raises(ExchangeError) as caught:
+            bufs.take("kv")
+        assert (caught.value.code, bufs["kv"]) == ("absent", ())
+        switch("awake").result()
+        layout.write("kv", b"new")
+        assert nic.read(bufs.take("kv")[0].fd, 0, 3) == b"new"
+
+
+@pytest.mark.usefixtures("layout")
+def test_nothing_is_let_go_of_with_an_export_that_does_not_exist() -> None:
+    with memtopo.dma_bufs("nic", ["kv", "pages"]) as bufs:
+        with pytest.raises(memtopo.Unsuitable, match="did you mean 'pages'"):
+            bufs.let_go(["kv", "pagse"])
+        assert bufs["kv"][0].fileno() >= 0
+
+
 @pytest.mark.usefixtures("layout")
 def test_attach_leaves_dma_bufs_out(machine: Target) -> None:
     """No process imports them (fact 84)."""
