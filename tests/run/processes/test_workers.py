@@ -24,7 +24,7 @@ from memtopo.plans.progress import Progress, SafeProgress
 from memtopo.plans.report import Checks, Report
 from memtopo.run import processes
 from memtopo.run.holder import HeldLayout
-from memtopo.run.messages import FromWorker, StartWorker
+from memtopo.run.messages import Attend, Attending, FromWorker, KeepAlive, Resume, StartWorker
 from memtopo.run.processes import Workers
 from memtopo.run.processes.router import Peers
 from memtopo.run.processes.worker_process import UserProcess, WorkerProcess
@@ -37,6 +37,7 @@ from tests.helpers.holders import until
 from tests.helpers.machines import identified, invented
 from tests.helpers.reports import tallies
 from tests.helpers.specs import ensemble
+from tests.run.processes.conversation import TO_WORKER
 
 TWO = Path(__file__).with_name("two.yaml")
 READ_ONLY = TWO.read_text().replace("access: {v: {gpu0: rw}}", "access: {v: {gpu0: r}}")
@@ -193,6 +194,28 @@ def test_nothing_is_changed_before_the_processes_of_a_user_take_part() -> None:
         workers.resume()
         with pytest.raises(ExchangeError, match=r"did not take part within 0.1 s; nothing was changed"):
             workers.switch("awake")
+
+
+def test_each_round_needs_all_processes_of_a_user_which_go_on_with_their_programs_after_it() -> None:
+    """An answer to the round before does not count."""
+    made, programs = ensemble(TWO, MACHINE, timeout=0.1), SilentPrograms()
+    with Workers(made, SafeProgress(Progress()), lambda: 0, Peers(), programs) as workers:
+        server, reader = (Channel[Any](end, TO_WORKER) for end in programs.ends)
+        workers.resume()
+        for number in (1, 2):
+            server.send(Attending(number))
+            with pytest.raises(ExchangeError, match=r"^reader did not take part"), workers.attended("asleep"):
+                pytest.fail("it is not there")
+            reader.send(Attending(number))
+        for each in (server, reader):
+            each.send(Attending(3))
+        with workers.attended("asleep"), workers.attended("awake"):
+            pass
+        for each in (server, reader):
+            found: list[object] = []
+            while len(found) < 7 and (received := each.receive()):
+                found += [received.message] if received.message != KeepAlive() else []
+            assert found == [Resume(1), *(step for at in (1, 2, 3) for step in (Attend(at, "asleep"), Resume(1)))]
 
 
 def test_a_switch_that_a_process_does_not_survive_leaves_the_layout_broken() -> None:
