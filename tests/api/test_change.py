@@ -112,6 +112,20 @@ def test_switched_returns_to_the_state_before_also_after_an_error(machine: Targe
         assert layout.state == "awake"
 
 
+@pytest.mark.parametrize("stays", [0, 1])
+def test_a_view_of_the_part_of_a_range_that_stays_mapped_remains(machine: Target, stays: int) -> None:
+    fewer = deepcopy(SPEC)
+    fewer["map"]["kv"], fewer["states"] = [{"chunk": f"page.{stays}", "offset": f"{2 * stays}MiB"}], {}
+    with memtopo.applied(SPEC, machine) as layout:
+        views = [layout.range("kv", offset=index << 21, size=2 << 20) for index in range(2)]
+        np.from_dlpack(views[stays])[:] = 7
+        layout.change(fewer)
+        assert (np.from_dlpack(views[stays]) == 7).all()
+        with pytest.raises(BufferError, match="the memory of range 'kv' was released: its layout was changed"):
+            np.from_dlpack(views[1 - stays])
+        del views
+
+
 def test_a_view_of_memory_that_was_replaced_stays_refused_after_further_changes(machine: Target) -> None:
     """One that leaves the new memory, and one back to the first spec."""
     with memtopo.applied(SPEC, machine) as layout:
