@@ -106,8 +106,7 @@ class DmaBufs:
         Raises `ExchangeError`, with the code `absent` if it has no memory in the present state of the layout.
         """
         with deferred():
-            for each in self[name]:
-                each.close()
+            self._drop(name)
             offer, received = self.exports[name], list[Handle]()
             try:
                 received += self._connection.handles(name)
@@ -130,12 +129,10 @@ class DmaBufs:
         return self._connection.notice(timeout)
 
     def let_go(self, names: Collection[str]) -> None:
-        """Close the dma-bufs of exports, and report that to the holder."""
+        """Close the dma-bufs of exports, and report that to the holder. Raises `Unsuitable`, and closes none."""
         with deferred():
-            for name in names:
-                for each in self[name]:
-                    each.close()
-                self._open.pop(name, None)
+            for name in [name for name in names if self[name]]:
+                self._drop(name)
             self._connection.let_go(list(names))
 
     @property
@@ -143,6 +140,11 @@ class DmaBufs:
         if self._client is None:
             raise Unsuitable("dma-bufs are open inside of a 'with'")
         return self._client
+
+    def _drop(self, name: str) -> None:
+        for each in self[name]:
+            each.close()
+        self._open.pop(name, None)
 
     def _close(self) -> None:
         for each in (each for opened in self._open.values() for each in opened):

@@ -393,25 +393,30 @@ ALL(PAIR) /* in octal */
 static void *(*const allocates[MOST_HEAPS])(ssize_t, int, void *) = {ALL(ALLOCATE)};
 static void (*const frees[MOST_HEAPS])(void *, ssize_t, int, void *) = {ALL(FREE)};
 
-/* Take a slot for a heap, with its pair of functions; return 0, or NO_ADDRESSES if all are taken. */
+/* The slot of a heap, or a free one for NULL; MOST_HEAPS if there is none. */
+static int slot_of(const heap_t *heap) {
+    int slot = 0;
+    while (slot < MOST_HEAPS && slots[slot] != heap) slot++;
+    return slot;
+}
+
+/* The pair of functions of a heap, which takes a slot once; return 0, or NO_ADDRESSES if all are taken. */
 int memtopo_heap_functions(heap_t *heap, void **allocate_function, void **free_function) {
-    int result = NO_ADDRESSES;
     pthread_mutex_lock(&mutex);
-    for (int slot = 0; slot < MOST_HEAPS; slot++)
-        if (slots[slot] == heap || (!slots[slot] && result)) {
-            slots[slot] = heap;
-            *allocate_function = (void *)allocates[slot];
-            *free_function = (void *)frees[slot];
-            result = 0;
-            break;
-        }
+    int slot = slot_of(heap);
+    if (slot == MOST_HEAPS) slot = slot_of(NULL);
+    if (slot < MOST_HEAPS) {
+        slots[slot] = heap;
+        *allocate_function = (void *)allocates[slot];
+        *free_function = (void *)frees[slot];
+    }
     pthread_mutex_unlock(&mutex);
-    return result;
+    return slot < MOST_HEAPS ? 0 : NO_ADDRESSES;
 }
 
 void memtopo_heap_forget(heap_t *heap) {
     pthread_mutex_lock(&mutex);
-    for (int slot = 0; slot < MOST_HEAPS; slot++)
-        if (slots[slot] == heap) slots[slot] = NULL;
+    int slot = slot_of(heap);
+    if (slot < MOST_HEAPS) slots[slot] = NULL;
     pthread_mutex_unlock(&mutex);
 }

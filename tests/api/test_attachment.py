@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +17,21 @@ import numpy as np
 import pytest
 
 import memtopo
+from memtopo.api.attachment import build_attachment
 from memtopo.api.errors import Unsuitable
-from memtopo.api.imports import entry_names
+from memtopo.api.imports import AttachTerms, entry_names
 from memtopo.common.errors import MemtopoError
 from memtopo.machine import dump, load
+from memtopo.plans.report import Leak
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import NoLayout
+from memtopo.sharing.errors import ExchangeError, NoLayout
 from tests.api.child_process import Process
 from tests.helpers.command_line import environment
 from tests.helpers.processes import open_descriptors
 from tests.helpers.python_process import PythonProcess
 from tests.helpers.reports import require_taken_down
+from tests.run.processes.test_worker_process import REPORT
 
 HOLD = "specs/hold.yaml"
 Start = Callable[..., Process]
@@ -169,6 +174,50 @@ def test_a_terminated_holder_notifies_importers_over_ipc_and_waits(start: Start)
     summary = holder.read_line()
     assert summary["why"] == "signal"
     assert holder.process.wait(60) == 0
+
+
+class Attempts:
+    """Attempts to attach, each with an error of its own, until there is none; `terms` are those of each."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors, self.terms = [*errors], list[AttachTerms]()
+
+    def __call__(self, terms: AttachTerms) -> Any:
+        self.terms.append(terms)
+        if self.errors:
+            raise self.errors.pop(0)
+        return self
+
+    def build(self) -> object:
+        return build_attachment(lambda: AttachTerms.within(0.0), self, ExitStack())
+
+
+def failed_by(error: Exception, **changes: Any) -> memtopo.NotApplied:
+    """An attempt that failed after everything was undone, unless the report says something else."""
+    found = memtopo.NotApplied(replace(REPORT, **changes))
+    found.__cause__ = error
+    return found
+
+
+CHANGED, GONE = (ExchangeError(code, "the layout is another one") for code in ("changed", "gone"))
+
+
+def test_an_attempt_to_attach_is_repeated_on_the_same_terms_while_the_layout_changes() -> None:
+    attempts = Attempts(CHANGED, failed_by(CHANGED), ExchangeError("absent", "it sleeps"))
+    assert attempts.build() is attempts
+    assert (len(attempts.terms), len({*map(id, attempts.terms)})) == (4, 1)
+    endless = Attempts(*[CHANGED] * 20)
+    with pytest.raises(ExchangeError):
+        endless.build()
+    assert len(endless.terms) == 10
+
+
+@pytest.mark.parametrize("error", [GONE, failed_by(GONE), failed_by(CHANGED, leaks=(Leak("range w", "an error"),))])
+def test_an_attempt_to_attach_that_failed_otherwise_or_left_something_is_not_repeated(error: Exception) -> None:
+    attempts = Attempts(error, CHANGED)
+    with pytest.raises(type(error)) as raised:
+        attempts.build()
+    assert (raised.value, len(attempts.terms)) == (error, 1)
 
 
 def test_a_layout_is_attached_by_its_socket_path(start: Start, tmp_path: Path) -> None:

@@ -112,6 +112,54 @@ def test_switched_returns_to_the_state_before_also_after_an_error(machine: Targe
         assert layout.state == "awake"
 
 
+@pytest.mark.parametrize("stays", [0, 1])
+def test_a_view_of_the_part_of_a_range_that_stays_mapped_remains(machine: Target, stays: int) -> None:
+    fewer = deepcopy(SPEC)
+    fewer["map"]["kv"], fewer["states"] = [{"chunk": f"page.{stays}", "offset": f"{2 * stays}MiB"}], {}
+    with memtopo.applied(SPEC, machine) as layout:
+        views = [layout.range("kv", offset=index << 21, size=2 << 20) for index in range(2)]
+        np.from_dlpack(views[stays])[:] = 7
+        layout.change(fewer)
+        assert (np.from_dlpack(views[stays]) == 7).all()
+        with pytest.raises(BufferError, match="the memory of range 'kv' was released: its layout was changed"):
+            np.from_dlpack(views[1 - stays])
+        del views
+
+
+def test_a_view_of_memory_that_was_replaced_stays_refused_after_further_changes(machine: Target) -> None:
+    """One that leaves the new memory, and one back to the first spec."""
+    with memtopo.applied(SPEC, machine) as layout:
+        old, weights = layout.range("kv"), layout.range("weights")
+        layout.change(larger())
+        for spec in (larger() | {"states": {}}, SPEC):
+            layout.change(spec)
+            with pytest.raises(BufferError, match="the memory of range 'kv' was released: its layout was changed"):
+                np.from_dlpack(old)
+        new = layout.range("kv")
+        assert np.from_dlpack(new).size == np.from_dlpack(weights).size == 4 << 20
+        del old, weights, new
+
+
+def test_a_stream_of_a_layout_on_several_gpus_is_that_of_the_gpu_that_is_named(machine: Target) -> None:
+    spec = deepcopy(SPEC)
+    spec["chunks"]["page"]["location"], spec["access"]["kv"] = "gpu1", {"gpu1": "rw"}
+    with memtopo.applied(spec, machine) as layout:
+        session = layout._session
+        with current(session.driver, session.layout.contexts[1]):
+            stream = session.driver.stream_create()
+        requests: tuple[Callable[[], object], ...] = (
+            lambda: layout.switch("asleep", stream=stream),
+            lambda: layout.change(spec, stream=stream),
+        )
+        for request in requests:
+            with pytest.raises(memtopo.Unsuitable, match="the layout uses several GPUs") as refused:
+                request()
+            assert refused.value.hint == "name the GPU of the stream: device='gpu0'"
+        assert layout.switch("asleep", stream=stream, device="gpu1").different == 0
+        session.driver.stream_destroy(stream)
+        assert layout.switch("awake").different == 0, "it waits for the stream no more"
+
+
 def test_a_change_waits_for_the_work_of_one_stream(machine: Target) -> None:
     with memtopo.applied(SPEC | {"name": "cache"}, machine) as layout:
         session = layout._session

@@ -270,6 +270,29 @@ def test_a_reader_gets_dropped_content_back_with_the_next_commit(runtime: Path, 
             del weights
 
 
+def test_a_writer_does_not_commit_memory_that_was_dropped_before_it_has_written_it_again(
+    runtime: Path, machine: Target
+) -> None:
+    with (
+        held({**SPEC, "states": {"asleep": {"drop": ["weights"]}}}, machine),
+        connect(endpoint("model")) as switching,
+        ThreadPoolExecutor() as pool,
+        attached(machine, role="writer") as writer,
+    ):
+        fill(writer, 7)
+        asleep = pool.submit(switching.switch, "asleep", wait=PATIENCE)
+        until(lambda: bool(writer.poll() and writer.absent))
+        asleep.result(PATIENCE)
+        with pytest.raises(memtopo.Unsuitable, match="no memory in this process, and everything written to it is lost"):
+            writer.commit()
+        switching.switch("awake")
+        until(lambda: bool(writer.poll(1.0)) and not writer.absent)
+        assert switching.offers()["weights"].commit != "committed"
+        fill(writer, 8)
+        writer.commit()
+        assert first_byte(machine) == 8
+
+
 def test_a_role_is_reader_or_writer(machine: Target) -> None:
     with pytest.raises(UsageError, match="role 'wrtier' is not a role"), attached(machine, role="wrtier"):
         pass

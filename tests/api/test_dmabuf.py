@@ -13,11 +13,14 @@ import memtopo
 from memtopo.api.dmabuf import DmaBuf, DmaBufs
 from memtopo.drivers.sim import external_api as nic
 from memtopo.drivers.target import Target
+from memtopo.sharing.client import IN_FLIGHT, connect
+from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.status import Notice
 from tests.api.child_process import Process
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.held_layouts import Held, Switch, held
+from tests.helpers.holders import until
 from tests.helpers.processes import open_descriptors
 from tests.helpers.reports import require_taken_down
 
@@ -150,6 +153,61 @@ def test_a_program_that_keeps_its_dma_bufs_is_named(layout: Held, switch: Switch
         assert [each.handles for each in switch("half", wait=0.05, force=True).result().kept] == [1]
         switch("awake").result()
         assert nic.read(bufs["kv"][0].fd, 0, 3) == b"old"
+
+
+def test_dma_bufs_that_are_taken_again_replace_those_that_are_open(layout: Held) -> None:
+    with memtopo.dma_bufs("nic", ["pages", "card"]) as bufs:
+        old = bufs["pages"]
+        bufs.take("pages")
+        before = open_descriptors()  # with what the holder has of each export since the first time
+        new = bufs.take("pages")
+        assert bufs["pages"] == new
+        until(lambda: open_descriptors() == before)
+        for each in old:
+            with pytest.raises(memtopo.Unsuitable, match="is closed"):
+                each.fileno()
+        layout.write("more", b"again")
+        assert nic.read(new[0].fd, 0, 5) == b"again"
+
+
+def test_an_export_that_has_lost_its_memory_has_no_dma_bufs_once_they_are_taken(layout: Held, switch: Switch) -> None:
+    """It has them again as soon as it has memory."""
+    with memtopo.dma_bufs("nic", ["kv"]) as bufs:
+        switch("half", wait=0.0, force=True).result()
+        with pytest.raises(ExchangeError) as caught:
+            bufs.take("kv")
+        assert (caught.value.code, bufs["kv"]) == ("absent", ())
+        switch("awake").result()
+        layout.write("kv", b"new")
+        assert nic.read(bufs.take("kv")[0].fd, 0, 3) == b"new"
+
+
+@pytest.mark.usefixtures("layout")
+def test_nothing_is_let_go_of_with_an_export_that_does_not_exist() -> None:
+    with memtopo.dma_bufs("nic", ["kv", "pages"]) as bufs:
+        with pytest.raises(memtopo.Unsuitable, match="did you mean 'pages'"):
+            bufs.let_go(["kv", "pagse"])
+        assert bufs["kv"][0].fileno() >= 0
+
+
+def test_dma_bufs_of_an_export_without_a_part_of_its_memory_are_all_closed(machine: Target, runtime: Any) -> None:
+    """Also those of an answer before the one that was refused."""
+    count = IN_FLIGHT + 1
+    spec = {key: SPEC[key] for key in ("memtopo", "name")} | {
+        "ranges": {"more": {"size": f"{2 * count}MiB"}},
+        "chunks": {"q": {"location": "gpu0", "size": "2MiB", "count": count}},
+        "map": {"more": ["q"]},
+        "access": {"more": {"gpu0": "rw"}},
+        "exports": {"pages": {"chunk": "q", "via": "dmabuf"}},
+        "states": {"less": {"drop": [f"q.{count - 1}"]}},
+    }
+    with held(spec, machine), connect(endpoint("nic")) as client:
+        client.switch("less")
+        with memtopo.dma_bufs("nic") as bufs:
+            before = open_descriptors()
+            with pytest.raises(ExchangeError):
+                bufs.take("pages")
+            assert (bufs["pages"], open_descriptors()) == ((), before)
 
 
 @pytest.mark.usefixtures("layout")

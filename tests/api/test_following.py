@@ -400,6 +400,28 @@ def test_imports_that_a_change_adds_follow(layout: Held, machine: Target, switch
         del view
 
 
+def test_a_layout_without_its_imports_is_changed_once_it_has_them_again(
+    layout: Held, machine: Target, switch: Switch
+) -> None:
+    layout.write("weights", b"bytes")
+    with memtopo.applied(READER, machine) as reader:
+        asleep = switch("asleep")
+        assert reader.poll(PATIENCE)
+        asleep.result()
+        with pytest.raises(memtopo.Unsuitable, match="without some memory") as refused:
+            reader.change(READER | {"states": {}})
+        assert refused.value.hint == "poll() until its imports are mapped again"
+        assert reader.absent == {"loaded", "shown"}
+        awake = switch("awake")
+        while reader.absent:
+            assert reader.poll(PATIENCE)
+        awake.result()
+        assert reader.change(READER | {"states": {}}).different == 0
+        view = np.asarray(reader.range("view"))
+        assert bytes(view[:5]) == b"bytes"
+        del view
+
+
 def test_imports_that_a_change_adds_are_replaced_after_a_forced_change(
     layout: Held, machine: Target, switch: Switch
 ) -> None:

@@ -210,6 +210,23 @@ def test_a_chunk_is_viewed_where_it_may_be_written(machine: Target) -> None:
         del view
 
 
+def test_a_part_of_a_chunk_is_viewed_where_that_chunk_is_mapped(machine: Target) -> None:
+    """From the first byte of the part to its last."""
+    chunks = {"c": {"location": "gpu0", "size": "2MiB", "count": 3, "parts": {"flags": "4KiB", "data": "rest"}}}
+    spec = {"memtopo": 1, "name": "parts", "ranges": {"r": {"size": "4MiB"}}, "chunks": chunks}
+    with memtopo.applied({**spec, "map": {"r": ["c.1:3"]}, "access": {"r": {"gpu0": "rw"}}}, machine) as layout:
+        whole = layout.range("r")
+        for label, start in (("c.1", 0), ("c.2", 2 << 20)):
+            flags, data = layout.chunk(f"{label}.flags"), layout.chunk(f"{label}.data")
+            assert (flags.address - whole.address, flags.size) == (start, 4 << 10)
+            assert (data.address - whole.address, data.size) == (start + (4 << 10), (2 << 20) - (4 << 10))
+        with pytest.raises(memtopo.Unsuitable, match="4KiB"):
+            layout.chunk("c.1.flags", offset=4 << 10)
+        with pytest.raises(memtopo.Unsuitable):
+            layout.chunk("c.0.flags")
+        del whole, flags, data
+
+
 def test_repr_has_name_type_shape_device_and_access(layout: Live) -> None:
     text = repr(layout.range("kv", dtype="bfloat16", shape=(2, -1), device="decode"))
     assert "range 'kv': bfloat16[2, 2097152] on gpu1" in text

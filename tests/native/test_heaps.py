@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -12,23 +13,24 @@ from memtopo.driver.types import Access, DriverError, Grant, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.native.heaps import Budget, NativeHeap, Refusal, Unmapped
 from memtopo.native.tables import AllocationTable
-from tests.contract.memory import PLAIN, reserved
+from tests.contract.memory import PLAIN, current, reserved
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 
 GRANULE, SIZE = 2 << 20, 16 << 20
+WORDS = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p
 
 
 @contextmanager
-def opened(**failures: Any) -> Iterator[tuple[Failing, NativeHeap]]:
-    """A heap, and its driver, whose mappings may fail; no context is current."""
+def opened(budget: Budget | None = None, **failures: Any) -> Iterator[tuple[Failing, NativeHeap]]:
+    """A heap, by default without a limit, and its driver, whose mappings may fail; no context is current."""
     with closing(SimDriver(invented(1))) as simulator:
         simulator.init()
         driver = Failing(simulator, only={"mem_map", "mem_unmap"}, **failures)
         context = driver.device_primary_ctx_retain(0)
         with reserved(driver, SIZE) as base:
             table, grants = AllocationTable.create("layout", "h", SIZE // GRANULE), (Grant(gpu(0), Access.RW),)
-            heap = NativeHeap(driver, table, (base, SIZE), GRANULE, PLAIN, grants, context, Budget("h", None))
+            heap = NativeHeap(driver, table, (base, SIZE), GRANULE, PLAIN, grants, context, budget or Budget("h", None))
             yield driver, heap
             driver.at = 0
             assert heap.end() is None
@@ -102,3 +104,94 @@ def test_a_heap_whose_memory_cannot_be_freed_gives_its_functions_to_the_next_one
         driver.at = 0
         with opened() as (_, other):
             assert other.functions() == functions
+
+
+def test_a_heap_has_one_pair_of_functions_also_after_the_end_of_another_one() -> None:
+    """Those of a heap that has ended allocate and free nothing."""
+    with opened() as (_, other), opened() as (_, heap):
+        ended, functions = other.functions(), heap.functions()
+        assert heap.functions() == functions != ended
+        other.end()
+        assert heap.functions() == functions
+        allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, *WORDS[1:])(ended[0])
+        free = ctypes.CFUNCTYPE(None, *WORDS)(ended[1])
+        address = heap.allocate(GRANULE)
+        free(address, GRANULE, 0, None)
+        assert (allocate(GRANULE, 0, None), heap.mapped) == (None, GRANULE)
+
+
+def test_what_is_freed_while_a_heap_is_closed_is_not_listed_and_counts_until_the_heap_is_open() -> None:
+    budget = Budget("h", 2 * GRANULE)
+    with opened(budget) as (_, heap):
+        first, second = heap.allocate(GRANULE), heap.allocate(GRANULE)
+        heap.close()
+        heap.free(first)
+        with pytest.raises(Refusal, match="nothing is allocated there"):
+            heap.free(first)
+        assert [each.address for each in heap.allocations()] == [second]
+        assert (heap.mapped, budget.used) == (2 * GRANULE, 2 * GRANULE)
+        heap.open()
+        assert (heap.mapped, budget.used) == (GRANULE, GRANULE)
+        assert heap.allocate(GRANULE) == first
+
+
+def test_what_is_freed_before_or_after_a_heap_loses_its_memory_gets_none_again() -> None:
+    budget = Budget("h", None)
+    with opened(budget) as (_, heap):
+        before, after, stays = (heap.allocate(GRANULE) for _ in range(3))
+        heap.close()
+        heap.free(before)
+        heap.unmap()
+        heap.free(after)
+        assert (heap.mapped, budget.used) == (0, 2 * GRANULE)
+        heap.map()
+        assert heap.mapped == GRANULE
+        heap.open()
+        assert [each.address for each in heap.allocations()] == [stays]
+        assert (heap.mapped, budget.used) == (GRANULE, GRANULE)
+
+
+def test_a_heap_whose_allocations_cannot_all_be_mapped_takes_no_memory_and_is_mapped_later() -> None:
+    with opened() as (driver, heap):
+        for _ in range(3):
+            heap.allocate(GRANULE)
+        listed = [(each.address, each.number) for each in heap.allocations()]
+        heap.close()
+        heap.unmap()
+        free = free_bytes(driver)
+        driver.at = driver.calls + 3
+        with pytest.raises(DriverError):
+            heap.map()
+        assert (heap.mapped, free_bytes(driver)) == (0, free)
+        heap.map()
+        assert (heap.mapped, free_bytes(driver)) == (3 * GRANULE, free - 3 * GRANULE)
+        assert [(each.address, each.number) for each in heap.allocations() if each.mapped] == listed
+
+
+def free_bytes(driver: Failing) -> int:
+    with current(driver):
+        return int(driver.mem_get_info()[0])
+
+
+def test_the_most_that_heaps_have_allocated_together_stays_and_a_failure_counts_for_nothing() -> None:
+    budget = Budget("both", 4 * GRANULE)
+    with opened(budget) as (driver, heap), opened(budget) as (_, other):
+        address = heap.allocate(2 * GRANULE)
+        other.allocate(GRANULE)
+        assert (budget.used, budget.peak) == (3 * GRANULE, 3 * GRANULE)
+        heap.free(address)
+        assert (budget.used, budget.peak) == (GRANULE, 3 * GRANULE)
+        driver.at = driver.calls + 1
+        with pytest.raises(DriverError):
+            heap.allocate(3 * GRANULE)
+        assert (budget.used, budget.peak) == (GRANULE, 3 * GRANULE)
+        heap.allocate(3 * GRANULE)
+        with pytest.raises(Refusal) as refused:
+            other.allocate(1)
+        assert (refused.value.over_limit, budget.used, budget.peak) == (True, 4 * GRANULE, 4 * GRANULE)
+        budget.set_limit(GRANULE)
+        with pytest.raises(Refusal, match="its limit is reached"):
+            heap.allocate(GRANULE)
+        budget.set_limit(None)
+        heap.allocate(GRANULE)
+        assert (budget.limit, budget.used) == (None, 5 * GRANULE)

@@ -74,6 +74,17 @@ def test_a_heap_and_its_layout_may_have_the_longest_names() -> None:
         assert layout.heap(label).size == 4 * M
 
 
+def test_the_tables_of_a_layout_are_not_those_of_another_one_of_the_process(layout: Live) -> None:
+    layout.heap("h").allocate(2 * M)
+    with memtopo.applied({**SPEC, "name": "tables-2"}, "h200x2") as other:
+        other.heap("h").allocate(6 * M)
+        for name, size in (("tables", 2 * M), ("tables-2", 6 * M)):
+            ((label, table),) = tables_of(os.getpid(), name)
+            assert (label, [each.size for each in table.allocations()]) == ("h", [size])
+            table.close()
+        assert [*tables_of(os.getpid(), "table")] == []
+
+
 def test_a_reader_never_sees_an_allocation_twice_while_others_come_and_go(layout: Live) -> None:
     """Eight of them, before some thousand that stay."""
     heap, table = layout.heap("h"), table_of(layout)

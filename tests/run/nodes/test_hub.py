@@ -16,6 +16,7 @@ from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.nodes.hub import Hub, NodePeers, RunEnd
 from memtopo.run.processes.router import Peers, Router
 from memtopo.sharing.channel import Received
+from memtopo.sharing.status import NodeStatus
 from tests.helpers.processes import open_descriptors
 
 
@@ -71,12 +72,40 @@ def test_a_failure_is_the_end_of_a_run_that_was_released_before_it() -> None:
     assert settled(hub.end("a", ""), hub.end("b", "no memory"), hub.ended())[-1] == RunEnd("b", "no memory")
 
 
+def test_the_first_of_several_failures_is_that_of_the_run() -> None:
+    hub = Hub(["a", "b", "c"])
+    calls = hub.end("a", ""), hub.end("b", "no memory"), hub.lose("c", "its raylet died"), hub.failed(), hub.ended()
+    assert settled(*calls)[-2:] == [RunEnd("b", "no memory")] * 2
+
+
+def test_the_status_of_a_node_is_its_last_report_and_a_lost_node_is_unreachable() -> None:
+    hub = Hub(["a", "b", "c"])
+    reports = [
+        NodeStatus(*each) for each in (("b", "2nd", "serving"), ("a", "1st", "serving"), ("b", "2nd", "releasing"))
+    ]
+    found = settled(*map(hub.report, reports), hub.statuses())[-1]
+    assert [(each.node, each.host, each.state) for each in found] == [
+        ("a", "1st", "serving"),
+        ("b", "2nd", "releasing"),
+        ("c", "", "starting"),
+    ]
+    lost = settled(hub.lose("b", "its raylet died"), hub.lose("c", "its raylet died"), hub.statuses())[-1]
+    assert [each.state for each in lost] == ["serving", "unreachable", "unreachable"]
+
+
 def test_a_gate_waits_for_all_nodes_that_are_not_lost() -> None:
     hub = Hub(["a", "b", "c"])
     assert settled(hub.leave_gate("a", 0), hub.leave_gate("b", 0)) == [None, None]
     hub = Hub(["a", "b", "c"])
     calls = hub.leave_gate("a", 0), hub.leave_gate("b", 0), hub.lose("c", "its raylet died")
     assert settled(*calls) == [True, True, None]
+
+
+def test_a_gate_does_not_wait_for_a_node_that_has_finished() -> None:
+    """It may be another one than those that are lost."""
+    hub = Hub(["a", "b", "c"])
+    calls = hub.leave_gate("a", 0), hub.finish("b"), hub.lose("c", "its raylet died")
+    assert settled(*calls) == [True, None, None]
 
 
 def test_a_failure_opens_no_gate() -> None:
@@ -213,6 +242,31 @@ def test_a_meeting_is_over_when_the_hub_answers(node: Node) -> None:
     assert node.peers.arrived() is None
 
 
+def test_a_meeting_that_another_one_follows_has_no_values_for_it(node: Node) -> None:
+    node.peers.arrive("here")
+    first = node.hub.future("arrive")
+    node.peers.arrive("again")
+    assert node.hub.named("arrive") == [("a", 1, "here"), ("a", 2, "again")]
+    first.set_result(["here", "there"])
+    assert node.peers.arrived() is None
+
+
+def test_a_node_says_once_why_it_takes_down(node: Node) -> None:
+    """A failure elsewhere that is known only afterwards is not the cause."""
+    node.peers.leave("process rank.0 was killed")
+    node.hub.future("ended").set_result(("b", "node a cannot be reached"))
+    assert node.peers.failed
+    node.peers.leave("another error")
+    assert (node.hub.named("end"), node.peers.cause) == ([("a", "process rank.0 was killed")], "")
+
+
+def test_a_hub_that_is_gone_after_a_release_is_a_failure(node: Node) -> None:
+    node.hub.future("ended").set_result(("b", ""))
+    assert node.peers.released
+    node.hub.future("failed").set_exception(ConnectionError("the actor died"))
+    assert (node.peers.failed, node.peers.released) == ("the hub of the run has ended", False)
+
+
 def test_a_failure_elsewhere_is_known_with_its_node(node: Node) -> None:
     node.hub.future("ended").set_result(("b", "no memory"))
     assert node.readable()
@@ -249,6 +303,26 @@ def test_the_workers_go_on_once_all_nodes_have_left_a_gate(node: Node) -> None:
     assert poll.poll(0)
     for descriptor in (wait, other, _):
         os.close(descriptor)
+
+
+def test_each_gate_is_left_once_and_opened_by_itself(node: Node) -> None:
+    with node.peers.gates() as ends:
+        waits = [os.dup(ends[0]), os.dup(ends[2])]
+    for _ in range(2):
+        node.peers.serve(node.routes)  # no worker holds an end
+    assert node.hub.named("leave_gate") == [("a", 0), ("a", 1)]
+    polls = [select.poll() for _ in waits]
+    for poll, wait in zip(polls, waits, strict=True):
+        poll.register(wait, select.POLLIN)
+    gates = [future for method, _, future in node.hub.calls if method == "leave_gate"]
+    opened = []
+    for gate in gates:
+        gate.set_result(True)
+        node.peers.serve(node.routes)
+        opened.append([bool(poll.poll(0)) for poll in polls])
+    assert opened == [[True, False], [True, True]]
+    for wait in waits:
+        os.close(wait)
 
 
 def test_a_gate_opens_without_a_hub(node: Node) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from memtopo.machine import Cluster
-from memtopo.plans.report import Checks, DeviceMemory, Failure, Leak, Left, ProcessReport, Report, Tally
+from memtopo.plans.report import Checks, DeviceMemory, Failure, Leak, Left, PhaseTime, ProcessReport, Report, Tally
 from memtopo.run.nodes.agent import NodeResult
 from memtopo.run.nodes.hub import RunEnd
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
@@ -116,6 +116,26 @@ def test_an_agent_without_a_report_gives_its_error(code: int, expected: int) -> 
     assert (found.outcome, found.exit_code) == ("failed", expected)
     assert found.failure == Failure("node b", "no GPU", hint="look")
     assert (found.nodes[1].outcome, found.nodes[1].lost) == ("failed", "no GPU")
+
+
+def test_a_node_that_followed_a_failure_was_taken_down_though_it_failed_too() -> None:
+    failed = {
+        "outcome": "failed",
+        "exit_code": 4,
+        "failure": Failure("rank.0: import all.2", "node b cannot be reached"),
+    }
+    b = ended("b", outcome="failed", exit_code=4, failure=Failure("rank.2: create own", "CUDA_ERROR_OUT_OF_MEMORY"))
+    for cause, outcome in (("node b: no memory", "taken down"), ("", "failed")):
+        found = merged(ended("a", cause, **failed), b, RunEnd("b", "no memory"))
+        assert [each.outcome for each in found.nodes] == [outcome, "failed"]
+
+
+def test_a_phase_of_all_nodes_has_all_their_steps_and_takes_as_long_as_the_slowest() -> None:
+    a = ended("a", times=(PhaseTime("open", 2, 1.0, 1.0, 2.0), PhaseTime("map", 3, 4.0, 2.0, 6.0)), notes=("x", "y"))
+    b = ended("b", times=(PhaseTime("open", 5, 3.0, 0.5, 3.5), PhaseTime("map", 1, 1.0, 4.0, 5.0)), notes=("y", "z"))
+    found = merged(a, b)
+    assert found.times == (PhaseTime("open", 7, 3.0, 0.5, 3.5), PhaseTime("map", 4, 4.0, 2.0, 6.0))
+    assert found.notes == ("x", "y", "z")
 
 
 def test_leaks_signals_and_differences_have_their_exit_codes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -13,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from memtopo.common.errors import UsageError
+from memtopo.common.errors import Unavailable, UsageError
 from memtopo.driver.handles import Handle
 from memtopo.machine import Cluster
 from memtopo.plans.report import Report
-from memtopo.run.nodes.agent import Agent, NodeResult, NodeTask, left_behind
+from memtopo.run.nodes.agent import RUN_VARIABLE, About, Agent, NodeResult, NodeTask, left_behind
 from memtopo.run.nodes.cluster import PlacedAgents, PlacedNode
 from memtopo.run.nodes.driver import hosts
 from memtopo.run.nodes.holding import Front, held_nodes, opened_front
@@ -137,6 +138,46 @@ def test_a_worker_that_dies_takes_down_both_nodes(
     others = [each.left for each in report.processes if each.name != "rank.3"]
     assert all(left and not any(left.ledger_after.values()) for left in others)
     assert [left_behind(part.run, node, 0) for node, part in parts.items()] == [[], []]
+
+
+def test_an_agent_that_cannot_plan_its_part_ends_the_run_and_holds_up_no_other_one(
+    tasks: tuple[RunRequest, dict[str, NodeTask]],
+) -> None:
+    part, agent = tasks[1]["a"], Agent()
+    hub = HubThread(["a", "b"])
+    try:
+        assert agent.result() is None
+        found = agent.run(replace(part, machines={**part.machines, "b": "{}"}), hub, {})
+        assert (bool(found.error), found.report, agent.result()) == (True, "", found)
+        assert [RunEnd(*end) for end in hub("ends").result(10)] == [RunEnd("a", found.error)]
+        assert hub("leave_gate", "b", 0).result(10)
+    finally:
+        hub.close()
+
+
+def test_workers_that_are_left_behind_are_those_of_one_run_and_one_node() -> None:
+    variables = {**os.environ, RUN_VARIABLE: "run-1/a"}
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=variables) as worker:
+        places = [("run-1", "a"), ("run-1", "b"), ("run", "a"), ("run-2", "a")]
+        assert [left_behind(run, node, 0.0) for run, node in places] == [[worker.pid], [], [], []]
+
+
+def test_nothing_is_known_of_nodes_whose_hub_is_gone() -> None:
+    hub = HubThread(["a", "b"])
+    hub.close()
+    assert [(each.node, each.state) for each in held_nodes(hub, "ab", "a").statuses()] == [
+        ("a", "unreachable"),
+        ("b", "unreachable"),
+    ]
+
+
+def test_an_agent_of_another_version_is_refused() -> None:
+    with ThreadPoolExecutor() as pool:
+        calls: dict[str, Any] = {node: call_of(Agent(), pool) for node in "ab"}
+        calls["b"] = lambda _method: pool.submit(lambda: About("0.0", 1, "second"))
+        placed = PlacedAgents({node: PlacedNode(call, node) for node, call in calls.items()}, hub=calls["a"])
+        with pytest.raises(Unavailable, match=r"node 'b', host second, has memtopo 0\.0, and the driver"):
+            hosts(placed)
 
 
 def test_a_held_layout_is_served_on_each_node_and_released_by_any(tmp_path: Path) -> None:

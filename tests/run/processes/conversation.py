@@ -32,6 +32,24 @@ TO_WORKER = [each for each in get_args(ToWorker) if isinstance(each, type)]
 Wrap = Callable[[str, KernelDriver], KernelDriver]
 
 
+def start_message(text: str, label: str, check: str = "fast", timeout: float = PATIENCE) -> messages.StartWorker:
+    """First message to the worker of a process of a spec."""
+    return messages.StartWorker(
+        process=label,
+        spec=SpecText("two.yaml", text),
+        machine=machines.dump(MACHINE),
+        machine_name="two",
+        simulated=True,
+        visible=(),
+        timeout=timeout,
+        gpus=tuple(target.uuids(MACHINE)),
+        sockets={},
+        allow_uids=(),
+        check=check,  # type: ignore[arg-type]
+        seed=7,
+    )
+
+
 class Conversation:
     """The conductor's end of a worker of one process of a spec. `signals` are those that reached the worker.
 
@@ -56,22 +74,7 @@ class Conversation:
 
     def start(self, check: str = "fast", timeout: float = PATIENCE) -> object:
         """Send the first message, and return the answer."""
-        self.channel.send(
-            messages.StartWorker(
-                process=self.label,
-                spec=SpecText("two.yaml", self.text),
-                machine=machines.dump(MACHINE),
-                machine_name="two",
-                simulated=True,
-                visible=(),
-                timeout=timeout,
-                gpus=tuple(target.uuids(MACHINE)),
-                sockets={},
-                allow_uids=(),
-                check=check,  # type: ignore[arg-type]
-                seed=7,
-            )
-        )
+        self.channel.send(start_message(self.text, self.label, check, timeout))
         return self.hear()
 
     def receive(self) -> Received[Any] | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from memtopo.executor import TeardownGates
 from memtopo.run.process_run import ProcessRun
-from memtopo.run.processes.gates import Gate, WorkerGates, gate_descriptors
+from memtopo.run.processes.gates import Gate, SplitGate, WorkerGates, gate_descriptors
 from tests.helpers.lockstep import apply_together
 from tests.helpers.machines import invented
 from tests.helpers.processes import open_descriptors
@@ -89,6 +89,33 @@ def test_a_process_that_is_late_at_the_first_gate_is_not_waited_for_at_the_secon
     at_first = len(waits)
     assert not gates.all_released()
     assert (at_first > 1, len(waits) - at_first) == (True, 1)
+
+
+def test_a_gate_that_is_left_keeps_its_descriptors_and_may_be_left_again() -> None:
+    """Their number shows leaks."""
+    before, gate = open_descriptors(), Gate(*os.pipe2(os.O_CLOEXEC))
+    for _ in range(2):
+        gate.leave()
+        assert (open_descriptors(), gate.wait(0)) == (before + 2, True)
+    gate.close()
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("way", [SplitGate.open, SplitGate.close])
+def test_workers_at_a_gate_go_on_once_the_conductor_opens_or_closes_it(way: Callable[[SplitGate], None]) -> None:
+    """It is not opened by the last of them that leaves: others may be elsewhere."""
+    before, gate = open_descriptors(), SplitGate()
+    wait, left = gate.ends
+    worker = Gate(os.dup(wait), os.dup(left))
+    gate.inherited()
+    assert not gate.all_left()
+    assert (worker.wait(0), gate.all_left()) == (False, True)
+    way(gate)
+    assert worker.wait(0)
+    worker.close()
+    if way is SplitGate.open:
+        gate.close()
+    assert open_descriptors() == before
 
 
 def test_the_conductor_keeps_no_end_of_a_gate() -> None:

@@ -38,13 +38,15 @@ class Team:
         self.waiting: Future[Composition] = pool.submit(self.gathering.wait, listener)
         self._path, self._stack = path, stack
 
-    def come(self, process: str, world: int | None = None) -> Channel[Any]:
+    def come(
+        self, process: str, world: int | None = None, machine: str = "h200x4", version: str = __version__
+    ) -> Channel[Any]:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sock.connect(str(self._path))
         channel: Channel[Any] = Channel(sock, (NotJoined,))
         self._stack.callback(channel.close)
         spec = SpecText.of(read_text(SPEC, "team.yaml"))
-        channel.send(Join(__version__, process, spec, "h200x4", None, (), "fast", PATIENCE, world))
+        channel.send(Join(version, process, spec, machine, None, (), "fast", PATIENCE, world))
         return channel
 
     @property
@@ -82,3 +84,28 @@ def test_the_processes_of_a_launcher_are_those_of_one_entry(team: Team) -> None:
     team.come("rank.1", world=3)
     with pytest.raises(NotComplete, match="one of 3 processes of its launcher, but the spec has 2"):
         team.waiting.result(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("process", "other", "message"),
+    [
+        ("rank.1", {"machine": "h100x1"}, "rank.1 .* is for another machine, h100x1, than rank.0"),
+        ("rank.1", {"version": "0.0"}, "rank.1 .* has memtopo 0.0, and the coordinator"),
+        ("rank.0", {}, "rank.0 has joined twice"),
+        ("rank.2", {}, "rank.2 .* is not a process of the layout"),
+    ],
+)
+def test_a_process_that_does_not_fit_is_the_reason_for_which_all_that_came_are_refused(
+    team: Team, process: str, other: dict[str, Any], message: str
+) -> None:
+    came = [team.come("rank.0")]
+    until(lambda: team.joined == ["rank.0"])
+    came.append(team.come(process, **other))
+    with pytest.raises(NotComplete, match=message) as refused:
+        team.waiting.result(PATIENCE)
+    team.gathering.refuse(refused.value)
+    for each in came:
+        assert each.wait(PATIENCE)
+        answer = each.receive()
+        assert answer
+        assert answer.message == NotJoined(refused.value.message, refused.value.hint, 4)

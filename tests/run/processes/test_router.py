@@ -189,6 +189,72 @@ def test_an_answer_to_an_abandoned_request_is_closed(run: Run) -> None:
         each.close()
 
 
+def test_an_answer_to_a_request_that_is_given_up_as_it_comes_is_closed(run: Run) -> None:
+    """And is not taken for that of the next request."""
+
+    def give_up() -> None:
+        answering(run, (HandleAnswer("#0"), [Handle(fd=os.dup(0))]))()
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        run.router.request("server", "w", 0, 1, give_up)
+    found = run.router.request("server", "w", 0, 1, answering(run, (HandleAnswer("#1"), [SECRET])))
+    assert [each.shared for each in found] == [b"s" * 64]
+
+
+class Elsewhere(Peers):
+    """Another conductor, which has the process `far`: requests and answers that go there."""
+
+    def __init__(self) -> None:
+        self.requests: list[HandleRequest] = []
+        self.answers: list[Received[HandleAnswer]] = []
+
+    def forward(self, request: HandleRequest) -> bool:
+        self.requests.append(request)
+        return True
+
+    def answer(self, answer: Received[HandleAnswer]) -> bool:
+        self.answers.append(answer)
+        return True
+
+
+def test_a_request_of_a_process_here_goes_elsewhere_and_the_answer_comes_back(run: Run) -> None:
+    elsewhere, reader = Elsewhere(), run.workers["reader"]
+    run.router = Router(run.workers, elsewhere)
+    reader.command(messages.CheckSteps())
+    request = HandleRequest("reader", "far", "w", 0, 1)
+    run.ends["reader"].send(request)
+    assert run.routed() == []
+    assert (elsewhere.requests, reader.busy) == ([request], False)
+    run.router.forward_answer(Received(HandleAnswer("reader"), [Handle(fd=os.dup(0))]))
+    command, answer = run.heard("reader"), run.heard("reader")
+    assert command
+    assert answer
+    assert command.message == messages.CheckSteps()
+    assert (answer.message, len(answer.handles), reader.busy) == (HandleAnswer("reader"), 1, True)
+    answer.close()
+
+
+def test_a_request_from_elsewhere_is_answered_there_also_for_a_process_that_is_gone(run: Run) -> None:
+    elsewhere = Elsewhere()
+    run.router = Router(run.workers, elsewhere)
+    run.workers["other"].kill("test")
+    run.workers["other"].receive(None)
+    for holder in ("server", "other", "nobody"):
+        run.router.forward_request(HandleRequest("far", holder, "w", 0, 1))
+    assert [each.message for each in elsewhere.answers] == [HandleAnswer("far", error="it is gone")] * 2
+    asked = run.heard("server")
+    assert asked
+    assert asked.message == HandleRequest("far", "server", "w", 0, 1)
+    assert run.workers["server"].busy
+    run.ends["server"].send(HandleAnswer("far"), [Handle(fd=os.dup(0))])
+    assert run.routed() == []
+    answer = elsewhere.answers[-1]
+    assert (answer.message, len(answer.handles)) == (HandleAnswer("far"), 1)
+    assert not run.workers["server"].busy
+    answer.close()
+
+
 def test_a_request_of_a_process_that_ends_meanwhile_is_an_error(run: Run) -> None:
     def receive() -> None:
         run.workers["server"].kill("test")

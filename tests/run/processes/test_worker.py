@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from memtopo.common.errors import InternalError
+from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
+from memtopo.geometry import Geometry
+from memtopo.kinds.layout import HandleSource
 from memtopo.kinds.step import Phase
 from memtopo.run import messages
 from memtopo.run.messages import HandleAnswer, HandleRequest
+from memtopo.run.processes.worker import SiblingHandles
+from memtopo.sharing.client import IN_FLIGHT
 from tests.helpers.failing_driver import Failing
 from tests.helpers.processes import open_descriptors
 from tests.helpers.reports import tallies
-from tests.helpers.specs import server_and_readers
-from tests.run.processes.conversation import GOOD, Conversation, conversations
+from tests.helpers.specs import run_request, server_and_readers
+from tests.run.processes.conversation import GOOD, MACHINE, Conversation, conversations
 
 TEXT = f"memtopo: 1\nname: two{server_and_readers(2)}"
 STEPS = {
@@ -133,6 +140,36 @@ def test_an_importer_requests_handles_and_maps_what_it_is_given(talk: Talk) -> N
     found = tallies(reader.end().checks)["bytes"]
     assert (found.looked_at, found.as_declared, found.not_checked) == (4, 4, 0)
     assert server.end().exit_code == 0
+
+
+def test_handles_of_a_sibling_are_taken_in_batches_of_which_one_is_open() -> None:
+    """As many as the import has, also after a change."""
+    requests: list[tuple[str, str, int, int]] = []
+    given = [0]
+
+    def request(holder: str, export: str, first: int, count: int) -> list[Handle]:
+        requests.append((holder, export, first, count))
+        return [Handle(fd=os.dup(0)) for _ in range(count + given[0])]
+
+    def geometry(chunks: int) -> Geometry:
+        return run_request(server_and_readers(chunks), MACHINE).of_process("reader").geometry
+
+    before, handles = open_descriptors(), SiblingHandles(geometry(IN_FLIGHT + 2), request, HandleSource())
+    assert handles.take("server", "w", 0) is handles.take("server", "w", 0)
+    assert open_descriptors() == before + IN_FLIGHT
+    handles.take("server", "w", IN_FLIGHT)
+    assert requests == [("server", "w", 0, IN_FLIGHT), ("server", "w", IN_FLIGHT, 2)]
+    assert open_descriptors() == before + 2
+    handles.settle()
+    assert open_descriptors() == before
+    handles.expect(geometry(3))
+    handles.take("server", "w", 1)
+    assert requests[2:] == [("server", "w", 1, 2)]
+    handles.settle()
+    given[0] = 1
+    with pytest.raises(InternalError, match="server gave 4 of 3 handles of w"):
+        handles.take("server", "w", 0)
+    assert open_descriptors() == before
 
 
 def test_an_importer_fails_with_the_error_of_the_exporter(talk: Talk) -> None:

@@ -21,7 +21,7 @@ from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run import messages
 from memtopo.run.messages import FromWorker, ToWorker
 from memtopo.run.processes.fork_server import SpawnedWorker
-from memtopo.run.processes.worker_process import WorkerProcess
+from memtopo.run.processes.worker_process import UserProcess, WorkerProcess
 from memtopo.sharing.channel import Channel, Received
 
 MACHINE = MachineLine("test", simulated=True, devices=(), driver="13.0")
@@ -58,6 +58,21 @@ class Pair:
                 return found
             assert received
             found.append(received.message)
+
+
+@pytest.fixture
+def program() -> Iterator[tuple[Pair, subprocess.Popen[bytes]]]:
+    """A process of a user, and the process itself, which is there until the test ends."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    end = Channel[Any](theirs, [each for each in get_args(ToWorker) if isinstance(each, type)])
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        channel = Channel[FromWorker](ours, get_args(FromWorker))
+        found = WorkerProcess("w", UserProcess(process.pid), channel, RunningClock())
+        yield Pair(found, end, []), process
+        assert process.poll() is None
+        end.close()
+        found.close()
+        assert process.poll() is None
 
 
 @pytest.fixture
@@ -217,6 +232,30 @@ def test_a_killed_worker_has_the_reason_and_the_signal(pair: Pair) -> None:
     assert pair.worker.receive(None) == messages.StepsDone(0)
     assert pair.worker.death == "was silent for 2 s and was killed by SIGKILL"
     assert pair.worker.gone
+
+
+def test_a_process_of_a_user_is_given_up_and_never_signalled(program: tuple[Pair, object]) -> None:
+    pair, _ = program
+    worker = pair.worker
+    worker.command(BUILD)
+    worker.take_down("process a has ended", failed=True)
+    assert pair.heard() == [BUILD, messages.TakeDown("process a has ended", failed=True)]
+    assert (worker.gone, worker.killed) == (False, False)
+    worker.kill("was silent for 2 s")
+    assert (worker.death, worker.over, worker.gone, worker.killed) == ("was silent for 2 s", True, True, False)
+
+
+def test_the_report_of_a_process_of_a_user_is_its_end_and_that_of_its_channel_without_one_is_a_death(
+    program: tuple[Pair, object],
+) -> None:
+    worker = program[0].worker
+    worker.receive(None)
+    assert (worker.death, worker.gone) == ("has ended", True)
+    worker.death, worker.gone = None, False
+    program[0].says(messages.Leave(), messages.WorkerFinished(REPORT))
+    assert (worker.left, worker.gone, worker.death) == (True, True, None)
+    worker.receive(None)
+    assert worker.death is None
 
 
 def test_a_worker_that_was_killed_after_it_had_failed_has_both_reasons(pair: Pair) -> None:

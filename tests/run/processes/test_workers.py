@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -24,8 +25,20 @@ from memtopo.plans.progress import Progress, SafeProgress
 from memtopo.plans.report import Checks, Report
 from memtopo.run import processes
 from memtopo.run.holder import HeldLayout
-from memtopo.run.messages import FromWorker, StartWorker
+from memtopo.run.messages import (
+    Attend,
+    Attending,
+    Ended,
+    FromWorker,
+    KeepAlive,
+    Leave,
+    Resume,
+    StartWorker,
+    TakeDown,
+    WorkerFinished,
+)
 from memtopo.run.processes import Workers
+from memtopo.run.processes.ensemble import NotStarted
 from memtopo.run.processes.router import Peers
 from memtopo.run.processes.worker_process import UserProcess, WorkerProcess
 from memtopo.run.verification.rounds import FORBIDDEN
@@ -35,8 +48,11 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import ChangeFailed
 from tests.helpers.holders import until
 from tests.helpers.machines import identified, invented
+from tests.helpers.processes import open_descriptors
 from tests.helpers.reports import tallies
 from tests.helpers.specs import ensemble
+from tests.run.processes.conversation import TO_WORKER
+from tests.run.processes.test_worker_process import REPORT
 
 TWO = Path(__file__).with_name("two.yaml")
 READ_ONLY = TWO.read_text().replace("access: {v: {gpu0: rw}}", "access: {v: {gpu0: r}}")
@@ -193,6 +209,71 @@ def test_nothing_is_changed_before_the_processes_of_a_user_take_part() -> None:
         workers.resume()
         with pytest.raises(ExchangeError, match=r"did not take part within 0.1 s; nothing was changed"):
             workers.switch("awake")
+
+
+def test_each_round_needs_all_processes_of_a_user_which_go_on_with_their_programs_after_it() -> None:
+    """An answer to the round before does not count."""
+    made, programs = ensemble(TWO, MACHINE, timeout=0.1), SilentPrograms()
+    with Workers(made, SafeProgress(Progress()), lambda: 0, Peers(), programs) as workers:
+        server, reader = (Channel[Any](end, TO_WORKER) for end in programs.ends)
+        workers.resume()
+        for number in (1, 2):
+            server.send(Attending(number))
+            with pytest.raises(ExchangeError, match=r"^reader did not take part"), workers.attended("asleep"):
+                pytest.fail("it is not there")
+            reader.send(Attending(number))
+        for each in (server, reader):
+            each.send(Attending(3))
+        with workers.attended("asleep"), workers.attended("awake"):
+            pass
+        for each in (server, reader):
+            found: list[object] = []
+            while len(found) < 7 and (received := each.receive()):
+                found += [received.message] if received.message != KeepAlive() else []
+            assert found == [Resume(1), *(step for at in (1, 2, 3) for step in (Attend(at, "asleep"), Resume(1)))]
+
+
+class OneProgram(SilentPrograms):
+    """Processes of which the system starts only the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = False
+
+    def process(self, label: str, gates: Sequence[int], clock: RunningClock, origin: float) -> WorkerProcess:
+        if self.ends:
+            raise BlockingIOError(errno.EAGAIN, "too many")
+        return super().process(label, gates, clock, origin)
+
+    def close(self) -> None:
+        super().close()
+        self.closed = True
+
+
+def test_nothing_is_left_of_processes_of_which_the_second_is_not_started() -> None:
+    before, programs = open_descriptors(), OneProgram()
+    workers = Workers(ensemble(TWO, MACHINE), SafeProgress(Progress()), lambda: 0, Peers(), programs)
+    with pytest.raises(NotStarted, match=r"^process 2 of the layout cannot be started"), workers:
+        pytest.fail("it was started")
+    assert (programs.closed, open_descriptors()) == (True, before)
+
+
+def test_a_process_of_a_user_hears_why_the_layout_ends_and_has_the_report_of_all() -> None:
+    made, programs = ensemble(TWO, MACHINE, timeout=1.0), SilentPrograms()
+    with Workers(made, SafeProgress(Progress()), lambda: 0, Peers(), programs) as workers:
+        server = Channel[Any](programs.ends[0], TO_WORKER)
+        programs.ends[1].close()
+        while not workers.watch():
+            pass
+        server.send(Leave())
+        server.send(WorkerFinished(REPORT))
+        workers.take_down()
+        report = workers.report()
+        found = [received.message for _ in range(2) if (received := server.receive())]
+    assert found == [TakeDown("process reader has ended (starting)", failed=True), Ended(report)]
+    assert report.failure
+    assert (report.outcome, report.failure.error) == ("failed", "process reader has ended")
+    assert [(each.name, each.outcome) for each in report.processes] == [("server", "taken down"), ("reader", "died")]
 
 
 def test_a_switch_that_a_process_does_not_survive_leaves_the_layout_broken() -> None:

@@ -1,0 +1,173 @@
+"""A member, message by message: it takes part at the points that its program chooses, and keeps its memory."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+
+from memtopo.drivers.sim import SimDriver
+from memtopo.kinds.step import Phase
+from memtopo.plans.report import Report
+from memtopo.plans.transition import Stage
+from memtopo.run import messages
+from memtopo.run.messages import Attend, Attending, BuildPhase, Ended, FromWorker, MakeStage, Resume, TakeDown
+from memtopo.run.processes.gates import Gate
+from memtopo.run.processes.member import Member, ProcessLost
+from memtopo.session.request import HoldResult
+from memtopo.sharing.channel import Channel
+from tests.helpers.processes import open_descriptors
+from tests.run.processes.conversation import TO_WORKER, start_message
+from tests.run.processes.test_worker_process import REPORT
+
+TEXT = """
+memtopo: 1
+name: two
+processes:
+  server:
+    ranges: {w: {size: 8MiB}}
+    chunks: {w: {location: gpu0, size: 2MiB, count: 4, handles: fd}}
+    map: {w: [w]}
+    access: {w: {gpu0: rw}}
+    exports: {w: {chunk: w, via: fd}}
+    states: {asleep: {drop: [w]}}
+  engine:
+    ranges: {w: {size: 8MiB}}
+    imports: {w: {from: server.w}}
+    map: {w: [w]}
+    access: {w: {gpu1: r}}
+"""
+LOST = "process engine was killed by SIGKILL"
+
+
+class Joined:
+    """The server of the layout as a member, and the coordinator's end of its channel."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel = Channel[FromWorker](ours, get_args(FromWorker))
+        gates = Gate(*os.pipe()), Gate(*os.pipe())
+        start = replace(start_message(TEXT, "server", timeout=1.0), exclusive=False)
+        self.member = Member(Channel(theirs, TO_WORKER), gates, start, lambda: 0)
+
+    def tell(self, *found: object) -> None:
+        for each in found:
+            self.channel.send(each)
+
+    def heard(self) -> list[Any]:
+        """Messages of the member since the last time."""
+        found: list[Any] = []
+        while True:
+            try:
+                received = self.channel.receive()
+            except BlockingIOError:
+                return found
+            if received is None:
+                return found
+            found.append(received.message)
+
+    def leave(self) -> Report:
+        """Have it leave, after which it finds the report of all; return what it returns."""
+        self.tell(Ended(REPORT))
+        return self.member.leave(HoldResult())
+
+    @property
+    def chunks(self) -> int:
+        return len(self.member.run.execution.layout.chunks)
+
+
+@pytest.fixture
+def joined() -> Iterator[Joined]:
+    """A member that has not built anything; the test has it leave."""
+    before = open_descriptors()
+    found = Joined()
+    yield found
+    found.channel.close()
+    assert isinstance(found.member.driver, SimDriver)
+    found.member.driver.close()
+    assert open_descriptors() == before
+
+
+@pytest.fixture
+def built(joined: Joined) -> Joined:
+    """A member whose layout is complete and served."""
+    joined.tell(*map(BuildPhase, Phase), messages.Hold(), Resume(1))
+    joined.member.build()
+    assert joined.heard()[-1].offers
+    return joined
+
+
+def switch_to(state: str) -> list[object]:
+    """Commands of a change."""
+    return [messages.PlanChange(state), *map(MakeStage, Stage), messages.CheckChange(), messages.EndChange()]
+
+
+def test_a_member_makes_a_change_that_its_program_hears_of_before(built: Joined) -> None:
+    seen: list[tuple[str, int, list[Any]]] = []
+    built.tell(Attend(1, "asleep"), *switch_to("asleep"), Resume(2), Attend(2), Resume(2))
+    member = built.member
+    member.poll(lambda state: seen.append((state, built.chunks, built.heard())))
+    assert seen == [("asleep", 4, [])]
+    assert (member.run.variant[0], member.generation, built.chunks) == ("asleep", 2, 0)
+    answers = built.heard()
+    assert (answers[0], answers[-2].touched, answers[-1]) == (Attending(1), True, Attending(2))
+    built.leave()
+
+
+def test_a_member_whose_program_refuses_does_not_take_part_in_that_round(built: Joined) -> None:
+    def refuse(state: str) -> None:
+        raise KeyError(state)
+
+    built.tell(Attend(1, "asleep"))
+    with pytest.raises(KeyError):
+        built.member.poll(refuse)
+    built.member.poll(refuse)
+    assert built.heard() == []
+    built.tell(Resume(1), Attend(2, "asleep"), Resume(1))
+    built.member.poll()
+    built.member.poll()
+    assert built.heard() == [Attending(2)]
+    built.leave()
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_member_keeps_its_memory_after_the_end_of_another_process_until_it_leaves(
+    built: Joined, *, failed: bool
+) -> None:
+    """Only a failure is raised, whenever it is polled. The report of all processes is waited for after a release."""
+    member = built.member
+    built.tell(TakeDown(LOST, failed), Attend(1, "asleep"))
+    for _ in range(2):
+        if failed:
+            with pytest.raises(ProcessLost, match=LOST):
+                member.poll()
+        else:
+            member.poll()
+    assert (member.over, member.wait(0), built.chunks, built.heard()) == (LOST, False, 4, [])
+    assert (built.leave().name, built.chunks) == ("server" if failed else REPORT.name, 0)
+    first, *_, last = built.heard()
+    assert first == messages.Leave(), "others hear it before it waits for them"
+    assert (last.report.outcome, any(last.report.left.ledger_after.values())) == ("ok", False)
+
+
+def test_the_end_of_the_coordinator_is_raised_whenever_it_is_polled_and_the_memory_stays(built: Joined) -> None:
+    built.channel.close()
+    for _ in range(2):
+        with pytest.raises(ProcessLost, match="the layout can only be taken down: the conductor is gone"):
+            built.member.poll()
+    assert built.chunks == 4
+    assert built.member.leave(HoldResult()).outcome == "ok"
+
+
+def test_a_failure_of_another_process_ends_the_building(joined: Joined) -> None:
+    joined.tell(*map(BuildPhase, (Phase.OPEN, Phase.RESERVE, Phase.CREATE)), TakeDown(LOST, failed=True))
+    with pytest.raises(ProcessLost, match=LOST):
+        joined.member.build()
+    assert joined.chunks == 4
+    report = joined.member.leave(HoldResult())
+    assert report.left
+    assert (joined.chunks, any(report.left.ledger_after.values())) == (0, False)
