@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from memtopo.sharing.client import Client
 from memtopo.sharing.held import Entry, answers
 from memtopo.sharing.sockets import name_lease
 from memtopo.sharing.status import HeapUse, Importer, Status
-from memtopo.usage import LayoutUse, ProcessFiles, ProcessUsage, Usage, usage
+from memtopo.usage import LayoutUse, ProcessFiles, ProcessUsage, ProcfsProcess, Usage, usage
 from tests.helpers.child_process import ChildProcess
 from tests.helpers.command_line import MEMTOPO, ROOT, environment
 from tests.helpers.memfd_exports import MACHINE, OFFERS
@@ -99,6 +99,20 @@ def test_bytes_of_nvml_belong_to_a_process_with_an_open_device_file(files: Proce
         assert (entry.memory, entry.uid, entry.command, entry.devices) == ((memory_of(pid),), None, None, None)
     assert any("NVML lists but /proc does not" in each for each in found.unknown)
     assert not any("NVML lists" in each for each in usage(NOTHING, [], files).unknown)
+
+
+class FilesOfOthers(ProcessFiles):
+    """/proc with a process of another user, whose descriptors may not be read."""
+
+    def processes(self) -> Iterator[ProcfsProcess]:
+        yield ProcfsProcess(7, 1, 1001, "train", 5, 1.0, None)
+
+
+def test_bytes_of_nvml_belong_to_a_process_whose_descriptors_cannot_be_read() -> None:
+    found = usage(GpuUsage(processes=(memory_of(7),)), [], FilesOfOthers())
+    (entry,) = of(found, 7)
+    assert (entry.memory, entry.uid, entry.command, entry.devices) == ((memory_of(7),), 1001, "train", None)
+    assert any(each.startswith("descriptors of 1 process:") for each in found.unknown)
 
 
 def test_a_process_without_any_use_is_not_listed(files: ProcessFiles, user: ChildProcess) -> None:
