@@ -95,6 +95,13 @@ def test_a_change_is_refused_that_is_for_another_machine_or_layout_or_invalid() 
             revision(after.source, before.request(), before.target)
 
 
+def test_a_spec_that_cannot_be_changed_to_keeps_its_own_diagnostics() -> None:
+    warned = composed("chunks: {c: {location: gpu0, size: 2MiB}}", MACHINE)
+    refused = warned.after(composed(SPEC, MACHINE).geometry)
+    assert [each.code for each in refused.diagnostics] == ["MT501", "MT806"]
+    assert (warned.valid, refused.valid) == (True, False)
+
+
 def test_a_change_of_held_processes_leaves_processes_that_join_them_out() -> None:
     """They may be others then."""
     held = composed(JOINED, MACHINE).held_part

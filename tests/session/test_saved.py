@@ -9,7 +9,7 @@ import pytest
 
 from memtopo import planner
 from memtopo.language import SpecText
-from memtopo.machine import Machine, MachineLine
+from memtopo.machine import Cluster, Machine, MachineLine
 from memtopo.machine.queries import changed
 from memtopo.plans.transition import difference
 from memtopo.session.saved import SavedChange, SavedPlan, StalePlan, compare, digest_of, saved_facts
@@ -60,6 +60,24 @@ def test_a_plan_without_shares_has_no_free_memory_and_holds_on_a_fuller_machine(
     plan = saved(FIXED, live(40 << 30))
     assert [(device.free_bytes, device.uuid) for device in plan.facts.devices] == [(None, None)]
     compare_now(plan, FIXED, live(30 << 30))
+
+
+def test_a_plan_has_the_free_memory_if_any_of_its_processes_has_a_share() -> None:
+    process = "{{chunks: {{c: {{location: gpu0, size: {0}}}}}}}"
+    for sizes, free in ((("2MiB", "50%"), 40 << 30), (("50%", "2MiB"), 40 << 30), (("2MiB", "2MiB"), None)):
+        one, two = (process.format(size) for size in sizes)
+        geometry = geometry_of(f"processes: {{one: {one}, two: {two}}}", live(40 << 30))
+        assert [device.free_bytes for device in saved_facts(live(40 << 30), geometry).devices] == [free]
+
+
+def test_a_plan_is_of_equal_machines_on_the_same_nodes() -> None:
+    """Whatever identifies them."""
+    small, large = invented(1), invented(2)
+    plan = replace(saved(FIXED, small), nodes={"a": small, "b": large})
+    assert plan.is_of(Cluster({"a": live(40 << 30), "b": large}))
+    others = Cluster({"a": large, "b": small}), Cluster({"a": small, "c": large}), Cluster({"a": small}), small
+    assert not any(plan.is_of(each) for each in others)
+    assert replace(plan, nodes={}).is_of(live(40 << 30))
 
 
 def test_a_plan_is_stale_if_memory_has_other_properties_now() -> None:
