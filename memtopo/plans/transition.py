@@ -379,7 +379,8 @@ def _emptied(before: Geometry, after: Geometry, changes: Mapping[str, Transition
     """Exports of all processes whose content is gone after the changes."""
     for label, change in changes.items():
         undone = {step.provides for step in change.undo}
-        yield from emptied_exports(before.members[label], after.members[label], undone)
+        for name in emptied_exports(before.members[label], after.members[label], undone):
+            yield f"{label}.{name}" if label else name
 
 
 def _of_process(label: str, before: Sequence[Step], change: Transition, node: str | None) -> ProcessDifference:

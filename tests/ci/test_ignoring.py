@@ -43,6 +43,12 @@ def test_a_warning_is_suppressed_by_a_comment_on_its_line(comment: str) -> None:
     assert found.geometry is not None
 
 
+def test_a_comment_suppresses_all_diagnostics_of_its_code_on_its_line() -> None:
+    chunks = "{a: {location: gpu0, size: 2MiB}, b: {location: gpu0, size: 2MiB}}"
+    found = validate_on(f"memtopo: 1\nname: x\nchunks: {chunks}  # memtopo: ignore[MT501]\n")
+    assert (found.diagnostics, [each.path[-1] for each in found.ignored]) == ((), ["a", "b"])
+
+
 @pytest.mark.parametrize(
     "comment",
     [

@@ -68,6 +68,16 @@ def test_saved_plans_have_values_of_their_own(run_inline: InlineRunner, tmp_path
     assert document["fits"] is True
 
 
+def test_each_of_several_plans_of_one_file_is_validated(run_inline: InlineRunner, tmp_path: Path) -> None:
+    spec, plans = tmp_path / "kv.yaml", [tmp_path / "small.plan", tmp_path / "large.plan"]
+    spec.write_text("memtopo: 1\nname: kv\nparams: {size: 1GiB}\nchunks: {c: {location: gpu0, size: $size}}\n")
+    for plan, size in zip(plans, ("2GiB", "100GiB"), strict=True):
+        assert run_inline("plan", spec, "-m", "h200x2", f"--set=size={size}", "-o", plan).status == 0
+    for each in (plans, plans[::-1]):
+        found = run_inline("budget", *each, *M)
+        assert (found.status, found.out.count("error[MT402]")) == (1, 1)
+
+
 def test_invalid_specs_are_reported_as_by_validate(run_inline: InlineRunner, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("memtopo: 1\nname: wrong\nchunks: {a: {location: gpu9, size: 2MiB}}\n")

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from memtopo.cli.service import HoldOptions, Service, opened_service
+from memtopo.cli.service import HoldOptions, Service, opened_service, recorded_hangups
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
@@ -244,6 +244,20 @@ def test_sighup_changes_the_layout_to_its_spec_and_leaves_it_if_that_is_refused(
         assert time.monotonic() - begun < 5
         process.terminate()
         assert report_of(process)["outcome"] == "ok"
+
+
+def test_a_hangup_is_one_reload_until_the_next_one() -> None:
+    """Its former handler has it again afterwards."""
+    before = signal.getsignal(signal.SIGHUP)
+    with recorded_hangups(enabled=False) as received:
+        assert (received(), signal.getsignal(signal.SIGHUP)) == (False, before)
+    with recorded_hangups(enabled=True) as received:
+        for times in (1, 2):
+            assert not received()
+            for _ in range(times):
+                signal.raise_signal(signal.SIGHUP)
+            assert (received(), received()) == (True, False)
+    assert signal.getsignal(signal.SIGHUP) == before
 
 
 def test_a_terminal_that_vanishes_ends_a_holder_that_reloads(spec: Path) -> None:

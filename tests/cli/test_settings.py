@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.cli.options import MOST_COMBINATIONS, settings
+from memtopo.cli.options import MOST_COMBINATIONS, Settings, settings
 from memtopo.common.errors import UsageError
 from tests.cli.conftest import InlineRunner, held
+from tests.helpers.specs import document
 
 SPEC = """\
 memtopo: 1
@@ -129,6 +130,14 @@ def test_a_saved_plan_keeps_its_settings(run_inline: InlineRunner, spec: str) ->
     assert run_inline("validate", "plan.json", M, "--set=page=3MiB").status == 1
     Path("plan.json").write_text(Path("plan.json").read_text().replace('{"pages": "8"}', '{"pages": "4"}'))
     assert run_inline("apply", "plan.json", M).status == 7
+
+
+def test_settings_leave_a_document_the_others_of_its_own() -> None:
+    own = document("params: {a: 1, b: 2, c: 3, d: 4}\ndevices: {w: $a, x: $b, y: $c, z: $d}").with_settings(
+        {"a": "10", "b": "20", "c": "30"}
+    )
+    given = Settings({"c": "typed"}, {"b": "variable", "c": "variable", "other": "x"})
+    assert given.applied(own).values == {"a": "10", "b": "variable", "c": "typed", "d": "4"}
 
 
 def line_with(process: subprocess.Popen[bytes], text: bytes) -> bytes:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from memtopo.language import Document
+from memtopo.language import Document, SpecText, read_text
 from memtopo.language.limits import DEEPEST
 
 
@@ -55,3 +56,17 @@ def test_an_object_of_another_type_is_a_diagnostic_at_its_path(
     (fault,) = document.diagnostics
     assert (fault.code, fault.path) == (code, path)
     assert "a" not in document.root or document.root["a"] in ([{}], "a")
+
+
+def test_the_text_of_a_mapping_has_its_parameters_and_settings() -> None:
+    given = {"memtopo": 1, "name": "t", "params": {"n": 3}, "ranges": {"a": {"count": "$n"}}}
+    found = SpecText.of(Document.from_object(given, "plan", {"n": "5"})).read()
+    assert (found.name, found.values, found.root["ranges"]) == ("plan", {"n": "5"}, {"a": {"count": "5"}})
+    for settings, count in (({}, "3"), ({"n": "7"}, "7")):
+        assert found.with_settings(settings).root["ranges"] == {"a": {"count": count}}
+
+
+def test_other_settings_leave_a_document_with_its_file() -> None:
+    for text in (b"memtopo: 1\nparams: {n: 1}\n", b"["):
+        found = replace(read_text(text, "spec.yaml"), plan="plan.json")
+        assert found.with_settings({"n": "2"}).file == "plan.json"

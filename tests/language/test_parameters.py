@@ -120,6 +120,16 @@ def test_a_use_is_reported_at_its_own_place() -> None:
     assert document(text).line(span.line)[span.column - 1 : span.end_column - 1] == "$pgaes"
 
 
+def test_each_use_without_a_value_is_reported_at_its_own_place() -> None:
+    found = document("params: {n: 1}\nchunks: {a: {count: $n / 0}, b: {count: $n / 0}}\nranges: {r: [$m, $m]}")
+    assert [(each.code, each.path) for each in found.diagnostics] == [
+        ("MT903", ("chunks", "a", "count")),
+        ("MT903", ("chunks", "b", "count")),
+        ("MT901", ("ranges", "r", 0)),
+        ("MT901", ("ranges", "r", 1)),
+    ]
+
+
 def test_a_diagnostic_of_a_replaced_value_names_the_parameter_and_its_value() -> None:
     (found,) = diagnose(POOL.replace("count: $pages", "count: $pages * $page"))
     assert found.code == "MT106"

@@ -136,6 +136,11 @@ def test_a_release_names_lost_clients_and_possible_remaining_users(monkeypatch: 
     assert "has not finished" in lines(held.released(Released("kv", (), ())), monkeypatch, 80)[-1]
 
 
+def test_a_release_names_the_outcome_of_a_teardown_that_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = Released("kv", (), (), True, outcome="leaked", exit_code=5, reason="2 chunks are left")
+    assert lines(held.released(done), monkeypatch, 80)[-1] == "released, leaked: 2 chunks are left"
+
+
 def test_controls_in_reports_of_a_holder_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     evil = replace(STATUS, name="\x1b[31m", spec="\x1b]0;", importers=(replace(IMPORTER, taken=()),))
     shown = "\n".join(lines(held.layout(evil, NOW), monkeypatch, 80))

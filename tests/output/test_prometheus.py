@@ -68,6 +68,17 @@ def test_values_are_read_back_without_loss() -> None:
     assert lent == [64, 5, 2, 3]
 
 
+def test_only_what_is_lent_is_counted_as_lent() -> None:
+    page = monitoring.metrics([(FULL, STATISTICS)], now=NOW)
+    lent = [
+        (sample.labels["export"], sample.value)
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name in ("memtopo_lent", "memtopo_importer_lent")
+    ]
+    assert lent == [("pool", 5), ("pool", 3)]
+
+
 def test_samples_of_one_metric_stand_together_for_all_layouts() -> None:
     """Each has its help and type once."""
     page = monitoring.metrics([(FULL, STATISTICS), (replace(FULL, name="other"), STATISTICS)], now=NOW)

@@ -163,6 +163,18 @@ not as declared
         ({"outcome": "leaked", "leaks": (replace(LEAK, stays=()),)}, "failed: 1 thing is left"),
         ({"outcome": "leaked"}, "failed: something is left"),
         ({"outcome": "leaked", "left": replace(CLEAN, ledger_after={"chunks": 3})}, "failed: 3 things are left"),
+        (
+            {"outcome": "leaked", "leaks": (LEAK, replace(LEAK, what="mapping of page.4 in kv"))},
+            "failed: 3 things are left",
+        ),
+        (
+            {"outcome": "leaked", "leaks": (LEAK,), "left": replace(CLEAN, ledger_after={"chunks": 3, "ranges": 1})},
+            "failed: 4 things are left",
+        ),
+        (
+            {"outcome": "leaked", "left": replace(CLEAN, ledger_before={"chunks": 2}, ledger_after={"chunks": 3})},
+            "failed: 1 thing is left",
+        ),
         ({"outcome": "interrupted"}, "interrupted: everything was undone"),
         ({"outcome": "interrupted", "leaks": (LEAK,)}, "interrupted: 2 things are left"),
         (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from memtopo.machine import Cluster, Machines
 from memtopo.plans.report import MemoryChange, PlanDifference
 from memtopo.plans.transition import difference
 from tests.helpers.machines import invented
-from tests.helpers.specs import plan_of
+from tests.helpers.specs import geometry_of, plan_of
 
 MACHINE = invented(2)
 M = 2 << 20
@@ -131,3 +132,39 @@ def test_managed_memory_counts_at_the_location_of_plans() -> None:
     assert compared(managed, managed.replace(", prefer: gpu1", "")).memory == {
         "gpu0": MemoryChange(3 * M, M, 3 * M), "gpu1": MemoryChange(0, 2 * M, 2 * M)
     }  # fmt: skip
+
+
+PAIR = """
+processes:
+  one: {chunks: {c: {location: gpu0, size: ONE, handles: fd}, d: {location: gpu0, size: 2MiB}}, exports: {w: COMMITTED}}
+  two: {chunks: {c: {location: gpu0, size: TWO, handles: fd}}, exports: {w: COMMITTED}}
+""".replace("COMMITTED", "{chunk: c, via: fd, commit: required}")
+
+
+def pair(one: str, two: str, *, nodes: bool = False) -> str:
+    found = PAIR.replace("ONE", one).replace("TWO", two)
+    if nodes:
+        found = found.replace(", commit: required", "").replace("one: {", "one: {node: a, ")
+    return found.replace("two: {", "two: {node: b, ") if nodes else found
+
+
+def compared_whole(before: str, after: str, machines: Machines) -> PlanDifference:
+    old, new = (plan_of(text, machines).steps_by_process for text in (before, after))
+    geometries = geometry_of(before, machines), geometry_of(after, machines)
+    return difference(old, new, ("a", "b"), geometries=geometries)
+
+
+def test_exports_that_a_change_empties_have_the_names_of_their_processes() -> None:
+    """As those of a held layout."""
+    before = pair("4MiB", "2MiB")
+    for one, two, emptied in (("4MiB", "6MiB", ("two.w",)), ("2MiB", "6MiB", ("one.w", "two.w")), ("4MiB", "2MiB", ())):
+        assert compared_whole(before, pair(one, two), MACHINE).emptied == emptied
+    without = pair("8MiB", "4MiB").replace(", commit: required", "", 1)
+    assert compared_whole(before, without, MACHINE).emptied == ("two.w",)
+
+
+def test_the_memory_of_each_node_is_that_of_its_own_processes() -> None:
+    nodes = Cluster({"a": MACHINE, "b": MACHINE})
+    found = compared_whole(pair("4MiB", "2MiB", nodes=True), pair("2MiB", "6MiB", nodes=True), nodes)
+    assert found.memory == {"a/gpu0": MemoryChange(3 * M, 2 * M, 3 * M), "b/gpu0": MemoryChange(M, 3 * M, 3 * M)}
+    assert [each.node for each in found.processes] == ["a", "b"]

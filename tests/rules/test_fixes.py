@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.diagnostics.model import Edit
 from memtopo.language import Document, read_file, read_text
+from memtopo.language.located import edited, replacements
 from memtopo.machine import Machines, load
 from memtopo.rules import files
 from memtopo.rules.files import CheckedFile, Correction
@@ -87,6 +89,23 @@ def test_an_error_without_exactly_one_right_answer_stays(right: str, wrong: str)
     if "hat" in wrong:
         text = text.replace("[hot]", "[hrt]")
     assert corrected(text) == text
+
+
+def test_an_edit_that_does_harm_keeps_no_other_from_being_made() -> None:
+    harmful = SPEC.replace("size: 64MiB}", "size: 64MiB, sise: 64MiB}")
+    assert corrected(harmful.replace("[hot]", "[hott]").replace("gpu0: rw", "gpu0: Rw")) == harmful
+
+
+def test_edits_that_contradict_one_another_are_not_made() -> None:
+    first, second = ("chunks", "hot", "size"), ("ranges", "kv", "size")
+    document = read_text(SPEC.encode(), "spec.yaml")
+    one, other, third = (Edit(*edit) for edit in (
+        (first, "value", "64MiB", "32MiB"), (first, "value", "64MiB", "16MiB"), (second, "value", "64MiB", "8MiB"),
+    ))  # fmt: skip
+    made = replacements(document, [one, other, third])
+    assert edited(SPEC, made.values()) == SPEC.replace("64MiB}", "8MiB}")
+    both = [*replacements(document, [one, third]).values()]
+    assert edited(SPEC, both * 2) == SPEC.replace("64MiB}", "8MiB}").replace("64MiB", "32MiB")
 
 
 def test_a_word_that_its_text_has_twice_stays() -> None:

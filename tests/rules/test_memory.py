@@ -191,6 +191,20 @@ def test_each_node_of_the_host_limits_a_layout(chunks: str, found: list[str]) ->
     assert messages == [f"the layout needs {each}" for each in found]
 
 
+@pytest.mark.parametrize(
+    ("size", "found"),
+    [
+        (13, "13 GiB on the host, which has 12 GiB: 1 GiB too much"),
+        (6, "6 GiB on the host, where 1 GiB may be page-locked: 5 GiB too much"),
+    ],
+)
+def test_the_host_is_reported_once_if_its_page_locked_memory_is_too_little_as_well(size: int, found: str) -> None:
+    machine = with_nodes(invented(1), 8 * GiB, 4 * GiB, pinned=GiB)
+    text = f"chunks: {{a: {{location: host, size: {size}GiB}}}}"
+    messages = [each.message for each in diagnose(text, machine) if each.code == "MT402"]
+    assert messages == [f"the layout needs {found}"]
+
+
 def test_nodes_are_shared_by_all_processes() -> None:
     text = "processes:\n a: {count: 3, chunks: {c: {location: host:1, size: 2GiB}}}"
     (found,) = [each for each in diagnose(text, NODES) if each.code == "MT402"]

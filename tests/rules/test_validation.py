@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from memtopo.machine import Trial
-from tests.helpers.machines import invented
-from tests.helpers.specs import validate_text
+import pytest
+
+from memtopo.machine import Cluster, Machine, Trial
+from memtopo.rules.validation import NeverTried, require_tried
+from tests.helpers.machines import invented, noted, with_multicast
+from tests.helpers.specs import geometry_of, validate_text
 
 CHUNK = "chunks: {c: {location: gpu0, size: 2MiB}}\n"
 
@@ -59,3 +62,26 @@ def test_errors_of_instances_whose_gpus_give_different_reasons_stay_apart() -> N
     found = validate_text(text, machine).diagnostics
     assert [each.code for each in found] == ["MT404", "MT404"]
     assert all(error in each.notes[0] for each, error in zip(found, errors, strict=True))
+
+
+TEAM = """
+    chunks: {part: {location: gpus, size: 2MiB, count: 2}}
+    multicast: {team: {devices: gpus, size: 2MiB}}
+    bind: {team: [part]}
+    ranges: {mc: {size: 2MiB}}
+    map: {mc: [team]}
+    access: {mc: {gpus: rw}}
+"""
+
+
+@pytest.mark.parametrize(("one", "two"), [("a", "b"), ("b", "a")])
+def test_what_is_built_was_tried_on_the_machine_of_each_node(one: str, two: str) -> None:
+    works, untried = with_multicast(invented(2)), noted("multicast was never tried")
+    assert isinstance(untried, Machine)
+    text = f"processes:\n  one:\n    node: {one}{TEAM}  two:\n    node: {two}{TEAM}"
+    nodes = Cluster({"a": works, "b": works})
+    require_tried(geometry_of(text, nodes), nodes)
+    mixed = Cluster({"a": works, "b": untried})
+    with pytest.raises(NeverTried, match="never tried") as raised:
+        require_tried(geometry_of(text, mixed), mixed)
+    assert not raised.value.details

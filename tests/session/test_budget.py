@@ -65,6 +65,12 @@ def test_a_shortfall_names_its_bytes_and_the_entry_that_asks_for_the_most() -> N
     assert f"{lacks.lacks:,} bytes" in str(diagnostic.notes)
 
 
+def test_a_shortfall_is_at_the_place_in_the_spec_of_its_own_layout() -> None:
+    larger = sleeping("b", 16, 60).replace("ranges", "# the larger one\nranges", 1)
+    (lacks,) = of(sleeping("a", 8, 20), larger).awake.shortfalls
+    assert (lacks.layout, lacks.entry, lacks.place) == ("b", "kv", "test.yaml:5:44")
+
+
 def test_combinations_fit_as_a_spec_with_both_layouts_would() -> None:
     """The bound is exact: a context more, and it does not fit."""
     room = load("h100x1").devices[0].room
@@ -149,6 +155,14 @@ def test_contexts_alone_may_be_too_much() -> None:
     assert lacks.needs == 204 * GIB
     bare = "name: e\nbuffers: {b: {location: gpu0, size: 2MiB}}\n"
     assert of(bare, context=100 * GIB).awake.shortfalls[0].entry == "b"
+
+
+def test_contexts_are_too_much_because_of_the_layout_with_the_most_on_that_gpu() -> None:
+    process = "{{count: {0}, events: {{e: {{device: {1}}}}}}}"
+    first = f"name: a\nprocesses: {{p: {process.format(3, 'gpu1')}, q: {process.format(1, 'gpu0')}}}\n"
+    second = f"name: b\nprocesses: {{p: {process.format(2, 'gpu0')}}}\n"
+    lacks = of(first, second, machine=load("h200x2"), context=50 * GIB).awake.shortfalls
+    assert [(each.location, each.layout, each.entry) for each in lacks] == [("gpu0", "b", ""), ("gpu1", "a", "")]
 
 
 PROCESS = """

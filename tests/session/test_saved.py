@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from memtopo import planner
 from memtopo.language import SpecText
-from memtopo.machine import Machine, MachineLine
+from memtopo.machine import Cluster, Machine, MachineLine
 from memtopo.machine.queries import changed
-from memtopo.session.saved import SavedPlan, StalePlan, compare, saved_facts
+from memtopo.plans.transition import difference
+from memtopo.session.saved import SavedChange, SavedPlan, StalePlan, compare, digest_of, saved_facts
 from tests.helpers.machines import invented
 from tests.helpers.specs import document, geometry_of
 
@@ -26,11 +30,13 @@ def live(free: int) -> Machine:
     return changed(machine, devices=[machine.devices[0].model_copy(update={"free_bytes": free, "uuid": "GPU-1"})])
 
 
+LINE = MachineLine("test", simulated=False, devices=("Invented GPU",), driver="13.0")
+
+
 def saved(text: str, machine: Machine) -> SavedPlan:
     geometry = geometry_of(text, machine)
-    line = MachineLine("test", simulated=False, devices=("Invented GPU",), driver="13.0")
     summary = planner.plan(geometry, machine).summary()
-    return SavedPlan(1, line, summary, SpecText.of(document(text)), saved_facts(machine, geometry))
+    return SavedPlan(1, LINE, summary, SpecText.of(document(text)), saved_facts(machine, geometry))
 
 
 def compare_now(plan: SavedPlan, text: str, machine: Machine) -> None:
@@ -56,6 +62,24 @@ def test_a_plan_without_shares_has_no_free_memory_and_holds_on_a_fuller_machine(
     compare_now(plan, FIXED, live(30 << 30))
 
 
+def test_a_plan_has_the_free_memory_if_any_of_its_processes_has_a_share() -> None:
+    process = "{{chunks: {{c: {{location: gpu0, size: {0}}}}}}}"
+    for sizes, free in ((("2MiB", "50%"), 40 << 30), (("50%", "2MiB"), 40 << 30), (("2MiB", "2MiB"), None)):
+        one, two = (process.format(size) for size in sizes)
+        geometry = geometry_of(f"processes: {{one: {one}, two: {two}}}", live(40 << 30))
+        assert [device.free_bytes for device in saved_facts(live(40 << 30), geometry).devices] == [free]
+
+
+def test_a_plan_is_of_equal_machines_on_the_same_nodes() -> None:
+    """Whatever identifies them."""
+    small, large = invented(1), invented(2)
+    plan = replace(saved(FIXED, small), nodes={"a": small, "b": large})
+    assert plan.is_of(Cluster({"a": live(40 << 30), "b": large}))
+    others = Cluster({"a": large, "b": small}), Cluster({"a": small, "c": large}), Cluster({"a": small}), small
+    assert not any(plan.is_of(each) for each in others)
+    assert replace(plan, nodes={}).is_of(live(40 << 30))
+
+
 def test_a_plan_is_stale_if_memory_has_other_properties_now() -> None:
     with pytest.raises(StalePlan) as raised:
         compare_now(saved(FIXED, live(40 << 30)), FIXED.replace("4GiB", "4GiB, rdma: true"), live(40 << 30))
@@ -68,3 +92,30 @@ def test_a_plan_is_stale_if_the_same_calls_map_memory_at_another_offset_now() ->
     with pytest.raises(StalePlan) as raised:
         compare_now(saved(before, live(40 << 30)), now, live(40 << 30))
     assert raised.value.details == ("the same calls, at other offsets",)
+
+
+NOTHING_DIFFERS = difference({"": ()}, {"": ()}, ("kv", "kv.yaml"))
+CHANGE = SavedChange(1, "kv", 3, digest_of("source", "awake"), LINE, NOTHING_DIFFERS, SpecText("kv.yaml", ""))
+
+
+@pytest.mark.parametrize(
+    ("now", "state", "words"),
+    [
+        ({"layout": "other"}, None, "is for layout 'kv', but the held layout is 'other'"),
+        ({"generation": 4}, None, "is for generation 3, but the held layout is 4"),
+        ({"digest": digest_of("other", "awake")}, None, "a layout other than the one that is held"),
+        ({"digest": digest_of("source", "asleep")}, "awake", "a layout other than the one that is held"),
+        ({"plan": replace(NOTHING_DIFFERS, kept=1)}, "awake", "would be different now"),
+        ({}, "asleep", "'kv' is in state 'asleep'"),
+    ],
+)
+def test_a_plan_of_a_change_is_stale_for_a_layout_that_is_another_one_now(
+    now: dict[str, Any], state: str | None, words: str
+) -> None:
+    with pytest.raises(StalePlan, match=words):
+        CHANGE.compare("plan.json", replace(CHANGE, **now), state)
+
+
+@pytest.mark.parametrize("state", [None, "awake"])
+def test_a_plan_of_a_change_holds_for_the_same_layout(state: str | None) -> None:
+    CHANGE.compare("plan.json", replace(CHANGE), state)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.processes import process_stat
+from memtopo.sharing.sockets import LeaseName
 from memtopo.usage import DmaBuffer, OpenDevice, ProcessFiles, ProcfsProcess
 from tests.helpers.child_process import ChildProcess
 
@@ -85,3 +86,14 @@ def test_a_process_lives_only_with_the_same_start(files: ProcessFiles, user: Chi
     assert not files.lives(user.pid, stat.start + 1)
     user.kill()
     assert not files.lives(user.pid, stat.start)
+
+
+def test_leases_are_those_in_the_network_namespaces_of_all_processes(tmp_path: Path) -> None:
+    leases = {70: LeaseName("kv", 7, 5, 6), 80: LeaseName("kv", 8, 5, 6)}
+    for pid, (inode, lease) in zip((7, 8), leases.items(), strict=True):
+        for folder in ("ns", "net"):
+            (tmp_path / str(pid) / folder).mkdir(parents=True)
+        (tmp_path / str(pid) / "ns" / "net").symlink_to(f"net:[{pid}]")
+        name = lease.address.replace("\0", "@")
+        (tmp_path / str(pid) / "net" / "unix").write_text(f"0000: 00000002 00000000 00000000 0005 01 {inode} {name}\n")
+    assert ProcessFiles(tmp_path).leases([7, 8, 9]) == leases

@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from memtopo.driver.types import GpuMemory, GpuUsage, ProcessMemory
 from memtopo.sharing.client import Client
 from memtopo.sharing.held import Entry, answers
 from memtopo.sharing.sockets import name_lease
-from memtopo.sharing.status import Importer, Status
-from memtopo.usage import LayoutUse, ProcessFiles, ProcessUsage, Usage, usage
+from memtopo.sharing.status import HeapUse, Importer, Status
+from memtopo.usage import LayoutUse, ProcessFiles, ProcessUsage, ProcfsProcess, Usage, usage
 from tests.helpers.child_process import ChildProcess
 from tests.helpers.command_line import MEMTOPO, ROOT, environment
 from tests.helpers.memfd_exports import MACHINE, OFFERS
@@ -101,6 +101,20 @@ def test_bytes_of_nvml_belong_to_a_process_with_an_open_device_file(files: Proce
     assert not any("NVML lists" in each for each in usage(NOTHING, [], files).unknown)
 
 
+class FilesOfOthers(ProcessFiles):
+    """/proc with a process of another user, whose descriptors may not be read."""
+
+    def processes(self) -> Iterator[ProcfsProcess]:
+        yield ProcfsProcess(7, 1, 1001, "train", 5, 1.0, None)
+
+
+def test_bytes_of_nvml_belong_to_a_process_whose_descriptors_cannot_be_read() -> None:
+    found = usage(GpuUsage(processes=(memory_of(7),)), [], FilesOfOthers())
+    (entry,) = of(found, 7)
+    assert (entry.memory, entry.uid, entry.command, entry.devices) == ((memory_of(7),), 1001, "train", None)
+    assert any(each.startswith("descriptors of 1 process:") for each in found.unknown)
+
+
 def test_a_process_without_any_use_is_not_listed(files: ProcessFiles, user: ChildProcess) -> None:
     found = usage(NOTHING, [], files)
     assert [each.pid for each in found.processes if each.pid in (user.pid, os.getpid())] == [user.pid]
@@ -113,6 +127,34 @@ def test_a_child_of_a_holder_that_uses_gpu_memory_belongs_to_its_layout(
     for holder in (os.getpid(), os.getppid()):
         status = Status("kv", "/run/kv.sock", holder, 0, 0.0, "serving", None, None, MACHINE, (), ())
         assert [use.role for use in uses(usage(NOTHING, [status], files), user.pid)] == ["child"]
+
+
+def test_a_process_of_a_layout_has_the_bytes_of_its_own_heaps(files: ProcessFiles, user: ChildProcess) -> None:
+    """It is a child of the holder too, and is listed once; numbers of another pid namespace are not those here."""
+    sizes = {("rank.0", "kv"): 4096, ("rank.0", "w"): 512, ("rank.1", "kv"): 1 << 20}
+    heaps = tuple(HeapUse(process, heap, 1, 1 << 21, mapped) for (process, heap), mapped in sizes.items())
+    ranks = {"rank.0": user.pid, "rank.1": 1 << 22, "idle": 1 << 23}
+    status = Status("kv", "/kv.sock", os.getpid(), 0, 0.0, "serving", None, None, MACHINE, (), ())
+    status = replace(status, processes=ranks, heaps=heaps)
+    found = usage(NOTHING, [status], files)
+    listed = [(use.role, use.label, use.bytes) for pid in ranks.values() for use in uses(found, pid)]
+    assert listed == [("process", "rank.0", 4608), ("process", "rank.1", 1 << 20), ("process", "idle", None)]
+    elsewhere = usage(NOTHING, [replace(status, pid=None, pid_namespace="another")], files)
+    assert [use for pid in ranks.values() for use in uses(elsewhere, pid)] == []
+
+
+def test_an_importer_from_two_layouts_is_listed_for_the_one_that_was_not_asked_too(files: ProcessFiles) -> None:
+    importer = Importer(1, os.getpid(), 0, 0.0, 1, 4096, bound=False, taken=())
+    status = Status("kv", "/run/kv.sock", os.getppid(), 0, 0.0, "serving", None, None, MACHINE, (), (importer,))
+    kinds = socket.AF_UNIX, socket.SOCK_SEQPACKET
+    with socket.socket(*kinds) as reported, socket.socket(*kinds) as other:
+        name_lease(reported, "/run/kv.sock", os.getppid())
+        name_lease(other, "/run/other.sock", 0)
+        found = uses(usage(NOTHING, [status], files), os.getpid())
+    assert [(use.layout, use.role, use.bytes) for use in found] == [
+        ("kv", "importer", 4096),
+        ("other", "importer", None),
+    ]
 
 
 def test_importers_of_a_holder_in_another_pid_namespace_have_no_number_here(files: ProcessFiles) -> None:

@@ -55,6 +55,8 @@ def test_memory_is_the_sum_of_all_processes() -> None:
     assert shares == [("gpu0", "p: c", 3), ("gpu1", "p: c", 2)]
     assert [each.used for each in found.memory] == [6 * MiB, 4 * MiB]
     assert [each.names for each in found.memory] == [(), ()], "mine is another device in each"
+    contexts = [(each.total or 0) - each.used - (each.free or 0) for each in found.memory]
+    assert contexts == [3 * machine.CONTEXT_BYTES, 2 * machine.CONTEXT_BYTES]
 
 
 @pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)

@@ -1,0 +1,45 @@
+"""Hooks of a run, and the counts of its phases."""
+
+from __future__ import annotations
+
+from memtopo.plans.progress import CountedProgress, PhasePart, Progress, SafeProgress
+
+
+class Failing(Progress):
+    """Hooks of a caller that fail at the first step of a phase."""
+
+    def __init__(self) -> None:
+        self.called = 0
+
+    def advance(self, steps: int, process: str = "") -> None:
+        del steps, process
+        self.called += 1
+        raise OSError("the terminal is gone")
+
+
+def test_hooks_that_failed_are_called_no_more_and_the_others_go_on() -> None:
+    failing, counted = Failing(), CountedProgress(lambda: 0.0)
+    hooks = SafeProgress(failing, counted)
+    hooks.phase("create", 3)
+    hooks.advance(1)
+    hooks.advance(1)
+    assert counted.state
+    assert (failing.called, counted.state.whole) == (1, PhasePart(2, 3))
+
+
+def test_steps_are_counted_for_the_processes_that_take_part_in_the_phase() -> None:
+    """One that adds steps takes part from then on. Nothing is added to a phase of bytes."""
+    counted = CountedProgress(lambda: 0.0)
+    counted.phase("create", 2, {"a": 2, "idle": 0})
+    counted.extend(3, "b")
+    for process in ("a", "b", "b", "other"):
+        counted.advance(1, process)
+    assert counted.state
+    assert counted.state.whole == PhasePart(4, 5)
+    assert counted.state.processes == {"a": PhasePart(1, 2), "b": PhasePart(2, 3)}
+    counted.volume("write", 100, {"a": 100})
+    counted.extend(3, "b")
+    assert (counted.state.whole, counted.state.processes) == (PhasePart(0, 100), {"a": PhasePart(0, 100)})
+    counted.end()
+    counted.extend(1)
+    assert counted.state is None

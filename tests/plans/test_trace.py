@@ -1,0 +1,60 @@
+"""Traces as they are read, and which of their calls a summary shows as failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from memtopo.plans.trace import CONTEXT, TraceFile, read_traces, summary
+
+
+def head(process: str = "", pid: int = 1, layout: str = "") -> str:
+    return json.dumps({
+        "memtopo_trace_file": 1, "layout": layout, "process": process, "machine": "m", "simulated": True,
+        "driver": "13.0", "pid": pid, "started": "2026-01-01T00:00:00Z",
+    })  # fmt: skip
+
+
+def call(number: int, process: str = "", name: str = "cuMemCreate", error: str = "", **more: object) -> str:
+    found = {"process": process, "n": number, "time": 0.1, "phase": "", "call": name, "method": name, "arguments": {}}
+    return json.dumps(found | ({"error": error} if error else {}) | {"seconds": 0.5} | more)
+
+
+def read(file: Path, *lines: str) -> list[TraceFile]:
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return read_traces([file])
+
+
+def test_a_program_that_executes_another_begins_a_trace_again(tmp_path: Path) -> None:
+    """Lines of several processes alternate in one file."""
+    found = read(
+        tmp_path / "calls.jsonl", head("p", 1), head("q", 2), call(1, "p"), call(2, "q"), head("p", 3), call(3, "q"),
+        call(4, "p"),
+    )  # fmt: skip
+    assert [(each.head.pid, [one.number for one in each.calls]) for each in found] == [(1, [1]), (2, [2, 3]), (3, [4])]
+
+
+FAILED = [
+    call(1, error="NO_MEMORY", step="create a"), call(2), call(3, error="NO_MEMORY", step="create b"),
+    call(4, name="cuMemMap", error="NO_MEMORY"), call(5, error="BAD"), *(call(number) for number in range(6, 16)),
+    call(16, error="BAD", step="create c"), call(17, seconds=None),
+]  # fmt: skip
+
+
+def shown(trace: list[TraceFile]) -> list[int]:
+    return [each.call.number for each in summary(trace).failed]
+
+
+def test_a_captured_program_has_the_first_call_of_each_function_and_error(tmp_path: Path) -> None:
+    """A call that did not return is first. Those of a layout are all calls of steps; a query may fail."""
+    assert shown(read(tmp_path / "captured.jsonl", head(), *FAILED)) == [17, 1, 3, 4, 5, 16]
+    without_steps = [line.replace("step", "note") for line in FAILED]
+    assert shown(read(tmp_path / "captured.jsonl", head(), *without_steps)) == [17, 1, 4, 5]
+    assert shown(read(tmp_path / "layout.jsonl", head(layout="kv"), *FAILED)) == [17, 1, 3, 16]
+
+
+def test_a_failed_call_has_the_calls_before_it_in_its_own_process(tmp_path: Path) -> None:
+    lines = [call(number, process) for number in range(1, 10) for process in ("p", "q")]
+    file = tmp_path / "calls.jsonl"
+    (failed,) = summary(read(file, head("p"), head("q", 2), *lines, call(10, "q", error="BAD"))).failed
+    assert [(each.process, each.number) for each in failed.before] == [("q", 10 - n) for n in range(CONTEXT, 0, -1)]

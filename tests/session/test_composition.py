@@ -1,0 +1,145 @@
+"""From a spec and a machine to a request: of a whole layout, of its held part, and of a change of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from memtopo.drivers.target import of_nodes, recorded
+from memtopo.language import SpecText, read_file
+from memtopo.machine import Machine
+from memtopo.session.composition import Composition, InvalidOnMachine, revision
+from memtopo.session.saved import SavedPlan, StalePlan, saved_facts
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.wire import parsed_source
+from tests.helpers.machines import invented
+from tests.helpers.specs import composed, document
+
+MACHINE = invented(2)
+SPEC = """memtopo: 1
+name: kv
+params: {pages: 2}
+chunks: {page: {location: gpu0, size: 2MiB, count: $pages, handles: fd}}
+exports: {pages: {chunk: page, via: fd}}
+"""
+OF_SPEC = ("plan", "geometry", "spec", "position_of", "warnings", "params")
+"""Fields of a request that are those of its spec."""
+
+JOINED = """
+processes:
+  weights:
+    held: true
+    chunks: {w: {location: gpu0, size: 2MiB, handles: fd}}
+    exports: {w: {chunk: w, via: fd}}
+  engine:
+    count: 2
+    ranges: {w: {size: 2MiB}, own: {size: 2MiB}}
+    chunks: {own: {location: gpu1, size: 2MiB}}
+    imports: {w: {from: weights.w}}
+    map: {w: [w], own: [own]}
+    access: {w: {gpu1: r}, own: {gpu1: rw}}
+"""
+
+
+def test_a_spec_is_read_again_with_the_settings_of_the_layout(tmp_path: Path) -> None:
+    file = tmp_path / "kv.yaml"
+    file.write_text(SPEC)
+    held = Composition.of(read_file(file, settings={"pages": "3"}), recorded("m", MACHINE), str(file))
+    file.write_text(SPEC.replace("2MiB", "4MiB"))
+    found = parsed_source(held.reread()).document
+    assert (found.values, found.root["chunks"]["page"]["size"]) == ({"pages": "3"}, "4MiB")  # type: ignore[index,call-overload]
+    file.write_text(SPEC.replace("location: gpu0, ", ""))
+    with pytest.raises(ExchangeError, match="cannot be changed to"):
+        revision(held.reread(), held.request(), held.target)
+    file.write_text("[")
+    with pytest.raises(ExchangeError, match=r"kv\.yaml:1"):
+        held.reread()
+
+
+def saved(text: str, machine: Machine = MACHINE) -> SavedPlan:
+    made = composed(text, machine)
+    facts = saved_facts(machine, made.geometry)
+    return SavedPlan(1, made.target.line, made.plan.summary(), SpecText.of(made.document), facts)
+
+
+def test_a_saved_plan_and_standard_input_are_not_read_again(tmp_path: Path) -> None:
+    """A file of that name may be another spec."""
+    file = tmp_path / "plan.json"
+    file.write_text(SPEC)
+    of_plan = Composition.of(document(SPEC), recorded("m", MACHINE), str(file), saved(SPEC))
+    for each in (of_plan, Composition.of(document(SPEC), recorded("m", MACHINE), "-")):
+        with pytest.raises(ExchangeError, match="is not read again"):
+            each.reread()
+
+
+def test_a_change_keeps_all_of_the_request_but_the_spec() -> None:
+    before = composed(SPEC, MACHINE).request(check="full", timeout=7.0, exclusive=False, trace="/tmp/t", rehearse=True)
+    after = composed(SPEC.replace("pages: 2", "pages: 5"), MACHINE)
+    done = revision(after.source, before, after.target)
+    assert (sum(done.request.plan.memory.values()), done.request.params) == (10 << 20, {"pages": "5"})
+    assert done.source == after.source
+    assert replace(done.request, **{name: getattr(before, name) for name in OF_SPEC}) == before
+
+
+def test_a_change_is_refused_that_is_for_another_machine_or_layout_or_invalid() -> None:
+    before = composed(SPEC, MACHINE)
+    larger = SPEC.replace("pages: 2", "pages: 5")
+    for after, words in (
+        (composed(larger, invented(2, memory=90 << 30)), "for another machine"),
+        (composed(larger.replace("name: kv", "name: other"), MACHINE), "MT806"),
+        (composed(larger.replace("2MiB", "3MiB"), MACHINE), "MT301"),
+    ):
+        with pytest.raises(ExchangeError, match=words):
+            revision(after.source, before.request(), before.target)
+
+
+def test_a_spec_that_cannot_be_changed_to_keeps_its_own_diagnostics() -> None:
+    warned = composed("chunks: {c: {location: gpu0, size: 2MiB}}", MACHINE)
+    refused = warned.after(composed(SPEC, MACHINE).geometry)
+    assert [each.code for each in refused.diagnostics] == ["MT501", "MT806"]
+    assert (warned.valid, refused.valid) == (True, False)
+
+
+def test_a_change_of_held_processes_leaves_processes_that_join_them_out() -> None:
+    """They may be others then."""
+    held = composed(JOINED, MACHINE).held_part
+    assert {*held.request().plan.processes} == {"weights"}
+    larger = JOINED.replace("count: 2", "count: 3").replace("gpu0, size: 2MiB", "gpu0, size: 4MiB")
+    after = composed(larger.replace("{w: {size: 2MiB}", "{w: {size: 4MiB}"), MACHINE)
+    done = revision(after.source, held.request(), held.target).request
+    assert ({*done.plan.processes}, done.plan.memory) == ({"weights"}, {"gpu0": 4 << 20})
+    with pytest.raises(ExchangeError, match="MT807"):
+        revision(after.source, composed(JOINED, MACHINE).request(), held.target)
+
+
+def test_the_held_part_of_a_saved_plan_is_applied_if_the_whole_plan_still_holds() -> None:
+    plan = saved(JOINED)
+    whole = Composition.of(plan.spec.read(), recorded("m", MACHINE), "plan.json", plan)
+    assert {*whole.held_part.request().plan.processes} == {"weights"}
+    other = replace(plan, plan=saved(JOINED.replace("own: {location: gpu1", "own: {location: gpu0")).plan)
+    with pytest.raises(StalePlan) as raised:
+        replace(whole, saved=other).held_part.request()
+    assert any("engine" in line for line in raised.value.details)
+
+
+def test_an_invalid_spec_names_its_first_error_and_counts_the_other_errors() -> None:
+    text = SPEC.replace("2MiB", "3MiB") + "buffers: {b: {location: gpu7, size: 2MiB}}\nranges: {r: {size: 2MiB}}\n"
+    found = composed(text, MACHINE)
+    assert "MT502" in [each.code for each in found.diagnostics]
+    with pytest.raises(InvalidOnMachine) as raised:
+        found.request()
+    assert raised.value.message.startswith("test.yaml:4:")
+    assert raised.value.message.endswith("(and 1 more)")
+
+
+def test_the_request_of_a_process_has_the_processes_of_its_node_beside_it() -> None:
+    process = "chunks: {c: {location: gpu0, size: 2MiB}}"
+    text = f"processes: {{pe: {{count: 4, nodes: [a, b], {process}}}, other: {{node: b, {process}}}}}"
+    nodes = of_nodes({node: recorded(node, MACHINE) for node in ("a", "b")})
+    request = Composition.of(document(text), nodes).request()
+    assert [*request.of_process("pe.2").processes_of_node] == ["pe.2", "pe.3", "other"]
+    one = request.of_process("pe.0")
+    assert ([*one.processes_of_node], len(one.processes), one.layout) == (["pe.0", "pe.1"], 5, "test")
+    assert one.plan == request.plan.processes["pe.0"]
