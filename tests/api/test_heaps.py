@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -214,6 +215,26 @@ def test_a_heap_sleeps_at_the_programs_request(layout: Live, keep: Any, found: i
     heap.wake()
     heap.sleep(None)
     assert heap.backup(address) is None
+
+
+def test_the_backup_of_an_address_is_that_of_its_own_allocation(layout: Live) -> None:
+    """A later allocation at the same address has none."""
+    heap = layout.heap("weights")
+    first, second = made = heap.allocate(2 * M), heap.allocate(2 * M)
+    for value, address in enumerate(made):
+        fill(layout, "weights", address, value + 3)
+        np.from_dlpack(heap.view(address))[7] = value + 5
+    heap.sleep("pageable")
+    for value, address in enumerate(made):
+        kept = heap.backup(address)
+        assert kept
+        assert heap.backup(address + 7) == kept + 7
+        assert [*(ctypes.c_ubyte * 8).from_address(kept)] == [value + 3] * 7 + [value + 5]
+    assert (heap.backup(first - 1), heap.backup(second + 2 * M)) == (None, None)
+    heap.wake()
+    heap.free(first)
+    assert heap.allocate(2 * M) == first
+    assert (heap.backup(first), heap.backup(second)) == (None, kept)
 
 
 def test_a_heap_that_sleeps_at_the_programs_request_sleeps_through_states(layout: Live) -> None:
