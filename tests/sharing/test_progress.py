@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memtopo.plans.progress import CountedProgress, PhasePart, Progress
+from memtopo.plans.progress import CountedProgress, PhasePart
 from memtopo.plans.report import Checks
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
@@ -141,10 +141,12 @@ def test_counts_that_shrink_begin_the_phase_again() -> None:
         assert [part for _, part in hooks.found] == [PhasePart(4, 9), PhasePart(8, 9), PhasePart(2, 9)]
 
 
-def test_a_client_that_follows_nothing_ignores_the_progress(runtime: Path, layout: Slow) -> None:
+def test_a_client_that_follows_nothing_any_more_ignores_the_progress(runtime: Path, layout: Slow) -> None:
     del runtime
+    hooks = Recorded()
     with client(layout) as found:
-        with found.followed(Progress()):
+        with found.followed(hooks):
             pass
         assert found.switch("asleep").state == "asleep"
         assert found.notice() is None
+    assert hooks.found == []
