@@ -242,3 +242,12 @@ def test_what_stands_in_the_way_of_a_claim_is_named_and_stays(
     assert sorted(each.name for each in tmp_path.iterdir()) == left
     if made:
         made.close()
+
+
+def test_a_dead_socket_in_the_runtime_folder_is_replaced_though_its_lock_was_removed(named: Endpoint) -> None:
+    """Only memtopo writes to this folder."""
+    os.close(named.open_folder(make=True))
+    a_dead_socket(Path(named.folder, named.file))
+    with claim(named) as held, held.listen():
+        connect(named, timeout=5).close()
+    assert files(named) == []
