@@ -673,3 +673,28 @@ def test_a_switch_whose_client_has_left_before_it_is_begun_is_not_made(runtime: 
         for _ in range(2):
             assert asked(checking, "status")["ok"]["layout_state"] == "awake"
     assert layout.generation == 1
+
+
+def test_only_importers_are_notified_of_the_end_of_the_hold(
+    dial: Connect, importer: socket.socket, end: Callable[[], None]
+) -> None:
+    watcher = dial()
+    assert "ok" in asked(watcher, "status")
+    end()
+    assert next_message(importer)["notice"] == "releasing"
+    assert heard(importer) is None
+    assert heard(watcher) is None
+
+
+def test_each_client_that_requests_the_release_is_answered_at_its_end(dial: Connect) -> None:
+    """The later one shortens the grace."""
+    importer, first, second = dial(), dial(), dial()
+    import_pages(importer, "block", 1)
+    wire.send(first, wire.encode({"request": "release", "force": True, "grace": PATIENCE}))
+    assert next_message(importer)["grace"] == PATIENCE
+    wire.send(second, wire.encode({"request": "release", "force": True, "grace": 0.0}))
+    for each in (first, second):
+        answer = next_message(each)["ok"]
+        assert [[taken["export"] for taken in lost["taken"]] for lost in answer["lost"]] == [["block"]]
+        assert heard(each) is None
+    assert heard(importer) is None
