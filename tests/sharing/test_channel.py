@@ -231,9 +231,9 @@ def test_queued_messages_are_sent_by_the_channel_for_other_types_that_takes_thei
         assert received.message.numbers[0] == index
     assert not other.pending
     ends[1].send(Unknown())
-    received = other.receive()
-    assert received
-    assert received.message == Unknown()
+    unknown = other.receive()
+    assert unknown
+    assert unknown.message == Unknown()
 
 
 def test_the_descriptors_of_queued_messages_are_closed_with_the_channel(ends: Ends) -> None:

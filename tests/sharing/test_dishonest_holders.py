@@ -15,6 +15,7 @@ import pytest
 from memtopo.sharing.client import Client
 from memtopo.sharing.connection import HolderConnection
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.held import held_machine, held_source
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.sockets import LeaseName, lease_names
 from tests.helpers.child_process import PATIENCE
@@ -335,7 +336,7 @@ def test_the_correct_answers_of_these_tests_are_accepted() -> None:
 
 
 def test_notices_are_counted_between_two_answers_and_between_two_readings() -> None:
-    some = [(RELEASING, [])] * 501
+    some: list[tuple[Any, list[int]]] = [(RELEASING, [])] * 501
     with scripted(*some, (OFFERS, []), *some, (STATUS, []), (NOBODY, []), *some, *some) as client:
         assert len(client.offers()) == 4
         assert client.status().name == "kv"
@@ -425,3 +426,21 @@ def test_a_release_has_the_outcome_that_its_holder_reports(
     with scripted(*((each, []) for each in (answer, *end))) as client:
         done = client.release()
     assert (done.gone, done.outcome, done.exit_code) == (True, outcome, exit_code)
+
+
+@pytest.mark.parametrize("read", [held_source, held_machine])
+def test_a_holder_without_a_source_that_can_be_read_has_none_and_other_refusals_are_errors(
+    read: Callable[[Client], object],
+) -> None:
+    text = '{"spec": "memtopo: 1", "machine": "[]"}'
+    answers: list[Any] = [
+        {"error": {"code": "request", "message": "it is not known"}},
+        {"ok": {"total": 0, "text": ""}},
+        {"ok": {"total": len(text), "text": text}},
+    ]
+    for each in answers:
+        with scripted((each, [])) as client:
+            assert read(client) is None
+    refused = {"error": {"code": "busy", "message": "later"}}
+    with scripted((refused, [])) as client, pytest.raises(ExchangeError, match="later"):
+        read(client)

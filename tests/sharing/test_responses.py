@@ -451,7 +451,12 @@ def test_a_client_receives_the_nodes_as_they_were_at_its_first_part(shelf: Memfd
 def test_memory_is_counted_again_after_each_change_of_the_layout() -> None:
     memory, layout = [LocationMemory("gpu0", None, 3 * PAGE, 3)], OneState()
     responder = Responder(
-        layout, HolderInfo("kv", None, MACHINE), Supervision(lambda: memory), batch=3, deadline=None, changeable=layout
+        layout,
+        HolderInfo("kv", None, MACHINE),
+        Supervision(lambda: tuple(memory)),
+        batch=3,
+        deadline=None,
+        changeable=layout,
     )
     for count in (2, 1):
         layout.switch("asleep").make(full=False)
