@@ -698,3 +698,14 @@ def test_each_client_that_requests_the_release_is_answered_at_its_end(dial: Conn
         assert [[taken["export"] for taken in lost["taken"]] for lost in answer["lost"]] == [["block"]]
         assert heard(each) is None
     assert heard(importer) is None
+
+
+def test_an_importer_that_has_kept_its_memory_through_a_forced_change_lets_go_of_it_without_another_notice(
+    dial: Connect, importer: socket.socket
+) -> None:
+    switch(requester := dial(), wait=0.01, force=True)
+    assert next_message(importer)["notice"] == "changing"
+    assert next_message(importer) == CHANGED | {"generation": 2, "state": "asleep"}
+    assert "ok" in next_message(requester)
+    assert let_go(importer, "page")["exports"] == ["page"]
+    assert "ok" in asked(importer, "status")  # the next packet is no notice

@@ -543,7 +543,9 @@ def test_an_importer_that_has_let_go_is_notified_of_the_commit_that_brings_its_e
     assert "ok" in asked(bystander, "status")  # the next packet is no notice
 
 
-def test_bytes_that_a_writer_has_abandoned_and_a_state_keeps_are_given_to_no_other_writer(dial: Connect, layout: Held) -> None:
+def test_bytes_that_a_writer_has_abandoned_and_a_state_keeps_are_given_to_no_other_writer(
+    dial: Connect, layout: Held
+) -> None:
     first, second, other = dial(), dial(), dial()
     ask(first, "write")
     layout.write("w", b"half-written")
@@ -634,3 +636,19 @@ def test_an_export_is_available_while_its_holder_has_it_committed_and_as_declare
     with pytest.raises(ImportMismatch, match="declares count 2; kv/weights has 4"):
         source.available("kv", "weights", imported=False)
     source.detach("kv")
+
+
+def test_memory_that_is_new_after_a_state_without_it_is_not_created_once_more_for_a_writer(
+    dial: Connect, layout: Held
+) -> None:
+    first, second, other = dial(), dial(), dial()
+    ask(first, "write")
+    assert "ok" in asked(other, "switch", state="asleep", force=False)
+    first.close()
+    assert code(ask(second, "write")) == "absent"
+    for state in ("empty", "awake"):
+        assert "ok" in asked(other, "switch", state=state, force=False)
+    chunks, generation = dict(layout.run.execution.layout.chunks), asked(other, "status")["ok"]["generation"]
+    assert ask(second, "write")["ok"]["generation"] == generation
+    assert layout.run.execution.layout.chunks == chunks
+    assert "ok" in commit(second, read(second)["ok"]["generation"])
