@@ -652,3 +652,11 @@ def test_memory_that_is_new_after_a_state_without_it_is_not_created_once_more_fo
     assert ask(second, "write")["ok"]["generation"] == generation
     assert layout.run.execution.layout.chunks == chunks
     assert "ok" in commit(second, read(second)["ok"]["generation"])
+
+
+def test_a_switch_to_the_state_of_the_layout_is_made_and_counted_as_no_change(dial: Connect) -> None:
+    sock = dial()
+    for state, changes in (("awake", 0), ("asleep", 1), ("asleep", 1)):
+        assert "ok" in asked(sock, "switch", state=state, force=False)
+        assert asked(sock, "metrics")["ok"]["changes"] == changes
+        assert asked(sock, "status")["ok"]["generation"] == 1 + changes
