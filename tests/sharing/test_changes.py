@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from memtopo.common.errors import MemtopoError
 from memtopo.common.processes import RunningClock
 from memtopo.driver.handles import Handle, Secret
+from memtopo.plans.report import Checks
 from memtopo.sharing import messages, wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.holder import HolderEvent, Supervision
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.sockets import peer
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import asked, heard, holding, next_message, raw, scripted
-from tests.helpers.memfd_exports import OFFERS, PAGE, PAGES, OneState, secret
+from tests.helpers.memfd_exports import OFFERS, PAGE, PAGES, OneState, PlannedState, secret
 
 CHANGING = {
     "memtopo": 1, "notice": "changing", "generation": 1, "exports": ["page"], "deadline": PATIENCE, "state": "asleep",
@@ -511,3 +515,197 @@ def test_an_importer_that_lets_go_after_a_refusal_is_told_that_its_memory_is_the
     import_pages(importer)
     assert let_go(importer, "page")["exports"] == ["page"]
     assert "ok" in asked(importer, "metrics")
+
+
+@dataclass
+class Planning(OneState):
+    """Exports that record the end of each planned change: given up, or made with its terms."""
+
+    reused: frozenset[str] = frozenset()
+    given_up: int = 0
+    made: list[tuple[bool, frozenset[str]]] = field(default_factory=list)
+
+    def switch(self, state: str) -> Planned:
+        return Planned(self, state)
+
+    def renewal(self, exports: frozenset[str]) -> Planned:
+        del exports
+        return Planned(self, self.state)
+
+
+@dataclass(frozen=True)
+class Planned(PlannedState):
+    """A planned change of such exports."""
+
+    layout: Planning
+
+    @property
+    def reused(self) -> frozenset[str]:
+        return self.layout.reused
+
+    def give_up(self) -> None:
+        self.layout.given_up += 1
+
+    def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
+        self.layout.made.append((full, in_use))
+        return super().make(full=full, in_use=in_use)
+
+
+@pytest.fixture
+def planning() -> Iterator[Planning]:
+    found = Planning()
+    yield found
+    os.close(found.memory)
+
+
+@pytest.mark.parametrize("end_of", ["wait", "no wait", "requester", "hold"])
+def test_a_change_that_is_not_made_is_given_up_once(runtime: Path, planning: Planning, end_of: str) -> None:
+    """It would keep the contexts that its plan has retained."""
+    path = runtime / "memtopo" / "kv.sock"
+    with holding(planning) as end, raw(path) as importer, raw(path) as requester:
+        import_pages(importer)
+        switch(requester, wait={"wait": 0.01, "no wait": 0.0}.get(end_of, PATIENCE))
+        if end_of != "no wait":
+            assert next_message(importer)["notice"] == "changing"
+        if end_of == "requester":
+            requester.close()
+            assert next_message(importer)["notice"] == "changed"
+        else:
+            if end_of == "hold":
+                end()
+            assert next_message(requester)["error"]["code"] == ("releasing" if end_of == "hold" else "attached")
+        assert (planning.given_up, planning.made) == (1, [])
+
+
+def test_a_change_is_made_with_its_check_and_the_exports_that_importers_keep(runtime: Path, planning: Planning) -> None:
+    planning.going, path = 2, runtime / "memtopo" / "kv.sock"
+    with holding(planning), raw(path) as importer, raw(path) as requester:
+        import_pages(importer)
+        assert "ok" in asked(requester, "switch", state="asleep", force=True, check="full")
+        assert "ok" in asked(requester, "switch", state="awake", force=True)
+    assert (planning.made, planning.given_up) == ([(True, frozenset({"page"})), (False, frozenset())], 0)
+
+
+def test_memory_that_the_next_writer_writes_is_not_taken_from_an_importer_by_force(
+    runtime: Path, planning: Planning
+) -> None:
+    """An importer of other memory that goes keeps that."""
+    planning.going, planning.reused, path = 2, frozenset({"page"}), runtime / "memtopo" / "kv.sock"
+    with holding(planning), raw(path) as importer, raw(path) as requester:
+        import_pages(importer)
+        import_pages(importer, "hot", 1)
+        refused = asked(requester, "switch", state="asleep", force=True)["error"]
+        assert (refused["code"], "has to be written again" in refused["message"]) == ("attached", True)
+        assert (planning.state, planning.given_up, planning.made) == ("awake", 1, [])
+        let_go(importer, "page")
+        answer = asked(requester, "switch", state="asleep", force=True)["ok"]
+        assert [[each["export"] for each in kept["taken"]] for kept in answer["kept"]] == [["hot"]]
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "words", "severity"),
+    [
+        (ChangeFailed("cuMemUnmap failed", broken=False), "failed", "rolled back", "warning"),
+        (ChangeFailed("cuMemUnmap failed", broken=True), "broken", "has broken the layout", "error"),
+        (ValueError("cuMemUnmap failed"), "internal", "met an internal error", "error"),
+        (MemtopoError("cuMemUnmap failed"), "failed", "refused", "warning"),
+    ],
+)
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_event_says_how_a_change_failed_and_only_a_broken_layout_is_released(
+    runtime: Path, planning: Planning, failure: Exception, code: str, words: str, severity: str, waits: bool
+) -> None:
+    found: list[HolderEvent] = []
+    planning.failure, path = failure, runtime / "memtopo" / "kv.sock"
+    with (
+        holding(planning, supervision=Supervision(log=found.append)),
+        raw(path) as importer,
+        raw(path) as requester,
+    ):
+        import_pages(importer)
+        switch(requester, wait=PATIENCE if waits else 0, force=True)
+        if waits:
+            next_message(importer)
+            let_go(importer, "page")
+        assert next_message(requester)["error"]["code"] == code
+        assert code == "broken" or asked(requester, "status")["ok"]["state"] == "serving"
+    events = [(each.text, each.severity) for each in found if each.text.startswith("switch")]
+    assert events == [("switch requested", "info"), (f"switch {words}", severity)]
+    assert [each.fields["why"] for each in found if each.text == "ending"] == [
+        "failure" if code == "broken" else "signal"
+    ]
+
+
+def test_a_layout_that_breaks_while_memory_is_created_anew_is_released(runtime: Path, planning: Planning) -> None:
+    planning.kept, path = (replace(PAGES, commit="empty"),), runtime / "memtopo" / "kv.sock"
+    planning.failure = ChangeFailed("cuMemCreate failed", broken=True)
+    with holding(planning), raw(path) as first, raw(path) as second:
+        assert "ok" in asked(first, "write", exports=["page"])
+        wire.send(second, wire.encode({"request": "write", "exports": ["page"], "wait": PATIENCE}))
+        first.close()
+        assert next_message(second)["error"]["code"] == "releasing"
+        assert len(planning.made) == 1
+
+
+class Waiting(OneState):
+    """Exports whose check lasts until the test goes on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def check(self) -> Checks:
+        self.begun.set()
+        assert self.go_on.wait(PATIENCE)
+        return super().check()
+
+
+def test_a_switch_whose_client_has_left_before_it_is_begun_is_not_made(runtime: Path) -> None:
+    """The client has reported that it timed out."""
+    layout, path = Waiting(), runtime / "memtopo" / "kv.sock"
+    with closing(os.fdopen(layout.memory)), holding(layout), raw(path) as checking, raw(path) as requester:
+        wire.send(checking, wire.encode({"request": "check"}))
+        assert layout.begun.wait(PATIENCE)
+        switch(requester)
+        requester.close()
+        layout.go_on.set()
+        assert "ok" in next_message(checking)
+        for _ in range(2):
+            assert asked(checking, "status")["ok"]["layout_state"] == "awake"
+    assert layout.generation == 1
+
+
+def test_only_importers_are_notified_of_the_end_of_the_hold(
+    dial: Connect, importer: socket.socket, end: Callable[[], None]
+) -> None:
+    watcher = dial()
+    assert "ok" in asked(watcher, "status")
+    end()
+    assert next_message(importer)["notice"] == "releasing"
+    assert heard(importer) is None
+    assert heard(watcher) is None
+
+
+def test_each_client_that_requests_the_release_is_answered_at_its_end(dial: Connect) -> None:
+    """The later one shortens the grace."""
+    importer, first, second = dial(), dial(), dial()
+    import_pages(importer, "block", 1)
+    wire.send(first, wire.encode({"request": "release", "force": True, "grace": PATIENCE}))
+    assert next_message(importer)["grace"] == PATIENCE
+    wire.send(second, wire.encode({"request": "release", "force": True, "grace": 0.0}))
+    for each in (first, second):
+        answer = next_message(each)["ok"]
+        assert [[taken["export"] for taken in lost["taken"]] for lost in answer["lost"]] == [["block"]]
+        assert heard(each) is None
+    assert heard(importer) is None
+
+
+def test_an_importer_that_has_kept_its_memory_through_a_forced_change_lets_go_of_it_without_another_notice(
+    dial: Connect, importer: socket.socket
+) -> None:
+    switch(requester := dial(), wait=0.01, force=True)
+    assert next_message(importer)["notice"] == "changing"
+    assert next_message(importer) == CHANGED | {"generation": 2, "state": "asleep"}
+    assert "ok" in next_message(requester)
+    assert let_go(importer, "page")["exports"] == ["page"]
+    assert "ok" in asked(importer, "status")  # the next packet is no notice

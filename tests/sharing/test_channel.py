@@ -209,3 +209,64 @@ assert (received.message, len(received.handles)) == (ANSWER, 1)
 def test_a_message_waits_while_the_system_limits_descriptors_in_flight() -> None:
     done = subprocess.run([sys.executable, "-c", LIMITED], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def fill(channel: Channel[Text | Pair]) -> int:
+    """Send messages until one is queued, and return their number."""
+    count = 0
+    while not channel.pending:
+        channel.send(Pair((count, 0), (Text("x" * 5000),)))
+        count += 1
+    return count
+
+
+def test_queued_messages_are_sent_by_the_channel_for_other_types_that_takes_their_place(ends: Ends) -> None:
+    count = fill(ends[0])
+    other = ends[0].expecting((Unknown,))
+    for index in range(count):
+        other.flush()
+        received = ends[1].receive()
+        assert received
+        assert isinstance(received.message, Pair)
+        assert received.message.numbers[0] == index
+    assert not other.pending
+    ends[1].send(Unknown())
+    unknown = other.receive()
+    assert unknown
+    assert unknown.message == Unknown()
+
+
+def test_the_descriptors_of_queued_messages_are_closed_with_the_channel(ends: Ends) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    fill(ends[0])
+    ends[0].send(Text("queued"), [Handle(fd=filled_pipe(b"a"))])
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    ends[0].close()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+def test_a_channel_with_queued_messages_is_readable_only_if_one_has_arrived(ends: Ends) -> None:
+    """And the wait sends what there is room for."""
+    count = fill(ends[0])
+    assert not ends[0].wait(0.0)
+    ends[1].send(Text("arrived"))
+    assert ends[0].wait(0.0)
+    received = ends[0].receive()
+    assert received
+    assert received.message == Text("arrived")
+    for _ in range(count - 1):
+        assert ends[1].receive()
+    assert ends[0].pending
+    assert not ends[0].wait(0.0)
+    assert not ends[0].pending
+    assert ends[1].receive()
+
+
+def test_the_last_messages_of_an_end_that_closed_without_reading_are_received(ends: Ends) -> None:
+    ends[0].send(Text("unread"))
+    ends[1].send(Text("last"))
+    ends[1].close()
+    received = ends[0].receive()
+    assert received
+    assert received.message == Text("last")
+    assert ends[0].receive() is None

@@ -6,18 +6,22 @@ import os
 import socket
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from fcntl import flock
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from memtopo.common.processes import pid_namespace
-from memtopo.plans.report import PlanSummary, Report
+from memtopo.plans.report import Checks, Failure, Leak, PlanSummary, Report
 from memtopo.sharing import claims, wire
 from memtopo.sharing.claims import claim, lock_owner, remove_stale
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import Endpoint, endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
+from memtopo.sharing.held import survey
+from memtopo.sharing.messages import encode_end
 from tests.helpers.memfd_exports import MACHINE
 from tests.helpers.processes import open_descriptors
 
@@ -242,3 +246,40 @@ def test_what_stands_in_the_way_of_a_claim_is_named_and_stays(
     assert sorted(each.name for each in tmp_path.iterdir()) == left
     if made:
         made.close()
+
+
+def test_a_dead_socket_in_the_runtime_folder_is_replaced_though_its_lock_was_removed(named: Endpoint) -> None:
+    """Only memtopo writes to this folder."""
+    os.close(named.open_folder(make=True))
+    a_dead_socket(Path(named.folder, named.file))
+    with claim(named) as held, held.listen():
+        connect(named, timeout=5).close()
+    assert files(named) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ({}, None),
+        ({"checks": Checks((), (), 3)}, "3 not as declared"),
+        ({"checks": Checks((), (), 3), "failure": Failure("map", "cuMemMap failed")}, "cuMemMap failed"),
+        (
+            {"failure": Failure("map", "cuMemMap failed"), "leaks": (Leak("chunk a", "no"), Leak("chunk b", "no"))},
+            "left behind: chunk a, chunk b",
+        ),
+    ],
+)
+def test_the_notice_of_the_end_has_the_gravest_reason(found: dict[str, Any], reason: str | None) -> None:
+    report = Report("kv", None, MACHINE, "ok", 0, PlanSummary("kv", (), {}, 0, 0, 0))
+    assert encode_end(replace(report, **found))["reason"] == reason
+
+
+def test_a_survey_removes_files_that_dead_processes_left_beside_a_layout(named: Endpoint) -> None:
+    """And nothing of a process that lives."""
+    dead, living = (Endpoint(named.folder, f"kv.{name}.sock", "kv") for name in ("join", "engine.0"))
+    left = claim(dead)
+    left.listen().close()
+    left.abandon()
+    with claim(living) as held, held.listen():
+        assert survey().layouts == ()
+        assert files(named) == ["kv.engine.0.sock", "kv.engine.0.sock.lock"]

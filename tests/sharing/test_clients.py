@@ -13,6 +13,7 @@ import pytest
 from memtopo.sharing import wire
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import IDLE, SPARE, Clients
+from memtopo.sharing.holder.state import HolderEvent, HolderEvents
 from tests.helpers.memfd_exports import PAGES
 
 MOST = SPARE + 2
@@ -21,9 +22,21 @@ Admit = Callable[[], socket.socket]
 
 
 @pytest.fixture
-def clients() -> Iterator[Clients]:
+def events() -> list[HolderEvent]:
+    return []
+
+
+@pytest.fixture
+def clients(events: list[HolderEvent]) -> Iterator[Clients]:
     with selectors.DefaultSelector() as selector:
-        found = Clients(selector, lambda *_: None, most=MOST, patience=PATIENCE, allow_uids=[os.geteuid()])
+        found = Clients(
+            selector,
+            lambda *_: None,
+            most=MOST,
+            patience=PATIENCE,
+            allow_uids=[os.geteuid()],
+            events=HolderEvents(events.append),
+        )
         yield found
         found.abandon()
 
@@ -120,3 +133,36 @@ def test_a_client_that_does_not_read_is_dropped_after_the_patience(clients: Clie
         each.stuck(each.last_received - seconds)
     clients.drop_unresponsive()
     assert ids(clients) == [1, 3]
+
+
+def test_a_notice_to_a_client_that_waits_for_an_answer_does_not_resume_it(clients: Clients, admit: Admit) -> None:
+    end = admit()
+    (client,) = clients.all()
+    clients.pause(client)
+    clients.deliver(client, {"notice": "changed"})
+    silence(clients, {1: 2 * IDLE})
+    clients.drop_unresponsive()  # it waits, and is not idle
+    clients.answer(client, {"ok": {}})
+    for key in ("notice", "ok"):
+        packet = wire.receive(end)
+        assert packet
+        assert key in packet.message
+    clients.drop_unresponsive()
+    assert ids(clients) == []
+
+
+def test_a_client_that_has_gone_is_dropped_once_by_a_notice(
+    clients: Clients, admit: Admit, events: list[HolderEvent]
+) -> None:
+    """And the event has what it had."""
+    ends = [admit() for _ in range(2)]
+    gone, _ = tuple(clients.all())
+    gone.record(PAGES, range(3))
+    ends[0].close()
+    for _ in range(2):
+        clients.deliver(gone, {"notice": "changed"})
+    clients.drop(gone)
+    assert ids(clients) == [2]
+    assert [(each.text, each.fields["handles"], each.fields["bytes"]) for each in events] == [
+        ("importer detached", 3, 3 * PAGES.size)
+    ]

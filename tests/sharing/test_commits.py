@@ -25,12 +25,14 @@ from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderEvent, Supervision
+from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.imports import CommitWait, HolderHandles, ImportMismatch
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.failing_driver import Failing
 from tests.helpers.held_layouts import Held, held
-from tests.helpers.holders import asked, heard, next_message, raw
+from tests.helpers.holders import asked, heard, next_message, raw, until
 from tests.helpers.machines import invented
+from tests.helpers.processes import open_descriptors
 
 ME = f"process {os.getpid()}"
 MACHINE = recorded("invented", invented(1))
@@ -143,7 +145,8 @@ def test_exports_that_are_not_committed_are_read_at_once(dial: Connect) -> None:
 
 def test_a_second_writer_is_refused_or_waits_until_the_first_has_ended(dial: Connect, layout: Held) -> None:
     first, second, third = dial(), dial(), dial()
-    assert "ok" in ask(first, "write")
+    for _ in range(2):
+        assert "ok" in ask(first, "write")
     refused = ask(second, "write")["error"]
     assert (refused["code"], refused["message"]) == ("writing", f"{ME} is writing export 'weights'")
     begin(second, "write")
@@ -514,3 +517,146 @@ def test_the_wait_of_imports_ends_at_its_limit_and_by_a_signal(layout: Held, cli
 def test_a_request_that_names_no_export_is_refused(dial: Connect, layout: Held, request_: str) -> None:
     assert code(asked(dial(), request_, exports=[])) == "packet"
     assert states(dial())["weights"] == "empty"
+
+
+def test_an_importer_that_has_let_go_is_notified_of_the_commit_that_brings_its_export_back(dial: Connect) -> None:
+    """And an importer that has let go of another export is not."""
+    writer, reader, other = dial(), dial(), dial()
+    ask(writer, "write")
+    commit(writer)
+    assert "ok" in read(reader)
+    assert "ok" in asked(other, "switch", state="empty", force=True)
+    assert next_message(reader)["state"] == "empty"
+    assert asked(reader, "let_go", exports=["weights"])["ok"]["exports"] == ["weights"]
+    assert "ok" in asked(other, "switch", state="awake", force=False)
+    assert next_message(reader)["state"] == "awake"
+    assert code(read(reader)) == "uncommitted"
+    bystander = dial()
+    assert "ok" in asked(bystander, "handles", export="cache", first=0, count=1)
+    assert asked(bystander, "let_go", exports=["cache"])["ok"]["exports"] == ["cache"]
+    assert "ok" in ask(writer, "write")
+    generation = read(writer)["ok"]["generation"]
+    assert "ok" in commit(writer, generation)
+    notice = next_message(reader)
+    assert (notice["notice"], notice["exports"], notice["state"]) == ("changed", ["weights"], "awake")
+    assert read(reader)["ok"]["generation"] == generation
+    assert "ok" in asked(bystander, "status")  # the next packet is no notice
+
+
+def test_bytes_that_a_writer_has_abandoned_and_a_state_keeps_are_given_to_no_other_writer(
+    dial: Connect, layout: Held
+) -> None:
+    first, second, other = dial(), dial(), dial()
+    ask(first, "write")
+    layout.write("w", b"half-written")
+    assert "ok" in asked(other, "switch", state="asleep", force=False)
+    first.close()
+    for _ in range(2):
+        refused = ask(second, "write")["error"]
+        assert (refused["code"], "has abandoned" in refused["message"]) == ("absent", True)
+    begin(second, "write")
+    assert "ok" in asked(other, "switch", state="awake", force=False)
+    generation = next_message(second)["ok"]["generation"]
+    assert layout.bytes_of("w", 0, 12) != b"half-written"
+    assert "ok" in commit(second, generation)
+
+
+def test_a_client_commits_the_generation_of_an_export_and_not_of_the_layout(runtime: Path) -> None:
+    def take(of: Client, export: str) -> None:
+        for each in of.handles(export):
+            each.close()
+
+    with held(spec(scales="s"), MACHINE), connect(endpoint("kv")) as writer, connect(endpoint("kv")) as operator:
+        operator.switch("asleep")
+        writer.write(["scales"])
+        take(writer, "scales")
+        assert (writer.generation, writer.generations["scales"]) == (2, 1)
+        writer.commit(["scales"])
+        operator.switch("awake")
+        writer.write(["weights"])
+        take(writer, "weights")
+        assert writer.generations["weights"] is not None
+        assert writer.generations["weights"] > 1
+        writer.commit(["weights"])
+        operator.await_commit(["weights", "scales"])
+
+
+def test_a_client_takes_the_place_of_an_importer_while_it_waits_for_a_commit(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memtopo.sharing.holder.service.MOST_CLIENTS", SPARE + 1)
+    with held(spec(), MACHINE), ExitStack() as stack:
+        writer, first, second = (stack.enter_context(raw(runtime / "memtopo" / "kv.sock")) for _ in range(3))
+        assert "ok" in ask(writer, "write")
+        begin(first, "await")
+        assert "ok" in asked(writer, "status")
+        assert code(ask(second, "await")) == "full"
+        assert code(asked(second, "handles", export="cache", first=0, count=1)) == "full"
+        assert "ok" in commit(writer)
+        assert "ok" in next_message(first)
+        assert "ok" in ask(second, "await")
+        assert "ok" in read(second)
+
+
+def test_an_export_is_available_while_its_holder_has_it_committed_and_as_declared(
+    layout: Held, client: Callable[[], Client]
+) -> None:
+    """One that is imported may have another count meanwhile; no handle stays open."""
+    operator, writer, larger = client(), client(), spec()
+    larger["chunks"]["w"]["count"], larger["ranges"]["w"]["size"] = 4, "8MiB"
+
+    def commit_weights() -> None:
+        writer.write(["weights"])
+        for each in writer.handles("weights"):
+            each.close()
+        writer.commit(["weights"])
+        writer.let_go(["weights"])
+
+    commit_weights()
+    source = imports(operator)
+    source.attach("kv")
+    before = open_descriptors()
+    assert source.available("kv", "weights", imported=False)
+    assert not source.available("kv", "nothing", imported=False)
+    assert source.take("kv", "weights", 0).fd is not None
+    source.settle()  # the handle that was taken, and the one after it
+    until(lambda: open_descriptors() == before)  # the holder, in this process, closes its own descriptor
+    for state in ("empty", "awake"):
+        operator.switch(state, force=True)
+        assert source.notice(PATIENCE)
+        assert not source.available("kv", "weights", imported=False)
+        source.let_go("kv", ["weights"])
+    commit_weights()
+    assert source.notice(PATIENCE)
+    assert source.available("kv", "weights", imported=False)
+    source.let_go("kv", ["weights"])
+    operator.change(json.dumps({"spec": json.dumps(larger)}), force=True)
+    assert source.notice(PATIENCE)
+    assert not source.available("kv", "weights", imported=True)
+    with pytest.raises(ImportMismatch, match="declares count 2; kv/weights has 4"):
+        source.available("kv", "weights", imported=False)
+    source.detach("kv")
+
+
+def test_memory_that_is_new_after_a_state_without_it_is_not_created_once_more_for_a_writer(
+    dial: Connect, layout: Held
+) -> None:
+    first, second, other = dial(), dial(), dial()
+    ask(first, "write")
+    assert "ok" in asked(other, "switch", state="asleep", force=False)
+    first.close()
+    assert code(ask(second, "write")) == "absent"
+    for state in ("empty", "awake"):
+        assert "ok" in asked(other, "switch", state=state, force=False)
+    chunks, generation = dict(layout.run.execution.layout.chunks), asked(other, "status")["ok"]["generation"]
+    assert ask(second, "write")["ok"]["generation"] == generation
+    assert layout.run.execution.layout.chunks == chunks
+    assert "ok" in commit(second, read(second)["ok"]["generation"])
+
+
+def test_a_switch_to_the_state_of_the_layout_is_made_and_counted_as_no_change(dial: Connect) -> None:
+    sock = dial()
+    for state, changes in (("awake", 0), ("asleep", 1), ("asleep", 1)):
+        assert "ok" in asked(sock, "switch", state=state, force=False)
+        assert asked(sock, "metrics")["ok"]["changes"] == changes
+        assert asked(sock, "status")["ok"]["generation"] == 1 + changes

@@ -6,7 +6,8 @@ import base64
 import os
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ import pytest
 from memtopo.sharing.client import Client
 from memtopo.sharing.connection import HolderConnection
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.held import held_machine, held_source
 from memtopo.sharing.offers import Offer
+from memtopo.sharing.sockets import LeaseName, lease_names
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import scripted
 from tests.helpers.memfd_exports import GPU, MACHINE, POOL
@@ -330,3 +333,114 @@ def test_the_correct_answers_of_these_tests_are_accepted() -> None:
         pages(client)
         assert [handle.secret and handle.secret.reveal() for handle in client.handles("block")] == [b"s" * 64] * 2
     os.close(file)
+
+
+def test_notices_are_counted_between_two_answers_and_between_two_readings() -> None:
+    some: list[tuple[Any, list[int]]] = [(RELEASING, [])] * 501
+    with scripted(*some, (OFFERS, []), *some, (STATUS, []), (NOBODY, []), *some, *some) as client:
+        assert len(client.offers()) == 4
+        assert client.status().name == "kv"
+        for _ in range(16 + 2 * len(some)):
+            assert client.notice()
+        with pytest.raises(ExchangeError, match="the holder has ended the connection"):
+            client.notice()
+
+
+def test_a_notice_that_came_before_the_end_of_the_connection_is_read_after_it() -> None:
+    with scripted((RELEASING, [])) as client:
+        with pytest.raises(ExchangeError, match="the holder ended the connection before 'offers' was answered"):
+            client.offers()
+        notice = client.notice()
+        assert notice
+        assert notice.grace == 2
+        with pytest.raises(ExchangeError, match="the holder has ended the connection"):
+            client.notice()
+
+
+def test_an_importer_has_its_name_until_it_closes_the_connection_that_its_holder_has_ended() -> None:
+    """What it imported may still be mapped."""
+
+    def names() -> list[LeaseName]:
+        return [each for each in lease_names(Path("/proc/self/net/unix")).values() if each.layout == "scripted"]
+
+    with scripted((OFFERS, []), (given(BLOCKS, 2), [])) as client:
+        assert len(list(client.handles("block"))) == 2
+        with pytest.raises(ExchangeError) as gone:
+            client.check()
+        assert (gone.value.code, client.fileno()) == ("gone", -1)
+        assert [each.holder for each in names()] == [os.getpid()]
+    assert names() == []
+
+
+def offered(*offers: Offer, total: int, generation: int) -> Any:
+    """An answer to `offers`."""
+    return {"ok": {"total": total, "offers": [asdict(each) for each in offers], "generation": generation}}
+
+
+def test_offers_of_two_generations_are_not_listed_together() -> None:
+    packets = offered(PAGES, total=2, generation=1), offered(BLOCKS, total=2, generation=2)
+    again = offered(PAGES, BLOCKS, total=2, generation=2)
+    with scripted(*((each, []) for each in (*packets, again))) as client:
+        with pytest.raises(ExchangeError, match="the layout was changed while its offers were received") as changed:
+            client.offers()
+        assert changed.value.code == "changed"
+        assert (list(client.offers()), client.generation) == (["page", "block"], 2)
+
+
+def test_handles_of_a_later_generation_with_another_offer_are_a_change_and_no_lie() -> None:
+    larger, file = replace(PAGES, size=8192), os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    answers = [given(larger), given(larger)]
+    for each in answers:
+        each["ok"]["generation"] = 2
+    packets = [
+        (offered(PAGES, total=1, generation=1), []), (answers[0], [file] * 4),
+        (offered(larger, total=1, generation=2), []), (answers[1], [file] * 4),
+    ]  # fmt: skip
+    with scripted(*packets) as client:
+        with pytest.raises(ExchangeError, match="'page' was changed while its handles were received") as changed:
+            pages(client)
+        assert changed.value.code == "changed"
+        pages(client)
+        assert (client.offers()["page"].size, client.generations) == (8192, {"page": 2})
+    os.close(file)
+
+
+@pytest.mark.parametrize(
+    ("reports", "end", "outcome", "exit_code"),
+    [
+        (
+            True,
+            [{"notice": "ended", "outcome": "failed", "exit_code": 5, "reason": "left behind: a page"}],
+            "failed",
+            5,
+        ),
+        (True, [RELEASING], "died", 4),
+        (False, [], None, None),
+    ],
+)
+def test_a_release_has_the_outcome_that_its_holder_reports(
+    reports: bool, end: list[Any], outcome: str | None, exit_code: int | None
+) -> None:
+    """A holder that was to report, and has not, has died."""
+    answer = {"ok": {"name": "kv", "lost": [], "kept": [], "reports": reports}}
+    with scripted(*((each, []) for each in (answer, *end))) as client:
+        done = client.release()
+    assert (done.gone, done.outcome, done.exit_code) == (True, outcome, exit_code)
+
+
+@pytest.mark.parametrize("read", [held_source, held_machine])
+def test_a_holder_without_a_source_that_can_be_read_has_none_and_other_refusals_are_errors(
+    read: Callable[[Client], object],
+) -> None:
+    text = '{"spec": "memtopo: 1", "machine": "[]"}'
+    answers: list[Any] = [
+        {"error": {"code": "request", "message": "it is not known"}},
+        {"ok": {"total": 0, "text": ""}},
+        {"ok": {"total": len(text), "text": text}},
+    ]
+    for each in answers:
+        with scripted((each, [])) as client:
+            assert read(client) is None
+    refused = {"error": {"code": "busy", "message": "later"}}
+    with scripted((refused, [])) as client, pytest.raises(ExchangeError, match="later"):
+        read(client)

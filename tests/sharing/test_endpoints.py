@@ -19,7 +19,7 @@ from memtopo.common.processes import pid_namespace
 from memtopo.language.names import NAME as LANGUAGE
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
-from memtopo.sharing.endpoints import NAME, endpoint, endpoints
+from memtopo.sharing.endpoints import NAME, endpoint, endpoints, usual_endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.held import Survey, survey
 from tests.helpers.holders import Holder, Process, raw
@@ -416,3 +416,18 @@ def test_survey_lists_all_layouts_and_why_one_does_not_answer(start: Callable[..
 def test_another_client_connects_by_a_short_path(runtime: Path, holder: Holder) -> None:
     with raw(runtime / "memtopo" / "kv.sock") as sock:
         assert sock.getpeername()
+
+
+def test_a_program_looks_in_the_folder_of_its_variable_unless_it_names_a_socket_or_the_variable_is_one(
+    runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer listens at the path of MEMTOPO_SOCKET itself."""
+    folder, other, usual = tmp_path / "folder", tmp_path / "other", str(runtime / "memtopo" / "kv.sock")
+    for each in (folder, other):
+        each.mkdir()
+    found = []
+    for variable in ("", str(folder), str(tmp_path / "producer.sock")):
+        monkeypatch.setenv("MEMTOPO_SOCKET", variable)
+        found.append((usual_endpoint("kv").path, usual_endpoint("kv", f"{other}/").path))
+    named = str(other / "kv.sock")
+    assert found == [(usual, named), (str(folder / "kv.sock"), named), (usual, named)]

@@ -6,13 +6,15 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from memtopo.common.errors import UsageError
+from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.output.monitoring import event_line as line
+from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
@@ -20,7 +22,7 @@ from memtopo.sharing.holder import HolderEvent, Supervision, passed_claim
 from memtopo.sharing.holder.state import MOST_OF_CLIENTS, PERIOD, HolderEvents
 from memtopo.sharing.holder.systemd import Notifier
 from tests.helpers.child_process import PATIENCE
-from tests.helpers.holders import Holder, holding
+from tests.helpers.holders import Holder, asked, holding, next_message, raw
 from tests.helpers.memfd_exports import OFFERS, OneState
 
 
@@ -146,6 +148,7 @@ def test_a_passed_socket_is_for_its_process_and_of_several_by_name(tmp_path: Pat
             given = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2", "LISTEN_FDNAMES": "metrics:memtopo"}
             found = passed_claim(given, base)
             assert found
+            assert not any(map(os.get_inheritable, (base, base + 1)))
             with found:
                 assert found.endpoint.path == str(tmp_path / "b")
             assert passed_claim({**given, "LISTEN_PID": "1"}, base) is None
@@ -155,3 +158,61 @@ def test_a_passed_socket_is_for_its_process_and_of_several_by_name(tmp_path: Pat
         finally:
             os.close(base)
             os.close(base + 1)
+
+
+def test_the_socket_that_systemd_passed_listens_after_the_end_and_its_file_stays(tmp_path: Path) -> None:
+    with listening(seqpacket(str(tmp_path / "kv"))) as passed:
+        found = passed_claim({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}, passed.fileno())
+        assert found
+        ours, theirs = socket.socketpair()
+        with found, theirs:
+            for _ in range(2):
+                found.listen().close()
+            found.keep_open(ours)
+            with connect(found.endpoint, timeout=5):
+                found.unlink_socket()
+        assert ours.fileno() == -1
+        assert os.listdir(tmp_path) == ["kv"]
+        connect(endpoint(socket=str(tmp_path / "kv")), timeout=5).close()
+
+
+def test_a_reload_is_over_for_systemd_when_its_change_is_made_or_refused(
+    runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One while importers let go for another change is refused."""
+    found, layout, pending = list[HolderEvent](), OneState(), list[Callable[[], str]]()
+
+    def unreadable() -> str:
+        raise MemtopoError("kv.yaml cannot be read")
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd, closing(os.fdopen(layout.memory)):
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(PATIENCE)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+
+        def reloaded(read: Callable[[], str], notices: int = 2) -> list[bytes]:
+            pending.append(read)
+            assert "ok" in asked(other, "status")
+            return [systemd.recv(4096).partition(b"=")[0] for _ in range(notices)]
+
+        supervision = Supervision(log=found.append, reload=lambda: pending.pop() if pending else None)
+        path = runtime / "memtopo" / "kv.sock"
+        with (
+            holding(layout, supervision=supervision),
+            raw(path) as importer,
+            raw(path) as requester,
+            raw(path) as other,
+        ):
+            assert systemd.recv(4096).startswith(b"READY=1")
+            assert reloaded(unreadable) == [b"RELOADING", b"READY"]
+            assert reloaded(lambda: "{}") == [b"RELOADING", b"READY"]
+            assert layout.source == "{}"
+            assert "ok" in asked(importer, "handles", export="page", first=0, count=1)
+            switch = {"request": "switch", "state": "asleep", "force": False, "wait": PATIENCE}
+            wire.send(requester, wire.encode(switch))
+            assert next_message(importer)["notice"] == "changing"
+            assert reloaded(lambda: "[]", 1) == [b"RELOADING"]
+        assert layout.source == "{}"
+    events = [(each.text, each.severity) for each in found if each.text.startswith("reload")]
+    refused, requested, made = ("reload refused", "warning"), ("reload requested", "info"), ("reload made", "info")
+    assert events == [refused, requested, made, refused]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
+from memtopo.sharing.holder.service import Background
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import Process, until
 from tests.helpers.processes import open_descriptors
@@ -150,9 +152,11 @@ def test_closing_a_given_descriptor_does_not_change_the_served_object(tmp_path: 
 
 
 def test_a_closed_descriptor_is_refused_on_entering(tmp_path: Path) -> None:
-    with given() as exports, pytest.raises(UsageError, match="descriptor of 'gone', 9999, cannot be copied: bad file"):
-        memtopo.serve(tmp_path / "camera.sock", exports | {"gone": memtopo.Semaphore(9999)}).__enter__()
-    assert os.listdir(tmp_path) == []
+    with given() as exports:
+        before = open_descriptors()
+        with pytest.raises(UsageError, match="descriptor of 'gone', 9999, cannot be copied: bad file"):
+            memtopo.serve(tmp_path / "camera.sock", exports | {"gone": memtopo.Semaphore(9999)}).__enter__()
+        assert (open_descriptors(), os.listdir(tmp_path)) == (before, [])
 
 
 @pytest.mark.parametrize(
@@ -188,3 +192,51 @@ def test_a_size_that_clients_refuse_is_not_served(tmp_path: Path, size: int) -> 
 def test_the_name_of_a_long_socket_is_shortened(tmp_path: Path) -> None:
     with given() as exports, memtopo.serve(tmp_path / ("c" * 200), exports) as served, reached(served) as client:
         assert client.status().name == "c" * 128
+
+
+@pytest.mark.parametrize("size", [4097, 1 << 40])
+def test_memory_of_the_host_beyond_the_end_of_its_file_is_not_served(tmp_path: Path, size: int) -> None:
+    """An importer that loads from there would be ended by SIGBUS."""
+    fd = os.memfd_create("host", os.MFD_CLOEXEC)
+    os.ftruncate(fd, 4096)
+    assert memtopo.serve(tmp_path / "camera.sock", {"host": memtopo.HostMemory(fd, 4096)}).path
+    with pytest.raises(UsageError, match=f"size of {size}; its file has 4,096 bytes"):
+        memtopo.serve(tmp_path / "camera.sock", {"host": memtopo.HostMemory(fd, size)})
+    os.close(fd)
+
+
+@pytest.mark.skipif(os.geteuid() == 65534, reason="it is the other user here")
+@pytest.mark.parametrize(("users", "mode"), [([], 0o600), ([os.geteuid()], 0o600), ([65534], 0o666)])
+def test_others_can_open_a_socket_only_if_other_users_are_allowed(
+    tmp_path: Path, runtime: Path, users: list[int], mode: int
+) -> None:
+    """And one in the runtime folder never."""
+    with given() as exports:
+        with memtopo.serve(tmp_path / "camera.sock", exports, allow_uids=users) as served:
+            assert stat.S_IMODE(Path(served.path).stat().st_mode) == mode
+        with memtopo.serve("camera", exports, allow_uids=users) as served:
+            assert stat.S_IMODE((runtime / "memtopo" / "camera.sock").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_an_error_of_a_serving_thread_is_raised_on_entering_or_kept(serves: bool) -> None:
+    before, thread, go_on = open_descriptors(), Background("test"), threading.Event()
+
+    def fail() -> None:
+        if serves:
+            thread.report_ready()
+            assert go_on.wait(PATIENCE)
+        raise MemtopoError("no more")
+
+    def enter() -> None:
+        with thread.running(fail):
+            go_on.set()
+            assert thread.over.wait(PATIENCE)
+
+    if serves:
+        enter()
+    else:
+        with pytest.raises(MemtopoError, match="no more"):
+            enter()
+    assert (thread.served, thread.stopping, str(thread.error)) == (serves, True, "no more")
+    assert open_descriptors() == before

@@ -302,3 +302,9 @@ def test_an_unknown_layout_gets_the_nearest_held_name(holder: Holder) -> None:
     with pytest.raises(NoLayout) as caught:
         connect(endpoint("kvs"))
     assert str(caught.value.hint).startswith("did you mean 'kv'?")
+
+
+def test_a_hold_whose_layout_has_ended_in_part_ends_without_a_signal(runtime: Path) -> None:
+    with claim(endpoint("kv")) as claimed:
+        found = hold(Memfds(), claimed, HolderInfo("kv", None, MACHINE), stop=lambda: -1)
+    assert (found.why, found.signal) == ("ended", 0)

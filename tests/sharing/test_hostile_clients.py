@@ -9,20 +9,25 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from memtopo.driver.handles import Handle
+from memtopo.plans.report import Checks
 from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.service import MOST_CLIENTS
-from tests.helpers.holders import Holder, Process, asked, heard, raw, until
+from memtopo.sharing.sockets import PeerProcess
+from memtopo.sharing.system import SYSTEM
+from tests.helpers.holders import Holder, Process, asked, heard, holding, raw, until
+from tests.helpers.memfd_exports import PAGES, OneState
 from tests.helpers.processes import open_descriptors
 
 NOBODY = 65534
@@ -433,3 +438,52 @@ def test_a_client_is_refused_once_the_system_has_limited_descriptors_in_flight_f
         packet = heard(sock)
         assert packet
         assert packet.message["error"]["code"] == "limit"
+
+
+@pytest.mark.skipif(os.geteuid() == NOBODY, reason="it is the other user here")
+def test_another_user_that_may_import_changes_nothing(runtime: Path, layout: OneState) -> None:
+    stranger = replace(SYSTEM, peer=lambda _: PeerProcess(os.getpid(), NOBODY))
+    layout.kept = (replace(PAGES, commit="empty"), *layout.kept[1:])
+    named = [{"name": "page", "generation": 1}]
+    requests: dict[str, dict[str, Any]] = {
+        "switch": {"state": "asleep", "force": True},
+        "change": {"source": {"first": 0, "total": 2, "text": "{}"}, "force": True},
+        "write": {"exports": ["page"]},
+        "commit": {"exports": named},
+        "release": {"force": True, "grace": 0},
+    }
+    with (
+        holding(layout, allow_uids=[NOBODY], system=stranger),
+        raw(runtime / "memtopo" / "kv.sock") as sock,
+    ):
+        for name, fields in requests.items():
+            assert (name, asked(sock, name, **fields)["error"]["code"]) == (name, "owner")
+        assert asked(sock, "await", exports=["page"])["error"]["code"] == "uncommitted"
+        assert "ok" in asked(sock, "handles", export="hot", first=0, count=1)
+        assert asked(sock, "status")["ok"]["state"] == "serving"
+    assert (layout.state, layout.generation, layout.source) == ("awake", 1, "")
+
+
+class Failing(OneState):
+    """Exports that meet an error of memtopo itself."""
+
+    def handle(self, export: str, index: int) -> Handle:
+        raise ValueError(f"{export}.{index} is unknown")
+
+    def check(self) -> Checks:
+        raise ValueError("a check of nothing")
+
+
+def test_an_internal_error_is_the_answer_to_its_request_and_the_layout_is_held_on(runtime: Path) -> None:
+    layout = Failing()
+    with (
+        closing(os.fdopen(layout.memory)),
+        holding(layout),
+        raw(runtime / "memtopo" / "kv.sock") as sock,
+        raw(runtime / "memtopo" / "kv.sock") as other,
+    ):
+        for _ in range(2):
+            assert asked(sock, "handles", export="page", first=0, count=1)["error"]["code"] == "internal"
+            assert asked(sock, "check")["error"]["code"] == "internal"
+        assert asked(sock, "importers", after=0)["ok"]["importers"] == []
+        assert asked(other, "status")["ok"]["state"] == "serving"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import memtopo
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
 from memtopo.drivers import target
@@ -263,3 +264,37 @@ def test_a_location_is_compared_by_uuid_and_named_by_ordinal() -> None:
         pytest.raises(ImportMismatch, match=rf"declares location gpu1 \({GPUS[1]}\); kv/b has gpu0 \({GPUS[0]}\)"),
     ):
         found.attach("kv")
+
+
+TWO = """
+external:
+  frame: {from: camera, via: opaque_fd, device: gpu0, size: 4KiB}
+  depth: {from: lidar, via: opaque_fd, device: gpu0, size: 4KiB}
+"""
+
+
+def test_the_end_of_a_holder_is_an_error_once_and_hides_no_notice_of_another(tmp_path: Path) -> None:
+    """And whenever no holder is left."""
+    memory = os.memfd_create("frame", os.MFD_CLOEXEC)
+    exports = {name: memtopo.ExternalMemory(memory, 4096, GPUS[0]) for name in ("frame", "depth")}
+    camera, lidar = (memtopo.serve(tmp_path / f"{name}.sock", exports) for name in ("camera", "lidar"))
+    found = HolderHandles(clean_geometry(TWO, MACHINE), GPUS, {"camera": camera.path, "lidar": lidar.path})
+    with lidar:
+        with camera:
+            for holder in ("camera", "lidar"):
+                found.attach(holder)
+            assert found.take("lidar", "depth", 0).fd is not None
+            assert found.notice(0.0) is None
+        with pytest.raises(ExchangeError) as gone:
+            found.notice(0.0)
+        assert gone.value.code == "gone"
+        assert (found.notice(0.0), found.gone("camera"), found.gone("lidar")) == (None, True, False)
+    notice = found.notice(PATIENCE)
+    assert notice
+    assert (notice[0], notice[1].kind) == ("lidar", "releasing")
+    for _ in range(2):
+        with pytest.raises(ExchangeError):
+            found.notice(0.0)
+    for holder in ("camera", "lidar"):
+        found.detach(holder)
+    os.close(memory)

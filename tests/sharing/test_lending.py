@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
+from memtopo.plans.report import Checks
 from memtopo.sharing import wire
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.holder import HolderEvent, Supervision
 from tests.helpers.holders import Holder, asked, heard, holding, next_message, raw, until
 from tests.helpers.memfd_exports import PAGE, POOL, OneState
 
@@ -219,10 +222,16 @@ class Recorded(OneState):
     """A pool that records the objects whose handles it exports."""
 
     exported: list[int] = field(default_factory=list)
+    pinned: list[int] = field(default_factory=list)
+    """Descriptors of its memory at each check, which a change makes at its end."""
 
     def handle(self, export: str, index: int) -> Handle:
         self.exported.append(index)
         return super().handle(export, index)
+
+    def check(self) -> Checks:
+        self.pinned.append(self.descriptors())
+        return super().check()
 
     def descriptors(self) -> int:
         """Number of open descriptors of its memory in this process."""
@@ -245,7 +254,7 @@ def test_handles_of_objects_that_stay_allocated_are_exported_once_and_closed_bef
             client.give_back("pool", {each.number: each.epoch for each in blocks})
         assert (pool.exported, pool.descriptors()) == ([0, 1, 2, 2, 2], 3)
         client.switch("asleep")
-        assert pool.descriptors() == 1
+        assert (pool.pinned, pool.descriptors()) == ([1], 1)
         client.switch("awake")
         blocks, _ = client.lend("pool", 2)
         for each in blocks:
@@ -266,3 +275,48 @@ def test_no_handle_stays_open_of_an_object_that_is_released_when_it_is_given_bac
             each.handle.close()
         client.give_back("pool", {each.number: each.epoch for each in blocks})
         assert pool.descriptors() == 1 + lends.kept
+
+
+def test_an_object_is_kept_under_its_last_key_and_a_key_has_the_latest_of_its_epochs(
+    dial: Callable[[], socket.socket],
+) -> None:
+    """The quota of a client counts sealed objects, too."""
+    first, second = dial(), dial()
+    one, two, three, four = (lend(first, 1)["blocks"][0] for _ in range(4))
+    assert "ok" in asked(first, "seal", export="pool", blocks=[one, three, two, four], key="a")
+    assert "ok" in asked(first, "seal", export="pool", blocks=[four], key="b")
+    first.close()
+    until(lambda: terms(second) == (0, 4))
+    assert [lend(second, 0, key="a", epoch=epoch) for epoch in (1, 2)] == ["stale", "stale"]
+    assert lend(second, 0, key="a", epoch=3)["total"] == 3
+    assert [each["number"] for each in lend(second, 4)["blocks"]] == [4, 5, 6, 7]
+    assert lend(second, 3, key="a") == "full"
+    assert (lend(second, 1, key="a")["blocks"], lend(second, 1, key="b")["blocks"]) == ([one], [four])
+
+
+class Unreleasable(OneState):
+    """A pool that cannot release the objects that are given back."""
+
+    def take_back(self, export: str, numbers: Sequence[int]) -> None:
+        raise MemtopoError(f"{len(numbers)} objects of {export} cannot be released")
+
+
+def test_leases_end_though_their_memory_cannot_be_released(runtime: Path) -> None:
+    """By a return, and by the end of the connections of two clients."""
+    found, path, pool = list[HolderEvent](), runtime / "memtopo" / "kv.sock", Unreleasable((POOL,))
+    with (
+        closing(os.fdopen(pool.memory)),
+        holding(pool, supervision=Supervision(log=found.append)),
+        raw(path) as first,
+        raw(path) as second,
+        raw(path) as other,
+    ):
+        blocks = lend(first, 2)["blocks"]
+        assert "ok" in asked(first, "let_go", exports=["pool"], blocks=blocks[:1])
+        assert terms(other) == (1, 0)
+        lend(second, 1)
+        first.close()
+        second.close()
+        until(lambda: terms(other) == (0, 0))
+    events = [(each.severity, each.fields["reason"]) for each in found if each.text == "lent memory not released"]
+    assert events == [("error", "1 objects of pool cannot be released")] * 3

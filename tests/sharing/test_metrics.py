@@ -319,3 +319,35 @@ def test_curl_like_library_clients_can_use_the_socket(web: Path) -> None:
     connection.request("GET", "/metrics")
     assert connection.getresponse().read().startswith(monitoring.FIRST.encode())
     connection.close()
+
+
+def test_a_request_may_come_in_parts_and_its_first_line_counts(dial: Dial) -> None:
+    sock = dial()
+    for part in (b"GET /met", b"rics HTTP/1.0\r\n"):
+        sock.sendall(part)
+        assert answer(dial()).status == 200  # the part was received meanwhile
+    assert answer(sock, b"GET /secret HTTP/1.0\r\n\r\n").status == 200
+
+
+def test_metrics_that_cannot_be_made_are_an_answer_and_the_layout_is_held_on(
+    runtime: Path, layout: OneState, tmp_path: Path
+) -> None:
+    failing, path = [True], tmp_path / "m.sock"
+
+    def text_or_error(*given: Any) -> str:
+        if failing:
+            raise ValueError("no metrics")
+        return text(*given)
+
+    with (
+        claim(endpoint(socket=str(path))) as claimed,
+        holding(layout, supervision=Supervision(metrics=MetricsTarget(text_or_error, claim=claimed))),
+        connect(endpoint("kv")) as client,
+    ):
+        for status in (500, 200):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+                sock.settimeout(child_process.PATIENCE)
+                sock.connect(str(path))
+                assert answer(sock).status == status
+            failing.clear()
+        assert client.status().name == "kv"

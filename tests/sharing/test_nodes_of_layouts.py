@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import closing
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from memtopo.machine import MachineLine
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.responses import StatusReports, node_status
-from memtopo.sharing.holder.state import HeldNodes
+from memtopo.sharing.holder.state import HeldNodes, Supervision
 from memtopo.sharing.messages import decode_nodes
 from memtopo.sharing.status import Importer, NodeStatus, Status
-from tests.helpers.memfd_exports import OFFERS
+from tests.helpers.holders import holding
+from tests.helpers.memfd_exports import OFFERS, OneState
 
 IMPORTER = Importer(1, 42, 0, 5.0, 3, 6 << 20, bound=True, taken=())
 STATUS = Status(
@@ -56,3 +62,19 @@ def test_a_release_is_refused_while_importers_of_another_node_use_exports_over_i
     HeldNodes(("a", "b"), lambda: free).require_unbound()
     with pytest.raises(ExchangeError, match="in use by 1 process on a"):
         HeldNodes(("a", "b"), lambda: NODES, own="b").require_unbound()
+
+
+def test_a_release_of_a_node_is_refused_for_importers_of_another_one_unless_it_is_forced(runtime: Path) -> None:
+    del runtime
+    reported, layout = list[Status](), OneState()
+    nodes = HeldNodes(("a", "b"), lambda: NODES, reported.append, own="b")
+    with (
+        closing(os.fdopen(layout.memory)),
+        holding(layout, supervision=Supervision(nodes=nodes)),
+        connect(endpoint("kv")) as client,
+    ):
+        assert (client.status().nodes, [each.state for each in reported]) == (NODES, ["serving"])
+        with pytest.raises(ExchangeError, match="in use by 1 process on a") as refused:
+            client.release()
+        assert (refused.value.code, client.status().state) == ("attached", "serving")
+        assert client.release(force=True, grace=0.0).gone

@@ -318,3 +318,27 @@ def test_a_program_that_ends_during_the_layout_is_in_the_report() -> None:
         assert found.with_notes(report).notes == (
             "the program of camera ended with status 9 while its layout was in use",
         )
+
+
+def test_a_program_is_told_to_end_once_and_binds_no_holder_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A memtopo with the bindings of its parent would start itself for ever."""
+    monkeypatch.setenv("MEMTOPO_WITH", "camera=/run/camera.sock")
+    told, known = tmp_path / "told", tmp_path / "told.env"
+    code = "trap 'echo told >> $1' TERM; trap 'echo seen >> $1' WINCH; { env; echo PID=$$; } > $1.env"
+    command = ["sh", "-c", f"{code}; while :; do sleep 0.01; done", "sh", str(told)]
+    with ProducerProgram("camera", command, b"", grace=0.1) as program:
+        until(lambda: "\nPID=" in text_in(known))
+        assert f"MEMTOPO_SOCKET={program.socket}\n" in text_in(known)
+        assert "MEMTOPO_WITH" not in text_in(known)
+        program.terminate()
+        until(told.exists)
+        program.terminate()
+        os.kill(int(text_in(known).rpartition("=")[2]), signal.SIGWINCH)
+        until(lambda: text_in(told).endswith("seen\n"))
+    assert text_in(told) == "told\nseen\n"
+
+
+def text_in(file: Path) -> str:
+    return file.read_text() if file.exists() else ""

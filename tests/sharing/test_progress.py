@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,13 +12,16 @@ from typing import Any
 
 import pytest
 
-from memtopo.plans.progress import CountedProgress, PhasePart, Progress
+from memtopo.common.processes import RunningClock
+from memtopo.plans.progress import CountedProgress, PhasePart
 from memtopo.plans.report import Checks
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.state import ProgressNotices, Supervision
-from tests.helpers.holders import holding, scripted
+from memtopo.sharing.sockets import peer
+from tests.helpers.holders import holding, next_message, scripted
 from tests.helpers.memfd_exports import OneState, PlannedState
 
 ANSWER: dict[str, Any] = {
@@ -141,10 +145,23 @@ def test_counts_that_shrink_begin_the_phase_again() -> None:
         assert [part for _, part in hooks.found] == [PhasePart(4, 9), PhasePart(8, 9), PhasePart(2, 9)]
 
 
-def test_a_client_that_follows_nothing_ignores_the_progress(runtime: Path, layout: Slow) -> None:
+def test_a_client_that_follows_nothing_any_more_ignores_the_progress(runtime: Path, layout: Slow) -> None:
     del runtime
+    hooks = Recorded()
     with client(layout) as found:
-        with found.followed(Progress()):
+        with found.followed(hooks):
             pass
         assert found.switch("asleep").state == "asleep"
         assert found.notice() is None
+    assert hooks.found == []
+
+
+def test_a_client_that_has_gone_stops_neither_the_work_nor_the_notices_of_another(layout: Slow) -> None:
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    (gone, first), (other, second) = pairs
+    with first, other, second:
+        gone.close()
+        receivers = (ClientConnection(id, each, peer(each), RunningClock()) for id, each in enumerate((first, second)))
+        with layout.notices.to(*receivers):
+            layout.work("check", [1.0, 1.0])
+        assert [next_message(other)["done"] for _ in range(2)] == [10, 20]

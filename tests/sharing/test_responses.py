@@ -24,15 +24,15 @@ from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.held import survey
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.responses import Responder, descriptors_in_flight
-from memtopo.sharing.holder.state import HolderInfo, Supervision, listed, still_bound
-from memtopo.sharing.messages import TEXT_CHARACTERS, Request, SourcePart, read_request
-from memtopo.sharing.offers import Offer, exported_bytes
+from memtopo.sharing.holder.state import HeldNodes, HolderInfo, Supervision, listed, still_bound
+from memtopo.sharing.messages import TEXT_CHARACTERS, Request, SourcePart, decode_nodes, read_request
+from memtopo.sharing.offers import Lending, Offer, exported_bytes
 from memtopo.sharing.sockets import PeerProcess
-from memtopo.sharing.status import Taken
+from memtopo.sharing.status import LocationMemory, NodeStatus, Taken
 from memtopo.sharing.wire import LONGEST_SOURCE
 from tests.helpers.held_layouts import held
 from tests.helpers.machines import invented
-from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGE, PAGES, Memfds, OneState
+from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGE, PAGES, POOL, Memfds, OneState
 from tests.helpers.processes import open_descriptors
 
 MIB2 = 2 << 20
@@ -417,3 +417,49 @@ def test_exported_bytes_are_those_of_the_union_of_exports() -> None:
 def test_entries_of_one_name_in_two_processes_are_not_the_same_memory() -> None:
     page = Offer("a", "chunk", "fd", 4, PAGE, "gpu0", entry="page")
     assert exported_bytes([page.of_process(label, f"{label}.a") for label in ("one", "two")]) == 8 * PAGE
+    lends = POOL.of_process("one", "one.pool").lends
+    assert lends
+    assert [each.name for each in lends.ranges] == ["one.kv"]
+
+
+def test_exported_bytes_of_objects_to_lend_are_those_of_the_lent_and_the_sealed_ones() -> None:
+    assert exported_bytes([replace(POOL, lends=Lending(6, lent=2, sealed=1)), replace(PAGES, count=2)]) == 5 * PAGE
+
+
+def test_a_client_receives_the_nodes_as_they_were_at_its_first_part(shelf: Memfds) -> None:
+    """Another client receives them as they are at its own."""
+    now = [[NodeStatus("a", "x" * 4096, "serving"), NodeStatus("b", "y" * 4096, "serving")]]
+    supervision = Supervision(nodes=HeldNodes(("a", "b"), lambda: now[0]))
+    responder = Responder(shelf, HolderInfo("kv", None, MACHINE), supervision, batch=3, deadline=None)
+    everyone: list[Client] = []
+    first, second = (Client(number, responder, everyone) for number in (1, 2))
+
+    def text(client: Client, begin: int = 0) -> str:
+        found: str = client.answer("nodes", first=begin)["text"]
+        return found
+
+    before = text(first)
+    assert len(before) == TEXT_CHARACTERS
+    now[0] = [NodeStatus("a", "z" * 4096, "unreachable")]
+    assert [each.host for each in decode_nodes(text(second))] == ["z" * 4096]
+    assert [each.state for each in decode_nodes(before + text(first, len(before)))] == ["serving", "serving"]
+    assert [each.state for each in decode_nodes(text(first))] == ["unreachable"]
+    for each in everyone:
+        each.close()
+
+
+def test_memory_is_counted_again_after_each_change_of_the_layout() -> None:
+    memory, layout = [LocationMemory("gpu0", None, 3 * PAGE, 3)], OneState()
+    responder = Responder(
+        layout,
+        HolderInfo("kv", None, MACHINE),
+        Supervision(lambda: tuple(memory)),
+        batch=3,
+        deadline=None,
+        changeable=layout,
+    )
+    for count in (2, 1):
+        layout.switch("asleep").make(full=False)
+        memory[0] = LocationMemory("gpu0", None, count * PAGE, count)
+        assert [each.allocations for each in responder.statistics().memory] == [count]
+    os.close(layout.memory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -22,7 +23,15 @@ from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import Producers, holders, producer_specs, resolve, start_producers
-from memtopo.sharing.simulated_producer import FILLED, PERIOD, ProducerSpec, SimulatedMemory, SimulatedSemaphore
+from memtopo.sharing.simulated_producer import (
+    FILLED,
+    PERIOD,
+    ProducerSpec,
+    SimulatedFile,
+    SimulatedMemory,
+    SimulatedSemaphore,
+    simulated_serving,
+)
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import ROOT, environment
 from tests.helpers.holders import until
@@ -225,3 +234,25 @@ SPEC_OF_ONE = {
     "name": "one",
     "external": {"frame": {"from": "camera", "via": "opaque_fd", "device": "gpu0", "size": "4KiB"}},
 }
+
+
+def test_a_simulated_file_has_its_bytes_and_cannot_shrink(tmp_path: Path) -> None:
+    spec, size = ProducerSpec("test", (), (), (SimulatedFile("host", 10_000),)), 10_000
+    with (
+        simulated_serving(spec, str(tmp_path / "camera.sock")) as served,
+        connect(endpoint(socket=served.path)) as client,
+    ):
+        (handle,) = client.handles("host")
+        assert handle.fd is not None
+        assert os.pread(handle.fd, 2 * size, 0) == bytes(n % PERIOD for n in range(size))
+        assert fcntl.fcntl(handle.fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+        with pytest.raises(PermissionError):
+            os.ftruncate(handle.fd, 1)
+        handle.close()
+
+
+def test_of_several_declarations_of_external_memory_the_first_counts() -> None:
+    spec = "external: {%s: {from: camera/f, via: opaque_fd, device: gpu%d, size: %s, dedicated: %s}}"
+    members = [geometry_of(spec % each, MACHINE) for each in (("a", 1, "8KiB", "true"), ("b", 0, "4KiB", "false"))]
+    found = producer_specs(members, "h200x2", GPUS)
+    assert found["camera"].memory == (SimulatedMemory("f", 8192, GPUS[1], dedicated=True),)

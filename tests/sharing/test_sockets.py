@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import selectors
 import socket
 import sys
 from collections.abc import Iterator
@@ -143,3 +144,37 @@ def test_beyond_the_hard_limit_fewer_are_returned_or_the_error_names_it() -> Non
     assert re.fullmatch(r"the limit of open files is 300, and (\d+) are in use; (\d+) more are needed", message)
     assert sum(map(int, re.findall(r"\d+", message)[1:])) == 301
     assert hint.startswith("raise the hard limit (RLIMIT_NOFILE) to 301 or more: ")
+
+
+def test_a_listener_without_a_free_descriptor_accepts_again_after_its_pause(
+    folder: int, tmp_path: Path, limits: tuple[int, int]
+) -> None:
+    """The connections wait meanwhile; its close is no error then."""
+    now, admitted = [5.0], list[socket.socket]()
+    with selectors.DefaultSelector() as selector, bound(tmp_path / "s") as sock:
+        sock.listen()
+        listener = sockets.Listener(selector, sock, admitted.append, most=9, clock=lambda: now[0])
+        with sockets.connect_at(folder, "s", 1), sockets.connect_at(folder, "s", 1):
+            ready = selector.select(0)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+            for key, events in ready:
+                key.data(events)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert (len(ready), admitted, listener.pause) == (1, [], sockets.LISTENER_PAUSE)
+            now[0] += sockets.LISTENER_PAUSE / 2
+            listener.advance()
+            assert selector.select(0) == []
+            now[0] += sockets.LISTENER_PAUSE / 2
+            listener.advance()
+            for key, events in selector.select(0):
+                key.data(events)
+            assert (len(admitted), listener.pause) == (2, None)
+            with sockets.connect_at(folder, "s", 1):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+                for key, events in ready:
+                    key.data(events)
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+                listener.close()
+            assert (sock.fileno(), len(selector.get_map())) == (-1, 0)
+    for each in admitted:
+        each.close()
