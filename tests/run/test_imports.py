@@ -51,7 +51,7 @@ map: {view: [loaded], cache: [shown], own: [mine]}
 access: {view: {gpu0: r}, cache: {gpu0: rw}, own: {gpu0: rw}}
 """
 HOLDER = "sleeper"
-TAKES_BACK, GIVES = (Notice(kind, exports=("page", "w")) for kind in ("changing", "changed"))  # type: ignore[arg-type]
+TAKES_BACK, GIVES = (Notice(kind, exports=("page", "w")) for kind in ("changing", "changed"))
 TAKES_PAGES, GIVES_PAGES = (replace(each, exports=("page",)) for each in (TAKES_BACK, GIVES))
 
 
