@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.common.errors import Exit, outcome
+from memtopo.common.errors import Exit, InternalError, MemtopoError, Unavailable, internal_errors, outcome
 
 ROOT = Path(__file__).parent.parent.parent
 SIGNALS = "129, 130, 143"
@@ -55,3 +55,14 @@ def test_the_worst_outcome_counts(
     leaks: list[str], signal: int | None, as_declared: bool, codes: list[int], expected: tuple[str, int]
 ) -> None:
     assert outcome(leaks, signal=signal, as_declared=as_declared, codes=codes) == expected
+
+
+@pytest.mark.parametrize("error", [Unavailable("no GPU", hint="install one"), ValueError("a bug"), KeyError("w")])
+def test_an_unexpected_error_is_internal_and_an_expected_one_stays_as_it_is(error: Exception) -> None:
+    with pytest.raises(MemtopoError) as caught, internal_errors():
+        raise error
+    if isinstance(error, MemtopoError):
+        assert caught.value is error
+    else:
+        assert (type(caught.value), caught.value.exit_code) == (InternalError, Exit.BUG)
+        assert caught.value.message == f"internal error: {type(error).__name__}: {error}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,10 +14,21 @@ import pytest
 from memtopo.cli.results import write
 from memtopo.cli.service import HoldOptions, metrics_target, opened_service
 from memtopo.common.errors import MemtopoError
-from memtopo.common.files import NotAFile, NotInTime, TooLarge, open_output, output_path, read_file, write_pipe
+from memtopo.common.files import (
+    PATIENCE,
+    NotAFile,
+    NotInTime,
+    TooLarge,
+    open_output,
+    output_path,
+    read_descriptor,
+    read_file,
+    write_pipe,
+)
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.trace import Trace
 from tests.helpers.command_line import run_memtopo
+from tests.helpers.processes import open_descriptors
 
 ANOTHER = 7
 MOST = 1 << 18
@@ -121,6 +135,40 @@ def test_a_pipe_is_written_only_as_long_as_it_is_read(tmp_path: Path) -> None:
         write_pipe(str(pipe), bytes(MOST), 0.01)
     assert os.read(reader, MOST)
     os.close(reader)
+
+
+def test_all_that_is_written_to_a_pipe_is_read_in_order(tmp_path: Path) -> None:
+    """Of more bytes than a pipe holds, which go in several parts; and not one byte more than is allowed is read."""
+    pipe, data = tmp_path / "pipe", bytes(range(256)) * (MOST // 256)
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        for most in (MOST, MOST - 1):
+            reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # from before the writer begins
+            found = pool.submit(write_pipe, str(pipe), data)
+            try:
+                if most == MOST:
+                    assert read_descriptor(reader, most, time.monotonic() + PATIENCE) == data
+                else:
+                    with pytest.raises(TooLarge):
+                        read_descriptor(reader, most, time.monotonic() + PATIENCE)
+            finally:
+                os.close(reader)
+            with suppress(BrokenPipeError):
+                found.result()
+
+
+def test_a_new_file_for_output_is_of_its_user_alone_and_what_is_refused_is_closed(tmp_path: Path) -> None:
+    fd = open_output(tmp_path / "log", os.O_APPEND)
+    assert os.fstat(fd).st_mode & 0o777 == 0o600
+    os.close(fd)
+    before, pipe = open_descriptors(), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for path in (pipe, "/dev/zero/x", tmp_path):
+        with pytest.raises(OSError, match=r"no file|Not a directory|Is a directory"):
+            open_output(path, 0)
+    os.close(reader)
+    assert open_descriptors() == before
 
 
 def test_at_most_the_bytes_that_are_allowed_are_read(tmp_path: Path) -> None:

@@ -7,11 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from memtopo.common.processes import (
     LONGEST_STEP,
+    ProcessStat,
     RunningClock,
     inherited_socket,
     memory_file,
+    process_stat,
     python_command,
     spawn,
     spawn_connected,
@@ -73,3 +77,14 @@ def test_time_between_two_readings_counts_up_to_its_limit() -> None:
     readings = iter((10.0, 10.25, 10.5, 3610.5, 3610.75))
     clock = RunningClock(lambda: next(readings))
     assert [clock.time() for _ in range(4)] == [0.25, 0.5, 0.5 + LONGEST_STEP, 0.75 + LONGEST_STEP]
+
+
+@pytest.mark.parametrize("state", ["S", "T", "Z", "X"])
+def test_a_process_has_a_name_with_any_characters_and_facts_until_it_has_ended(tmp_path: Path, state: str) -> None:
+    """A zombie has ended."""
+    fields = [state, "41", *["0"] * 4, str(0x00200000), *["0"] * 12, "99", "0"]
+    (tmp_path / "42").mkdir()
+    (tmp_path / "42" / "stat").write_text(f"42 (a ) Z (b) {' '.join(fields)}\n")
+    found = process_stat(42, tmp_path)
+    assert found == (None if state in "ZX" else ProcessStat("a ) Z (b", state, 41, 99, is_kernel_thread=True))
+    assert process_stat(43, tmp_path) is None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from memtopo.common.signals import ENDING, deferred
+from memtopo.common.signals import ENDING, deferred, received_signal, signal_wakeup
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +71,43 @@ def test_other_threads_defer_nothing() -> None:
     thread.start()
     thread.join()
     assert found == [signal.getsignal(signal.SIGINT)]
+
+
+def test_handlers_are_called_at_a_point_inside_once_and_the_rest_after_one_that_raises() -> None:
+    events: list[object] = []
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda number, _frame: events.append(number))
+    with deferred() as signals:
+        signal.raise_signal(signal.SIGTERM)
+        signals.handle()
+        events.append("inside")
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signals.handle()
+        events.append("interrupted")
+    assert events == [signal.SIGTERM, "inside", "interrupted", signal.SIGTERM]
+
+
+def test_the_first_of_several_signals_is_the_one_that_was_received() -> None:
+    """It is that of the exit status, however often others come later."""
+    received = received_signal(signal.SIGTERM, signal.SIGHUP)
+    assert received() == 0
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGTERM):
+        signal.raise_signal(number)
+        assert received() == signal.SIGHUP
+
+
+def test_a_signal_makes_the_socket_of_the_innermost_block_readable() -> None:
+    """After the block, signals are told to the socket of the block around it again."""
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    with signal_wakeup() as outer:
+        assert outer
+        with signal_wakeup() as inner:
+            assert inner
+            signal.raise_signal(signal.SIGTERM)
+            assert inner.recv(8) == bytes([signal.SIGTERM])
+            with pytest.raises(BlockingIOError):
+                outer.recv(8)
+        signal.raise_signal(signal.SIGTERM)
+        assert outer.recv(8) == bytes([signal.SIGTERM])

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtopo.common.text import display_width, numbered, printable, signal_name
+from memtopo.common.text import (
+    display_width,
+    enumerated,
+    nearest,
+    numbered,
+    only_near,
+    output_line,
+    printable,
+    signal_name,
+)
 
 
 @given(st.text(st.characters()))
@@ -65,3 +74,49 @@ def test_every_signal_has_a_name(number: int) -> None:
 )
 def test_a_label_has_the_number_at_its_end(label: str, found: tuple[str, int | None]) -> None:
     assert numbered(label) == found
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("::error::no", ":\\x3aerror::no"),
+        (" \t::set-env name=x::y", " \\t::set-env name=x::y"),
+        ("\x1b[31m::error::no", "\x1b[31m:\\x3aerror::no"),
+        ("see a::b", "see a::b"),
+        (
+            "x ##[group]y ##vso[z] ##teamcity[w] ## heading",
+            "x #\\x23[group]y #\\x23vso[z] #\\x23teamcity[w] ## heading",
+        ),
+        ("one\n::error::two", "one\\n::error::two"),
+        ("\x1b]0;title\x07\x1b[31mred\x1b[0m", "\\x1b]0;title\\x07\x1b[31mred\x1b[0m"),
+    ],
+)
+def test_no_text_in_a_styled_line_ends_it_or_commands_a_terminal_or_a_runner(line: str, shown: str) -> None:
+    assert output_line(line, styled=True) == shown
+    assert "\x1b" not in output_line(line)
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "near", "only"),
+    [
+        ("GPU0", ["gpu1", "gpu0"], "gpu0", "gpu0"),
+        ("weights", ["Weights", "WEIGHTS"], "Weights", None),
+        ("wieghts", ["weights", "kv"], "weights", "weights"),
+        ("page1", ["page2", "page3"], "page3", None),
+        ("kvcache", ["kv", "weights"], "kv", None),
+        ("kvcache", ["kv", "kvc"], "kvc", None),
+        ("kvcache-of-gpu", ["kv", "kvc"], None, None),
+        ("w", ["weights"], None, None),
+        ("xyz", ["weights", "kv"], None, None),
+    ],
+)
+def test_a_word_is_replaced_by_a_known_one_only_if_no_other_is_as_near(
+    word: str, known: list[str], near: str | None, only: str | None
+) -> None:
+    """What is only suggested may be one of several."""
+    assert (nearest(word, known), only_near(word, known)) == (near, only)
+
+
+@pytest.mark.parametrize(("count", "text"), [(1, "a"), (2, "a or b"), (3, "a, b or c")])
+def test_the_last_of_several_words_follows_the_conjunction(count: int, text: str) -> None:
+    assert enumerated(["a", "b", "c"][:count]) == text

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.common.errors import Stopped
+from memtopo.driver.handles import Handle
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
@@ -190,6 +192,29 @@ def test_report_lists_the_first_differences_and_counts_all() -> None:
     assert report.checks.different == count
     tally = tallies(report.checks)["access"]
     assert tally.looked_at - tally.as_declared == count
+
+
+def test_a_step_that_is_stopped_while_it_waits_is_no_failure_of_the_run() -> None:
+    received: list[int] = []
+
+    class Waiting(HandleSource):
+        def attach(self, holder: str) -> int:
+            del holder
+            return 0
+
+        def take(self, holder: str, export: str, index: int) -> Handle:
+            del holder, export, index
+            received.append(15)
+            raise Stopped
+
+    text = f"{SPEC}imports: {{w: {{from: other/w, location: gpu0, size: 2MiB}}}}\n"
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        ledger = Ledger(driver)
+        request = run_request(text, MACHINE)
+        report = apply.apply(request, ledger, stop=lambda: sum(received), handle_source=Waiting())
+    assert (report.outcome, report.exit_code, report.failure, report.leaks) == ("interrupted", 143, None, ())
+    assert ledger.empty
 
 
 def test_a_run_leaves_no_reference_cycle() -> None:

@@ -17,13 +17,16 @@ from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.chunks.pools import lend
 from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS
+from memtopo.kinds.resources import WAITING, Wait
 from memtopo.run import elastic
 from memtopo.run.elastic import ElasticRefused, MapRequest, UnmapRequest
-from tests.helpers.conducted import make_transition
+from memtopo.run.messages import Lend, Lent
+from memtopo.run.transition import DoesNotFit
+from tests.helpers.conducted import conducted, make_transition
 from tests.helpers.examples import examples
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
-from tests.helpers.specs import geometry_of
+from tests.helpers.specs import geometry_of, run_request
 
 M = 2 << 20
 PAGES, LIMIT, LEAST = 12, 7, 2
@@ -226,10 +229,157 @@ access: {kv: {gpu0: rw}, other: {gpu0: rw}}
         with pytest.raises(elastic.ElasticFailed, match="range 'kv' can only be taken down"):
             elastic.change_range(execution.driver, layout, "kv", one, [])
         driver.at = 0
+        calls = driver.calls
+        with pytest.raises(ElasticRefused, match="range 'kv' can only be taken down"):
+            elastic.change_range(execution.driver, layout, "kv", [MapRequest(2 * M, "page")], [])
+        assert driver.calls == calls
         assert [chunk.label for chunk in layout.of(ELASTIC_CONTENTS)["kv"].at.values()] == [f"page.{lent}"]
         assert layout.of(ELASTIC_POOLS)["page"].free == []
         assert elastic.change_range(execution.driver, layout, "other", one, []) == [f"page.{lent + 1}"]
         assert not execution.take_down().leaks
+
+
+@contextmanager
+def built(spec: str = SPEC % "", only: set[str] | None = None) -> Iterator[tuple[Execution, Failing]]:
+    """A layout of a spec, on a driver of which the named methods are counted and may fail."""
+    with SimDriver(invented(2)) as simulator:
+        simulator.init()
+        driver = Failing(simulator, only=only)
+        execution = Execution(planner.plan(geometry_of(spec), invented(2)), Ledger(driver))
+        execution.build()
+        yield execution, driver
+        driver.at = 0
+        assert not execution.take_down().leaks
+
+
+def test_labels_of_a_batch_are_in_the_order_of_its_requests() -> None:
+    """Whatever their offsets: a caller tells by them what is mapped where."""
+    requests = [MapRequest(8 * M, "page", 2), MapRequest(4 * M, "pair"), MapRequest(0, "page", 1)]
+    with built() as (execution, _):
+        labels = elastic.change_range(execution.driver, execution.layout, "kv", requests, [])
+        at = execution.layout.of(ELASTIC_CONTENTS)["kv"].at
+        assert labels == [at[page * M].label for page in (8, 9, 4, 0)]
+        assert not [each for each in execution.check() if each.expected != each.observed]
+
+
+def test_a_creation_that_fails_in_between_leaves_the_pool_as_it_was() -> None:
+    with built(only={"mem_create"}) as (execution, driver):
+        pool, before = execution.layout.of(ELASTIC_POOLS)["page"], dict(execution.layout.chunks)
+        free = [*pool.free]
+        driver.at = driver.calls + 3
+        with pytest.raises(elastic.ElasticFailed, match="they are as before"):
+            elastic.create(execution.driver, execution.layout, "page", 4)
+        assert (execution.layout.chunks, pool.free) == (before, free)
+        elastic.create(execution.driver, execution.layout, "page", LIMIT - LEAST)
+        assert len(pool.free) == LIMIT
+
+
+def test_work_of_gpus_is_awaited_before_chunks_are_unmapped_and_only_then() -> None:
+    """But not of a GPU whose stream waits for a producer, and not where the caller has waited (facts 18 and 58)."""
+    with built(only={"ctx_synchronize", "mem_unmap"}) as (execution, driver):
+        made = execution.driver, execution.layout, "kv"
+
+        def waits(maps: list[MapRequest], unmaps: list[UnmapRequest], *, wait: bool = True) -> int:
+            before = driver.calls
+            elastic.change_range(*made, maps, unmaps, wait=wait)
+            return driver.calls - before - len(unmaps)
+
+        assert waits([MapRequest(0, "page", 4)], []) == 0
+        assert waits([MapRequest(8 * M, "page")], [UnmapRequest(0, M)]) == 2
+        assert waits([], [UnmapRequest(M, M)], wait=False) == 0
+        execution.layout.of(WAITING)[1] = Wait("ready", 1, "camera")
+        assert waits([], [UnmapRequest(2 * M, M)]) == 1
+        driver.at = driver.calls + 1
+        with pytest.raises(elastic.ElasticFailed, match="cuCtxSynchronize"):
+            elastic.change_range(*made, [], [UnmapRequest(3 * M, M)])
+        assert 3 * M in execution.layout.of(ELASTIC_CONTENTS)["kv"].at
+        del execution.layout.of(WAITING)[1]
+
+
+PIECES = """
+ranges: {kv: {size: 16MiB, elastic: {chunks: [page, pair]}}}
+chunks:
+  page: {location: gpu0, size: 2MiB, count: {min: 2, max: 7}}
+  pair: {location: gpu0, size: 4MiB, count: {max: 3}}
+access: {kv: [{size: 6MiB, grant: {gpu0: rw}}, {offset: 6MiB, size: 10MiB, grant: {gpu0: r}}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("maps", "unmaps", "why"),
+    [
+        ([MapRequest(2 * M, "pair")], [], "would lie across 6MiB, where the access changes"),
+        ([MapRequest(0, "pair", 2)], [], "would lie across 6MiB, where the access changes"),
+        ([MapRequest(3 * M, "blank")], [], "has no elastic chunks 'blank'"),
+        ([MapRequest(M // 2, "page")], [], "the offset 1MiB is not a multiple of 2MiB"),
+        ([MapRequest(7 * M, "pair")], [], "from 14MiB on, 0 fit|would end at 18MiB"),
+        ([MapRequest(5 * M, "page", 2), MapRequest(6 * M, "page")], [], "a batch maps two chunks at 12MiB"),
+        ([MapRequest(3 * M, "page")], [], "'pair.0' is mapped from 6MiB to 10MiB"),
+        ([], [UnmapRequest(3 * M, M)], "'pair.0' is mapped from 6MiB to 10MiB"),
+        ([], [UnmapRequest(4 * M, M)], "8MiB is inside of 'pair.0', mapped at 6MiB"),
+        ([], [UnmapRequest(3 * M, 3 * M)], "nothing is mapped at 10MiB"),
+        ([], [UnmapRequest(3 * M, 2 * M)] * 2, "a batch unmaps the same chunk twice"),
+        ([MapRequest(0, "page", 8)], [], "would end at|8 are requested, and 7 of 7 are left|is mapped from"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_refused_before_its_first_call(
+    maps: list[MapRequest], unmaps: list[UnmapRequest], why: str
+) -> None:
+    with built(PIECES) as (execution, driver):
+        elastic.change_range(execution.driver, execution.layout, "kv", [MapRequest(3 * M, "pair")], [])
+        calls = driver.calls
+        with pytest.raises(ElasticRefused, match=why):
+            elastic.change_range(execution.driver, execution.layout, "kv", maps, unmaps)
+        assert driver.calls == calls
+
+
+LENDING = """
+ranges: {kv: {size: 8MiB, elastic: true}}
+chunks: {page: {location: gpu0, size: 2MiB, count: {max: 2}, handles: fd}}
+access: {kv: {gpu0: rw}}
+exports: {page: {chunk: page, via: fd}}
+"""
+
+
+def test_what_is_given_back_can_be_lent_by_the_same_command() -> None:
+    """To a client that takes the last chunks; one that asks for more is told why, and has what it had."""
+    with SimDriver(invented(1)) as simulator:
+        simulator.init()
+        run = conducted(run_request(LENDING, invented(1)), Ledger(simulator)).run
+        run.build()
+        lent = run.execute(Lend("page", 2))
+        assert isinstance(lent, Lent)
+        assert sorted(lent.numbers) == [0, 1]
+        refused = run.execute(Lend("page", 1))
+        assert isinstance(refused, Lent)
+        assert (refused.numbers, refused.code) == ((), "full")
+        again = run.execute(Lend("page", 1, back=(1,)))
+        assert (
+            isinstance(again, Lent) and again.error,
+            sorted(run.execution.layout.of(ELASTIC_POOLS)["page"].lent),
+        ) == (
+            None,
+            [0, 1],
+        )
+        run.take_down()
+        assert run.ledger.empty
+
+
+def test_a_limit_below_what_is_mapped_is_refused_unless_the_change_takes_the_range_away() -> None:
+    with SimDriver(invented(2)) as simulator:
+        simulator.init()
+        made = conducted(run_request(SPEC % "", invented(2)), Ledger(simulator))
+        made.build()
+        layout = made.run.execution.layout
+        elastic.change_range(made.run.ledger, layout, "kv", [MapRequest(0, "page", 5)], [])
+        fewer = (SPEC % "").replace("max: 7", "max: 4")
+        with pytest.raises(DoesNotFit, match="chunks 'page': 5 are mapped, and max is 4"):
+            made.change(run_request(fewer, invented(2)))
+        assert (len(layout.of(ELASTIC_CONTENTS)["kv"].at), layout.of(ELASTIC_POOLS)["page"].limit) == (5, LIMIT)
+        made.change(run_request(fewer.replace("kv: ", "other: "), invented(2)))
+        assert layout.of(ELASTIC_POOLS)["page"].limit == 4
+        made.take_down()
+        assert made.report().leaks == ()
 
 
 @contextmanager

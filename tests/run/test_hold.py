@@ -15,8 +15,11 @@ from memtopo.run import apply
 from memtopo.run.holder import HeldLayout
 from memtopo.run.transition import DoesNotFit
 from memtopo.session.request import HoldResult, Revision
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.offers import ChangeFailed
 from tests.helpers.conducted import Conducted
 from tests.helpers.failing_driver import Failing
+from tests.helpers.lockstep import together
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
 
@@ -31,11 +34,18 @@ states: {idle: {drop: page}}
 """
 
 
-def held(text: str, act: Callable[[Conducted, Failing], None], check: Check = "fast") -> Report:
-    """Report of a run that calls `act` while it is held."""
+def held(
+    text: str,
+    act: Callable[[Conducted, Failing], None],
+    check: Check = "fast",
+    *,
+    only: set[str] | None = None,
+    every: bool = False,
+) -> Report:
+    """Report of a run that calls `act` while it is held; `only` and `every` as for `Failing`."""
     driver = SimDriver(TWO)
     driver.init()
-    failing = Failing(driver)
+    failing = Failing(driver, only=only, every=every)
     ledger = Ledger(failing)
 
     def hold(made: Conducted) -> HoldResult:
@@ -144,6 +154,132 @@ def test_a_change_that_is_given_up_releases_the_contexts_that_its_plan_retained(
         assert made.run.execution.layout.contexts == {}
 
     assert held(CHUNKS, act).outcome == "ok"
+
+
+def test_contexts_that_are_released_twice_are_retained_once() -> None:
+    """Each reference that is retained again is one that has to be released."""
+
+    def act(made: Conducted, _: Failing) -> None:
+        made.release_contexts()
+        made.release_contexts()
+        assert not made.recheck().different
+        made.run.execution.resume()
+        assert made.run.ledger.counts()["contexts"] == 2
+
+    assert held(CHUNKS, act).outcome == "ok"
+
+
+SEVERAL = """
+ranges: {kv: {size: 4MiB}, w: {size: 2MiB}}
+chunks:
+  page: {location: gpu0, size: 2MiB, count: 2, handles: fd}
+  w: {location: gpu0, size: 2MiB, handles: fd}
+map: {kv: page, w: w}
+access: {kv: {gpu0: rw}, w: {gpu0: rw}}
+exports: {page: {chunk: page, via: fd}, last: {chunk: page.1, via: fd}, w: {chunk: w, via: fd, commit: required}}
+states: {asleep: {drop: [page.1], offload: {w: host:0}}, empty: {drop: [kv, w]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "touched", "lost"),
+    [
+        (["asleep"], {"page", "last", "w"}, {"page", "last"}),
+        (["asleep", "awake"], set(), set()),
+        (["asleep", "empty"], {"page"}, {"page", "w"}),
+        (["empty"], {"page", "last", "w"}, {"page", "last", "w"}),
+    ],
+)
+def test_a_switch_touches_exports_whose_memory_goes_and_loses_those_whose_bytes_go(
+    path: list[str], touched: set[str], lost: set[str]
+) -> None:
+    """Bytes that are offloaded stay, until a state drops them."""
+
+    def act(made: Conducted, _: Failing) -> None:
+        layout = HeldLayout(made, "", lambda _source, _request: pytest.fail("changed"))
+        for state in path[:-1]:
+            layout.switch(state).make(full=False)
+        planned = layout.switch(path[-1])
+        assert (set(planned.touched), set(planned.lost)) == (touched, lost)
+
+    assert held(SEVERAL, act).outcome == "ok"
+
+
+@pytest.mark.parametrize("asleep", [True, False])
+def test_memory_that_is_created_for_the_next_writer_has_lost_its_bytes_unless_they_are_offloaded(asleep: bool) -> None:
+    def act(made: Conducted, _: Failing) -> None:
+        layout = HeldLayout(made, "", lambda _source, _request: pytest.fail("changed"))
+        if asleep:
+            layout.switch("asleep").make(full=False)
+        found = layout.renewal(frozenset({"w"}))
+        assert (set(found.touched), set(found.lost)) == ({"w"}, set[str]() if asleep else {"w"})
+
+    assert held(SEVERAL, act).outcome == "ok"
+
+
+def test_a_committed_export_of_which_a_change_keeps_some_memory_is_to_be_committed_again() -> None:
+    """Not one whose memory is replaced as a whole, which is empty in any case."""
+    text = SEVERAL.replace("fd}, last: {chunk: page.1, via: fd}", "fd, commit: required}")
+    fewer = text[: text.index("states")].replace("size: 2MiB, count: 2", "size: 2MiB, count: 1")
+    fewer = fewer.replace("w: {location: gpu0", "w: {location: gpu1")
+
+    def act(made: Conducted, _: Failing) -> None:
+        layout = HeldLayout(made, "", lambda source, _request: Revision(run_request(fewer, TWO), source))
+        planned = layout.change("", None)
+        assert (set(planned.touched), set(planned.reused)) == ({"page", "w"}, {"page"})
+
+    assert held(text, act).outcome == "ok"
+
+
+def test_a_change_is_refused_unless_the_layout_is_whole_and_of_the_planned_generation() -> None:
+    def act(made: Conducted, _: Failing) -> None:
+        layout = HeldLayout(made, "before", lambda source, request: Revision(request, source))
+
+        def refused(generation: int | None = None) -> tuple[str, str]:
+            with pytest.raises(ExchangeError) as caught:
+                layout.change("after", generation)
+            return caught.value.code, str(caught.value)
+
+        assert refused(2) == ("stale", "the layout has generation 1, but the change was planned for 2")
+        layout.change("after", 1).give_up()
+        made.switch("idle")
+        assert refused()[0] == refused(made.generation)[0] == "state"
+        made.switch("awake")
+        made.set_absent(frozenset({("", ("chunk", "page.3"))}))
+        assert refused() == ("state", "layout 'test' has lost imports that their holder has released")
+        made.set_absent(frozenset())
+        assert refused(made.generation - 1)[0] == "stale"
+        layout.change("after", made.generation).make(full=False)
+        assert layout.source == "after"
+
+    assert held(CHUNKS, act).outcome == "ok"
+
+
+@pytest.mark.parametrize(("broken", "after"), [(False, "the layout is awake, as before$"), (True, "is taken down$")])
+def test_a_change_that_fails_says_what_is_left_and_leaves_the_source(broken: bool, after: str) -> None:
+    """A rollback that fails, too, ends the layout."""
+    other = CHUNKS.replace("[gpu0, gpu1], size: 2MiB", "gpu1, size: 2MiB")
+
+    def act(made: Conducted, failing: Failing) -> None:
+        layout = HeldLayout(made, "before", lambda source, _request: Revision(run_request(other, TWO), source))
+        failing.at = failing.calls + 1
+        with pytest.raises(ChangeFailed, match=after) as end:
+            layout.change("after", None).make(full=False)
+        assert (end.value.broken, layout.source, made.state) == (broken, "before", "awake")
+
+    report = held(CHUNKS, act, only={"mem_create"}, every=broken)
+    assert (report.outcome, report.leaks) == ("failed" if broken else "ok", ())
+
+
+def test_a_process_keeps_the_gpus_that_it_sees() -> None:
+    """Since its start: a change cannot give it others."""
+    seeing = "processes: {one: {visible: gpu0, buffers: {b: {location: gpu0, size: 2MiB}}}, other: {visible: gpus}}"
+    seeing = seeing.replace("visible: gpus", "buffers: {b: {location: gpu0, size: 2MiB}}")
+    with together(seeing, TWO) as layout:
+        more = run_request(seeing.replace("visible: gpu0", "visible: [gpu0, gpu1]"), TWO)
+        found = HeldLayout(layout, "", lambda source, _request: Revision(more, source))
+        with pytest.raises(ExchangeError, match="process 'one' sees other GPUs in the spec"):
+            found.change("", None)
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,26 @@ def test_bytes_that_the_other_program_writes_at_the_time_are_not_counted(file: i
     assert verified(report, "shared file") == 0
 
 
+class WritingOnce(Writing):
+    """A driver beside a program that writes the file while the GPU reads it for the first time."""
+
+    done = False
+
+    def fingerprint(self, parts: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        found: tuple[int, ...] = self._driver.fingerprint(parts)
+        if not self.done:
+            self.done = True
+            os.pwrite(self.file, bytes(each ^ 1 for each in os.pread(self.file, SIZE, 0)), 0)
+        return found
+
+
+def test_bytes_that_the_other_program_writes_once_are_compared_all_the_same(file: int) -> None:
+    WritingOnce.file = file
+    report = applied_with(WritingOnce, spec(path_of(file)), "full")
+    assert report.outcome == "ok"
+    assert verified(report, "shared file") == 3 * 2 * 2
+
+
 @pytest.mark.parametrize("kind", ["flags", "address"])
 def test_other_flags_and_addresses_are_reported(kind: str) -> None:
     class Other(Forwarder):

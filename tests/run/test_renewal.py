@@ -77,3 +77,15 @@ def test_a_renewal_leaves_away_what_was_absent_before() -> None:
         assert not made.recreate(PAGE).different
         assert made.absent == OTHER
         assert "page.1" not in made.run.execution.layout.chunks
+
+
+def test_a_switch_leaves_away_what_was_absent_before() -> None:
+    with running() as (made, _):
+        made.set_absent(PAGE)
+        for state in ("idle", "awake"):
+            assert not made.switch(state).different
+            assert (made.state, made.absent) == (state, PAGE)
+            assert "page.0" not in made.run.execution.layout.chunks
+        made.set_absent(frozenset())
+        assert made.whole
+        assert not made.recheck().different

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 
 from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.types import Grant, Properties, gpu
+from memtopo.driver.types import Access, Grant, Properties, gpu
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import StepFailed
@@ -192,6 +192,32 @@ def test_memory_that_a_change_leaves_on_a_gpu_that_is_no_longer_used_is_a_leak()
     assert [each.before - each.after for each in report.left.memory] == [0, 2 << 20]
 
 
+def test_a_gpu_that_goes_and_returns_is_compared_with_its_memory_before_all_of_that() -> None:
+    """What was lost while it was used first, and what is lost when it is used again, is in the report."""
+    for first in (True, False):
+
+        def use(made: Conducted, _: Failing, *, first: bool = first) -> None:
+            for turn, text in enumerate((ONE_GPU, OTHER_GPU)):
+                if first is (turn == 0):
+                    made.run.execution.resume()
+                    made.run.ledger.mem_create(2 << 20, Properties(gpu(2)))
+                made.change(request_of(text))
+
+        report = held(OTHER_GPU, use, leaks=True)
+        assert report.left
+        lost = {each.device: each.before - each.after for each in report.left.memory}
+        assert lost == {"gpu0": 0, "gpu2": 2 << 20}, first
+
+
+def test_a_reference_to_a_context_that_a_change_cannot_release_is_a_leak() -> None:
+    def use(made: Conducted, failing: Failing) -> None:
+        failing.at = failing.calls + 1
+        made.change(request_of(OTHER_GPU))
+
+    report = held(ONE_GPU, use, leaks=True, only={"device_primary_ctx_release"})
+    assert (report.exit_code, [leak.what for leak in report.leaks]) == (5, ["context of gpu2"])
+
+
 def test_a_change_that_does_not_fit_is_refused_before_its_first_call() -> None:
     large = ONE_GPU.replace("size: 8MiB", "size: 60GiB").replace("gpu0, size: 4MiB}}", "gpu0, size: 50GiB}}")
 
@@ -324,9 +350,10 @@ def test_a_signal_stops_a_check_after_a_change_that_was_rolled_back() -> None:
 
 def test_a_change_that_the_end_of_another_process_cuts_off_leaves_nothing() -> None:
     def use(made: Conducted, _: Failing) -> None:
-        change_each = made.change_each
+        change_each, commands = made.change_each, list[ChangeCommand]()
 
         def cut_off(command: ChangeCommand) -> Mapping[str, ChangeResult]:
+            commands.append(command)
             if command == MakeStage(Stage.MAP):
                 raise ChangeFailed("process b has ended", broken=True)
             return change_each(command)
@@ -334,8 +361,50 @@ def test_a_change_that_the_end_of_another_process_cuts_off_leaves_nothing() -> N
         made.change_each = cut_off  # type: ignore[method-assign]
         with pytest.raises(ChangeFailed):
             made.change(request_of(OTHER_GPU))
+        assert commands[-1] == MakeStage(Stage.MAP), "no process is asked to roll back with one that has ended"
 
     assert held(ONE_GPU, use).leaks == ()
+
+
+def test_a_change_that_was_rolled_back_counts_as_a_change_of_the_layout() -> None:
+    """Its memory was touched: handles that importers have may be of memory that is gone."""
+
+    def use(made: Conducted, failing: Failing) -> None:
+        failing.at = failing.calls + 1
+        with pytest.raises(StepFailed):
+            made.change(request_of(OTHER_GPU))
+        assert (made.generation, made.run.execution.generation) == (2, 2)
+        made.change(made.request)
+        assert made.generation == 2
+
+    assert held(ONE_GPU, use, only={"mem_create"}).exit_code == 0
+
+
+def test_memory_that_importers_keep_is_no_room_for_a_change() -> None:
+    """Of the exports that are named, and of no others."""
+    entries = "{x: {location: gpu0, size: SIZE, handles: fd}, y: {location: gpu0, size: 2MiB, handles: fd}}"
+    text = f"chunks: {entries}\nexports: {{x: {{chunk: x, via: fd}}, y: {{chunk: y, via: fd}}}}\n"
+
+    def use(made: Conducted, _: Failing) -> None:
+        larger = request_of(text.replace("SIZE", "50GiB"))
+        with pytest.raises(DoesNotFit, match=r"gpu0 needs 50 GiB more than now at its peak"):
+            made.change(larger, in_use=("x",))
+        assert made.run.execution.generation == 1
+        made.change(larger, in_use=("y",))
+
+    assert held(text.replace("SIZE", "40GiB"), use).exit_code == 0
+
+
+def test_checks_of_a_held_layout_leave_its_report_as_it_was() -> None:
+    def use(made: Conducted, _: Failing) -> None:
+        address = made.run.execution.layout.ranges["r"].address
+        assert not made.recheck().different
+        made.run.ledger.mem_set_access(address, 4 << 20, (Grant(gpu(0), Access.R),))
+        assert made.recheck().different
+        made.run.ledger.mem_set_access(address, 4 << 20, (Grant(gpu(0), Access.RW),))
+
+    report = held(ONE_GPU, use)
+    assert (report.exit_code, report.checks) == (0, held(ONE_GPU, lambda _, __: None).checks)
 
 
 def test_a_change_that_fails_leaves_the_exports() -> None:

@@ -15,10 +15,13 @@ from memtopo.driver.wrappers import Call, Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution
 from memtopo.kinds.layout import current
+from memtopo.kinds.step import Finding
 from memtopo.planner import Plan
 from memtopo.plans.report import Checks
+from memtopo.run.reports import FindingTally
 from memtopo.run.verification.fingerprints import Fingerprints
 from tests.helpers.conducted import conducted, make_transition
+from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import geometry_of, plan_of, run_request
 from tests.run.test_run_change import check_of_change
@@ -125,6 +128,23 @@ def test_a_byte_that_changes_during_a_change_is_found_and_not_by_queries(label: 
         make_transition(execution, states["asleep"])
         assert [each for each in execution.check() if each.expected != each.observed] == []
         assert [each.subject for each in taken.compare() if each.expected != each.observed] == [subject]
+
+
+@pytest.mark.parametrize("aspect", ["access", "mapped chunk"])
+def test_nothing_is_read_after_a_change_whose_check_found_another_access_or_chunk(aspect: str) -> None:
+    """A kernel without access ends the process (fact 24): what was to be compared counts as not checked."""
+    states, check = plans(), FindingTally()
+    check.add([Finding("hole", "kv", "", "mapped"), Finding(aspect, "w.0 in weights", "rw", "none")])
+    with built(states["awake"]) as (execution, _):
+        taken = Fingerprints.take(execution, states["half"])
+        execution.driver = counted = Failing(execution.driver, only={"fingerprint"})
+        found = taken.compared_after(check).checks()
+        assert [(each.aspect, each.looked_at, each.not_checked) for each in found.tallies] == [
+            ("fingerprint", 0, taken.count)
+        ]
+        assert counted.calls == 0
+        assert taken.compared_after(FindingTally()).checks().tallies[0].looked_at == taken.count
+        assert counted.calls > 0
 
 
 def test_a_full_check_of_a_switch_or_a_change_finds_it_and_a_fast_one_does_not() -> None:

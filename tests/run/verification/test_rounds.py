@@ -6,9 +6,11 @@ import pytest
 
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers.sim import SimDriver
+from memtopo.kinds.views import Identity
 from memtopo.plans.report import Check, Report, Tally
 from memtopo.run.apply import apply
 from memtopo.run.verification.rounds import UNSAFE
+from memtopo.run.verification.verifier import RoundWriters
 from tests.helpers import faults
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
@@ -75,6 +77,17 @@ def test_what_a_failed_round_had_still_to_read_is_not_checked(
     assert found.as_declared == found.looked_at
     assert found.why_not
     assert found.why_not.startswith("the driver reported ")
+
+
+def test_an_object_is_written_by_its_creator_first_and_then_by_one_importer() -> None:
+    """Whichever is named first; what nobody may write in a round has no writer."""
+    one, other = Identity("server", "w"), Identity("server", "x")
+    named = [("reader", one), ("late", one), ("server", one), ("server", other)]
+    found = RoundWriters(iter(named))
+    assert len(found) == 2
+    assert [found.writer(index, one) for index in range(3)] == ["server", "reader", None]
+    assert [found.writer(index, other) for index in range(3)] == ["server", None, None]
+    assert len(RoundWriters(iter([("server", one)]))) == 1
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])

@@ -127,6 +127,16 @@ def test_one_of_many_chunks_that_differs_is_found() -> None:
     assert subjects == {("bytes", f"page.200 in kv at 0x19000000 by gpu{device}") for device in (0, 1)}
 
 
+@pytest.mark.parametrize("method", ["mem_host_alloc", "stream_create"])
+def test_many_chunks_are_verified_one_by_one_without_page_locked_memory_or_a_stream(method: str) -> None:
+    """And what there was of it is freed."""
+    machine = invented(2)
+    done = run(run_request(MANY, machine), machine, at=1, only={method}, every=True)
+    tally = tallies(done.report.checks)["bytes"]
+    assert (done.report.outcome, tally.looked_at, tally.as_declared) == ("ok", 1200, 1200)
+    assert done.ledger.empty
+
+
 @pytest.mark.parametrize("access", [Access.R, Access.NONE])
 def test_one_of_many_chunks_without_access_is_named(access: Access) -> None:
     class LosesAccess(Faulty):

@@ -1,0 +1,61 @@
+"""Mappings of files: what is written through one is in the file and in every other one."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from memtopo.common.mapped_files import ANONYMOUS, FIXED, READ_WRITE, map_memory, map_shared, punch_hole, unmap
+
+PAGE = mmap.PAGESIZE
+
+
+@pytest.fixture
+def file() -> Iterator[int]:
+    """A file in memory of three pages, each of bytes of its own."""
+    fd = os.memfd_create("memtopo-test", os.MFD_CLOEXEC)
+    os.pwrite(fd, b"".join(bytes([number]) * PAGE for number in (1, 2, 3)), 0)
+    yield fd
+    os.close(fd)
+
+
+def test_a_mapping_shows_its_part_of_a_file_and_shares_what_is_written(file: int) -> None:
+    address, other = map_shared(file, PAGE, 2 * PAGE, writable=True), map_shared(file, 2 * PAGE, PAGE, writable=False)
+    assert [ctypes.string_at(each, 1) for each in (address, address + PAGE, other)] == [b"\2", b"\3", b"\3"]
+    ctypes.memset(address + PAGE, 7, 2)
+    assert (ctypes.string_at(other, 3), os.pread(file, 3, 2 * PAGE)) == (b"\7\7\3", b"\7\7\3")
+    unmap(address, PAGE)
+    assert ctypes.string_at(address + PAGE, 1) == b"\7"
+    unmap(address + PAGE, PAGE)
+    unmap(other, PAGE)
+
+
+def test_a_file_that_may_only_be_read_is_not_mapped_for_writing(file: int) -> None:
+    reader = os.open(f"/proc/self/fd/{file}", os.O_RDONLY)
+    with pytest.raises(PermissionError):
+        map_shared(reader, 0, PAGE, writable=True)
+    address = map_shared(reader, 0, PAGE, writable=False)
+    assert ctypes.string_at(address, 1) == b"\1"
+    unmap(address, PAGE)
+    os.close(reader)
+
+
+def test_a_hole_empties_its_part_of_a_file_and_no_other(file: int) -> None:
+    """The file keeps its size, also with a hole at its end."""
+    for offset, left in ((PAGE, [1, 0, 3]), (2 * PAGE, [1, 0, 0])):
+        punch_hole(file, offset, PAGE)
+        assert [os.pread(file, 1, number * PAGE)[0] for number in range(3)] == left
+        assert os.fstat(file).st_size == 3 * PAGE
+    assert os.fstat(file).st_blocks * 512 == PAGE
+
+
+def test_memory_at_a_given_address_is_in_place_of_what_was_there() -> None:
+    address = map_memory(None, 2 * PAGE, READ_WRITE, ANONYMOUS)
+    ctypes.memset(address, 5, 2 * PAGE)
+    assert map_memory(address + PAGE, PAGE, READ_WRITE, ANONYMOUS | FIXED) == address + PAGE
+    assert [ctypes.string_at(address + at, 1) for at in (0, PAGE)] == [b"\5", b"\0"]
+    unmap(address, 2 * PAGE)

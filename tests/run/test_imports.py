@@ -1,0 +1,223 @@
+"""Imports of a built layout from a holder that changes: they go and come back, and failures leave them as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.driver.ledger import Ledger
+from memtopo.drivers.sim import SimDriver
+from memtopo.drivers.target import Target, uuids
+from memtopo.executor import StepFailed
+from memtopo.kinds.layout import current
+from memtopo.run.imports import Follower, OutsideImports
+from memtopo.session.request import RunRequest
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.imports import HolderHandles
+from memtopo.sharing.status import Notice
+from tests.helpers.conducted import Conducted, conducted
+from tests.helpers.failing_driver import Failing
+from tests.helpers.held_layouts import Held, held
+from tests.helpers.machines import invented
+from tests.helpers.specs import run_request
+
+MACHINE = invented(2)
+SPEC = {
+    "memtopo": 1,
+    "name": "sleeper",
+    "ranges": {"weights": {"size": "2MiB"}, "kv": {"size": "4MiB"}},
+    "chunks": {
+        "w": {"location": "gpu0", "size": "2MiB", "handles": "fd"},
+        "page": {"location": "gpu0", "size": "2MiB", "count": 2, "handles": "fd"},
+    },
+    "map": {"weights": ["w"], "kv": ["page"]},
+    "access": {"weights": {"gpu0": "rw"}, "kv": {"gpu0": "rw"}},
+    "exports": {"w": {"chunk": "w", "via": "fd"}, "page": {"chunk": "page", "via": "fd"}},
+    "states": {"half": {"drop": ["kv"]}},
+}
+READER = """
+ranges: {view: {size: 2MiB}, cache: {size: 4MiB}, own: {size: 2MiB}}
+imports:
+  loaded: {from: sleeper/w, location: gpu0, size: 2MiB}
+  shown: {from: sleeper/page, location: gpu0, size: 2MiB, count: 2}
+chunks: {mine: {location: gpu0, size: 2MiB}}
+map: {view: [loaded], cache: [shown], own: [mine]}
+access: {view: {gpu0: r}, cache: {gpu0: rw}, own: {gpu0: rw}}
+"""
+HOLDER = "sleeper"
+TAKES_BACK, GIVES = (Notice(kind, exports=("page", "w")) for kind in ("changing", "changed"))
+TAKES_PAGES, GIVES_PAGES = (replace(each, exports=("page",)) for each in (TAKES_BACK, GIVES))
+
+
+def opened() -> Any:
+    driver = SimDriver(MACHINE)
+    driver.init()
+    return driver
+
+
+@pytest.fixture
+def holder(runtime: Path) -> Iterator[Held]:
+    """The layout from which the reader imports, held in a thread."""
+    del runtime
+    with held(SPEC, Target("invented", MACHINE, simulated=True, _opener=opened)) as found:
+        yield found
+
+
+def request(text: str = READER) -> RunRequest:
+    return replace(run_request(text, MACHINE), exclusive=False)
+
+
+@dataclass
+class Reader:
+    """A layout that imports from the holder, with the number of times that its mappings were moved."""
+
+    made: Conducted
+    handles: HolderHandles
+    failing: Failing
+    moved: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.imports = OutsideImports(self.made, self.handles, lambda: self.moved.append(1))
+
+    def chunks(self, name: str) -> list[int]:
+        """Handles of the chunks of an import."""
+        found = self.made.run.execution.layout.chunks
+        return [handle for label, handle in found.items() if label.partition(".")[0] == name]
+
+    def bytes_of(self, name: str) -> bytes:
+        execution = self.made.run.execution
+        with current(execution.driver, execution.layout.contexts[0]):
+            return execution.driver.memcpy_dtoh(execution.layout.ranges[name].address, 3)
+
+
+@contextmanager
+def reading(only: set[str] | None = None) -> Iterator[Reader]:
+    """The layout that imports, on a driver of which the named methods may fail."""
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        failing = Failing(driver, only=only)
+        handles = HolderHandles(request().geometry, uuids(MACHINE))
+        made = conducted(request(), Ledger(failing), handle_source=handles)
+        made.build()
+        try:
+            yield Reader(made, handles, failing)
+        finally:
+            failing.at = 0
+            made.take_down()
+        assert made.report().leaks == ()
+
+
+def taken() -> set[str]:
+    """Exports of which the holder knows an importer."""
+    with connect(endpoint(HOLDER)) as client:
+        return {each.export for importer in client.status().importers for each in importer.taken}
+
+
+def switch_now(state: str) -> None:
+    """Switch the layout of the holder, whatever its importers still have."""
+    with connect(endpoint(HOLDER)) as client:
+        client.switch(state, force=True, wait=0.0)
+
+
+def test_an_import_that_its_holder_takes_back_goes_alone_and_comes_back(holder: Held) -> None:
+    with reading() as reader:
+        kept = reader.chunks("loaded")
+        reader.imports.follow(HOLDER, TAKES_PAGES)
+        assert (reader.imports.absent, taken()) == ({"shown": "page"}, {"w"})
+        assert (reader.chunks("shown"), reader.chunks("loaded")) == ([], kept)
+        holder.write("kv", b"new")
+        reader.imports.follow(HOLDER, GIVES_PAGES)
+        assert (reader.imports.absent, taken()) == ({}, {"w", "page"})
+        assert (reader.bytes_of("cache"), reader.chunks("loaded")) == (b"new", kept)
+        assert len(reader.moved) == 2
+
+
+def test_an_import_is_made_again_only_if_its_holder_has_made_the_memory_anew(holder: Held) -> None:
+    """Without a notice before that, and once."""
+    with reading() as reader:
+        kept = reader.chunks("loaded")
+        switch_now("half")
+        switch_now("awake")
+        holder.write("kv", b"new")
+        assert reader.bytes_of("cache") != b"new"
+        reader.imports.follow(HOLDER, GIVES)
+        assert reader.bytes_of("cache") == b"new"
+        again = reader.chunks("shown")
+        reader.imports.follow(HOLDER, GIVES)
+        assert (reader.chunks("shown"), reader.chunks("loaded")) == (again, kept)
+
+
+def test_an_import_that_its_holder_cannot_give_yet_stays_away_beside_others_that_return(holder: Held) -> None:
+    del holder
+    with reading() as reader:
+        reader.imports.follow(HOLDER, TAKES_BACK)
+        switch_now("half")
+        reader.imports.follow(HOLDER, GIVES)
+        assert (reader.imports.absent, taken()) == ({"shown": "page"}, {"w"})
+        switch_now("awake")
+        reader.imports.follow(HOLDER, GIVES)
+        assert (reader.imports.absent, reader.made.recheck().different) == ({}, 0)
+
+
+def test_an_import_that_is_gone_at_its_holder_is_let_go_of_without_a_notice_before(holder: Held) -> None:
+    del holder
+    with reading() as reader:
+        switch_now("half")
+        reader.imports.follow(HOLDER, GIVES)
+        assert (reader.imports.absent, reader.chunks("shown"), taken()) == ({"shown": "page"}, [], {"w"})
+
+
+@pytest.mark.parametrize("method", ["mem_import_from_shareable_handle", "mem_set_access", "mem_get_access"])
+def test_an_import_that_fails_leaves_nothing_of_it_here_or_with_its_holder(holder: Held, method: str) -> None:
+    """Also if the check after it fails. The next notice brings it back."""
+    del holder
+    with reading({method}) as reader:
+        reader.imports.follow(HOLDER, TAKES_PAGES)
+        reader.failing.at = reader.failing.calls + 1
+        with pytest.raises(StepFailed):
+            reader.imports.follow(HOLDER, GIVES_PAGES)
+        assert (reader.imports.absent, reader.chunks("shown"), taken()) == ({"shown": "page"}, [], {"w"})
+        assert len(reader.moved) > 1, "what shows the mappings was told"
+        reader.imports.follow(HOLDER, GIVES_PAGES)
+        assert (reader.imports.absent, reader.made.recheck().different) == ({}, 0)
+
+
+def test_an_import_that_cannot_be_let_go_of_stays_with_its_holder(holder: Held) -> None:
+    del holder
+    with reading({"mem_unmap"}) as reader:
+        reader.failing.at = reader.failing.calls + 1
+        with pytest.raises(StepFailed):
+            reader.imports.follow(HOLDER, TAKES_BACK)
+        assert (reader.imports.absent, taken(), reader.moved) == ({}, {"w", "page"}, [1])
+
+
+def test_what_is_absent_stays_absent_in_a_change_to_another_spec(holder: Held) -> None:
+    del holder
+    with reading() as reader:
+        reader.imports.follow(HOLDER, TAKES_PAGES)
+        reader.imports.change(request(READER.replace("own: {size: 2MiB}", "own: {size: 4MiB}")))
+        assert (reader.imports.absent, reader.chunks("shown"), taken()) == ({"shown": "page"}, [], {"w"})
+        reader.imports.follow(HOLDER, GIVES_PAGES)
+        assert (reader.imports.absent, reader.made.recheck().different) == ({}, 0)
+
+
+def test_a_follower_notes_a_failure_once_and_follows_the_next_notice(holder: Held) -> None:
+    del holder
+    with reading({"mem_unmap"}) as reader:
+        follower = Follower(reader.made)
+        for _ in range(2):
+            reader.failing.calls, reader.failing.at = 0, 1
+            switch_now("half")
+            assert follower.stop() == 0
+            switch_now("awake")
+            assert follower.stop() == 0
+        assert [note.partition(":")[0] for note in follower.notes] == ["undo map shown.0 to shown.1"]
+        assert reader.made.whole
+        reader.made.stop = lambda: 15
+        assert follower.stop() == 15
