@@ -285,3 +285,24 @@ def test_an_import_by_a_descriptor_is_of_the_exporter_that_has_exported_last() -
     text = spec_of(exporters[0].moment(exporters[1], importer, at="end"), "order")
     assert "chunk: {from: b.chunk}" in text
     assert "from: a" not in text
+
+
+def test_advice_and_access_that_were_taken_back_are_in_no_spec() -> None:
+    """And those that were given twice are there once."""
+    calls = Calls()
+    properties = {"location": "gpu0", "handles": [], "max_size": 0}
+    calls.call("mem_pool_create", {"properties": properties}, result=5, device=0)
+    for at, access in (("gpu1", "rw"), ("gpu2", "rw"), ("gpu2", "rw"), ("gpu1", "none")):
+        calls.call("mem_pool_set_access", {"pool": 5, "grants": [{"location": at, "access": access}]})
+    for address in (1 << 40, 1 << 41):
+        calls.call("mem_alloc_managed", {"size": 2 << 20, "flags": 1}, result=address, device=0)
+        for advice, at in ((1, "gpu0"), (3, "host"), (5, "gpu1"), (5, "gpu2"), (5, "gpu2"), (6, "gpu1")):
+            calls.call("mem_advise", {"address": address, "size": 2 << 20, "advice": advice, "location": at})
+    for advice in (2, 4, 6):
+        calls.call("mem_advise", {"address": 1 << 40, "size": 2 << 20, "advice": advice, "location": "gpu2"})
+    found = calls.moment(at="end")
+    text = spec_of(found, "back")
+    assert "pool: {location: gpu0, accessed_by: [gpu2]}" in text
+    assert "managed: {size: 2MiB}\n" in text
+    assert "managed-2: {size: 2MiB, prefer: host, accessed_by: [gpu2], read_mostly: true}" in text
+    assert found.processes[0].memory == {"gpu0": 2 << 20, "host": 2 << 20}
