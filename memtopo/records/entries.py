@@ -233,7 +233,7 @@ def _fields(spec: ProcessSpec, memory: Memory) -> dict[str, Any] | None:
             return fields | ({"accessed_by": details["gpu"]} if details["gpu"] != "gpu0" else {})
         case "managed":
             chosen = {
-                key: details[key] for key in ("prefer", "prefetch", "accessed_by", "read_mostly") if key in details
+                key: details[key] for key in ("prefer", "prefetch", "accessed_by", "read_mostly") if details.get(key)
             }
             return size | chosen | ({"attach": details["attach"]} if details["attach"] != "global" else {})
         case "pools":
@@ -251,6 +251,6 @@ def _pool_fields(pool: Memory) -> dict[str, Any]:
         if 0 < pool.details.get(key, 0) < 1 << 47:
             fields[key] = exact(pool.details[key])
     fields |= {key: False for key in pool.details if key.startswith("reuse_") and pool.details[key] == 0}
-    if pool.details.get("accessed_by"):
-        fields["accessed_by"] = list(dict.fromkeys(pool.details["accessed_by"]))
+    if users := pool.details.get("accessed_by"):
+        fields["accessed_by"] = list(users)
     return fields

@@ -326,15 +326,27 @@ class ProcessMemory:
         memory = self.addressed.at(call.arguments["address"])
         if not memory or memory.kind != "managed":
             return
-        if _is(call.arguments["advice"], Advice.SET_READ_MOSTLY):
-            memory.details["read_mostly"] = True
-        elif _is(call.arguments["advice"], Advice.SET_PREFERRED_LOCATION):
-            location = memory.details["prefer"] = self.place(call.arguments["location"])
-            self._remove(memory)
-            memory.location = location
-            self.memory[location] = self.memory.get(location, 0) + memory.physical
-        elif _is(call.arguments["advice"], Advice.SET_ACCESSED_BY):
-            memory.details.setdefault("accessed_by", []).append(self.place(call.arguments["location"]))
+        advice, details = call.arguments["advice"], memory.details
+        if _is(advice, Advice.SET_READ_MOSTLY):
+            details["read_mostly"] = True
+        elif advice == _UNSET_READ_MOSTLY:
+            details.pop("read_mostly", None)
+        elif _is(advice, Advice.SET_PREFERRED_LOCATION):
+            details["prefer"] = self.place(call.arguments["location"])
+            self._move(memory, details["prefer"])
+        elif advice == _UNSET_PREFERRED_LOCATION:
+            details.pop("prefer", None)
+            self._move(memory, memory.context)
+        elif _is(advice, Advice.SET_ACCESSED_BY):
+            memory.set_user(self.place(call.arguments["location"]))
+        elif advice == _UNSET_ACCESSED_BY:
+            memory.set_user(self.place(call.arguments["location"]), granted=False)
+
+    def _move(self, memory: Memory, location: str) -> None:
+        """Count memory at another location."""
+        self._remove(memory)
+        memory.location = location
+        self.memory[location] = self.memory.get(location, 0) + memory.physical
 
     @_effect("mem_prefetch_async")
     def _prefetch(self, call: TracedCall) -> None:
@@ -366,8 +378,9 @@ class ProcessMemory:
     @_effect("mem_pool_set_access")
     def _pool_access(self, call: TracedCall) -> None:
         if pool := self.handles.get(("pools", call.arguments["pool"])):
-            granted = [at for at in self._grants_of(call) if at != pool.location]
-            pool.details.setdefault("accessed_by", []).extend(granted)
+            for at, access in self._grants_of(call).items():
+                if at != pool.location:
+                    pool.set_user(at, granted=access != "none")
 
     @_effect("mem_pool_import_from_shareable_handle")
     def _import_pool(self, call: TracedCall) -> None:
@@ -420,6 +433,9 @@ class ProcessMemory:
         ((parameter, handle),) = call.arguments.items()
         self.handles.pop((_DESTROYED[parameter], handle), None)
 
+
+_UNSET_READ_MOSTLY, _UNSET_PREFERRED_LOCATION, _UNSET_ACCESSED_BY = 2, 4, 6
+"""Advice of `cuda.h` that takes other advice back; no layout gives it."""
 
 _DESTROYED = {"pool": "pools", "event": "events", "memory": "external"}
 

@@ -46,6 +46,15 @@ class Memory:
         """Bytes of memory of this process: 0 for an import, a pool and an event."""
         return 0 if self.imported or self.kind not in PHYSICAL else self.size
 
+    def set_user(self, location: str, *, granted: bool = True) -> None:
+        """Note in `details` that a location uses the memory, or that it does not any more."""
+        users = dict.fromkeys(self.details.get("accessed_by", ()))
+        if granted:
+            users[location] = None
+        else:
+            users.pop(location, None)
+        self.details["accessed_by"] = list(users)
+
 
 @dataclass(slots=True, eq=False)
 class Mapped:

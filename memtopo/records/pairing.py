@@ -98,7 +98,7 @@ def declare_imports(spec: ProcessSpec, owners: Mapping[int, ProcessSpec], pairs:
             fields = _outside(spec, members)
         pool = members[0].pool
         if pool and pool.details.get("accessed_by"):
-            fields["accessed_by"] = list(dict.fromkeys(pool.details["accessed_by"]))
+            fields["accessed_by"] = list(pool.details["accessed_by"])
         name = spec.name_for(first.entry.name if first else NOUNS[members[0].kind])
         spec.add("imports", name, fields)
         entry = Entry(name, members, fields)

@@ -455,14 +455,29 @@ class Calls:
     def import_external_memory(self, described: int) -> int:
         fd, kind, size, dedicated = external_memory(self._program, described)
         call = self._driver.import_external_memory
-        return self._with_descriptor(fd, lambda own: call(os.dup(own), kind, size, dedicated=dedicated))
+        # Descriptors of unknown memory are closed, but those of wrong arguments are not (fact 54).
+        return self._given(fd, lambda own: call(own, kind, size, dedicated=dedicated), closing="CUDA_ERROR_UNKNOWN")
 
     def external_memory_get_mapped_buffer(self, memory: int, part: tuple[int, int]) -> int:
         return self._driver.external_memory_get_mapped_buffer(memory, *part)
 
     def import_external_semaphore(self, described: int) -> int:
         fd, kind = external_semaphore(self._program, described)
-        return self._with_descriptor(fd, lambda own: self._driver.import_external_semaphore(os.dup(own), kind))
+        return self._given(fd, lambda own: self._driver.import_external_semaphore(own, kind))
+
+    def _given(self, fd: int, make: Callable[[int], int], closing: str = "") -> int:
+        """Import by a descriptor that the driver closes, unless it refuses it by another error than `closing`."""
+
+        def given(opened: int) -> int:
+            own = os.dup(opened)
+            try:
+                return make(own)
+            except DriverError as error:
+                if error.name != closing:
+                    os.close(own)
+                raise
+
+        return self._with_descriptor(fd, given)
 
     def signal_external_semaphores_async(self, semaphores: int, described: int, count: int, stream: int) -> None:
         for semaphore, value in self._fences(semaphores, described, count):

@@ -6,8 +6,10 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver, call_name
 from memtopo.driver.types import (
     HOST,
+    Access,
     Advice,
     DriverError,
+    Grant,
     Location,
     LocationKind,
     MemAttach,
@@ -202,3 +204,18 @@ def test_renumbered_translates_positional_and_keyword_arguments() -> None:
         driver.mem_release(handle)
         with refused(INVALID_DEVICE):
             driver.device_get_name(0)
+
+
+def test_renumbered_grants_access_to_the_gpus_of_the_caller() -> None:
+    """A GPU that the process does not see is refused, and no access is changed."""
+    with SimDriver(invented(2)) as sim:
+        driver: Driver = Renumbered(sim, [3, 2])
+        driver.init()
+        address, handle = driver.mem_address_reserve(M), driver.mem_create(M, Properties(gpu(3)))
+        driver.mem_map(address, M, handle)
+        driver.mem_set_access(address, M, (Grant(gpu(3), Access.RW), Grant(gpu(2), Access.R)))
+        assert [driver.mem_get_access(address, gpu(each)) for each in (3, 2)] == [Access.RW, Access.R]
+        assert [sim.mem_get_access(address, gpu(each)) for each in (0, 1)] == [Access.RW, Access.R]
+        with refused(INVALID_DEVICE):
+            driver.mem_set_access(address, M, (Grant(gpu(3), Access.NONE), Grant(gpu(0), Access.RW)))
+        assert sim.mem_get_access(address, gpu(0)) == Access.RW

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memtopo.common.units import GiB, KiB, MiB
 from memtopo.driver.kernels import Kernels
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Access, Grant, HandleType, PoolProperties, gpu
+from memtopo.driver.types import Access, Grant, HandleType, HostFlags, PoolProperties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.machine import CONTEXT_BYTES
 from tests.contract.memory import INVALID_VALUE, created, current, refused
@@ -126,3 +126,32 @@ def test_an_allocation_is_not_laid_out(sim: SimDriver) -> None:
 def test_lists_of_differences_name_protocol_methods() -> None:
     """Each entry of STRICTER and LAXER is a method of the protocol"""
     assert set(STRICTER) | set(LAXER) <= set(dir(Driver)) | set(dir(Kernels))
+
+
+def test_addresses_of_a_pool_are_free_again_after_its_last_allocation_and_its_end(sim: SimDriver) -> None:
+    """In either order."""
+    found = []
+    with current(sim):
+        for destroyed_first in (False, True, False):
+            pool = sim.mem_pool_create(PoolProperties(gpu(0), HandleType.NONE))
+            found.append(address := sim.mem_alloc_from_pool_async(512, pool))
+            if destroyed_first:
+                sim.mem_pool_destroy(pool)
+            sim.mem_free_async(address)
+            if not destroyed_first:
+                sim.mem_pool_destroy(pool)
+    assert len({*found}) == 1
+
+
+def test_host_memory_ends_with_the_context_that_made_it_and_no_other_one(sim: SimDriver) -> None:
+    """All GPUs may use it."""
+    with current(sim):
+        pinned = sim.mem_host_alloc(4 * KiB, HostFlags.PORTABLE)
+        with current(sim, 1):
+            theirs = sim.mem_host_alloc(4 * MiB, HostFlags.PORTABLE)
+            assert sim.mem_host_get_device_pointer(theirs) == theirs
+        with refused(INVALID_VALUE):
+            sim.host_write(theirs, b"theirs")
+        sim.host_write(pinned, b"pinned")
+        assert sim.memcpy_dtoh(pinned, 6) == b"pinned"
+        sim.mem_free_host(pinned)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.units import GiB, MiB
-from memtopo.driver.types import EventFlags, HandleType, Location, PoolProperties, Properties, gpu
+from memtopo.driver.types import Access, EventFlags, Grant, HandleType, Location, PoolProperties, Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.sim.shared_files import SEALS, Tag
 from memtopo.machine import Machine, Trial, dump
@@ -414,3 +414,36 @@ def test_a_wait_for_an_interprocess_event_on_the_stream_of_another_gpu_is_refuse
             sim.stream_destroy(stream)
         sim.event_destroy(plain)
         sim.event_destroy(shared)
+
+
+def test_an_allocation_of_an_imported_pool_is_imported_again_after_it_was_freed(sim: SimDriver) -> None:
+    with current(sim):
+        pool = sim.mem_pool_create(PoolProperties(gpu(0), FD))
+        with closing(int(sim.mem_pool_export_to_shareable_handle(pool, FD))) as fd:
+            another = sim.mem_pool_import_from_shareable_handle(fd, FD)
+        allocation = sim.mem_alloc_from_pool_async(M, pool)
+        sim.memcpy_htod(allocation, b"pool")
+        pointer = sim.mem_pool_export_pointer(allocation)
+        for _ in range(2):
+            address = sim.mem_pool_import_pointer(another, pointer)
+            assert sim.memcpy_dtoh(address, 4) == b"pool"
+            sim.mem_free(address)
+            with refused(INVALID_VALUE):
+                sim.memcpy_dtoh(address, 4)
+        sim.mem_pool_destroy(another)
+
+
+def test_a_chunk_with_a_dma_buf_over_several_is_shared_without_its_neighbours(sim: SimDriver) -> None:
+    with current(sim), created(sim, M, SHARED) as first, created(sim, M, SHARED) as second:
+        base = sim.mem_address_reserve(2 * M)
+        for at, handle in ((base, first), (base + M, second)):
+            sim.mem_map(at, M, handle)
+        sim.mem_set_access(base, 2 * M, (Grant(gpu(0), Access.RW),))
+        sim.memcpy_htod(base + M - 6, b"secretshared")
+        os.close(sim.mem_get_handle_for_address_range(base, 2 * M))
+        with exported(sim, second) as fd, imported(sim, fd) as another, usable(sim, M, another) as there:
+            assert os.fstat(fd).st_size == M
+            assert sim.memcpy_dtoh(there, 6) == b"shared"
+            assert sim.memcpy_dtoh(base + M - 6, 12) == b"secretshared"
+        sim.mem_unmap(base, 2 * M)
+        sim.mem_address_free(base, 2 * M)

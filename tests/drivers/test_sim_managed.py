@@ -5,6 +5,8 @@ from __future__ import annotations
 from memtopo.common.units import KiB, MiB
 from memtopo.driver.types import Advice, MemAttach, RangeAttribute, gpu
 from memtopo.drivers.sim import SimDriver
+from memtopo.drivers.sim.external_api import make_semaphore
+from tests.contract.external_resources import TIMELINE, stream
 from tests.contract.memory import HOST, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, current, refused
 from tests.helpers.machines import invented
 
@@ -64,3 +66,29 @@ def test_the_cpu_cannot_access_beyond_an_allocation(sim: SimDriver) -> None:
                 sim.host_write(at, bytes(count))
         sim.mem_free(address)
         sim.mem_free(plain)
+
+
+def test_memory_at_the_address_of_freed_memory_has_none_of_its_advice(sim: SimDriver) -> None:
+    """Both share a block with memory that stays (fact 70)."""
+    with current(sim):
+        stays, first = (sim.mem_alloc_managed(4 * KiB, MemAttach.GLOBAL) for _ in range(2))
+        sim.mem_advise(first, 4 * KiB, Advice.SET_READ_MOSTLY, gpu(0))
+        sim.mem_advise(stays, 4 * KiB, Advice.SET_PREFERRED_LOCATION, gpu(1))
+        sim.mem_free(first)
+        assert sim.mem_alloc_managed(4 * KiB, MemAttach.GLOBAL) == first
+        assert sim.mem_range_get_attribute(first, 4 * KiB, RangeAttribute.READ_MOSTLY) == (0,)
+        assert sim.mem_range_get_attribute(stays, 4 * KiB, RangeAttribute.PREFERRED_LOCATION) == (1,)
+
+
+def test_a_prefetch_in_a_stream_waits_for_the_work_before_it(sim: SimDriver) -> None:
+    """One in stream 0 does not."""
+    with current(sim), stream(sim) as waiting, stream(sim) as signalling:
+        address = sim.mem_alloc_managed(M, MemAttach.GLOBAL)
+        timeline = sim.import_external_semaphore(make_semaphore(timeline=True), TIMELINE)
+        sim.wait_external_semaphore(timeline, 1, waiting)
+        sim.mem_prefetch_async(address, M, gpu(1), waiting)
+        sim.mem_prefetch_async(address, M, gpu(0))
+        assert sim.mem_range_get_attribute(address, M, RangeAttribute.LAST_PREFETCH_LOCATION) == (0,)
+        sim.signal_external_semaphore(timeline, 1, signalling)
+        assert sim.mem_range_get_attribute(address, M, RangeAttribute.LAST_PREFETCH_LOCATION) == (1,)
+        sim.destroy_external_semaphore(timeline)

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.common.errors import Unavailable
+from memtopo.common.errors import Unavailable, UsageError
+from memtopo.driver.types import DriverError
 from memtopo.drivers.sim import SimDriver
-from memtopo.drivers.target import resolve
-from memtopo.machine import dump
+from memtopo.drivers.target import of_another_host, of_nodes, open_in_worker, ordinals, resolve, resolve_nodes, uuids
+from memtopo.machine import dump, load
+from memtopo.machine.queries import changed
 from tests.helpers.machines import invented
 
 ROOT = Path(__file__).parent.parent.parent
@@ -86,3 +88,34 @@ except Unavailable as error:
 """
     assert run(program, CUDA_VISIBLE_DEVICES="").startswith("3 ")
     assert "--machine h200x2" in run(program, CUDA_VISIBLE_DEVICES="")
+
+
+def test_each_of_several_nodes_has_one_machine() -> None:
+    with pytest.raises(UsageError, match="node 'a' has two machines"):
+        resolve_nodes(["a=h100x1", "b=h100x1", "a=h200x2"])
+    with pytest.raises(UsageError, match="machine 'h200x2' has no node"):
+        resolve_nodes(["a=h100x1", "h200x2"])
+    found = resolve_nodes(["b=h200x2", "a=h100x1"])
+    assert [found.machines.of(node) for node in ("a", "b", None)] == [load("h100x1"), load("h200x2"), load("h200x2")]
+    assert (found.name, found.simulated, len(found.line.devices)) == ("b=h200x2 a=h100x1", True, 3)
+
+
+def test_nodes_are_simulated_if_all_of_them_are() -> None:
+    one, other = resolve("h100x1"), of_another_host("remote", load("h200x2"), simulated=False)
+    pairs = (one, one), (one, other), (other, one)
+    assert [of_nodes({"a": a, "b": b}).simulated for a, b in pairs] == [True, False, False]
+
+
+def test_a_worker_that_sees_some_gpus_calls_them_by_the_ordinals_of_all() -> None:
+    machine = load("h200x4")
+    sizes = [device.model_copy(update={"memory_bytes": n + 1 << 30}) for n, device in enumerate(machine.devices)]
+    machine = changed(machine, devices=sizes)
+    every = uuids(machine)
+    driver = open_in_worker(machine, simulated=True, visible=[3, 1])
+    assert driver.device_get_count() == 2
+    assert [driver.device_total_mem(ordinal) >> 30 for ordinal in (3, 1)] == [4, 2]
+    assert [driver.device_get_uuid(ordinal).hex() for ordinal in (3, 1)] == [every[3], every[1]]
+    with pytest.raises(DriverError, match="this process does not see gpu0"):
+        driver.device_get_uuid(0)
+    assert ordinals([every[3], every[1]], every) == (3, 1)
+    assert ordinals(every, every) == ()

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from memtopo.driver.types import gpu, uuid_text
+from memtopo.driver.types import Location, LocationKind, gpu, uuid_text
 from memtopo.drivers.sim import SimDriver
-from memtopo.machine import Device, Machine, dump, parse, queries
-from tests.helpers.machines import invented
+from memtopo.machine import Device, Machine, Trial, dump, parse, queries
+from tests.helpers.machines import in_clique, invented
 
 
 @contextmanager
@@ -151,3 +151,46 @@ def test_a_gpu_advertises_what_its_own_attributes_have() -> None:
     ]
     machine = queries.changed(invented(2), devices=devices)
     assert [machine.trial(gpu(number), "fabric").advertised for number in range(2)] == [False, True]
+
+
+def test_memory_of_the_host_is_advertised_by_any_gpu_unless_a_trial_has_shown_more() -> None:
+    name = "HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"
+    devices = [
+        device.model_copy(update={"attributes": device.attributes | {name: number}})
+        for number, device in enumerate(invented(2).devices)
+    ]
+    machine, node = queries.changed(invented(2), devices=devices), Location(LocationKind.HOST_NUMA, 0)
+    advertised = machine.trial(node, "vmm")
+    assert (advertised.advertised, advertised.works, advertised.refused) == (True, None, False)
+    failed = Trial(advertised=True, works=False, error="CUDA_ERROR_UNKNOWN")
+    host = {place: memory.model_copy(update={"trials": {"vmm": failed}}) for place, memory in machine.host.items()}
+    assert queries.changed(machine, host=host).trial(node, "vmm") == failed
+
+
+def test_access_of_one_gpu_to_another_is_not_that_of_the_other_way() -> None:
+    machine = invented(2)
+    peers = [
+        [each and each.model_copy(update={"access": a == 0}) for each in row] for a, row in enumerate(machine.peers)
+    ]
+    found = queries.changed(machine, peers=peers)
+    assert [found.can_access(*pair) for pair in ((0, 1), (1, 0), (0, 0), (1, 1))] == [True, False, True, True]
+
+
+def test_addresses_have_the_smallest_granularity_and_chunks_on_any_gpu_the_largest() -> None:
+    """A node of the host may have a smaller one than the GPUs."""
+    small, large = invented(1, granule=64 << 10), invented(2, granule=2 << 20)
+    mixed = queries.changed(large, devices=[*small.devices, large.devices[1]])
+    assert (mixed.address_granularity, mixed.plain_granularity) == (64 << 10, 2 << 20)
+    assert mixed.multicast_granule([gpu(0), gpu(1)]) == 2 << 20
+    assert queries.changed(large, host=small.host).address_granularity == 64 << 10
+    assert queries.changed(small, host=large.host).plain_granularity == 64 << 10
+
+
+def test_gpus_have_a_clique_if_all_are_in_it_and_its_cluster_is_known() -> None:
+    machine = in_clique(invented(2))
+    assert machine.clique
+    assert machine.clique.clique == 1
+    other = [machine.devices[0], in_clique(invented(2), clique=2).devices[1]]
+    assert queries.changed(machine, devices=other).clique is None
+    assert queries.changed(machine, devices=[machine.devices[0], invented(1).devices[0]]).clique is None
+    assert queries.anonymous(machine).clique is None

@@ -19,6 +19,7 @@ from memtopo.probe.messages import ImportAnswer, ImportRequest
 from memtopo.probe.run import _worst, tried
 from memtopo.probe.trial_table import PlannedTrial, planned_trials
 from memtopo.probe.trials import TrialResources, attempt
+from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import complete, invented
 
 
@@ -53,8 +54,6 @@ def test_a_trial_works_and_releases_everything(planned: PlannedTrial) -> None:
 
 @pytest.mark.parametrize("planned", ALONE, ids=lambda planned: f"{planned.location}-{planned.name}-{planned.device}")
 def test_a_trial_with_a_failing_call_raises_or_fails_and_releases_everything(planned: PlannedTrial) -> None:
-    from tests.helpers.failing_driver import Failing
-
     for number in range(1, 40):
         with SimDriver(invented(2)) as simulated:
             simulated.init()
@@ -176,12 +175,30 @@ def test_host_memory_is_as_usable_as_by_the_gpu_that_can_use_it_least() -> None:
     assert [each.works for each in _worst(tried).values()] == [False]
 
 
-def test_trials_that_are_made_for_a_spec_leave_the_free_memory_of_each_gpu() -> None:
+def test_trials_that_are_made_for_a_spec_leave_those_of_the_record_and_the_free_memory_of_each_gpu() -> None:
+    """Also trials that only a later memtopo makes."""
     machine, free = invented(2), (70 << 30, 60 << 30)
+    no, later = Trial(advertised=True, works=False, error="CUDA_ERROR_UNKNOWN"), Trial(works=True)
+    known = ({"vmm": no, "later": later}, {"later": later})
     devices = [
-        device.model_copy(update={"memory": device.memory.model_copy(update={"trials": {}}), "free_bytes": size})
-        for device, size in zip(machine.devices, free, strict=True)
+        device.model_copy(update={"memory": device.memory.model_copy(update={"trials": trials}), "free_bytes": size})
+        for device, size, trials in zip(machine.devices, free, known, strict=True)
     ]
     found = tried(changed(machine, devices=devices), {"vmm"}, simulated=True)
-    assert [{*device.memory.trials} for device in found.devices] == [{"vmm"}, {"vmm"}]
+    assert found.devices[0].memory.trials == known[0]
+    assert found.devices[1].memory.trials == {"later": later, "vmm": Trial(advertised=True, works=True)}
     assert tuple(device.free_bytes for device in found.devices) == free
+
+
+def test_a_trial_that_failed_leaves_no_context_current() -> None:
+    with SimDriver(invented(2)) as simulated:
+        simulated.init()
+        at = resources(Failing(simulated, 1, only={"memset_d8"}), simulated)
+        planned = next(each for each in ALONE if each.name == "vmm")
+        with pytest.raises(DriverError, match="cuMemsetD8"):
+            attempt(at, planned)
+        with pytest.raises(DriverError, match="CUDA_ERROR_INVALID_CONTEXT"):
+            simulated.ctx_pop_current()
+        assert attempt(at, planned)
+        at.close()
+        assert not simulated.device_primary_ctx_get_state(0)

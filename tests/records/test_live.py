@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from memtopo.records.record import END
+from memtopo.records.summary import summary
 from tests.helpers.records import MIB, Calls
 
 
@@ -96,3 +99,108 @@ def test_access_of_memory_that_was_unmapped_is_no_weight_of_the_peak() -> None:
     calls.unmap(base, 0, 2)
     calls.map(base, 0, chunk, 2)
     assert calls.moment().calls == granted
+
+
+def test_a_chunk_is_memory_until_its_last_handle_and_its_last_mapping_end() -> None:
+    calls = Calls()
+    base, chunk = calls.reserve(4), calls.create(2, "gpu0")
+    calls.map(base, 0, chunk, 2)
+    calls.call("mem_retain_allocation_handle", {"address": base}, result=chunk)
+    calls.call("mem_release", {"handle": chunk})
+    calls.map(base, 2, chunk, 2)
+    calls.call("mem_release", {"handle": chunk})
+    calls.unmap(base, 0, 2)
+    assert held(calls) == {"gpu0": 2}
+    calls.unmap(base, 2, 2)
+    assert held(calls) == {}
+    again = calls.create(2, "gpu1")
+    calls.call("mem_release", {"handle": again})
+    assert held(calls) == {}
+
+
+def test_a_handle_of_an_import_that_was_made_twice_is_released_twice() -> None:
+    calls = Calls()
+    for _ in range(2):
+        calls.call("mem_import_from_shareable_handle", {"shared": "handle:1", "kind": 8}, result=7)
+    found = []
+    for _ in range(2):
+        calls.call("mem_release", {"handle": 7})
+        (process,) = calls.moment(at=END).processes
+        found.append(len([*process.chunks()]))
+    assert found == [1, 0]
+
+
+def test_a_call_that_failed_or_has_not_returned_frees_nothing() -> None:
+    """The last call of a process that was killed has no end."""
+    calls = Calls()
+    calls.call("mem_alloc", {"size": MIB}, result=1 << 40, device=0)
+    calls.call("mem_free", {"address": 1 << 40}, error="CUDA_ERROR_UNKNOWN")
+    calls.call("mem_free", {"address": 1 << 40}, seconds=None)
+    assert held(calls) == {"gpu0": 1}
+    calls.call("mem_free", {"address": 1 << 40})
+    assert held(calls) == {}
+
+
+def test_memory_is_of_the_context_that_is_current_again_after_another_one() -> None:
+    """In a run of memtopo, whose calls have no GPU of their own."""
+    calls = Calls()
+    for device in (1, 0):
+        calls.call("device_primary_ctx_retain", {"device": device}, result=100 + device)
+        calls.call("ctx_push_current", {"context": 100 + device})
+    calls.call("mem_alloc", {"size": MIB}, result=1 << 40)
+    calls.call("ctx_pop_current", {}, result=100)
+    calls.call("mem_alloc", {"size": 2 * MIB}, result=1 << 41)
+    assert held(calls) == {"gpu0": 1, "gpu1": 2}
+
+
+def test_allocations_of_a_pool_outlive_the_context_in_which_they_were_made() -> None:
+    calls = Calls()
+    calls.call("mem_alloc_async", {"size": MIB, "stream": 0}, result=1 << 40, device=0)
+    calls.call("mem_alloc", {"size": 2 * MIB}, result=1 << 41, device=0)
+    calls.call("device_primary_ctx_reset", {"device": 0})
+    assert held(calls) == {"gpu0": 1}
+
+
+def test_managed_memory_is_counted_where_it_was_advised_to_be_last() -> None:
+    calls = Calls()
+    calls.call("mem_alloc_managed", {"size": MIB, "flags": 1}, result=1 << 40, device=0)
+    for location, expected in (("gpu1", {"gpu1": 1}), ("host", {"host": 1})):
+        given = {"address": 1 << 40, "size": MIB, "advice": 3, "location": location}
+        calls.call("mem_advise", given)
+        assert held(calls) == expected
+    calls.call("mem_free", {"address": 1 << 40})
+    assert held(calls) == {}
+
+
+def test_calls_of_processes_are_in_the_order_of_time_whenever_a_process_began() -> None:
+    """The second one begins 1.5 ms after the first; a call is made every millisecond."""
+    first, second = Calls("a"), Calls("b")
+    second.head = replace(second.head, started="2026-01-31T12:00:00.001500+00:00")
+    for each in (first, second):
+        for _ in range(3):
+            each.reserve(2)
+    record = first.moment(second).record
+    assert [each.process for each in record.calls] == [0, 0, 1, 0, 1, 1]
+    assert [round(1000 * each.time, 1) for each in record.calls] == [1, 2, 2.5, 3, 3.5, 4.5]
+
+
+def test_a_label_that_was_marked_twice_is_its_first_moment() -> None:
+    calls = Calls()
+    for _ in range(2):
+        calls.create(2, "gpu0")
+        calls.call("mark", {"label": "step"})
+    assert [calls.moment(at=at).processes[0].memory["gpu0"] for at in ("step", END)] == [2 * MIB, 4 * MIB]
+
+
+def test_a_timeline_has_the_most_and_the_last_memory_of_each_interval() -> None:
+    """Memory that is freed at once is in it, and what is left; at any moment, leaks are what is left at the end."""
+    calls = Calls()
+    for size in (1, 5):
+        calls.call("mem_alloc", {"size": size * MIB}, result=size << 40, device=0)
+    calls.call("mem_free", {"address": 5 << 40})
+    calls.call("mark", {"label": "end"})
+    calls.calls[-1] = replace(calls.calls[-1], time=10.0)
+    found = summary("r", calls.moment())
+    assert [size // MIB for _, size in found.timeline["gpu0"]] == [6, 1]
+    assert found.peaks == {"gpu0": 6 * MIB}
+    assert [(row.objects, row.size // MIB) for row in found.leaks] == [(1, 1)]

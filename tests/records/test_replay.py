@@ -16,6 +16,7 @@ from jsonschema import Draft202012Validator
 
 from memtopo.common.errors import UsageError
 from memtopo.driver.handles import Handle
+from memtopo.driver.recorder import DriverCall
 from memtopo.drivers.target import Target, resolve
 from memtopo.output import schemas
 from memtopo.output.programs import recorded_program
@@ -28,8 +29,9 @@ from memtopo.records.record import Record, read_record
 from memtopo.records.replay import Replay, replay
 from memtopo.records.replay_process import PROCESS_ENDED
 from tests.cli.conftest import InlineRunner
+from tests.helpers.processes import open_descriptors
 from tests.helpers.program_calls import comparable, compile_program, make_library, run_programs
-from tests.helpers.records import Calls
+from tests.helpers.records import MIB, Calls
 from tests.helpers.samples import sampled
 from tests.helpers.specs import EVERY_SPEC, PLANNED_ONLY, ROOT
 
@@ -282,3 +284,105 @@ def test_a_process_that_ends_in_a_call_which_failed_in_the_record_is_named(
     found = replay(read_record([calls.write(tmp_path / "r.jsonl")]), resolve("h100x1"))
     assert found.difference
     assert (found.difference.call.number, found.difference.error, found.other_errors) == (1, PROCESS_ENDED, {})
+
+
+def test_a_handle_is_passed_to_each_of_its_imports_and_left_open_by_none(tmp_path: Path) -> None:
+    calls = Calls()
+    chunk = calls.create(2, "gpu0", handles=["fd"])
+    calls.call("mem_export_to_shareable_handle", {"handle": chunk, "kind": 1, "flags": 0}, result="handle:1")
+    for handle in (7, 8):
+        calls.call("mem_import_from_shareable_handle", {"shared": "handle:1", "kind": 1}, result=handle)
+        calls.map(calls.reserve(2), 0, handle, 2)
+    record, before = read_record([calls.write(tmp_path / "r.jsonl")]), open_descriptors()
+    found = replay(record, resolve("h200x2"))
+    assert (found.difference, found.left_out, found.made) == (None, (), len(calls.calls))
+    assert open_descriptors() == before
+
+
+def test_addresses_that_were_freed_are_those_of_later_objects_alone(tmp_path: Path) -> None:
+    """The first reservation was in the middle of the second one."""
+    calls, base = Calls(), 1 << 40
+    calls.call("mem_address_reserve", {"size": 2 * MIB}, result=base + 2 * MIB)
+    calls.call("mem_address_free", {"address": base + 2 * MIB, "size": 2 * MIB})
+    calls.call("mem_address_reserve", {"size": 8 * MIB}, result=base)
+    for offset in (2, 0):
+        calls.map(base, offset, calls.create(2, "gpu0"), 2)
+    found = replay(read_record([calls.write(tmp_path / "r.jsonl")]), resolve("h200x2"))
+    assert (found.difference, found.made) == (None, len(calls.calls))
+
+
+def test_calls_that_fail_here_by_another_error_are_counted_and_no_difference(tmp_path: Path) -> None:
+    """A call without an end is not made."""
+    calls = Calls()
+    given = {"size": 1, "properties": {"location": "gpu0", "handles": []}, "flags": 0}
+    for _ in range(2):
+        calls.call("mem_create", given, error="CUDA_ERROR_OUT_OF_MEMORY")
+    calls.call("mem_create", given, seconds=None)
+    found = replay(read_record([calls.write(tmp_path / "r.jsonl")]), resolve("h200x2"))
+    assert (found.difference, found.made) == (None, 2)
+    assert found.other_errors == {"cuMemCreate: CUDA_ERROR_INVALID_VALUE for CUDA_ERROR_OUT_OF_MEMORY": 2}
+
+
+def test_memory_without_a_pool_is_of_the_pool_that_the_program_has_set(tmp_path: Path) -> None:
+    """Which is too small for it, in the record and here."""
+    calls = Calls()
+    calls.call("device_get_default_mem_pool", {"device": 0}, result=4, device=0, thread=1)
+    properties = {"location": "gpu0", "handles": [], "max_size": 32 * MIB}
+    calls.call("mem_pool_create", {"properties": properties}, result=5, device=0, thread=1)
+    calls.call("device_set_mem_pool", {"device": 0, "pool": 5}, device=0, thread=1)
+    more: dict[str, Any] = {"device": 0, "thread": 1, "error": "CUDA_ERROR_OUT_OF_MEMORY"}
+    calls.call("mem_alloc_async", {"size": 64 * MIB, "stream": 0}, **more)
+    found = replay(read_record([calls.write(tmp_path / "r.jsonl")]), resolve("h200x2"))
+    assert (found.difference, found.left_out) == (None, ())
+
+
+def programmed(calls: Calls, folder: Path, last: int | None = None) -> list[DriverCall]:
+    """The calls of the program of a record, up to the one with a number."""
+    record = read_record([calls.write(folder / "r.jsonl")])
+    until = next((each.call for each in record.calls if each.call.number == last), None)
+    return program_calls(record, 0, until)
+
+
+def test_a_program_leaves_out_failed_calls_and_what_queries_have_retained(tmp_path: Path) -> None:
+    """And calls for objects that no call has made. The call of a difference is its last one, also if it failed."""
+    calls = Calls()
+    properties = {"location": "gpu0", "handles": []}
+    calls.call("mem_create", {"size": 1, "properties": properties, "flags": 0}, error="CUDA_ERROR_INVALID_VALUE")
+    base, chunk = calls.reserve(2), calls.create(2, "gpu0")
+    calls.map(base, 0, chunk, 2)
+    for _ in range(2):
+        calls.call("mem_retain_allocation_handle", {"address": base}, result=chunk)
+    for handle in (999, chunk, chunk, chunk):
+        calls.call("mem_release", {"handle": handle})
+    calls.call("mem_unmap", {"address": base, "size": 1}, error="CUDA_ERROR_INVALID_VALUE")
+    calls.unmap(base, 0, 2)
+    made = ["mem_address_reserve", "mem_create", "mem_map", "mem_release", "mem_unmap"]
+    assert [each.method for each in programmed(calls, tmp_path)] == made
+    *_, last = programmed(calls, tmp_path, last=len(calls.calls) - 1)
+    assert (last.method, last.arguments["size"]) == ("mem_unmap", 1)
+
+
+def test_a_program_makes_the_context_of_each_call_current_once(tmp_path: Path) -> None:
+    calls = Calls()
+    for device in (0, 0, 1, 0):
+        calls.call("mem_alloc", {"size": MIB}, result=len(calls.calls) + 1 << 40, device=device, thread=1)
+    found = programmed(calls, tmp_path)
+    switch = ["ctx_pop_current", "ctx_push_current", "mem_alloc"]
+    first = ["device_primary_ctx_retain", "ctx_push_current", "mem_alloc", "mem_alloc"]
+    assert [each.method for each in found] == [*first, "device_primary_ctx_retain", *switch, *switch]
+    contexts = {each.arguments["device"]: each.result for each in found if each.method == "device_primary_ctx_retain"}
+    pushed = [each.arguments["context"] for each in found if each.method == "ctx_push_current"]
+    assert pushed == [contexts[0], contexts[1], contexts[0]]
+
+
+def test_a_program_has_one_pool_in_place_of_the_default_one_until_it_sets_another(tmp_path: Path) -> None:
+    calls = Calls()
+    for _ in range(2):
+        calls.call("mem_alloc_async", {"size": MIB, "stream": 0}, result=len(calls.calls) + 1 << 40, device=0)
+    calls.call("mem_pool_create", {"properties": {"location": "gpu0", "handles": [], "max_size": 0}}, result=5)
+    calls.call("device_set_mem_pool", {"device": 0, "pool": 5})
+    calls.call("mem_alloc_async", {"size": MIB, "stream": 0}, result=9 << 40, device=0)
+    found = programmed(calls, tmp_path)
+    made = [each.result for each in found if each.method == "mem_pool_create"]
+    used = [each.arguments["pool"] for each in found if each.method == "mem_alloc_from_pool_async"]
+    assert (len(made), used) == (2, [made[0], made[0], made[1]])

@@ -232,3 +232,22 @@ def test_a_file_that_is_no_record_is_not_replaced(run_inline: InlineRunner, tmp_
     assert run_inline("import", SNAPSHOTS / "native.pickle", "-o", mine).status == 2
     assert mine.read_text() == "mine"
     assert run_inline("import", tmp_path / "none.pickle").status == 2
+
+
+def test_each_gpu_has_the_segments_of_its_own_history(tmp_path: Path) -> None:
+    """The numbers of their handles differ, too."""
+    bases = [0x7F00_0000_0000, 0x7F80_0000_0000]
+    histories = [
+        [event("segment_free", 0x1000000, 2 * MIB, 5), event("segment_map", bases[0], 2 * MIB, 6)],
+        [event("segment_alloc", 0x2000000, 4 * MIB, 5), event("segment_map", bases[1], 6 * MIB, 7)],
+    ]
+    segments = [
+        segment(bases[1], 6 * MIB, expandable=True, device=1), segment(0x2000000, 4 * MIB, device=1),
+    ]  # fmt: skip
+    histories[0].append(event("segment_unmap", bases[0], 2 * MIB, 8))
+    found = calls(written({"segments": segments, "device_traces": histories}, tmp_path), tmp_path)
+    assert [(each.device, each.time) for each in found if each.method == "mem_alloc"] == [(0, 0.0), (1, 0.0)]
+    record = read_record([tmp_path / "record.jsonl"])
+    (end,) = moment(record, "end").processes
+    assert {at: size // MIB for at, size in end.memory.items()} == {"gpu0": 0, "gpu1": 10}
+    assert replay(record, resolve("h200x2")).difference is None

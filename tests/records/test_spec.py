@@ -233,3 +233,76 @@ def test_a_record_without_memory_is_a_spec_without_entries(run_inline: InlineRun
     assert run_inline("spec", file, "--at", at, "-o", spec).status == 0
     assert spec.read_text().endswith("memtopo: 1\nname: empty\n")
     assert run_inline("validate", spec, "--machine", "none").status == 0
+
+
+def test_equal_pools_are_entries_of_their_own_and_allocations_are_of_their_pool() -> None:
+    calls = Calls()
+    for pool in (5, 6):
+        calls.call("mem_pool_create", {"properties": {"location": "gpu0", "handles": [], "max_size": 0}}, result=pool)
+    for pool, size in ((6, 4), (5, 2), (6, 4)):
+        address = len(calls.calls) << 40
+        calls.call("mem_alloc_from_pool_async", {"size": size << 20, "pool": pool, "stream": 0}, result=address)
+    text = spec_of(calls.moment(), "pools")
+    assert "pools:\n  pool: {location: gpu0}\n  pool-2: {location: gpu0}\n" in text
+    assert "allocation: {pool: pool-2, size: 4MiB, count: 2}" in text
+    assert "allocation-2: {pool: pool, size: 2MiB}" in text
+
+
+def test_ranges_that_differ_in_access_alone_are_entries_of_their_own() -> None:
+    calls = Calls()
+    for access in ("rw", "r"):
+        base = calls.reserve(2)
+        calls.map(base, 0, calls.create(2, "gpu0"), 2)
+        calls.grant(base, 2, gpu0="rw", gpu1=access)
+    text = spec_of(calls.moment(), "access")
+    assert "access:\n  range: {gpu0: rw, gpu1: rw}\n  range-2: {gpu0: rw, gpu1: r}" in text
+
+
+def test_of_equal_buffers_only_those_that_the_program_has_exported_are_exported() -> None:
+    calls = Calls()
+    for address in (1 << 40, 1 << 41, 1 << 42):
+        calls.call("mem_alloc", {"size": 2 << 20}, result=address, device=0)
+    calls.call("ipc_get_mem_handle", {"address": 1 << 41}, result="handle:1")
+    text = spec_of(calls.moment(), "exports")
+    assert "buffer: {location: gpu0, size: 2MiB, count: 2}\n  buffer-2: {location: gpu0, size: 2MiB}" in text
+    assert text.endswith("exports:\n  buffer-2: {buffer: buffer-2, via: ipc}\n")
+
+
+def test_an_import_by_a_descriptor_is_of_the_exporter_that_has_exported_last() -> None:
+    """And each import of a process is of another object."""
+    exporters, importer = (Calls("a"), Calls("b")), Calls("c")
+    for each in exporters:
+        if each is exporters[1]:
+            each.reserve(2)
+        for _ in range(2):
+            chunk = each.create(2, "gpu0", handles=["fd"])
+            each.call("mem_export_to_shareable_handle", {"handle": chunk, "kind": 1}, result=5)
+    for _ in range(6):
+        base = importer.reserve(2)
+    for index in range(2):
+        handle = importer.call("mem_import_from_shareable_handle", {"shared": 5, "kind": 1}, result=70 + index)
+        importer.map(importer.reserve(2) if index else base, 0, handle, 2)
+    text = spec_of(exporters[0].moment(exporters[1], importer, at="end"), "order")
+    assert "chunk: {from: b.chunk}" in text
+    assert "from: a" not in text
+
+
+def test_advice_and_access_that_were_taken_back_are_in_no_spec() -> None:
+    """And those that were given twice are there once."""
+    calls = Calls()
+    properties = {"location": "gpu0", "handles": [], "max_size": 0}
+    calls.call("mem_pool_create", {"properties": properties}, result=5, device=0)
+    for at, access in (("gpu1", "rw"), ("gpu2", "rw"), ("gpu2", "rw"), ("gpu1", "none")):
+        calls.call("mem_pool_set_access", {"pool": 5, "grants": [{"location": at, "access": access}]})
+    for address in (1 << 40, 1 << 41):
+        calls.call("mem_alloc_managed", {"size": 2 << 20, "flags": 1}, result=address, device=0)
+        for advice, at in ((1, "gpu0"), (3, "host"), (5, "gpu1"), (5, "gpu2"), (5, "gpu2"), (6, "gpu1")):
+            calls.call("mem_advise", {"address": address, "size": 2 << 20, "advice": advice, "location": at})
+    for advice in (2, 4, 6):
+        calls.call("mem_advise", {"address": 1 << 40, "size": 2 << 20, "advice": advice, "location": "gpu2"})
+    found = calls.moment(at="end")
+    text = spec_of(found, "back")
+    assert "pool: {location: gpu0, accessed_by: [gpu2]}" in text
+    assert "managed: {size: 2MiB}\n" in text
+    assert "managed-2: {size: 2MiB, prefer: host, accessed_by: [gpu2], read_mostly: true}" in text
+    assert found.processes[0].memory == {"gpu0": 2 << 20, "host": 2 << 20}

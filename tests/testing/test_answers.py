@@ -6,6 +6,7 @@ import ctypes
 import os
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from memtopo.drivers.sim import SimDriver
 from memtopo.testing.abi import error_numbers, exported, newest
 from memtopo.testing.program import FUNCTIONS, SharedMachine, SimulatedProgram
 from memtopo.testing.server import RemoteProgram
+from tests.helpers.processes import open_descriptors
 
 SIZE = 2 << 20
 PAGE = 4096
@@ -261,3 +263,68 @@ def test_a_size_beyond_the_memory_of_a_program_is_refused_before_so_much_is_allo
     data = ctypes.create_string_buffer(16)
     with pytest.raises(OSError, match="is not memory that the program can use"):
         RemoteProgram(os.getpid()).read(ctypes.addressof(data), 1 << 41)
+
+
+POOL = struct.pack("=iiiiQQ56x", 1, 0, 1, 0, 0, 0)
+"""`CUmemPoolProps`: of gpu0, without handles."""
+
+
+@pytest.mark.usefixtures("use")
+def test_a_device_has_its_default_pool_again_after_another_one_was_destroyed(call: CallFunction) -> None:
+    default = made(call, "cuDeviceGetDefaultMemPool", 0)
+    assert call("cuInit", 0) == "CUDA_SUCCESS"
+    pool = made(call, "cuMemPoolCreate", ctypes.create_string_buffer(POOL, len(POOL)))
+    assert call("cuDeviceSetMemPool", 0, pool) == "CUDA_SUCCESS"
+    assert made(call, "cuDeviceGetMemPool", 0) == pool
+    assert call("cuMemPoolDestroy", pool) == "CUDA_SUCCESS"
+    assert made(call, "cuDeviceGetMemPool", 0) == made(call, "cuDeviceGetDefaultMemPool", 0) == default
+    assert made(call, "cuMemAllocAsync", PAGE, 0)
+
+
+def test_what_ends_with_a_context_is_no_leak_and_that_of_another_one_is(
+    program: SimulatedProgram, call: CallFunction, use: int
+) -> None:
+    kinds = ("cuMemAlloc_v2", PAGE), ("cuMemHostAlloc", PAGE, 0), ("cuEventCreate", 0), ("cuStreamCreate", 0)
+    leaking = []
+    for device in (0, 1):
+        context = made(call, "cuDevicePrimaryCtxRetain", device)
+        assert call("cuCtxSetCurrent", context) == "CUDA_SUCCESS"
+        leaking = [made(call, *kind) for kind in kinds]
+    assert len(program.leaks()) == 2 * len(kinds)
+    for _ in range(2):  # it was retained by the fixture, too
+        assert call("cuDevicePrimaryCtxRelease_v2", 0) == "CUDA_SUCCESS"
+    assert {leak.key for leak in program.leaks()} == {*leaking}
+    assert use
+
+
+def test_a_context_stays_current_after_calls_for_another_one(call: CallFunction, use: int) -> None:
+    """One that is refused, one that synchronises, and one that ends the other context."""
+    other = made(call, "cuCtxCreate_v2", 0, 1)
+    assert made(call, "cuCtxPopCurrent_v2") == other
+    assert call("cuCtxSetCurrent", 12345) == "CUDA_ERROR_INVALID_CONTEXT"
+    assert made(call, "cuCtxGetCurrent") == use
+    for name in ("cuCtxSynchronize_v2", "cuCtxDestroy_v2"):
+        assert call(name, other) == "CUDA_SUCCESS"
+        assert made(call, "cuCtxGetCurrent") == use
+
+
+@pytest.mark.usefixtures("use")
+@pytest.mark.parametrize(
+    ("name", "described", "error"),
+    [
+        ("cuImportExternalMemory", "=i4xi12xQI", "INVALID_VALUE"),
+        ("cuImportExternalMemory", "=i4xi12xQI", "UNKNOWN"),
+        ("cuImportExternalSemaphore", "=i4xi12xI", "UNKNOWN"),
+    ],
+)
+def test_a_refused_import_of_an_external_object_leaves_no_descriptor_open(
+    call: CallFunction, name: str, described: str, error: str
+) -> None:
+    """The object would keep its memory."""
+    with Path(os.devnull).open("r+b", buffering=0) as file:
+        size = [PAGE if error == "UNKNOWN" else 0] if "Memory" in name else []
+        words = ctypes.create_string_buffer(struct.pack(described, 1, file.fileno(), *size, 0), 104)
+        before = open_descriptors()
+        assert call(name, ctypes.c_uint64(), words) == f"CUDA_ERROR_{error}"
+        assert open_descriptors() == before
+        assert file.write(b"open") == 4
