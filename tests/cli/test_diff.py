@@ -319,6 +319,13 @@ def test_a_comment_of_many_plans_has_pictures_while_there_is_room(run_inline: In
     assert 50_000 < len(found) < 65_536
 
 
+def test_refused_plans_are_first_in_a_comment(run_inline: InlineRunner, golden: Path) -> None:
+    (golden / "plans" / "late.json").write_text('{"memtopo_plan": 1}')
+    (golden / "kv.yaml").write_text(KV.replace("2MiB", "4MiB"))
+    lines = run_inline("diff", "plans", "--format", "markdown").out.splitlines()
+    assert ["late" in line for line in lines if line.startswith("## ")] == [True, False]
+
+
 def test_names_of_files_are_text_in_a_comment(run_inline: InlineRunner, golden: Path) -> None:
     """No markup, and no command of a CI runner; a picture ends no block."""
     name = "::error::[x](http:a) <b>`@all` #1.yaml"

@@ -88,7 +88,7 @@ def test_a_report_replaces_no_other_file(run_inline: InlineRunner, tmp_path: Pat
     for spec in (file, QUICKSTART):
         refused = run_inline("apply", spec, M, "--report", file)
         assert refused.status == 2
-        assert "exists, and is no report" in refused.err
+        assert refused.err.count("exists, and is no report") == 1
     assert file.read_text() == content
 
 

@@ -140,6 +140,14 @@ def test_settings_leave_a_document_the_others_of_its_own() -> None:
     assert given.applied(own).values == {"a": "10", "b": "variable", "c": "typed", "d": "4"}
 
 
+def test_a_list_of_values_takes_precedence_over_variables_of_single_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMTOPO_SET_a", "1")
+    monkeypatch.setenv("MEMTOPO_SET_b", "2")
+    monkeypatch.setenv("MEMTOPO_SET", "b=3 'c=4 5'")
+    assert settings(["b=3", "'c=4", "5'"]) == Settings({}, {"a": "1", "b": "3", "c": "4 5"})
+    assert settings(["b=6"]) == Settings({"b": "6"}, {"a": "1", "b": "2"})
+
+
 def line_with(process: subprocess.Popen[bytes], text: bytes) -> bytes:
     """The next line of a process's stderr that has a text."""
     assert process.stderr

@@ -102,6 +102,12 @@ def test_a_path_has_the_position_of_its_key_or_value(path: tuple[str | int, ...]
     assert spanned(document, document.span(path, at)) == text
 
 
+def test_the_only_item_of_a_list_without_brackets_has_the_position_of_its_value() -> None:
+    document = read("map:\n  kv: page\n  hot: [a, b]\n")
+    for path, text in ((("map", "kv", 0), "page"), (("map", "hot", 0), "a"), (("map", "kv", 1), "kv")):
+        assert spanned(document, document.span(path)) == text
+
+
 def test_a_block_ends_where_its_last_value_ends() -> None:
     """And not after the comments that follow."""
     assert read(SPEC).span(("map",)) == TextSpan(12, 3, 14, 8)

@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 
 from memtopo.common.units import GiB
-from memtopo.output.blocks import Table
+from memtopo.output.blocks import Table, Toned
 from memtopo.output.budget import page
+from memtopo.session.budget import Budget
 from tests.session.test_budget import of, sleeping
+
+
+def table_of(found: Budget, title: str) -> Table:
+    section = next(each for each in page(found).sections if each.title.startswith(title))
+    (table,) = section.blocks
+    assert isinstance(table, Table)
+    return table
 
 
 @pytest.mark.parametrize(
@@ -22,8 +30,30 @@ def test_of_many_combinations_the_fewer_ones_are_listed_and_what_holds_for_the_o
     context: int, shown: list[str], note: str
 ) -> None:
     found = of(sleeping("a", 8, 1), sleeping("b", 20, 20), sleeping("c", 20, 20), context=context)
-    section = next(each for each in page(found).sections if each.title == "states together")
-    (table,) = section.blocks
-    assert isinstance(table, Table)
+    table = table_of(found, "states together")
     assert [*map(str, (row[0] for row in table.rows))] == shown
     assert (table.note, table.more) == (note, 27 - len(shown))
+
+
+def beside(found: Budget) -> dict[tuple[str, str], str]:
+    """Words on the states beside which each switch fits, by layout and switch."""
+    rows = [
+        [each.text if isinstance(each, Toned) else str(each) for each in row] for row in table_of(found, "peaks").rows
+    ]
+    return {(layout, switch): words for layout, switch, *_, words in rows}
+
+
+def test_a_switch_has_the_number_of_states_beside_which_it_fits() -> None:
+    """Switches of one state with the same peak and the same number are one row."""
+    some, every = "2 of 3 states", "all states"
+    assert beside(of(sleeping("a", 8, 40), sleeping("b", 16, 20))) == {
+        (name, switch): words
+        for name in "ab"
+        for switch, words in {
+            "awake → asleep, weights": some, "asleep → awake": some, "asleep → weights": every,
+            "weights → awake": some, "weights → asleep": every,
+        }.items()
+    }  # fmt: skip
+    assert {*beside(of(sleeping("a", 8, 40))).values()} == {"alone"}
+    least = beside(of(sleeping("a", 8, 40), sleeping("b", 16, 30), context=40 * GiB))
+    assert least["a", "asleep → weights"].startswith("none: 8.")
