@@ -200,3 +200,9 @@ def test_states_that_keep_the_same_chunks_in_the_same_memory_share_it() -> None:
     assert {name: (area.size // M, area.location == gpu(1)) for name, area in areas.items()} == {
         "page@pinned": (4, False), "a@pinned": (1, False), "page@gpu1": (4, True)
     }  # fmt: skip
+
+
+def test_a_state_of_a_heap_with_an_error_is_not_judged() -> None:
+    text = "heaps: {h: {location: gpu0, size: SIZE}}\nstates: {s: {offload: {h: pinned}}, t: {drop: [h]}}"
+    assert codes(text.replace("SIZE", "3MiB")) == ["MT302"]
+    assert codes(text.replace("SIZE", "3")) == ["MT105"]
