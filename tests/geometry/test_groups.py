@@ -192,7 +192,7 @@ access: {r: {gpu2: rw, gpu3: none}}
 events: {e: {device: gpu1}}
 """
     geometry = geometry_of(text, invented(4))
-    assert (geometry.gpus, geometry.idle_gpus, geometry.kept_contexts) == ([0, 1, 2], [0, 2], {1})
+    assert (geometry.gpus, geometry.idle_gpus, geometry.kept_contexts) == ([0, 1, 2], [0, 2], frozenset({1}))
 
 
 def test_locations_in_turns_end_before_they_repeat() -> None:

@@ -16,8 +16,7 @@ from memtopo.kinds.external.steps import (
     DESCRIPTORS,
     Descriptor,
     DuplicateDescriptor,
-    ImportMemory,
-    ImportSemaphore,
+    ImportObject,
     MapExternal,
 )
 from memtopo.kinds.layout import Layout
@@ -209,15 +208,13 @@ def test_an_object_that_could_not_be_destroyed_is_not_destroyed_again() -> None:
     """A second call would end the process (fact 57); the duplicate of a descriptor is closed unless it is imported."""
     machine = invented(1)
     plan = plan_of(FRAME + semaphores(""), machine)
-    copies, (memory,), (semaphore,) = (
-        steps_of(plan, kind) for kind in (DuplicateDescriptor, ImportMemory, ImportSemaphore)
-    )
+    copies, objects = steps_of(plan, DuplicateDescriptor), steps_of(plan, ImportObject)
     with camera(machine) as owner, SimDriver(machine) as simulator:
         simulator.init()
         driver, layout = Failing(simulator), Layout("frames")
         ledger, layout.handle_source = Ledger(driver), owner
         layout.contexts[0] = simulator.device_primary_ctx_retain(0)
-        for copy, step in zip(copies, (memory, semaphore), strict=True):
+        for copy, step in zip(copies, objects, strict=True):
             before = len(os.listdir("/proc/self/fd"))
             copy.do(ledger, layout)
             fd = layout.of(DESCRIPTORS)[copy.label].fd
@@ -231,7 +228,7 @@ def test_an_object_that_could_not_be_destroyed_is_not_destroyed_again() -> None:
         mapped.do(ledger, layout)
         mapped.undo(ledger, layout)
         assert layout.buffers == {}
-        for step in (memory, semaphore):
+        for step in objects:
             driver.at = driver.calls + 1
             with pytest.raises(DriverError):
                 step.undo(ledger, layout)
