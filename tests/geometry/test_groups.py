@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from memtopo.common.units import MiB
 from memtopo.driver.types import HandleType, Location, LocationKind, gpu
 from memtopo.geometry.access import from_offset
-from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup, declared_as, from_outside, gpus, round_robin
+from memtopo.geometry.groups import (
+    ChunkGroup,
+    Group,
+    RangeGroup,
+    declared_as,
+    from_outside,
+    gpus,
+    in_turns,
+    round_robin,
+)
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.build import lay_out
 from memtopo.kinds.ipc import BufferGroup
@@ -161,3 +172,45 @@ def test_an_import_from_a_process_with_an_error_is_not_reported_besides() -> Non
 )
 def test_a_layout_with_external_memory_needs_a_producer(text: str, produced: bool) -> None:
     assert geometry_of(text).produced is produced
+
+
+def test_the_held_part_of_a_layout_has_the_held_processes_alone_or_all_where_none_joins() -> None:
+    text = "processes: {a: {HELDcount: 2, events: {e: {device: gpu0}}}, b: {events: {e: {device: gpu1}}}}"
+    whole, joined = geometry_of(text.replace("HELD", "")), geometry_of(text.replace("HELD", "held: true, "))
+    assert (whole.held_part is whole, whole.is_held_part) == (True, False)
+    assert (list(joined.held_part.processes), joined.is_held_part) == (["a.0", "a.1"], False)
+    assert joined.held_part.is_held_part
+
+
+def test_a_context_is_kept_only_for_objects_that_end_with_it() -> None:
+    """Fact 73."""
+    text = """
+ranges: {r: {size: 4MiB}}
+chunks: {c: {location: [gpu0, gpu1], size: 2MiB, count: 2}}
+map: {r: c}
+access: {r: {gpu2: rw, gpu3: none}}
+events: {e: {device: gpu1}}
+"""
+    geometry = geometry_of(text, invented(4))
+    assert (geometry.gpus, geometry.idle_gpus, geometry.kept_contexts) == ([0, 1, 2], [0, 2], frozenset({1}))
+
+
+def test_locations_in_turns_end_before_they_repeat() -> None:
+    one, other = gpu(0), gpu(1)
+    for locations, turns in (
+        ([one, other, one, other], 2),
+        ([one, other, one], 2),
+        ([one, one, other], 3),
+        ([one] * 3, 1),
+        ([one], 1),
+        ([one, other, other, one], 3),
+    ):
+        assert in_turns(locations) == locations[:turns]
+
+
+def test_chunks_that_are_gone_are_not_in_the_memory_of_their_location() -> None:
+    chunks = geometry_of("chunks: {c: {location: [gpu0, gpu1], size: 2MiB, count: 7}}").of(ChunkGroup)["c"]
+    present = replace(chunks, gone=((1, 3), (4, 5)))
+    assert (present.shares(), present.demand()) == ({gpu(0): 2, gpu(1): 2}, {gpu(0): 4 * MiB, gpu(1): 4 * MiB})
+    assert replace(chunks, count=0, limit=7).largest_shares() == {gpu(0): 4, gpu(1): 3}
+    assert not any(replace(chunks, count=0, limit=7, gone=((0, 0),)).largest_shares().values())

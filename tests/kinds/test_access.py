@@ -5,16 +5,29 @@ from __future__ import annotations
 import pytest
 
 from memtopo import planner
-from memtopo.driver.types import gpu
+from memtopo.driver.types import Access, gpu
 from memtopo.kinds.access import split_mappings
 from memtopo.kinds.access.grants import peer_access
+from memtopo.kinds.access.steps import SHORT_GRANT, SetAccess
 from memtopo.kinds.kind import Rule
 from memtopo.kinds.resources import RetainContext
 from memtopo.machine import Machine, Trial
 from memtopo.machine.queries import changed
+from memtopo.plans.transition import transition
+from tests.helpers.conducted import make_transition
 from tests.helpers.line_count import executed_lines
 from tests.helpers.machines import invented
-from tests.helpers.specs import clean_geometry, codes, diagnose, geometry_of, run_request, validate_text
+from tests.helpers.specs import (
+    clean_geometry,
+    codes,
+    diagnose,
+    geometry_of,
+    plan_of,
+    run_request,
+    steps_of,
+    validate_text,
+)
+from tests.run.test_transition import built
 
 APART = invented(2, peers=False)
 HEAD = """
@@ -165,3 +178,34 @@ def test_a_size_that_splits_a_mapping_is_corrected_from_the_offset_of_its_part()
     text = "ranges: {r: {size: 16MiB}}\nchunks: {c: {location: gpu0, size: 4MiB, count: 4}}\nmap: {r: c}\n"
     found = diagnose(f"{text}access: {{r: [{{offset: 4MiB, size: 6MiB, grant: {{gpu0: r}}}}]}}")
     assert [(each.code, each.help) for each in found if each.code == "MT308"] == [("MT308", "write 'size: 8MiB'")]
+
+
+def page_access(parts: str, count: int = 4) -> str:
+    chunks = f"chunks: {{page: {{location: host:0, size: 2MiB, count: {count}}}}}\n"
+    return f"ranges: {{kv: {{size: {2 * count}MiB}}}}\n{chunks}map: {{kv: page}}\naccess: {{kv: {parts}}}"
+
+
+def test_a_change_of_access_takes_what_is_no_longer_granted_and_leaves_the_rest() -> None:
+    before = page_access("{gpu0: rw, gpu1: r, host: r}")
+    parts = "[{size: 4MiB, grant: {gpu0: rw, host: r}}, {offset: 4MiB, size: 4MiB, grant: {gpu0: rw, gpu1: rw}}]"
+    after = page_access(parts)
+    old, new = plan_of(before, invented(2)), plan_of(after, invented(2))
+    grants = [step for step in transition(old.steps, new.steps).do if isinstance(step, SetAccess)]
+    assert [(each.offset >> 20, each.size >> 20, each.describe().where) for each in grants] == [
+        (0, 4, "gpu1 none"), (4, 4, "gpu1 rw, host none")
+    ]  # fmt: skip
+    with built(old, invented(2)) as layout:
+        base, ledger = layout.execution.layout.address("kv"), layout.ledger
+        make_transition(layout.execution, new)
+        found = [[Access(ledger.mem_get_access(base + (at << 20), gpu(each))) for each in (0, 1)] for at in (0, 6)]
+        assert found == [[Access.RW, Access.NONE], [Access.RW, Access.RW]]
+        assert [each for each in layout.execution.check() if each.expected != each.observed] == []
+
+
+def test_new_access_is_granted_to_a_limited_number_of_mappings_at_once_and_in_a_plan_to_a_thousand() -> None:
+    count = 2 * SHORT_GRANT + 1
+    old, new = (plan_of(page_access(grants, count), invented(2)) for grants in ("{gpu0: r}", "{gpu0: rw}"))
+    changed_ = [step.size >> 21 for step in transition(old.steps, new.steps).do if isinstance(step, SetAccess)]
+    assert changed_ == [SHORT_GRANT, SHORT_GRANT, 1]
+    calls = steps_of(plan_of(page_access("{gpu0: r}", 1001), invented(2)), SetAccess)
+    assert [(each.offset >> 21, each.size >> 21) for each in calls] == [(0, 1000), (1000, 1)]

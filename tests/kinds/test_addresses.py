@@ -6,12 +6,15 @@ from contextlib import closing
 
 import pytest
 
-from memtopo.driver.types import ADDRESS_BLOCK
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.types import ADDRESS_BLOCK, DriverError
 from memtopo.drivers.sim import SimDriver
 from memtopo.geometry.groups import RangeGroup
 from memtopo.kinds.layout import Layout
+from memtopo.kinds.ranges import RANGES
 from memtopo.kinds.ranges.steps import AGREED, SAME_ADDRESS, ReserveRange
 from memtopo.output.diagram.build import build_diagram
+from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import clean_geometry, codes, diagnose, plan_of, steps_of
 
@@ -167,3 +170,32 @@ def test_a_check_finds_an_address_that_was_not_agreed_on(agreed: dict[str, int])
         assert bool([each for each in step.check(driver, layout) if each.expected != each.observed]) is not bool(agreed)
         step.undo(driver, layout)
         assert not layout.ranges
+
+
+def test_a_range_that_could_not_be_reserved_elsewhere_is_not_freed_again() -> None:
+    step = ReserveRange((), "heap", ADDRESS_BLOCK, ADDRESS_BLOCK, 0, fixed=False, same=True)
+    with closing(SimDriver(invented(1))) as simulator:
+        simulator.init()
+        driver, layout = Failing(simulator, 2, only={"mem_address_reserve"}), Layout()
+        ledger = Ledger(driver)
+        step.do(ledger, layout)
+        with pytest.raises(DriverError):
+            step.relocate(ledger, layout, 5 << 40)
+        assert (layout.ranges, ledger.empty) == ({}, True)
+        step.undo(ledger, layout)
+
+
+@pytest.mark.parametrize(
+    ("after", "refused"),
+    [
+        (pe(), False),
+        (pe().replace("own: {size: 64MiB}", "own: {size: 32MiB}"), False),
+        (pe(", align: 64MiB"), True),
+        (pe().replace(", same_address: true", ""), True),
+        (pe().replace("heap: {size: 4MiB", "heap: {size: 8MiB"), True),
+    ],
+)
+def test_a_change_leaves_the_addresses_that_processes_agreed_on(after: str, refused: bool) -> None:
+    before, changed = (clean_geometry(text).processes["pe.0"] for text in (pe(), after))
+    assert [each.code for each in RANGES.refused_changes(before, changed)] == ["MT810"] * refused
+    assert [each.code for each in RANGES.refused_changes(changed, before)] == ["MT810"] * refused

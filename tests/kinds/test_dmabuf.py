@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from memtopo import planner
-from memtopo.driver.types import DmaBufFlags
+from memtopo.driver.types import DmaBufFlags, DriverError
 from memtopo.kinds.dmabuf.steps import TryExportDmaBuf
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.exports import touched_exports
+from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.step import Phase
 from memtopo.machine import Trial
+from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
-from tests.helpers.specs import clean_geometry, codes, diagnose
+from tests.helpers.specs import clean_geometry, codes, diagnose, geometry_of, plan_of, steps_of
+from tests.run.test_transition import built
 
 OWN = """
 ranges: {r: {size: 8MiB}, half: {size: 4MiB}, two: {size: 4MiB, count: 2}, mixed: {size: 4MiB}}
@@ -220,3 +225,50 @@ def test_a_change_touches_the_dma_bufs_of_other_memory(change: dict[str, str], t
     old, new = (clean_geometry(CHANGED.format(**values)) for values in (before, before | change))
     assert set(touched_exports(old, new, ())) == touched
     assert set(touched_exports(old, old, {("chunk", "w.1")})) == {"r"}
+
+
+LIVE = """
+ranges: {r: {size: 4MiB, count: 2}, s: {size: 4MiB}}
+chunks: {c: {location: gpu0, size: 2MiB, count: 4}, w: {location: gpu0, size: 4MiB, parts: {a: 4KiB, b: rest}}}
+map: {r: [c], s: [w]}
+access: {r: {gpu0: rw}, s: {gpu0: rw}}
+exports: {r: {range: r, via: dmabuf}, c: {chunk: "c.1:3", via: dmabuf}, b: {chunk: w, part: b, via: dmabuf}}
+"""
+
+
+def test_a_dma_buf_is_of_what_is_mapped_now_or_there_is_none() -> None:
+    exports = geometry_of(LIVE, invented(1)).of(ExportGroup)
+    with built(plan_of(LIVE, invented(1)), invented(1)) as layout:
+        ledger, live = layout.ledger, layout.execution.layout
+
+        def address(name: str, index: int) -> int:
+            memory = exports[name].dma_buf
+            assert memory
+            return memory.address(live, exports[name].first + index)
+
+        ranges = {label: found.address for label, found in live.ranges.items()}
+        assert [address("r", index) for index in (0, 1)] == [ranges["r.0"], ranges["r.1"]]
+        assert [address("c", index) for index in (0, 1)] == [ranges["r.0"] + (2 << 20), ranges["r.1"]]
+        assert address("b", 0) == ranges["s"] + (4 << 10)
+        assert [*exports["r"].resources] == [("chunk", f"c.{number}") for number in range(4)]
+        descriptors = len(os.listdir("/proc/self/fd"))
+        handle = exports["b"].exporter.handle(ledger, live, exports["b"], 0)
+        assert handle.fd is not None
+        assert os.lseek(handle.fd, 0, os.SEEK_END) == (4 << 20) - (4 << 10)
+        handle.close()
+        with pytest.raises(DriverError):
+            exports["r"].exporter.handle(Failing(ledger, 1, only={"ctx_pop_current"}), live, exports["r"], 0)
+        ledger.ctx_pop_current()
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+        maps = {step.chunk: step for step in steps_of(layout.execution.plan, MapChunk)}
+        maps["c.3"].undo(ledger, live)
+        assert address("r", 0)
+        with pytest.raises(KeyError, match=r"c\.3"):
+            exports["r"].exporter.handle(ledger, live, exports["r"], 1)
+        maps["c.2"].undo(ledger, live)
+        with pytest.raises(KeyError, match=r"c\.2"):
+            address("c", 1)
+        live.mappings[ranges["r.1"]] = "c.0"
+        with pytest.raises(KeyError, match=r"c\.2"):
+            address("c", 1)
+        del live.mappings[ranges["r.1"]]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from memtopo.kinds.exports import emptied_exports
+from memtopo.kinds.exportable import ExportGroup
+from memtopo.kinds.exports import emptied_exports, exported_resources, touched_exports
 from memtopo.machine import Trial
 from tests.helpers.machines import invented
 from tests.helpers.sharing_specs import OWN, VIEW, only_diagnostic, reader
-from tests.helpers.specs import clean_geometry, codes, diagnose
+from tests.helpers.specs import clean_geometry, codes, diagnose, geometry_of
 
 EXPORTS = [
     ("{chunk: w, via: fd}", []),
@@ -100,3 +101,81 @@ def test_an_export_needs_legacy_ipc_whose_trial_did_not_fail(what: str, message:
     assert [diagnostic.code for diagnostic in found] == ["MT404"]
     assert f"legacy IPC of {message}" in found[0].message
     assert not diagnose(IPC, invented(1))
+
+
+WHOLE = "chunks: {{w: {{location: gpu0, size: 2MiB, count: {count}, handles: [fd, fabric]}}}}\n"
+WHOLE += "exports: {{w: {{chunk: {chunk}, via: {via}{more}}}}}"
+BEFORE = {"count": "4", "chunk": "w.1:3", "via": "fd", "more": ""}
+
+
+@pytest.mark.parametrize(
+    ("change", "touched"),
+    [
+        ({"count": "9"}, False),
+        ({"chunk": "w.1:4"}, False),
+        ({"chunk": "w.1"}, False),
+        ({"chunk": "w.2:4"}, True),
+        ({"chunk": "w.0:3"}, True),
+        ({"via": "fabric"}, True),
+        ({"more": ", commit: required"}, True),
+    ],
+)
+def test_a_change_touches_an_export_whose_first_handles_are_others(change: dict[str, str], touched: bool) -> None:
+    works = Trial(advertised=True, works=True)
+    machine = invented(1, trials={"fabric": works, "fd+fabric": works})
+    old, new = (geometry_of(WHOLE.format(**values), machine) for values in (BEFORE, BEFORE | change))
+    assert list(touched_exports(old, new, ())) == ["w"] * touched
+    assert list(touched_exports(old, old, {("chunk", "w.0"), ("chunk", "w.3")})) == []
+    assert list(touched_exports(old, old, {("chunk", "w.2")})) == ["w"]
+    assert list(exported_resources(old, ["w", "x"])) == [("chunk", "w.1"), ("chunk", "w.2")]
+    gone = geometry_of("buffers: {b: {location: gpu0, size: 2MiB}}", machine)
+    assert list(touched_exports(old, gone, ())) == []
+    assert list(touched_exports(old, gone, {("chunk", "w.1")})) == ["w"]
+    assert list(emptied_exports(old, old, {("chunk", "w.2")})) == []
+
+
+COMMITTED = """
+processes:
+  server:
+    HELDchunks: {w: {location: gpu0, size: 2MiB, count: 2, handles: fd}}
+    exports: {w: {chunk: w.0, via: fd, commit: required}, v: {chunk: SECOND, via: fd}}
+  reader: {imports: {x: {from: server.FROM}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("held", "second", "source", "expected"),
+    [
+        ("", "w.1", "v", []),
+        ("", "w", "v", ["MT607"]),
+        ("", "w.0", "v", ["MT607"]),
+        ("", "w.1", "w", ["MT607"]),
+        ("held: true\n    ", "w.1", "w", []),
+    ],
+)
+def test_committed_objects_have_one_export_that_nobody_imports_while_it_is_built(
+    held: str, second: str, source: str, expected: list[str]
+) -> None:
+    text = COMMITTED.replace("HELD", held).replace("SECOND", second).replace("FROM", source)
+    assert [code for code in codes(text) if code != "MT501"] == expected
+
+
+ELASTIC = """
+ranges: {r: {size: 8MiB, elastic: true}}
+chunks: {w: {location: gpu0, size: 2MiB, count: {max: 4}, handles: fd}}
+access: {r: {gpu0: rw}}
+exports: {w: {chunk: CHUNK, via: fd, quota: 2MORE}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("chunk", "more", "expected"),
+    [("w", "", []), ("w.0:2", "", ["MT804"]), ("w", ", commit: required", ["MT607"])],
+)
+def test_all_elastic_chunks_of_an_entry_are_lent_by_its_pool(chunk: str, more: str, expected: list[str]) -> None:
+    text = ELASTIC.replace("CHUNK", chunk).replace("MORE", more)
+    assert codes(text) == expected
+    if not expected:
+        group = clean_geometry(text).of(ExportGroup)["w"]
+        assert (group.count, group.lends, group.quota, list(group.resources)) == (4, True, 2, [("elastic chunks", "w")])
+    assert codes(text.replace("count: {max: 4}", "count: 4").replace(", elastic: true", "")).count("MT804") == 1

@@ -7,17 +7,26 @@ import os
 import pytest
 
 from memtopo.common.units import MiB
-from memtopo.driver.types import gpu
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.types import DriverError, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.external import MEMORY_KINDS, ExternalObject, produced
 from memtopo.kinds.external.semaphores import ImportedSemaphore
-from memtopo.kinds.external.steps import DESCRIPTORS, Descriptor, DuplicateDescriptor
+from memtopo.kinds.external.steps import (
+    DESCRIPTORS,
+    Descriptor,
+    DuplicateDescriptor,
+    ImportObject,
+    MapExternal,
+)
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.step import HandleReference
 from memtopo.machine import Trial
 from tests.helpers.external_specs import FAILED, FRAME, NEVER, TIMELINE, semaphores
+from tests.helpers.failing_driver import Failing
+from tests.helpers.in_process_producer import camera
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, diagnose, geometry_of
+from tests.helpers.specs import codes, diagnose, geometry_of, plan_of, steps_of
 
 
 def test_entries_become_groups_with_place_size_and_origin() -> None:
@@ -193,3 +202,36 @@ def test_a_descriptor_whose_number_another_file_has_is_not_closed() -> None:
         step.undo(driver, layout)
     os.close(fd)
     assert layout.of(DESCRIPTORS) == {}
+
+
+def test_an_object_that_could_not_be_destroyed_is_not_destroyed_again() -> None:
+    """A second call would end the process (fact 57); the duplicate of a descriptor is closed unless it is imported."""
+    machine = invented(1)
+    plan = plan_of(FRAME + semaphores(""), machine)
+    copies, objects = steps_of(plan, DuplicateDescriptor), steps_of(plan, ImportObject)
+    with camera(machine) as owner, SimDriver(machine) as simulator:
+        simulator.init()
+        driver, layout = Failing(simulator), Layout("frames")
+        ledger, layout.handle_source = Ledger(driver), owner
+        layout.contexts[0] = simulator.device_primary_ctx_retain(0)
+        for copy, step in zip(copies, objects, strict=True):
+            before = len(os.listdir("/proc/self/fd"))
+            copy.do(ledger, layout)
+            fd = layout.of(DESCRIPTORS)[copy.label].fd
+            assert fd not in owner.given.values()
+            copy.undo(ledger, layout)
+            assert len(os.listdir("/proc/self/fd")) == before
+            copy.do(ledger, layout)
+            step.do(ledger, layout)
+            assert layout.of(DESCRIPTORS) == {}
+        (mapped,) = steps_of(plan, MapExternal)
+        mapped.do(ledger, layout)
+        mapped.undo(ledger, layout)
+        assert layout.buffers == {}
+        for step in objects:
+            driver.at = driver.calls + 1
+            with pytest.raises(DriverError):
+                step.undo(ledger, layout)
+            calls = driver.calls
+            step.undo(ledger, layout)
+            assert (driver.calls, step.objects(layout)) == (calls, {})

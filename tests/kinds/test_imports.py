@@ -6,14 +6,19 @@ import pytest
 
 from memtopo.common.units import MiB
 from memtopo.driver.types import gpu
+from memtopo.geometry import Geometry
 from memtopo.geometry.groups import ChunkGroup
+from memtopo.kinds.build import lay_out
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.ipc import BufferGroup, EventGroup
-from memtopo.kinds.views import all_mapped_memory
+from memtopo.kinds.pinned import PinnedGroup
+from memtopo.kinds.step import HandleReference
+from memtopo.kinds.views import Member, all_mapped_memory, recorded_events
 from memtopo.machine import Trial
+from memtopo.spec import read
 from tests.helpers.machines import invented
 from tests.helpers.sharing_specs import SERVER, VIEW, member, only_diagnostic, reader
-from tests.helpers.specs import clean_geometry, codes, validate_text
+from tests.helpers.specs import clean_geometry, codes, document, geometry_of, validate_text
 
 IMPORTS = [
     ("{from: server.w}", []),
@@ -267,3 +272,108 @@ def test_outside_holders_are_distinct_from_processes() -> None:
     assert owners == {"elsewhere/"}
     assert not any(each.ours for each in all_mapped_memory(clean_geometry(text))["reader"])
     assert all(each.ours for each in all_mapped_memory(clean_geometry(reader("{from: server.w}")))["reader"])
+
+
+JOINED = """
+processes:
+  server:
+    held: true
+    count: 2
+    chunks: {w: {location: gpu0, size: 2MiB, count: 3, handles: fd}}
+    exports: {w: {chunk: "w.1:3", via: fd}}
+    imports: {own: {from: server.w}}
+  reader: {imports: {x: {from: server.w}}}
+"""
+
+
+def joining(text: str, *, joins: bool) -> Geometry:
+    return lay_out(read(document(text).root)[0], invented(2), joining=joins).geometry
+
+
+def references(geometry: Geometry, label: str, name: str) -> list[HandleReference]:
+    group = geometry.processes[label].of(ChunkGroup)[name]
+    return [HandleReference.of(group, index) for index in range(group.count)]
+
+
+def test_a_process_that_joins_takes_handles_from_the_held_layout_and_others_from_each_process() -> None:
+    together, alone = (joining(JOINED, joins=joins) for joins in (False, True))
+    resources = [("chunk", "w.1"), ("chunk", "w.2")] * 2
+    for geometry, label, name in ((together, "reader", "x"), (together, "server.0", "own"), (alone, "server.1", "own")):
+        found = references(geometry, label, name)
+        assert [each[:3] for each in found] == [(f"server.{n}", "w", at) for n in (0, 1) for at in (0, 1)]
+        assert [each.imported for each in found] == [
+            (f"server.{n // 2}", resource) for n, resource in enumerate(resources)
+        ]
+    found = references(alone, "reader", "x")
+    assert [each[:3] for each in found] == [("test", f"server.{n}.w", at) for n in (0, 1) for at in (0, 1)]
+    assert [each.text for each in found] == ["test/server.0.w"] * 2 + ["test/server.1.w"] * 2
+    assert [(each.resource, each.imported) for each in found] == [(None, None)] * 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("    held: true\n", "", []),
+        ("reader: {", "reader: {held: true, ", []),
+        ("held: true\n    count: 2\n", "count: 2\n", []),
+        (
+            "x: {from: server.w}}}",
+            "x: {from: o.b}}}\n  o: {events: {b: {device: gpu0}}, exports: {b: {event: b, via: ipc}}}",
+            ["MT616"],
+        ),
+        ("imports: {own: {from: server.w}}", "imports: {own: {from: reader.e}}", ["MT616"]),
+    ],
+)
+def test_imports_are_from_processes_that_are_there_when_the_importing_one_is_built(
+    old: str, new: str, expected: list[str]
+) -> None:
+    assert old in JOINED
+    assert [code for code in codes(JOINED.replace(old, new)) if code != "MT501"] == expected
+
+
+LENT = """
+processes:
+  server:
+    held: true
+    COUNTchunks: {page: {location: gpu0, size: 2MiB, count: {max: 8}, handles: fd}}
+    exports: {page: {chunk: page, via: fd}}
+  reader:
+    HELDimports: {page: {from: server.page}}
+    ranges: {kv: {size: 16MiB, elastic: true}}
+    access: {kv: {gpu0: rw}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "held", "expected"),
+    [("", "", []), ("count: 1\n    ", "", []), ("count: 2\n    ", "", ["MT804"]), ("", "held: true\n    ", ["MT804"])],
+)
+def test_one_held_process_lends_elastic_chunks_to_processes_that_join(
+    count: str, held: str, expected: list[str]
+) -> None:
+    text = LENT.replace("COUNT", count).replace("HELD", held)
+    assert [code for code in codes(text) if code != "MT501"] == expected
+    if not expected:
+        group = geometry_of(text).processes["reader"].of(ChunkGroup)["page"]
+        assert (group.count, group.limit, group.growing, group.demand()) == (0, 8, True, {})
+    unheld = text.replace("    held: true\n", "")
+    assert [code for code in codes(unheld) if code != "MT501"] == ["MT804"]
+
+
+def test_a_check_records_and_writes_nothing_of_other_programs() -> None:
+    text = """
+processes:
+  server: {events: {e: {device: gpu1}}, exports: {e: {event: e, via: ipc}}}
+  reader:
+    events: {own: {device: gpu0}}
+    imports: {e: {from: server.e}, o: {from: other/o, device: gpu0}, w: {from: other/w, location: gpu0, size: 2MiB}}
+    pinned: {p: {size: 2MiB}, f: {size: 2MiB, file: /f}}
+    external: {x: {from: camera, via: opaque_fd, device: gpu0, size: 8MiB}}
+"""
+    geometry = geometry_of(text)
+    reader_ = Member(geometry.processes["reader"], "reader", geometry.processes)
+    assert [(each.identity, each.event, each.device) for each in recorded_events(reader_)] == [
+        (("reader", "own"), "own", 0), (("server", "e"), "e", 1)
+    ]  # fmt: skip
+    assert {each.name: each.ours for each in all_mapped_memory(geometry)["reader"]} == {"w": False, "p": True}
+    assert geometry.processes["reader"].of(PinnedGroup)["f"].produced

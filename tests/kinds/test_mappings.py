@@ -10,13 +10,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from memtopo import planner
+from memtopo.common.errors import InternalError
+from memtopo.driver.types import DriverError
 from memtopo.geometry import Geometry
 from memtopo.geometry.access import granted, mappings
+from memtopo.kinds.chunks.steps import RETAINED
+from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk, UnmapChunks, joined, parts_of
 from memtopo.kinds.step import Step
 from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.output.diagram.build import build_diagram
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, diagnose, geometry_of
+from tests.helpers.specs import codes, diagnose, geometry_of, plan_of, steps_of
+from tests.run.test_transition import built
 
 MACHINE = invented(2)
 CHUNKS = "chunks: {page: {location: [gpu0, gpu1], size: 2MiB, count: 24}, wide: {location: gpu1, size: 4MiB}}\n"
@@ -202,3 +207,71 @@ def test_a_zero_page_behind_many_slots_is_one_placement_and_one_span_of_a_drawin
     assert (placement.count, placement.step, list(placement.indices)) == (slots, 0, [0])
     (span,) = build_diagram(geometry, MACHINE).ranges[0].pieces
     assert (span.first, span.last, span.count, span.elsewhere) == ("zero", "zero", slots, 0)
+
+
+M = 2 << 20
+FOUR = """
+ranges: {r: {size: 8MiB}, s: {size: 8MiB}}
+chunks: {c: {location: gpu0, size: 2MiB, count: 4}}
+map: {r: [c], s: [{chunk: c.0, offset: 4MiB}]}
+access: {r: {gpu0: rw, gpu1: r}, s: {gpu0: r}}
+"""
+
+
+def test_a_reference_that_a_check_could_not_release_is_released_once_by_the_next() -> None:
+    with built(plan_of(FOUR, MACHINE), failing={"mem_release"}) as layout:
+        ledger, live = layout.ledger, layout.execution.layout
+        steps, before = steps_of(layout.execution.plan, MapChunk), layout.ledger.counts()
+        for check in (lambda: list(steps[1].check(ledger, live)), lambda: MapChunk.check_each(steps[:4], ledger, live)):
+            layout.failing.at = layout.failing.calls + 1
+            try:
+                found = check()
+            except DriverError:
+                assert [*live.of(RETAINED)] == ["c.1"]
+            else:
+                assert (found.number, str(found.error)[:12]) == (0, "cuMemRelease")  # type: ignore[union-attr]
+                assert sorted(live.of(RETAINED)) == ["c.0", "c.1", "c.2", "c.3"]
+            layout.failing.at = 0
+            assert MapChunk.check_each(steps[:4], ledger, live).number == 0
+            for step in steps:
+                assert [each for each in step.check(ledger, live) if each.expected != each.observed] == []
+            assert (live.of(RETAINED), ledger.counts()) == ({}, before)
+
+
+def test_mappings_that_are_checked_together_are_as_declared_up_to_the_first_that_is_not() -> None:
+    with built(plan_of(FOUR, MACHINE)) as layout:
+        ledger, live, before = layout.ledger, layout.execution.layout, layout.ledger.counts()
+        steps = steps_of(layout.execution.plan, MapChunk)
+        assert (
+            MapChunk.check_each(steps[:4], ledger, live).number,
+            MapChunk.check_each(steps, ledger, live).number,
+        ) == (4, 0)
+        assert MapChunk.check_each([steps[0], replace(steps[2], chunk="c.1"), steps[3]], ledger, live).number == 1
+        more = replace(steps[2], access=steps[4].access)
+        assert MapChunk.check_each([*steps[:2], more, steps[3]], ledger, live).number == 2
+        assert [each.aspect for each in more.check(ledger, live) if each.expected != each.observed] == ["access"] * 2
+        steps[1].undo(ledger, live)
+        together = MapChunk.check_each(steps[:4], ledger, live)
+        assert (together.number, together.error) == (1, None)
+        assert [(each.aspect, each.observed) for each in steps[1].check(ledger, live)] == [
+            ("mapped chunk", "nothing mapped")
+        ]
+        assert (live.of(RETAINED), ledger.counts()) == ({}, {**before, "mappings": before["mappings"] - 1})
+        with pytest.raises(InternalError, match="runs past the end of s"):
+            replace(steps[4], offset=8 * M).do(ledger, live)
+
+
+def test_mappings_side_by_side_are_unmapped_together_and_what_is_left_of_them_one_by_one() -> None:
+    with built(plan_of(FOUR, MACHINE)) as layout:
+        ledger, live = layout.ledger, layout.execution.layout
+        steps = steps_of(layout.execution.plan, MapChunk)
+        single, together = joined(steps[::-1])
+        assert (parts_of(single), parts_of(together)) == ((steps[4],), tuple(steps[:4]))
+        assert [len(parts_of(each)) for each in joined([steps[3], steps[1], steps[0]])] == [1, 2]
+        wide = [replace(steps[0], offset=at * LONGEST_RUN // 2, size=LONGEST_RUN // 2) for at in range(3)]
+        assert [len(parts_of(each)) for each in joined(wide[::-1])] == [2, 1]
+        steps[2].undo(ledger, live)
+        assert isinstance(together, UnmapChunks)
+        for _ in range(2):
+            together.undo(ledger, live)
+            assert ([*live.mappings.values()], ledger.counts()["mappings"]) == (["c.0"], 1)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+
 import pytest
 
 from memtopo import planner
 from memtopo.common.units import GiB, MiB
-from memtopo.driver.types import Access, HostFlags, Location, LocationKind, RegisterFlags, gpu
+from memtopo.driver.handles import Handle
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.types import Access, DriverError, HostFlags, Location, LocationKind, RegisterFlags, gpu
+from memtopo.drivers.sim import SimDriver
 from memtopo.geometry.groups import from_outside
+from memtopo.kinds.layout import HandleSource, Layout
 from memtopo.kinds.pinned import PinnedGroup
-from memtopo.kinds.pinned.steps import PINNED, AllocatePinned, MapFile, RegisterMemory
+from memtopo.kinds.pinned.steps import FILES, PINNED, AllocatePinned, MapFile, RegisterMemory, UnsuitableFile
 from memtopo.kinds.states.groups import OffloadArea, kept_at
 from memtopo.kinds.step import HandleReference
 from memtopo.machine import Trial, queries
+from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import clean_geometry, codes, diagnose, plan_of, steps_of
 
@@ -165,3 +173,60 @@ def test_pinned_memory_with_an_error_is_reported_once() -> None:
     text = f"{LAYOUT}pinned: {{p: {{size: 64}}}}\nstates: {{a: {{offload: {{w: p}}}}}}"
     assert codes(text) == ["MT105"]
     assert codes(text.replace("w: p}", "w: q}").replace("64}", "64MiB}")) == ["MT201"]
+
+
+class Sent(HandleSource):
+    """Handle source with one descriptor, which stays open."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def take(self, holder: str, export: str, index: int) -> Handle:
+        del holder, export, index
+        return Handle(self.fd)
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_objects_of_a_file_are_its_bytes_and_its_descriptor_stays_with_the_other_program(sent: bool) -> None:
+    fd = os.memfd_create("ring")
+    os.truncate(fd, 16384)
+    os.pwrite(fd, b"first", 4096)
+    os.pwrite(fd, b"second", 8192)
+    source = "from: camera, size: 12288B" if sent else f"file: /proc/self/fd/{fd}, size: 4096B, count: 2, offset: 4096B"
+    plan = plan_of(f"pinned: {{p: {{{source}}}}}", invented(1))
+    (mapped,), (registered,) = steps_of(plan, MapFile), steps_of(plan, RegisterMemory)
+    with SimDriver(invented(1)) as simulator:
+        simulator.init()
+        driver, layout = Failing(simulator, only={"mem_host_register", "mem_host_unregister"}), Layout()
+        ledger, layout.handle_source = Ledger(driver), Sent(fd)
+        layout.contexts[0] = simulator.device_primary_ctx_retain(0)
+        before = len(os.listdir("/proc/self/fd"))
+        mapped.do(ledger, layout)
+        driver.at = 1
+        with pytest.raises(DriverError):
+            registered.do(ledger, layout)
+        assert layout.memory == {}
+        registered.undo(ledger, layout)
+        registered.do(ledger, layout)
+        address = layout.of(FILES)["p"].address
+        labels = {"p": 0} if sent else {"p.0": 0, "p.1": 4096}
+        assert {label: found.address - address for label, found in layout.memory.items()} == labels
+        assert ctypes.string_at(layout.address("p") + 4096 if sent else layout.address("p.0"), 5) == b"first"
+        ctypes.memmove(layout.address("p") + 8192 if sent else layout.address("p.1"), b"SECOND", 6)
+        assert os.pread(fd, 6, 8192) == b"SECOND"
+        assert {each.expected == each.observed for each in mapped.check(ledger, layout)} == {True}
+        os.truncate(fd, 8192)
+        assert {each.expected == each.observed for each in mapped.check(ledger, layout)} == {False}
+        driver.at = driver.calls + 1
+        with pytest.raises(DriverError):
+            registered.undo(ledger, layout)
+        assert {*layout.memory} == {*labels}
+        registered.undo(ledger, layout)
+        mapped.undo(ledger, layout)
+        mapped.undo(ledger, layout)
+        assert (layout.memory, layout.of(FILES), ledger.empty) == ({}, {}, True)
+        assert len(os.listdir("/proc/self/fd")) == before
+        with pytest.raises(UnsuitableFile, match="are declared"):
+            mapped.do(ledger, layout)
+        assert (len(os.listdir("/proc/self/fd")), os.pread(fd, 5, 4096)) == (before, b"first")
+    os.close(fd)

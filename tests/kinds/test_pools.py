@@ -5,9 +5,20 @@ from __future__ import annotations
 import pytest
 
 from memtopo.common.units import MiB
-from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, PoolAttribute, gpu
+from memtopo.driver.handles import Handle, Secret
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.types import (
+    Access,
+    Grant,
+    HandleType,
+    Location,
+    LocationKind,
+    PoolAttribute,
+    PoolProperties,
+    gpu,
+)
 from memtopo.drivers.sim import SimDriver
-from memtopo.kinds.layout import Layout
+from memtopo.kinds.layout import HandleSource, Layout, current
 from memtopo.kinds.pools import PoolGroup
 from memtopo.kinds.pools.allocations import AllocationGroup
 from memtopo.kinds.pools.steps import (
@@ -22,6 +33,7 @@ from memtopo.kinds.pools.steps import (
     SetPoolAccess,
     SetPoolAttribute,
 )
+from memtopo.kinds.step import HandleReference
 from memtopo.machine import Trial
 from tests.helpers.machines import invented
 from tests.helpers.sharing_specs import only_diagnostic
@@ -172,6 +184,83 @@ def test_a_pool_with_two_names_keeps_access_until_the_last_of_them_goes() -> Non
         assert driver.mem_pool_get_access(pool, gpu(1)) == Access.RW
         other.undo(driver, layout)
         assert driver.mem_pool_get_access(pool, gpu(1)) == Access.NONE
+
+
+class Exported(HandleSource):
+    """Handles of one allocation, and of its pool."""
+
+    def __init__(self, driver: SimDriver, pool: int, address: int) -> None:
+        self.driver, self.pool, self.address = driver, pool, address
+
+    def take(self, holder: str, export: str, index: int) -> Handle:
+        del holder, export, index
+        fd = self.driver.mem_pool_export_to_shareable_handle(self.pool, HandleType.FD)
+        assert isinstance(fd, int)
+        return Handle(fd, Secret(self.driver.mem_pool_export_pointer(self.address)))
+
+
+@pytest.mark.parametrize(
+    ("order", "location"), [("abpq", gpu(0)), ("baqp", gpu(0)), ("bqap", gpu(0)), ("apbq", gpu(0)), ("abpq", NODE)]
+)
+def test_what_two_exports_offer_is_there_until_the_last_import_of_it_ends(order: str, location: Location) -> None:
+    """And is released as often as it was imported: a pool twice, an allocation once (fact 82)."""
+    with SimDriver(MACHINE) as exporter, SimDriver(MACHINE) as importer:
+        for each in (exporter, importer):
+            each.init()
+        context = exporter.device_primary_ctx_retain(0)
+        with current(exporter, context):
+            own = exporter.mem_pool_create(PoolProperties(location, HandleType.FD))
+            address = exporter.mem_alloc_from_pool_async(8 * MiB, own)
+            exporter.ctx_synchronize()
+        ledger, layout = Ledger(importer), Layout()
+        layout.contexts[0], layout.handle_source = (
+            importer.device_primary_ctx_retain(0),
+            Exported(exporter, own, address),
+        )
+        source = HandleReference("server", "a", 0, "server.a")
+        pools = {label: ImportPool((), label, 0, source) for label in "pq"}
+        pointers = {
+            label: ImportPointer((), label, 0, 8 * MiB, pool, (0,), source)
+            for label, pool in zip("ab", "pq", strict=True)
+        }
+        steps = pools | pointers
+        for step in steps.values():
+            step.do(ledger, layout)
+        assert layout.buffers["a"].address == layout.buffers["b"].address
+        for label in order:
+            steps[label].undo(ledger, layout)
+            if (left := [*layout.buffers.values()]) and location == gpu(0):
+                with current(importer, layout.contexts[0]):
+                    assert importer.memcpy_dtoh(left[0].address, 1) == b"\0"
+            for pool in layout.of(POOL_HANDLES).values():
+                assert importer.mem_pool_get_access(pool, location) == Access.RW
+            steps[label].undo(ledger, layout)
+        assert {what: number for what, number in ledger.counts().items() if number} == {}
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "default"),
+    [
+        (PoolAttribute.RELEASE_THRESHOLD, MiB, 0),
+        (PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC, 0, 1),
+        (PoolAttribute.REUSE_FOLLOW_EVENT_DEPENDENCIES, 0, 1),
+    ],
+)
+def test_an_attribute_that_goes_leaves_the_value_of_a_new_pool(
+    attribute: PoolAttribute, value: int, default: int
+) -> None:
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        layout, pools = Layout(), steps_of(plan_of("pools: {p: {location: gpu0}}", MACHINE), CreatePool)
+        pools[0].do(driver, layout)
+        pool, step = layout.of(POOL_HANDLES)["p"], SetPoolAttribute((), "p", 0, attribute, value)
+        step.do(driver, layout)
+        assert driver.mem_pool_get_attribute(pool, attribute) == value
+        step.undo(driver, layout)
+        assert driver.mem_pool_get_attribute(pool, attribute) == default
+        driver.mem_pool_set_attribute(pool, attribute, value)
+        step.undo(driver, layout)
+        assert driver.mem_pool_get_attribute(pool, attribute) == value
 
 
 @pytest.mark.parametrize(

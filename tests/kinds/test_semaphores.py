@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memtopo.kinds.external.semaphores import SEMAPHORE_KINDS
+from memtopo.kinds.external.semaphores import SEMAPHORE_KINDS, SEMAPHORES
 from tests.helpers.external_specs import FRAME, semaphores
-from tests.helpers.specs import codes, diagnose, validate_text
+from tests.helpers.specs import codes, diagnose, geometry_of, validate_text
 
 
 @pytest.mark.parametrize("via", [via for via in SEMAPHORE_KINDS if via not in ("opaque_fd", "timeline_fd")])
@@ -87,3 +87,23 @@ def test_instances_of_a_counted_process_do_not_signal_one_another() -> None:
     text = "processes:\n  p: {count: 3, devices: {d: [gpu0, gpu1]}, semaphores: "
     text += "{s: {from: camera, via: timeline_fd, device: d, wait: 1, signal: 2}}}"
     assert codes(text) == ["MT705"]
+
+
+@pytest.mark.parametrize(
+    ("after", "refused"),
+    [
+        ("wait: 1, signal: 2", []),
+        ("signal: 2", []),
+        ("", []),
+        ("wait: 1, signal: 3", ["signal"]),
+        ("wait: 2, signal: 3", ["wait", "signal"]),
+        ("device: gpu1, wait: 1, signal: 2", ["wait", "signal"]),
+    ],
+)
+def test_a_change_makes_no_wait_and_no_signal_that_the_layout_did_not_make(after: str, refused: list[str]) -> None:
+    before = geometry_of(semaphores("wait: 1, signal: 2"))
+    changed = semaphores(after).replace("device: gpu0, device", "device")
+    found = [each.path[-1] for each in SEMAPHORES.refused_changes(before, geometry_of(changed))]
+    assert found == refused
+    other = geometry_of(semaphores("wait: 1, signal: 2").replace("camera/ready", "camera/other"))
+    assert [each.code for each in SEMAPHORES.refused_changes(before, other)] == ["MT808"] * 2

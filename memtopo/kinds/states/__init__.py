@@ -198,7 +198,7 @@ def _chunks(scope: Scope, reference: Reference, path: Path, at: At) -> list[tupl
         raise Refused(_no_memory(other, path, at))
     if ranges := scope.of(RangeGroup).get(reference.name):
         return _chunks_in(scope, ranges, reference, path, at)
-    declared = any(scope.spec.may_have(section, reference.name) for section in ("chunks", "ranges", "imports"))
+    declared = any(scope.spec.may_have(section, reference.name) for section in ("chunks", "ranges", "imports", "heaps"))
     reported = declared or scope.may_be_unusable(reference.name, STATES, path, at)
     only_chunks = (each for each in scope.spec.names("chunks") if not scope.spec.may_have("ranges", each))
     # Some of them are read, for some of the errors.
