@@ -65,6 +65,22 @@ def test_allocations_and_chunks_share_the_budget(sim: SimDriver) -> None:
             assert sim.mem_get_info()[0] == GiB - CONTEXT_BYTES
 
 
+def test_an_allocation_for_which_the_file_of_a_pool_has_no_room_takes_no_memory(sim: SimDriver) -> None:
+    """Its pages are larger than the smallest allocations."""
+    with current(sim):
+        free, _ = sim.mem_get_info()
+        pool = sim.mem_pool_create(PoolProperties(gpu(0), HandleType.FD, 32 * MiB))
+        addresses = [sim.mem_alloc_from_pool_async(512, pool) for _ in range(8192)]
+        for _ in range(2):
+            with refused("CUDA_ERROR_OUT_OF_MEMORY"):
+                sim.mem_alloc_from_pool_async(512, pool)
+        for address in addresses:
+            sim.mem_free_async(address)
+        sim.ctx_synchronize()
+        assert sim.mem_get_info()[0] == free
+        sim.mem_pool_destroy(pool)
+
+
 def test_an_allocation_that_a_full_pool_refuses_takes_neither_memory_nor_addresses(sim: SimDriver) -> None:
     with current(sim):
         pool = sim.mem_pool_create(PoolProperties(gpu(0), HandleType.NONE, 64 * MiB))

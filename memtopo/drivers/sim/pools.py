@@ -214,8 +214,12 @@ class SimPools:
         own = self.own(pool)
         if size <= 0:
             return 0
-        segment, address = self._room(own, round_up(size, UNIT))
         physical = self._sim.arena.take(size) if own.pages is None else self._pages(own, size)
+        try:
+            segment, address = self._room(own, round_up(size, UNIT))
+        except RefusedCall:
+            self._give_pages(own, physical)
+            raise
         own.count(PoolAttribute.USED_MEM_CURRENT, size)
         self.add(own, address, physical, segment)
         return address
@@ -326,6 +330,12 @@ class SimPools:
             raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "the pool's file has no room")
         return Physical(pool.fd, offset, size, tag=pool.tag)
 
+    def _give_pages(self, pool: SimPool, physical: Physical) -> None:
+        if pool.pages is None:
+            self._sim.arena.give(physical)
+        else:
+            pool.pages.give(physical.offset, round_up(physical.size, PAGE))
+
     def _part(self, address: int) -> _Part:
         if address not in self._parts:
             raise invalid("the address is not the start of an allocation of a pool")
@@ -344,10 +354,7 @@ class SimPools:
             segment.give(allocation.start, size, at_once=at_once)
             for unit in segment.units(allocation.start, size):
                 segment.backed[unit] -= 1
-            if pool.pages is None:
-                self._sim.arena.give(allocation.physical)
-            else:
-                pool.pages.give(allocation.physical.offset, round_up(allocation.size, PAGE))
+            self._give_pages(pool, allocation.physical)
         pool.allocations -= 1
         self._settle(pool)
 
