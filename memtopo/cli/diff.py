@@ -86,7 +86,10 @@ def _diff_record(loaded: Composition, record: str, at: str | None, within: str, 
 def _loaded(
     before: str, after: str, machine: list[str] | None, given: options.Settings
 ) -> tuple[Composition, Composition]:
-    """Both specs on one machine: that of the held layout, if the first one names one. Raises `MemtopoError`."""
+    """Both specs on one machine: that of the held layout, if the first one names one, and then what is held of both.
+
+    Raises `MemtopoError`.
+    """
     if before == "-" or Path(before).exists() or not NAME.fullmatch(before):
         first = load(before, machine, given, dry=True)
         return first, load(after, machine, given, on=first.target)
@@ -97,7 +100,7 @@ def _loaded(
     document, record = source
     found = recorded(line.name, record)
     held = valid(Composition.of(replace(document, name=before), found, before))
-    return held, loaded_on(found, given.read(after), after)
+    return held.held_part, loaded_on(found, given.read(after), after).held_part
 
 
 def diff_command(

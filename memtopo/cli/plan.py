@@ -264,7 +264,8 @@ def differences(before: Composition, after: Composition, name: str) -> PlanDiffe
 class HeldChange:
     """A held layout, and a spec that it is to be changed to, both validated on the machine of the holder.
 
-    The geometry of `after` is None if the layout cannot be changed to the spec.
+    Processes that join are left out: others may join after the change. The geometry of `after` is None if the layout
+    cannot be changed to the spec.
     """
 
     status: Status
@@ -280,7 +281,8 @@ class HeldChange:
             raise ExchangeError("source", f"layout {status.name!r} does not send its spec")
         held = parsed_source(source)
         found = recorded(status.machine.name, parse(held.machine.encode(), "the holder"))
-        before, after = Composition.of(held.document, found, status.name), Composition.of(document, found)
+        specs = Composition.of(held.document, found, status.name), Composition.of(document, found)
+        before, after = (each.held_part if each.valid else each for each in specs)
         if before.valid:
             after = after.after(before.geometry)
         return cls(status, digest_of(source, status.layout_state), before, after)

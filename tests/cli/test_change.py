@@ -142,6 +142,23 @@ def test_a_saved_plan_of_several_processes_is_made_once_and_then_stale(run_inlin
         assert run_inline("diff", "cache", "one.yaml", **here).status == 0
 
 
+def test_a_change_of_held_processes_may_be_to_a_spec_that_more_processes_join(
+    run_inline: InlineRunner, specs: Path
+) -> None:
+    here = {"XDG_RUNTIME_DIR": str(specs)}
+    joined = SHARED.replace("server:\n", "server:\n    held: true\n").replace("reader:\n", "reader:\n    count: 2\n")
+    more = joined.replace("count: 2\n    imports", "count: 3\n    imports")
+    (specs / "joined.yaml").write_text(joined)
+    (specs / "more.yaml").write_text(more)
+    (specs / "one.yaml").write_text(more.replace("size: 2MiB, count: 2", "size: 4MiB"))
+    with held(specs, "joined.yaml"):
+        assert run_inline("diff", "cache", "more.yaml", **here).status == 0
+        assert run_inline("plan", "cache", "one.yaml", "-o", "plan.json", **here).status == 0
+        assert run_inline("change", "cache", "plan.json", **here).status == 0
+        assert run_inline("diff", "cache", "one.yaml", **here).status == 0
+        assert len(run_inline("show", "cache", "--json", **here).document["offers"]) == 1
+
+
 def test_a_spec_that_the_layout_cannot_be_changed_to_is_refused_with_its_position(
     run_inline: InlineRunner, specs: Path
 ) -> None:
