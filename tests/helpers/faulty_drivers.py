@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from memtopo.driver.kernels import Area, KernelDriver
+from memtopo.driver.kernels import Area, KernelDriver, Verified
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access
 from memtopo.drivers.sim import SimDriver
@@ -38,6 +38,18 @@ class LosesTheLastGranule(Faulty):
         ends = {high for _, high in self._lost}
         cut = [each._replace(size=each.size - GRANULE * (each.address + each.size in ends)) for each in areas]
         self._driver.fill(cut)
+
+
+class ReadsWronglyOnce(Faulty):
+    """Finds a wrong word in the first batch of several areas, and not again."""
+
+    found = False
+
+    def verify(self, areas: Sequence[Area]) -> Verified:
+        if self.found or len(areas) == 1:
+            return self._driver.verify(areas)
+        self.found = True
+        return Verified(1, 1, 16, 0xA, 0xB)
 
 
 class RefusesNothing(SimDriver):

@@ -56,6 +56,12 @@ def test_effective_access_to_mapped_chunks_needs_peer_access(entries: str, acces
     assert [diagnostic.code for diagnostic in found if diagnostic.severity == "error"] == expected
 
 
+def test_a_gpu_of_two_sets_of_one_entry_is_declared_twice() -> None:
+    (found, *_) = diagnose(f"{HEAD}map: {{kv: hot}}\naccess: {{kv: {{gpus: rw, peers: r}}}}", invented(2))
+    assert (found.code, found.path) == ("MT204", ("access", "kv", "peers"))
+    assert "it is one of 'gpus' and of 'peers'" in found.message
+
+
 def test_a_grant_without_peer_access_is_reported_once_at_its_part() -> None:
     parts = "[{size: 8MiB, grant: {gpu1: r}}, {size: 2MiB, grant: {gpu0: rw}}"
     parts += ", {offset: 4MiB, size: 2MiB, grant: {gpu0: r}}]"

@@ -243,6 +243,15 @@ def test_no_shipped_machine_builds_a_team(name: str) -> None:
             require_tried(found.geometry, facts)
 
 
+@pytest.mark.parametrize("without", [0, 1])
+def test_the_gpu_of_a_team_that_has_no_multicast_is_named(without: int) -> None:
+    devices = [*WORKS.devices]
+    devices[without] = invented(2).devices[without]
+    found = validate_text(ALONE.replace("devices: gpu0", "devices: gpus"), changed(WORKS, devices=devices))
+    messages = [each.message for each in found.diagnostics if each.code == "MT405"]
+    assert messages == [f"multicast 'team': multicast does not work on gpu{without} of this machine"]
+
+
 def test_a_team_is_tried_where_its_record_says_so() -> None:
     require_tried(geometry_of(TEAM, WORKS), WORKS)
 

@@ -134,6 +134,14 @@ def test_outside_of_the_spec_there_is_a_pool_at_each_location() -> None:
     assert [step.grants for step in steps_of(plan, SetImportedAccess)] == [(Grant(gpu(0), RW),)] * 2
 
 
+@pytest.mark.parametrize(("accessed_by", "device"), [("gpu1", 1), ("[gpu1, gpu0]", 1), ("gpu0", 0)])
+def test_memory_of_the_host_from_outside_is_imported_with_the_first_gpu_that_accesses_it(
+    accessed_by: str, device: int
+) -> None:
+    text = f"imports: {{a: {{from: server/a, pool: host:0, size: 8MiB, accessed_by: {accessed_by}}}}}"
+    assert [step.device for step in steps_of(plan_of(text, MACHINE), ImportPointer)] == [device]
+
+
 def test_a_process_uses_its_own_allocation_as_the_imported_one() -> None:
     text = """
 processes:

@@ -35,6 +35,26 @@ def test_a_node_has_what_the_layout_does_not_use_of_it(
     assert list(lacking_on_host(grown, taken, MACHINE)) == lacking
 
 
+def test_all_memory_of_a_layout_on_a_node_is_used_there() -> None:
+    """Each chunk alone leaves room for the change, and both together do not."""
+    text = "chunks: {a: {location: host:1, size: 1GiB}, b: {location: host:1, size: 2GiB}NEW}"
+    old = plan_of(text.replace("NEW", ""), MACHINE)
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        execution = Execution(old, Ledger(driver))
+        execution.build()
+        larger = with_nodes(MACHINE, 8 * GiB, 8 * GiB)
+        for size, fits in ((1, True), (2, False)):
+            new = plan_of(text.replace("NEW", f", c: {{location: host:1, size: {size}GiB}}"), larger)
+            steps = transition(old.steps, new.steps)
+            if fits:
+                require_room(execution, steps, steps.growth, MACHINE)
+                continue
+            with pytest.raises(DoesNotFit, match="host:1 needs 2 GiB more than now at its peak, and has 1 GiB free"):
+                require_room(execution, steps, steps.growth, MACHINE)
+        execution.take_down()
+
+
 def test_released_memory_that_importers_keep_is_no_room_for_what_comes() -> None:
     old, new = (plan_of(f"chunks: {{w: {{location: gpu0, size: {size}GiB}}}}", MACHINE) for size in (40, 38))
     steps = transition(old.steps, new.steps)

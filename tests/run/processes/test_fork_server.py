@@ -80,12 +80,14 @@ def test_a_forked_worker_ends_by_itself_when_its_channel_does() -> None:
 
 
 def test_a_worker_that_does_not_end_in_time_is_killed_by_the_server() -> None:
+    """The status of the next one is its own."""
     with gates() as ends, closing(simulated()) as server:
-        worker = started(server, ends)
+        worker, following = started(server, ends), started(server, ends)
         assert isinstance(worker.process, ForkedWorker)
         assert worker.process.end(0.01) == -signal.SIGKILL
         worker.gone = True
         worker.close()
+        assert end(following) == 0
 
 
 WITNESS = """

@@ -96,6 +96,11 @@ def test_wrong_bytes_are_named_by_chunk_offset_range_and_gpu(kind: MakesFaulty, 
     assert done.report.exit_code == (6 if fast else 0)
 
 
+def test_a_difference_that_is_not_found_again_is_a_difference() -> None:
+    done, checks = checked(faulty_drivers.ReadsWronglyOnce)
+    assert (done.report.exit_code, len([each for each in checks.differences if each.aspect == ALL])) == (6, 1)
+
+
 def test_a_difference_names_the_writer_and_the_number_of_words() -> None:
     _, checks = checked(faults.LosesFillsOfOneGpu)
     found = next(each for each in checks.differences if each.subject.startswith("cold"))
