@@ -14,6 +14,7 @@ from memtopo.machine import MachineLine
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import BadPacket, ExchangeError
+from memtopo.sharing.held import survey
 from memtopo.sharing.holder.responses import StatusReports, node_status
 from memtopo.sharing.holder.state import HeldNodes, Supervision
 from memtopo.sharing.messages import decode_nodes
@@ -74,6 +75,8 @@ def test_a_release_of_a_node_is_refused_for_importers_of_another_one_unless_it_i
         connect(endpoint("kv")) as client,
     ):
         assert (client.status().nodes, [each.state for each in reported]) == (NODES, ["serving"])
+        (entry,) = survey().layouts
+        assert (entry.nodes, entry.exports, entry.importers) == (("a", "b"), len(OFFERS), 1)
         with pytest.raises(ExchangeError, match="in use by 1 process on a") as refused:
             client.release()
         assert (refused.value.code, client.status().state) == ("attached", "serving")

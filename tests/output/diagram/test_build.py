@@ -22,6 +22,7 @@ from memtopo.language import read_file
 from memtopo.machine import CONTEXT_BYTES
 from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
+from memtopo.output.diagram.build.memory import Marks
 from memtopo.output.diagram.build.ranges import MOST_SINGLE
 from memtopo.output.diagram.svg import svg
 from memtopo.rules.validation import validate
@@ -39,6 +40,14 @@ def one_range(mapped: str, chunks: str = "c: {location: gpu0, size: 2MiB, count:
 
 def spans(found: Diagram, index: int = 0) -> tuple[MappingSpan, ...]:
     return found.ranges[index].pieces
+
+
+def test_an_entry_that_two_spans_cover_has_the_mark_of_the_first() -> None:
+    chunks = geometry_of("chunks: {c: {location: gpu0, size: 2MiB}, a: {location: gpu0, size: 2MiB}, "
+                         "b: {location: gpu0, size: 2MiB}}").of(ChunkGroup)  # fmt: skip
+    marks = Marks({})
+    assert (marks.join("", [chunks["a"], chunks["b"]]), marks.join("", [chunks["c"], chunks["b"]])) == ("a", "c")
+    assert [marks.of("", chunks[name]) for name in "abc"] == ["a", "a", "c"]
 
 
 def shape(found: Diagram) -> list[tuple[str, int, int]]:
