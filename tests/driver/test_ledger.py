@@ -36,6 +36,16 @@ def test_the_ledger_implements_the_protocol(ledger: Ledger) -> None:
     assert [name for name in dir(Driver) if not name.startswith("_") and not callable(getattr(driver, name))] == []
 
 
+def test_a_batch_counts_the_calls_before_the_one_that_fails(ledger: Ledger) -> None:
+    (first, second), error = ledger.each("mem_create", [(M, PLAIN), (M, PLAIN), (M + 1, PLAIN), (M, PLAIN)])
+    assert (bool(error), ledger.accounts["handles"]) == (True, {first: 1, second: 1})
+    _, error = ledger.each("mem_release", [(first,), (first,), (second,)])
+    assert (bool(error), ledger.accounts["handles"]) == (True, {second: 1})
+    address = ledger.mem_address_reserve(4 * M)
+    _, error = ledger.each("mem_map", [(address, M, second), (address, M, second), (address + M, M, second)])
+    assert (bool(error), ledger.accounts["mappings"]) == (True, {address: M})
+
+
 def test_ledger_counts_everything_open(ledger: Ledger) -> None:
     """Each kind of resource is counted until it is closed, and then the ledger is empty"""
     assert ledger.empty

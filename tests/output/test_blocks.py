@@ -7,7 +7,20 @@ import re
 import pytest
 
 from memtopo.output import console, html, markdown
-from memtopo.output.blocks import Item, Notes, Page, Pairs, Section, Source, Stacked, Table, Toned, columns
+from memtopo.output.blocks import (
+    Item,
+    Notes,
+    Page,
+    Pairs,
+    Section,
+    Series,
+    Source,
+    Stacked,
+    Table,
+    Timeline,
+    Toned,
+    columns,
+)
 
 EVIL = "<b>[red]x\x1b[2J"
 TABLE = Table(columns(EVIL, ">n"), [("a", Toned(EVIL, "bad")), (Stacked([EVIL, "c"]), "2")], EVIL, more=7)
@@ -25,6 +38,12 @@ def test_a_text_in_any_block_is_shown_as_text_and_is_no_markup(block: str | Tabl
     assert "\x1b" not in text + document
     if isinstance(block, str | Table):
         assert "<b>" not in "\n".join(markdown.page_lines(page))
+
+
+def test_an_amount_holds_until_the_next_point_of_a_timeline() -> None:
+    points = [(0.5, 3), (0.5, 5), (3.5, 1)]
+    assert [*Timeline(4.0, [Series("a", points)]).levels(points, 5)] == [5, 5, 5, 5, 5]
+    assert [*Timeline(4.0, []).levels([(1.0, 7), (4.0, 0)], 4)] == [0, 7, 7, 7]
 
 
 def test_rows_that_are_left_out_are_counted() -> None:

@@ -108,6 +108,14 @@ def test_edits_that_contradict_one_another_are_not_made() -> None:
     assert edited(SPEC, both * 2) == SPEC.replace("64MiB}", "8MiB}").replace("64MiB", "32MiB")
 
 
+def test_a_key_is_added_once() -> None:
+    document = read_text(SPEC.encode(), "spec.yaml")
+    found = [
+        replacements(document, [Edit(("chunks", "hot"), "value", "", f"{key}: fd")]) for key in ("size", "handles")
+    ]
+    assert [len(each) for each in found] == [0, 1]
+
+
 def test_a_word_that_its_text_has_twice_stays() -> None:
     """Here that of the process is wrong, and that of the export is right."""
     text = """\

@@ -63,6 +63,20 @@ def test_layout_has_everything_the_spec_names_after_building() -> None:
         execution.take_down()
 
 
+def test_contexts_that_are_released_twice_are_retained_once() -> None:
+    with ledger() as driver:
+        execution = Execution(plan_of(SPEC, MACHINE), driver)
+        execution.build()
+        before = driver.counts()["contexts"]
+        for devices in ([0], [0, 1], [1]):
+            execution.suspend(devices)
+        assert driver.counts()["contexts"] == 0
+        execution.resume()
+        assert driver.counts()["contexts"] == before
+        execution.take_down()
+        assert driver.empty
+
+
 def test_teardown_leaves_nothing_open() -> None:
     with ledger() as driver:
         execution = Execution(plan_of(SPEC, MACHINE), driver)
