@@ -147,6 +147,23 @@ def test_release_exits_as_its_holder(
     assert verdict.endswith(result.document["reason"] or "taken down")
 
 
+def test_a_release_that_has_not_finished_in_time_exits_with_4(ask: Callable[..., Any], runtime: Path) -> None:
+    socket, ready, finish = str(runtime / "kv.sock"), Event(), Event()
+
+    def held() -> None:
+        with claim(endpoint("kv", socket)) as claimed:
+            hold(Memfds(), claimed, HolderInfo("kv", None, MACHINE), stop=lambda: 0, ready=ready.set)
+            assert finish.wait(PATIENCE)
+
+    thread = Thread(target=held)
+    thread.start()
+    assert ready.wait(PATIENCE)
+    result = ask("release", "--socket", socket, "--wait", "100ms", "--json")
+    finish.set()
+    thread.join(PATIENCE)
+    assert (result.status, result.document["gone"]) == (4, False)
+
+
 def test_release_of_memory_in_use_over_ipc_exits_with_4(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
     """The client is named; --force reports what was lost."""
     start()
