@@ -156,10 +156,10 @@ def test_an_agent_that_cannot_plan_its_part_ends_the_run_and_holds_up_no_other_o
 
 
 def test_workers_that_are_left_behind_are_those_of_one_run_and_one_node() -> None:
-    variables = {**os.environ, RUN_VARIABLE: "run-1/a"}
+    variables = {**os.environ, RUN_VARIABLE: "run-1/a1"}
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=variables) as worker:
-        places = [("run-1", "a"), ("run-1", "b"), ("run", "a"), ("run-2", "a")]
-        assert [left_behind(run, node, 0.0) for run, node in places] == [[worker.pid], [], [], []]
+        places = [("run-1", "a1"), ("run-1", "b"), ("run", "a1"), ("run-2", "a1"), ("run-1", "a")]
+        assert [left_behind(run, node, 0.0) for run, node in places] == [[worker.pid], [], [], [], []]
 
 
 def test_nothing_is_known_of_nodes_whose_hub_is_gone() -> None:
