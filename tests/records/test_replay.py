@@ -287,9 +287,11 @@ def test_a_process_that_ends_in_a_call_which_failed_in_the_record_is_named(
 
 
 def test_a_handle_is_passed_to_each_of_its_imports_and_left_open_by_none(tmp_path: Path) -> None:
+    """Also if the object is exported twice."""
     calls = Calls()
     chunk = calls.create(2, "gpu0", handles=["fd"])
-    calls.call("mem_export_to_shareable_handle", {"handle": chunk, "kind": 1, "flags": 0}, result="handle:1")
+    for _ in range(2):
+        calls.call("mem_export_to_shareable_handle", {"handle": chunk, "kind": 1, "flags": 0}, result="handle:1")
     for handle in (7, 8):
         calls.call("mem_import_from_shareable_handle", {"shared": "handle:1", "kind": 1}, result=handle)
         calls.map(calls.reserve(2), 0, handle, 2)
