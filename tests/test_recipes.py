@@ -14,7 +14,7 @@ PACKAGE = ROOT / "memtopo"
 TABLE = re.compile(r"^\| files \| (with .+) \|\n\|---\|---\|\n((?:\|.+\|\n)+)", re.MULTILINE)
 QUOTED = re.compile(r"`([^`]+)`")
 FILE = re.compile(r"`([\w/]+\.\w+)`")
-MOST = {"compressible": 13, "EVENTS": 6}
+MOST = {"compressible": 10, "EVENTS": 6}
 """Files at most, by the first word of a recipe; a kind of one handle has up to 4 others, for its calls."""
 
 
@@ -54,7 +54,8 @@ def test_a_recipe_lists_the_files_of_its_example(name: str) -> None:
     listed = [file for _, files in RECIPES[name].rows for file in files]
     assert len(listed) == len(set(listed))
     assert set(listed) == files_with(RECIPES[name].words)
-    assert len(listed) <= MOST.get(name, len(listed))
+    edited = [file for file in listed if not file.startswith("machines/")]  # others are written by `memtopo probe`
+    assert len(edited) <= MOST.get(name, len(edited))
 
 
 @pytest.mark.parametrize("name", RECIPES)
