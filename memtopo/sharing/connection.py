@@ -36,6 +36,10 @@ _LONGEST_REASON = 400
 _FINAL = ("packet", "version", "request", "forbidden", "busy")
 """Codes of errors after which the holder ends the connection."""
 
+_CLOSED = socket.socket(socket.AF_UNIX)
+"""A closed socket."""
+_CLOSED.close()
+
 
 class HolderConnection:
     """A connection to a holder. `timeout` is in seconds, for each answer.
@@ -184,7 +188,7 @@ class HolderConnection:
     def _end(self) -> None:
         """End the connection after the holder did; a named socket stays open, since what was imported may still be."""
         if self._named and self._sock.fileno() >= 0:
-            self._lease = socket.socket(fileno=self._sock.detach())
+            self._lease, self._sock = self._sock, _CLOSED
         self._sock.close()
 
     def untrusted(self, what: str) -> ExchangeError:

@@ -104,8 +104,8 @@ class HolderProgram:
                 supervised=lambda: _entered(Supervision(reload=self._reload, log=self.oracle.note)),
                 progress=ProgressNotices(actor.system.now),
                 system=actor.system,
+                begun=partial(self._begun, actor),
             )
-            holder.begun.append(partial(self._begun, actor))
             if self.shape.split:
                 self.report = self._conduct(actor, composition, request, holder)
                 claimed.report_end(self.report)
@@ -134,13 +134,14 @@ class HolderProgram:
         return lambda: source_of(shape, self.gpus)
 
 
+@dataclass(frozen=True)
 class _Holder(Holder):
     """A holder that tells the story when it begins to serve."""
 
-    begun: list[Callable[[ThisProcess | Workers], None]] = []  # noqa: RUF012 replaced below
+    begun: Callable[[ThisProcess | Workers], None] = field(kw_only=True)
 
     def hold(self, conductor: Any) -> HoldResult:
-        self.begun[-1](conductor)
+        self.begun(conductor)
         return Holder.hold(self, conductor)
 
 
