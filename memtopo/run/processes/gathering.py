@@ -27,6 +27,7 @@ from memtopo.session.trials import with_needed_trials
 from memtopo.sharing.channel import Channel
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.sockets import peer
+from memtopo.sharing.system import wait_readable
 
 _INTERVAL = 0.1
 _ALONE = 5.0
@@ -125,8 +126,10 @@ class Gathering:
                 raise NotComplete(self._missing())
         return self._composed()
 
-    def refuse(self, error: MemtopoError) -> None:
-        """Have all processes that have come raise an error."""
+    def refuse(self, error: MemtopoError, listener: socket.socket | None = None) -> None:
+        """Have all processes that have come raise an error, and processes whose connection waits at a listener."""
+        while listener and wait_readable([listener], 0.0):
+            self._accept(listener)
         answer = NotJoined(error.message, error.hint, error.exit_code)
         for channel, _ in self._connected.values():
             channel.send(answer)

@@ -46,7 +46,7 @@ def main(folder: str, file: str, name: str, timeout: str) -> None:
             try:
                 composition = gathered.wait(listener)
             except MemtopoError as error:
-                gathered.refuse(error)
+                gathered.refuse(error, listener)
                 return
             claimed.unlink_socket()
         held = replace(where, file=file.removesuffix(".join.sock") + ".sock")

@@ -36,7 +36,7 @@ class Team:
         self.stopped = threading.Event()
         self.gathering = Gathering(PATIENCE, self.stopped.is_set)
         self.waiting: Future[Composition] = pool.submit(self.gathering.wait, listener)
-        self._path, self._stack = path, stack
+        self.listener, self._path, self._stack = listener, path, stack
 
     def come(
         self, process: str, world: int | None = None, machine: str = "h200x4", version: str = __version__
@@ -103,7 +103,8 @@ def test_a_process_that_does_not_fit_is_the_reason_for_which_all_that_came_are_r
     came.append(team.come(process, **other))
     with pytest.raises(NotComplete, match=message) as refused:
         team.waiting.result(PATIENCE)
-    team.gathering.refuse(refused.value)
+    came += [team.come("rank.1"), team.come("server")]  # nobody has accepted their connections
+    team.gathering.refuse(refused.value, team.listener)
     for each in came:
         assert each.wait(PATIENCE)
         answer = each.receive()
