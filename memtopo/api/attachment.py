@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -50,7 +51,7 @@ _CHANGED_MEANWHILE = ("absent", "changed", "changing")
 """Codes of errors of a holder that has switched or changed its layout between two requests of an attachment."""
 
 _ATTEMPTS = 10
-"""Attempts to attach to such a layout without a wait."""
+"""Attempts without a wait that end with the same one of these codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,15 +256,15 @@ def build_attachment(
 
     Raises as `attach` when entered.
     """
-    agreed, attempts = terms(), 0
+    agreed, attempts = terms(), Counter[str]()
     while True:
-        attempts += 1
         try:
             return attempt(agreed)
         except (NotApplied, ExchangeError) as error:
             code = getattr(error.__cause__ or error, "code", "")
             left = isinstance(error, NotApplied) and error.report.leaks
-            if left or code not in _CHANGED_MEANWHILE or (attempts >= _ATTEMPTS and not agreed.left):
+            attempts[code] += 1
+            if left or code not in _CHANGED_MEANWHILE or (attempts[code] >= _ATTEMPTS and not agreed.left):
                 raise
         agreed.system.pause(min(agreed.left, PAUSE))
 

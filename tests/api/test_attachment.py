@@ -212,6 +212,12 @@ def test_an_attempt_to_attach_is_repeated_on_the_same_terms_while_the_layout_cha
     assert len(endless.terms) == 10
 
 
+def test_memory_that_goes_at_the_end_of_a_change_does_not_end_the_attempts_that_the_change_has_ended() -> None:
+    attempts = Attempts(*[CHANGED] * 9, ExchangeError("absent", "it sleeps"))
+    assert attempts.build() is attempts
+    assert len(attempts.terms) == 11
+
+
 @pytest.mark.parametrize("error", [GONE, failed_by(GONE), failed_by(CHANGED, leaks=(Leak("range w", "an error"),))])
 def test_an_attempt_to_attach_that_failed_otherwise_or_left_something_is_not_repeated(error: Exception) -> None:
     attempts = Attempts(error, CHANGED)
