@@ -116,6 +116,11 @@ class Client(HolderConnection):
                 self._offers, self.generation = self._request_offers()
         return self._offers
 
+    def fresh_offers(self) -> Mapping[str, Offer]:
+        """Request the exports by name again."""
+        self._offers = None
+        return self.offers()
+
     def _request_offers(self) -> tuple[dict[str, Offer], int | None]:
         """Request all offers, and the generation of the layout."""
         found: dict[str, Offer] = {}
@@ -400,8 +405,9 @@ class Client(HolderConnection):
             answer = wire.read(HandlesAnswer, packet.message, "the answer to 'handles'")
             generation = answer.generation
             if self.generations.setdefault(offer.name, generation) != generation:
+                self._offers = None
                 raise self._changed(offer)
-            if answer.offer != offer and generation and self.generation and generation > self.generation:
+            if answer.offer != offer and self.fresh_offers().get(offer.name) != offer:
                 raise self._changed(offer)
             if answer.offer != offer or answer.first != first or len(answer.handles) > count:
                 raise BadPacket(f"{offer.name!r} differs from its offer")
@@ -415,7 +421,6 @@ class Client(HolderConnection):
 
     def _changed(self, offer: Offer) -> ExchangeError:
         """Return the error for an export that was changed since its offer or earlier handles were received."""
-        self._offers = None
         message = f"export {offer.name!r} was changed while its handles were received"
         return self.error("changed", message, "close them, and request all of them again")
 
