@@ -22,7 +22,7 @@ from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import NAME, Endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.held import held_source
-from memtopo.sharing.imports import HolderHandles
+from memtopo.sharing.imports import HolderHandles, attend
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.system import SYSTEM, System
 
@@ -282,6 +282,9 @@ class AttachTerms:
 
         Raises `Unsuitable` for an unknown export and another layout than the expected one, and `ExchangeError`.
         """
+        if lending := [offer.name for offer in chosen.values() if offer.lends]:
+            attend(client, lending)
+            chosen = self._chosen(client.fresh_offers(), path)
         self._require_expected(client, name)
         chosen = self._chosen(client.offers(), path)
         committed = [offer for offer in chosen.values() if offer.commit]

@@ -34,6 +34,16 @@ COMMIT_POLL = 0.2
 """Seconds of one request to wait for a commit, between which a run looks for signals."""
 
 
+def attend(client: Client, exports: Iterable[str]) -> None:
+    """Be an importer of exports that lend, and know their generation, before anything is lent."""
+    for export in exports:
+        try:
+            client.lend(export, 0)
+        except ExchangeError as error:
+            if error.code not in NOT_NOW:
+                raise
+
+
 class ImportMismatch(MemtopoError):
     """An offer of a holder that differs from the import's declaration."""
 
@@ -95,20 +105,11 @@ class HolderHandles(HandleSource):
             if self._commits and _await_commits(client, [export for _, export in imports], self._commits):
                 for each, export in imports:
                     self._check_offer(each, export, client, holder)
-            self._attend_to_lent(client, [export for each, export in imports if each.growing])
+            attend(client, [export for each, export in imports if each.growing])
         except BaseException:
             self.detach(holder)
             raise
         return client.pid
-
-    def _attend_to_lent(self, client: Client, exports: Iterable[str]) -> None:
-        """Be an importer of exports that lend, and know their generation, before anything is lent."""
-        for export in exports:
-            try:
-                client.lend(export, 0)
-            except ExchangeError as error:
-                if error.code not in NOT_NOW:
-                    raise
 
     def detach(self, holder: str) -> None:
         self.settle()
