@@ -256,24 +256,22 @@ class AttachTerms:
     def again(
         self, where: Endpoint, allow_uids: Collection[int], wait: float, had: Mapping[str, Offer]
     ) -> Client | None:
-        """Connect to a holder that has started anew, once it has what the earlier one had; None if none has in time.
+        """Connect to a holder again, once it has the exports that this process `had`; None if it has not in time.
 
         Raises `Unsuitable` if it has something else, and `ExchangeError`.
         """
-        terms = replace(self, until=self.system.now() + wait)
+        terms = replace(self, exports=tuple(had), until=self.system.now() + wait)
         with ExitStack() as stack:
             try:
                 client = stack.enter_context(terms.connect(where, allow_uids))
-                offers = terms.join(client, where.name or where.path, where.path)
+                _require_same(client.offers(), had, where)
+                _require_same(terms.join(client, where.name or where.path, where.path), had, where)
             except NoLayout:
                 return None
             except ExchangeError as error:
                 if error.code not in _NOT_YET:
                     raise
                 return None
-            if differing := [name for name, offer in had.items() if offers.get(name) != offer]:
-                message = f"export {differing[0]!r} of {where.path!r} differs from the export before its holder ended"
-                raise Unsuitable(message, hint="attach anew")
             stack.pop_all()
         return client
 
@@ -282,11 +280,11 @@ class AttachTerms:
 
         Raises `Unsuitable` for an unknown export and another layout than the expected one, and `ExchangeError`.
         """
+        self._require_expected(client, name)
+        chosen = self._chosen(client.offers(), path)
         if lending := [offer.name for offer in chosen.values() if offer.lends]:
             attend(client, lending)
             chosen = self._chosen(client.fresh_offers(), path)
-        self._require_expected(client, name)
-        chosen = self._chosen(client.offers(), path)
         committed = [offer for offer in chosen.values() if offer.commit]
         generation = client.generation
         if self.role == "writer":
@@ -320,3 +318,10 @@ class AttachTerms:
         if (found := spec_digest(source[0])) != self.expect:
             message = f"layout {name!r} has the digest {found}, and {self.expect} is expected"
             raise Unsuitable(message, hint="'memtopo plan SPEC' and 'memtopo show NAME' print the digest of a spec")
+
+
+def _require_same(offers: Mapping[str, Offer], had: Mapping[str, Offer], where: Endpoint) -> None:
+    """Raise `Unsuitable` if a holder does not offer what a process has."""
+    if differing := [name for name, offer in had.items() if offers.get(name) != offer]:
+        message = f"export {differing[0]!r} of {where.path!r} differs from the export before its holder ended"
+        raise Unsuitable(message, hint="attach anew")
