@@ -160,7 +160,7 @@ class Attached(Live):
         if self._importer.role != "writer" or client is None:
             raise Unsuitable(f"this process does not write layout {self.name!r}", hint="attach with role='writer'")
         names = [name for name, offer in self.exports.items() if offer.commit]
-        if gone := [name for name in names if name in self.absent]:
+        if gone := [name for name in names if name in self.absent or name not in client.generations]:
             message = f"export {gone[0]!r} has no memory in this process, and everything written to it is lost"
             raise Unsuitable(message, hint="poll() until it is imported again, and write it again")
         with deferred():  # an answer that is not read would end the connection, which is the lease
@@ -183,19 +183,15 @@ class Attached(Live):
         client = self._again(max(until - now(), 0.0), self.exports)
         return self._attach_again(client) if client else None
 
-    def _attach_again(self, client: Client) -> Notice:
+    def _attach_again(self, client: Client) -> Notice | None:
         """Import from a new holder at the same addresses, as after a change of the one before."""
-        assert self._imports
-        notices = [Notice(kind, generation=client.generation or 1, exports=tuple(self.exports)) for kind in _CHANGE]
-        if self.on_change:
-            self.on_change(notices[0])
+        names = tuple(self.exports)
+        notices = [Notice(kind, generation=client.generation or 1, exports=names) for kind in _CHANGE]
         with self._elastic.lock, deferred():
             self._lease.follow(client)
-            for notice in notices:
-                super()._follow(self._imports, HOLDER, notice)
-        if self.on_change:
-            self.on_change(notices[1])
-        return notices[1]
+        self._unfollowed.extend((HOLDER, notice) for notice in notices)
+        super().poll()
+        return super().poll()
 
     def _follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
         """Follow a notice, with what exports have gained as far as there is room for it."""

@@ -6,6 +6,7 @@ Events and semaphores are for the streams of the program.
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from operator import index
@@ -14,7 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, SupportsIndex, SupportsInt, 
 
 from memtopo.api.dmabuf import DmaBuf
 from memtopo.api.elastic import ElasticChunks, ElasticMemory
-from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
+from memtopo.api.errors import NotApplied, NotSwitched, Unsuitable, ViewOutlived
 from memtopo.api.heaps import Heap
 from memtopo.api.memory import LayoutMemory, ViewPart, ViewRequest, unknown
 from memtopo.api.session import Session
@@ -52,6 +53,7 @@ class Live:
         self.on_change: Callable[[Notice], object] | None = None
         """Function that `poll` calls with a notice before memory goes and after it is back; None if there is none."""
         self._elastic = ElasticMemory(session, self._memory, self._views)
+        self._unfollowed = deque[tuple[str, Notice]]()
         self.report: Report | None = None
         """Report from building to taking down; None until then."""
         self.completed: Callable[[Report], Report] = lambda report: report
@@ -277,23 +279,31 @@ class Live:
         - `changed`: imports what the holder has again, maps it at the same addresses, and calls `on_change`.
 
         Views stay valid objects: on a GPU, accessing them is a fault until the memory is back, on a simulator they read
-        zeros. Raises `NotSwitched` if a call fails, and what `on_change` raises: then the memory stays as it is. Raises
-        `ExchangeError` if the holder is gone.
+        zeros. Raises `NotSwitched` if a call fails, and what `on_change` raises: then the memory stays as it is. After
+        `NotSwitched`, the next `poll` follows the same notice. Raises `ExchangeError` if the holder is gone.
         """
         self._require_open()
-        found = self._imports.next(timeout) if self._imports else None
-        if found is None:
+        if not self._imports or not (found := self._next_notice(timeout)):
             return None
-        assert self._imports
         holder, notice = found
         call = self.on_change if self._imports.concerned(holder, notice) else None
         if call and notice.kind == "changing":
             call(notice)
-        with self._elastic.lock, deferred():
-            self._follow(self._imports, holder, notice)
+        try:
+            with self._elastic.lock, deferred():
+                self._follow(self._imports, holder, notice)
+        except NotSwitched:
+            self._unfollowed.appendleft(found)
+            raise
         if call and notice.kind == "changed":
             call(notice)
         return notice
+
+    def _next_notice(self, timeout: float) -> tuple[str, Notice] | None:
+        """Return the notice that could not be followed, or the next one, if there is one in time."""
+        if self._unfollowed:
+            return self._unfollowed.popleft()
+        return self._imports.next(timeout) if self._imports else None
 
     def _follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
         self._session.follow(imports, holder, notice)

@@ -649,6 +649,24 @@ def test_a_failing_import_of_what_an_export_gains_leaves_the_rest(layout: Held) 
             poll(shared)
         driver.at = 0
         assert (shared.exports["page"].count, shared.export("page").size, shared.check().different) == (2, 2 * M, 0)
+        assert (poll(shared).kind, shared.export("page").size, shared.check().different) == ("changed", 4 * M, 0)
+
+
+def test_a_notice_that_could_not_be_followed_is_followed_by_the_next_poll(layout: Held, switch: Switch) -> None:
+    seen: list[str] = []
+    with memtopo.attach("sleeper", machine=failing(0), on_change=lambda notice: seen.append(notice.kind)) as shared:
+        driver: Any = shared._session._opened
+        switch("asleep", wait=0, force=True).result(PATIENCE)
+        driver.at = driver.calls + 1
+        with pytest.raises(memtopo.NotSwitched, match="the imports are as before"):
+            poll(shared)
+        assert (shared.absent, seen) == (frozenset(), [])
+        driver.at = 0
+        assert (poll(shared).state, shared.absent, seen) == ("asleep", {"w", "page"}, ["changed"])
+        switch("awake").result(PATIENCE)
+        assert (poll(shared).state, shared.absent, shared.poll()) == ("awake", frozenset(), None)
+        layout.write("weights", b"new")
+        assert bytes(np.asarray(shared.export("w"))[:3]) == b"new"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from memtopo.api.attachment import Attached
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from tests.api.child_process import Process
+from tests.api.test_apply import failing
+from tests.helpers.held_layouts import held
 from tests.helpers.holders import until
 
 MACHINE = "h200x2"
@@ -148,3 +150,43 @@ def test_a_reader_waits_for_the_commit_of_the_new_content(runtime: Path) -> None
             until(lambda: bool(shared.poll(1)))
             assert weights[0] == 2
             del weights
+
+
+def test_exports_that_this_process_never_had_are_not_awaited(runtime: Path) -> None:
+    """The next holder has another one, which nobody commits"""
+    weights = {"w": {"chunk": "w", "via": "fd"}}
+    more = weights | {"c": {"chunk": "c", "via": "fd", "commit": "required"}}
+    with ExitStack() as reading:
+        with memtopo.hold(SPEC | {"exports": weights}, machine=MACHINE):
+            shared = reading.enter_context(attached())
+        with memtopo.hold(SPEC | {"exports": more}, machine=MACHINE):
+            until(lambda: bool((notice := shared.poll(1)) and notice.kind == "changed"))
+            assert (set(shared.exports), importers()) == ({"w"}, [2])
+
+
+@pytest.mark.parametrize("call", [1, 12])
+def test_an_import_from_the_next_holder_that_failed_is_made_by_a_later_poll(runtime: Path, call: int) -> None:
+    """Until then the process has the memory of the earlier one, and commits nothing to the later one"""
+    target = failing(0)
+    committed = SPEC | {"exports": {"w": {"chunk": "w", "via": "fd", "commit": "required"}}}
+    with ExitStack() as reading:
+        with held(committed, target):
+            writer = reading.enter_context(memtopo.attach("kv", machine=target, role="writer", reattach=True))
+            driver: Any = writer._session._opened
+            weights = np.from_dlpack(writer.export("w"))
+            weights[:3] = 1
+        while writer.poll():
+            pass
+        with held(committed, target) as layout:
+            driver.at = driver.calls + call
+            with pytest.raises(memtopo.NotSwitched):
+                until(lambda: bool(writer.poll(1)))
+            driver.at = 0
+            with pytest.raises(memtopo.Unsuitable, match="'w' has no memory in this process"):
+                writer.commit()
+            until(lambda: bool((notice := writer.poll()) and notice.kind == "changed"))
+            weights[:3] = 2
+            writer.commit()
+            assert (layout.bytes_of("weights", 0, 3), importers(), writer.poll()) == (b"\2\2\2", [2], None)
+            del weights
+            reading.close()
