@@ -26,6 +26,7 @@ from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderEvent, Supervision
 from memtopo.sharing.holder.clients import SPARE
+from memtopo.sharing.holder.commits import Contents
 from memtopo.sharing.imports import CommitWait, HolderHandles, ImportMismatch
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.failing_driver import Failing
@@ -559,6 +560,29 @@ def test_bytes_that_a_writer_has_abandoned_and_a_state_keeps_are_given_to_no_oth
     generation = next_message(second)["ok"]["generation"]
     assert layout.bytes_of("w", 0, 12) != b"half-written"
     assert "ok" in commit(second, generation)
+
+
+def test_bytes_that_a_state_keeps_are_given_to_no_other_writer_though_another_export_is_created_anew(
+    runtime: Path,
+) -> None:
+    with held(spec(scales="s"), MACHINE), ExitStack() as stack:
+        first, second, other = (stack.enter_context(raw(runtime / "memtopo" / "kv.sock")) for _ in range(3))
+        ask(first, "write", "weights", "scales")
+        assert "ok" in asked(other, "switch", state="asleep", force=False)
+        first.close()
+        assert "ok" in ask(second, "write", "scales")
+        assert code(ask(second, "write")) == "absent"
+
+
+def test_memory_that_a_writer_has_left_is_created_anew_also_after_a_change_that_takes_commits() -> None:
+    """Which may keep a part of it"""
+    contents = Contents()
+    contents.follow(["w"], ())
+    contents.discard(["w"])
+    contents.follow(["w"], ["w"])
+    assert contents.discarded() == {"w"}
+    contents.renewed(["w"])
+    assert not contents.discarded()
 
 
 def test_a_client_commits_the_generation_of_an_export_and_not_of_the_layout(runtime: Path) -> None:

@@ -213,6 +213,8 @@ class Changes:
         finally:
             replaced = request.touched if self._responder.generation != before else frozenset()
             differing = self._responder.after_change(replaced, lost if made or replaced else ())
+            if made:
+                self._responder.contents.renewed(lost - request.planned.reused)
             self._notify_changed(request, replaced | differing)
         self._record_made(request, checks)
         now = {"generation": self._responder.generation, "checks": messages.encode_checks(checks)}

@@ -40,10 +40,10 @@ class Contents:
         self._known: dict[str, _Content] = {}
 
     def follow(self, exports: Iterable[str], lost: Iterable[str]) -> None:
-        """Have content for these exports. That of `lost` ones is gone with its memory; a writer keeps its lease."""
+        """Have content for these exports. `lost` ones are not committed any more; a writer keeps its lease."""
         self._known = {name: self._known.get(name, _Content()) for name in exports}
         for name in self._known.keys() & set(lost):
-            self._known[name].committed = self._known[name].discarded = False
+            self._known[name].committed = False
 
     def described(self, offer: Offer) -> Offer:
         """Offer with the present state of its content, and its writer."""
