@@ -220,6 +220,12 @@ class ExportGroup(Group):
             return iter([pool_resource(self.group.name)])
         return ((self.group.noun, self.label(index)) for index in range(self.count))
 
+    @property
+    def memory(self) -> Iterator[Hashable]:
+        """Resources whose memory importers may map: those of the handles, and the chunks that a pool keeps."""
+        kept = range(self.group.count if self.lends else 0)
+        return chain(self.resources, ((self.group.noun, self.group.label(index)) for index in kept))
+
     def first_handle(self, via: str = "") -> tuple[Path, str, str, str, str, int, Callable[[Driver, Layout], Handle]]:
         """Fields of the step that exports the first handle as a test; `via` is its transport in a plan."""
         handle = partial(self.exporter.handle, export=self, index=0)

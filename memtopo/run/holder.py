@@ -204,7 +204,8 @@ class HeldLayout:
         def act(in_use: Collection[str], check: Check) -> Checks:
             return conductor.switch(state, in_use, check=check)
 
-        return HeldLayoutChange(self, plans.touched(undone, plans), plans.touched(lost, plans), act)
+        touched, emptied = plans.touched(undone, plans), plans.touched(lost, plans)
+        return HeldLayoutChange(self, touched, emptied, act, reused=plans.reused(emptied, lost))
 
     def change(self, source: str, generation: int | None) -> HeldLayoutChange:
         conductor, before = self.conductor, self.conductor.request
@@ -217,19 +218,13 @@ class HeldLayout:
             raise ExchangeError("failed", f"{failed}; the layout is {self.state}, as before") from failed
         undone = _undone(transitions_between(conductor.plans.of(conductor.variant), after.of(WHOLE)))
         touched = conductor.plans.touched(undone, after)
-        committed = [name for name, (_, offer) in conductor.exports().items() if name in touched and offer.commit]
-        reused = frozenset(
-            name
-            for name in committed
-            if any(each not in undone[label] for label, each in conductor.plans.resources_of((name,)))
-        )
 
         def act(in_use: Collection[str], check: Check) -> Checks:
             conductor.change(replace(revision.request, check=check), source, in_use)
             self.source = revision.source
             return conductor.checks()
 
-        return HeldLayoutChange(self, touched, touched, act, reused=reused)
+        return HeldLayoutChange(self, touched, touched, act, reused=conductor.plans.reused(touched, undone))
 
     def renewal(self, exports: frozenset[str]) -> HeldLayoutChange:
         resources = self.conductor.plans.resources_of(exports)
@@ -257,9 +252,8 @@ class HeldLayout:
 class HeldLayoutChange:
     """Change of a held layout, the exports that it touches, and those whose bytes it does not keep.
 
-    Of `reused` ones, which have to be committed again, some memory stays. `act` makes it, while importers keep the
-    memory of some exports, with such a check. `after_failure` is what a failure leaves, if that is not the layout as it
-    was before.
+    Of `reused` ones, which it empties, some memory stays. `act` makes it, while importers keep the memory of some
+    exports, with such a check. `after_failure` is what a failure leaves, if that is not the layout as it was before.
     """
 
     held: HeldLayout

@@ -125,6 +125,16 @@ class LayoutPlans:
             for name in touched_exports(geometry, after._processes[label], undone[label])
         )
 
+    def reused(self, exports: Collection[str], gone: Mapping[str, Collection[Hashable]]) -> frozenset[str]:
+        """Return those of some exports that are committed or lend, and some of whose memory is not among the `gone`."""
+        return frozenset(
+            export_name(label, name)
+            for label, geometry in self._processes.items()
+            for name, group in geometry.of(ExportGroup).items()
+            if export_name(label, name) in exports and (group.commit or group.lends)
+            if any(each not in gone[label] for each in group.memory)
+        )
+
     @property
     def _processes(self) -> Mapping[str, Geometry]:
         return self._geometry.processes or {"": self._geometry}

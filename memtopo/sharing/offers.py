@@ -204,7 +204,7 @@ class LayoutChange(Protocol):
 
     @property
     def reused(self) -> frozenset[str]:
-        """Names of the exports that it takes a commit from, and some of whose memory the next writer writes."""
+        """Names of the exports that it empties, though some of their memory stays, which others will write."""
 
     def give_up(self) -> None:
         """Give back the contexts that planning has retained (fact 73): the change is not made."""

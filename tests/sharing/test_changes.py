@@ -595,7 +595,7 @@ def test_memory_that_the_next_writer_writes_is_not_taken_from_an_importer_by_for
         import_pages(importer)
         import_pages(importer, "hot", 1)
         refused = asked(requester, "switch", state="asleep", force=True)["error"]
-        assert (refused["code"], "has to be written again" in refused["message"]) == ("attached", True)
+        assert (refused["code"], "which others will write" in refused["message"]) == ("attached", True)
         assert (planning.state, planning.given_up, planning.made) == ("awake", 1, [])
         let_go(importer, "page")
         answer = asked(requester, "switch", state="asleep", force=True)["ok"]

@@ -190,12 +190,12 @@ class Changes:
         Importers that were `notified` before receive a notice that it is over.
         """
         pinning = self._pinning(request)
-        readers = [each for each in pinning if each.taken(request.planned.reused)]
-        if readers or (pinning and not request.force):
+        users = [each for each in pinning if each.taken(request.planned.reused)]
+        if users or (pinning and not request.force):
             request.planned.give_up()
             if notified:
                 self._notify_changed(request)
-            raise written_beneath(readers, request) if readers and request.force else pinned(pinning, request)
+            raise written_beneath(users, request) if users and request.force else pinned(pinning, request)
         kept = messages.encode_importers([each.importer_of(request.touched) for each in pinning])
         before, lost, made = self._responder.generation, request.planned.lost, False
         try:
@@ -276,12 +276,12 @@ def pinned(pinning: Sequence[ClientConnection], request: ChangeRequest) -> Excha
     )
 
 
-def written_beneath(readers: Sequence[ClientConnection], request: ChangeRequest) -> ExchangeError:
-    """Return the refusal of a change, though forced, whose next writer would write memory that importers read."""
-    processes = listed([_pins(each, request.planned.reused) for each in readers])
+def written_beneath(users: Sequence[ClientConnection], request: ChangeRequest) -> ExchangeError:
+    """Return the refusal of a change, though forced, after which others would write memory that importers use."""
+    processes = listed([_pins(each, request.planned.reused) for each in users])
     return ExchangeError(
         "attached",
-        f"{processes} did not release imported memory, which stays in the layout, and has to be written again",
+        f"{processes} did not release imported memory, which stays in the layout, and which others will write",
         hint="let them detach first, or declare the new content as another export",
     )
 
