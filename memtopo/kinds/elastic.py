@@ -105,6 +105,7 @@ class ElasticChunkPool:
     def remove(self, chunk: ElasticChunk) -> None:
         """Remove a chunk that was released; its number is used again. `drop_removed` brings `free` up to date."""
         del self.created[chunk.number]
+        self.lent.pop(chunk.number, None)
         if not chunk.epoch:  # the holder numbers the chunks that it lends
             self._returned.append(chunk)
 

@@ -112,6 +112,9 @@ class ThisProcess(Conductor):
     def take_back(self, export: str, numbers: Sequence[int]) -> None:
         self.run.exports.take_back(export, numbers)
 
+    def lent(self, export: str) -> Collection[int]:
+        return self.run.exports.lent(export)
+
     @contextmanager
     def timed(self, phase: str, steps: int) -> Iterator[None]:
         if phase == "verify":

@@ -315,6 +315,10 @@ class Conductor:
         """Have objects of an export that no client has any more. Raises `MemtopoError`."""
         raise NotImplementedError
 
+    def lent(self, export: str) -> Collection[int]:
+        """Return the numbers of the objects of an export that clients have. Raises `MemtopoError`."""
+        raise NotImplementedError
+
     def timed(self, phase: str, steps: int) -> AbstractContextManager[object]:
         """Show and record the time of a phase of so many steps, unless a process records it itself."""
         raise NotImplementedError

@@ -157,7 +157,8 @@ class HeldLayout:
 
     def __init__(self, conductor: Conductor, source: str, revise: Revise) -> None:
         self.conductor, self.source, self._revise = conductor, source, revise
-        self.handle, self.lend, self.take_back = conductor.handle, conductor.lend, conductor.take_back
+        self.handle, self.lend = conductor.handle, conductor.lend
+        self.take_back, self.lent = conductor.take_back, conductor.lent
 
     def offers(self) -> Sequence[Offer]:
         exports = self.conductor.exports().items()

@@ -176,11 +176,15 @@ class ReadKept:
 
 @dataclass(frozen=True, slots=True)
 class Lend:
-    """Have `count` objects of an export for a client, after others are given `back`; answered by `Lent`."""
+    """Have `count` objects of an export for a client, after others are given `back`; answered by `Lent`.
+
+    If `listed`, the answer has the objects that clients have, and nothing changes.
+    """
 
     export: str
     count: int = 0
     back: tuple[int, ...] = ()
+    listed: bool = False
     activity: ClassVar[str] = "lend"
 
 

@@ -106,6 +106,8 @@ class ProcessRun:
         """Objects that are lent, after others were given back, or why there are none."""
         try:
             with internal_errors():
+                if command.listed:
+                    return Lent(tuple(self.exports.lent(command.export)))
                 self.exports.take_back(command.export, command.back)
                 return Lent(tuple(self.exports.lend(command.export, command.count)))
         except MemtopoError as error:

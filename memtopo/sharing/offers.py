@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -20,6 +20,7 @@ from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import LocationKind
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import RangeGroup, in_turns, property_words
+from memtopo.kinds.elastic import ELASTIC_POOLS
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.layout import Layout
 from memtopo.language.limits import LARGEST_PARTS
@@ -180,6 +181,9 @@ class Lender(Protocol):
     def take_back(self, export: str, numbers: Sequence[int]) -> None:
         """Have objects that no client has any more. Raises `MemtopoError`."""
 
+    def lent(self, export: str) -> Collection[int]:
+        """Return the numbers of the objects that were lent and not taken back. Raises `MemtopoError`."""
+
 
 class ChangeFailed(MemtopoError):
     """Failed change or switch of a layout; `broken` if it can only be taken down, else it is as it was before."""
@@ -304,6 +308,11 @@ class LayoutExports:
 
         with suppress(KeyError):  # the pool has gone meanwhile, and they with it
             take_back(self._driver, self._layout, self._exports[export].group.name, numbers)
+
+    def lent(self, export: str) -> Collection[int]:
+        group = self._exports.get(export)
+        pool = self._layout.of(ELASTIC_POOLS).get(group.group.name) if group else None
+        return [*pool.lent] if pool else ()
 
     def check(self) -> Checks:
         return self._check()

@@ -16,8 +16,10 @@ import pytest
 
 import memtopo
 from memtopo.api.attachment import Attached
+from memtopo.api.imports import AttachTerms
 from memtopo.drivers.target import Target
 from memtopo.kinds.elastic import ELASTIC_POOLS, ElasticChunkPool
+from memtopo.run.messages import Lend, Lent
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from tests.api.child_process import Process
@@ -399,6 +401,41 @@ def test_another_largest_number_is_followed_by_clients(layout: Held, client: Att
     assert (lent(), client.check().different, layout.run.recheck().different) == ((16, 0), 0, 0)
 
 
+def changed(**count: int) -> str:
+    """SPEC with other numbers of chunks, as clients send it."""
+    spec = copy.deepcopy(SPEC)
+    spec["chunks"]["page"]["count"] |= count
+    return json.dumps({"spec": json.dumps(spec), "name": "held.yaml", "settings": {}})
+
+
+def test_no_chunk_that_stays_in_a_pool_is_lent_beneath_the_process_that_has_it(layout: Held, client: Attached) -> None:
+    """Another number of chunks that are always there makes the pool anew of the same memory"""
+    kv = client.range("kv")
+    kv.map(0, "page", 1)
+    with connect(endpoint("pool")) as other:
+        with pytest.raises(memtopo.ExchangeError, match="which stays in the layout, and which others will write"):
+            other.change(changed(min=LEAST + 1), force=True)
+        assert (lent(), len(borrowed(other, 1))) == ((1, 0), 1)
+        other.let_go(["page"])
+        kv.unmap(0, M, release=True)
+        assert other.change(changed(min=LEAST + 1)).checks.different == 0
+    until(lambda: bool(client.poll()))
+    assert (len(pool_of(layout).created), kv.map(0, "page", 2)) == (LEAST + 1, ("page.0", "page.1"))
+
+
+def test_a_process_that_attaches_knows_the_pool_as_it_is_once_it_is_told_of_changes(layout: Held) -> None:
+    """Its offers are of before a change that came between two requests, of which it is not told"""
+    del layout
+    with connect(endpoint("pool")) as client, connect(endpoint("pool")) as other:
+        assert client.offers()["page"].count == MOST
+        other.change(changed(max=MOST + 4))
+        assert client.notice(0) is None
+        offers = AttachTerms.within(0).join(client, "pool", "pool.sock")
+        assert (offers["page"].count, client.notice(0)) == (MOST + 4, None)
+        other.change(changed(max=MOST))
+        assert client.notice(PATIENCE)
+
+
 def test_an_export_that_lends_has_no_view_and_no_range_of_its_own(layout: Held, client: Attached) -> None:
     del layout
     assert [*client.exports] == ["page", "w"]
@@ -468,7 +505,7 @@ def test_a_spec_declares_a_pool_that_is_lent(layout: Held, machine: Target) -> N
 
 
 def test_processes_that_are_held_lend_by_their_names(runtime: Path) -> None:
-    process = {key: SPEC[key] for key in ("ranges", "chunks", "map", "access", "exports")}
+    process = {key: SPEC[key] for key in ("ranges", "chunks", "map", "access", "exports", "states")}
     several = {"memtopo": 1, "name": "pools", "processes": {"server": {**process, "count": 2, "held": "true"}}}
     several["processes"]["engine"] = {"ranges": {"w": {"size": "2MiB"}}}  # type: ignore[index]
     with memtopo.hold(several, machine="h200x2"), memtopo.attach("pools") as shared:
@@ -486,6 +523,20 @@ def test_processes_that_are_held_lend_by_their_names(runtime: Path) -> None:
             assert client.check().different == 0
         shared.range("server.0.kv").unmap(0, 3 * M, release=True)
         assert shared.range("server.0.kv").map(0, "server_0_page")
+        with connect(endpoint("pools")) as client:
+            client.switch("asleep", force=True)
+            client.switch("awake", force=True)
+            assert [each.lends and each.lends.lent for each in client.offers().values()] == [0, None, 0, None]
+            assert client.lend("server.0.page", 0) == ([], 0)
+
+
+def test_a_process_lists_what_it_has_lent(layout: Held, client: Attached) -> None:
+    client.range("kv").map(0, "page", 3)
+    with connect(endpoint("pool")) as other:
+        borrowed(other, 1)
+        client.range("kv").unmap(M, M, release=True)
+        assert layout.run.execute(Lend("page", listed=True)) == Lent((0, 2, 3))
+        assert layout.run.execute(Lend("page", 1)) == Lent((1,))
 
 
 def test_threads_map_while_another_one_polls(layout: Held, client: Attached, switch: Switch) -> None:

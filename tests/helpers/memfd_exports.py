@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from memtopo.common.errors import MemtopoError
@@ -44,7 +44,8 @@ class Memfds:
     kept: Sequence[Offer] = OFFERS
     differences: int = 0
     memory: int = field(default_factory=lambda: os.memfd_create("shelf", os.MFD_CLOEXEC))
-    lent: set[int] = field(default_factory=set)
+    out: set[int] = field(default_factory=set)
+    """Numbers of the objects that are lent."""
 
     def __post_init__(self) -> None:
         os.write(self.memory, b"memory of the shelf")
@@ -62,15 +63,19 @@ class Memfds:
     def lend(self, export: str, count: int) -> Sequence[int]:
         """Numbers of objects of the only export that lends."""
         most = next(offer.count for offer in self.kept if offer.name == export)
-        numbers = [number for number in range(most) if number not in self.lent][:count]
+        numbers = [number for number in range(most) if number not in self.out][:count]
         if len(numbers) < count:
             raise ExchangeError("full", f"export {export!r}: {len(numbers)} are left")
-        self.lent.update(numbers)
+        self.out.update(numbers)
         return numbers
 
     def take_back(self, export: str, numbers: Sequence[int]) -> None:
         del export
-        self.lent.difference_update(numbers)
+        self.out.difference_update(numbers)
+
+    def lent(self, export: str) -> Collection[int]:
+        del export
+        return {*self.out}
 
     def check(self) -> Checks:
         found = tuple(Difference("access", f"page.{i}", "rw", "nothing") for i in range(min(self.differences, 100)))
@@ -144,6 +149,8 @@ class PlannedState:
     def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
         del full, in_use
         self.layout.generation += 1
+        if self.touched:
+            self.layout.out.clear()
         if self.layout.failure:
             raise self.layout.failure
         if self.state in self.layout.states:

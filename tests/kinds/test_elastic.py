@@ -184,14 +184,14 @@ def test_the_end_of_a_pool_releases_all_that_can_be_and_the_rest_in_a_second_try
     with built(plan_of(PLAIN, TWO)) as layout:
         pool, live = pool_of(layout), layout.execution.layout
         failing = Failing(layout.ledger, 2, only={"mem_release"})
-        pool.source.create(layout.ledger, live, pool, 3)
+        assert lent(layout, 5) == [0, 1, 2, 3, 4]
         for opened in steps_of(layout.execution.plan, OpenRange):
             opened.undo(layout.ledger, live)
         (keep,) = steps_of(layout.execution.plan, KeepPool)
         with pytest.raises(DriverError, match="as call 2"):
             keep.undo(failing, live)
         assert existing(layout) == ["page.0", "page.1", "page.3"]
-        assert pool_of(layout) is pool
+        assert (pool_of(layout) is pool, [*pool.lent]) == (True, [0, 1, 3])
         keep.undo(failing, live)
         assert existing(layout) == ["page.0", "page.1"]
         assert not live.of(ELASTIC_POOLS)

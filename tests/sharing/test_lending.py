@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderEvent, Supervision
+from memtopo.sharing.offers import ChangeFailed
 from tests.helpers.holders import Holder, asked, heard, holding, next_message, raw, until
 from tests.helpers.memfd_exports import PAGE, POOL, OneState
 
@@ -183,7 +184,7 @@ def test_what_cannot_be_sent_is_not_lent(runtime: Path, layout: OneState) -> Non
     with holding(layout), raw(runtime / "memtopo" / "kv.sock") as sock:
         assert "cannot be had" in asked(sock, "lend", export="broken", count=1)["error"]["message"]
         (offer,) = asked(sock, "offers", first=0)["ok"]["offers"]
-        assert (offer["lends"]["lent"], layout.lent) == (0, set())
+        assert (offer["lends"]["lent"], layout.out) == (0, set())
 
 
 def test_a_client_that_has_given_all_back_learns_of_changes_of_the_export(runtime: Path, layout: OneState) -> None:
@@ -207,7 +208,29 @@ def test_leases_end_with_the_memory_that_a_change_replaces(runtime: Path, layout
         assert "ok" in asked(other, "switch", state="awake", force=True)
         assert terms(other) == (0, 0)
         assert refusal(borrower, "let_go", exports=["pool"], blocks=blocks) == "stale"
-        assert [each["number"] for each in lend(borrower, 6)["blocks"]] == [1, 2, 3, 4, 5, 6]
+        assert [each["number"] for each in lend(borrower, 6)["blocks"]] == [0, 1, 2, 3, 4, 5]
+
+
+@dataclass
+class RolledBack(OneState):
+    """A pool of which a switch that fails keeps the first object."""
+
+    def lent(self, export: str) -> Collection[int]:
+        del export
+        return {0}
+
+
+def test_what_a_change_that_was_rolled_back_has_left_is_lent_and_sealed_as_before(runtime: Path) -> None:
+    path, pool = runtime / "memtopo" / "kv.sock", RolledBack((POOL,), failure=ChangeFailed("as before", broken=False))
+    with closing(os.fdopen(pool.memory)), holding(pool), raw(path) as borrower, raw(path) as other:
+        first, second = lend(borrower, 2)["blocks"]
+        assert "ok" in asked(borrower, "seal", export="pool", blocks=[first, second], key="key")
+        assert refusal(other, "switch", state="asleep", force=True) == "failed"
+        assert (next_message(borrower)["notice"], terms(other)) == ("changed", (1, 0))
+        assert lend(other, 1, key="key") == "sealed"
+        assert refusal(borrower, "let_go", exports=["pool"], blocks=[second]) == "stale"
+        assert "ok" in asked(borrower, "let_go", exports=["pool"], blocks=[first])
+        assert (terms(other), lend(other, 2, key="key")["blocks"]) == ((0, 1), [first])
 
 
 def terms_of(client: Client) -> tuple[int, int]:

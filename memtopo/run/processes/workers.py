@@ -285,6 +285,9 @@ class Workers(Conductor):
     def take_back(self, export: str, numbers: Sequence[int]) -> None:
         self._lent(export, lambda name: messages.Lend(name, back=tuple(numbers)))
 
+    def lent(self, export: str) -> Collection[int]:
+        return self._lent(export, lambda name: messages.Lend(name, listed=True)) if export in self.exports() else ()
+
     def _lent(self, export: str, command: Callable[[str], Command]) -> Sequence[int]:
         label, offer = self.exports()[export]
         self._command({label: command(offer.name)}, self._receive_for_caller)

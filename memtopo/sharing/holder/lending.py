@@ -192,9 +192,18 @@ class Lending:
                 self.end(export, ended)
 
     def forget(self, exports: Iterable[str]) -> None:
-        """Forget the leases of exports whose memory is gone."""
-        for export in exports:
-            self._exports.pop(export, None)
+        """Forget the leases of the objects of some exports that have gone in a change."""
+        for export in self._exports.keys() & set(exports):
+            leases, lent = self._exports[export], self._still_lent(export)
+            for each in [lease for lease in leases.every.values() if lease.number not in lent]:
+                leases.seal(each, None)
+                leases.end(each)
+
+    def _still_lent(self, export: str) -> Collection[int]:
+        try:
+            return self._provider.lent(export) if isinstance(self._provider, Lender) else ()
+        except MemtopoError:  # its process has ended, and its memory with it
+            return ()
 
     def _leases(self, export: str) -> _Leases:
         return self._exports.setdefault(export, _Leases())
