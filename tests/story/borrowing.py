@@ -100,7 +100,7 @@ class Borrower:
         except ExchangeError as error:
             if error.code in ANSWERED:
                 lent.refused(seals)
-            self._require_reasonable(actor, attached, error, seals)
+            self._require_reasonable(actor, attached, error, [each.memory for each in seals])
             raise
         lent.require_own(actor, key, certain)
         for each in seals:
@@ -123,7 +123,7 @@ class Borrower:
         except ExchangeError as error:
             for each, certain in zip(seals, was, strict=True):
                 each.certain = certain and error.code in ANSWERED
-            self._require_reasonable(actor, attached, error, seals)
+            self._require_reasonable(actor, attached, error, [memory])
             raise
         lent.refused(seals)
         del self.keys[memory]
@@ -141,6 +141,7 @@ class Borrower:
                 lent.require_unknown(key, certain)
             raise
         chunks, found = {memory: chunk for chunk, memory in self.has.items() if chunk not in had}, list[Sealed]()
+        self.keys |= dict.fromkeys(chunks, key)
         for index, _ in enumerate(labels):
             memory = _memory_at(attached, cache, first + index * CHUNK)
             found.append(Sealed(memory, chunks[memory][1], self._read(attached, cache, first + index * CHUNK)))
@@ -148,7 +149,6 @@ class Borrower:
             return
         if forgotten == lent.forgotten:
             lent.adopted(f"{actor.name} has adopted", key, found, before)
-        self.keys |= {each.memory: key for each in found}
         self.numbers |= {each.memory: each.number for each in found if each.number is not None}
 
     @contextmanager
@@ -187,14 +187,14 @@ class Borrower:
                 lent.borrowed(Owner(actor, client), chunk, memory, adopted=adopts)
 
     def _require_reasonable(
-        self, actor: Actor, attached: Attached, error: ExchangeError, chunks: Collection[Sealed]
+        self, actor: Actor, attached: Attached, error: ExchangeError, chunks: Collection[str]
     ) -> None:
-        """Require that leases have not ended while the holder has the memory of all chunks."""
+        """Require that the leases of chunks, by their memory, have not ended while the holder has all of it."""
         held = self.oracle.held
         if error.code != "stale" or not _leased(attached) or not held or not held.serves:
             return
         has = held_pool(held) or {}
-        if all(each.memory in has for each in chunks):  # a request for old and new ones is refused as a whole
+        if all(each in has for each in chunks):  # a request for old and new ones is refused as a whole
             raise Broken(f"{actor.name} has {len(chunks)} chunks that are stale: {error.message}")
 
     def _cache(self, attached: Attached) -> ElasticRange:

@@ -58,6 +58,8 @@ class LentMemory:
     forgotten: int = 0
     """Number of the times at which nothing was sealed any more."""
     pool: Pool | None = None
+    quota: int = 0
+    """Quota of a client when the holder was seen last."""
     counts: Mapping[int, int] = field(default_factory=dict)
     """Chunks of each client when the holder was seen last, by the process."""
 
@@ -146,7 +148,7 @@ class LentMemory:
     def begin(self, pool: Pool | None) -> None:
         """Follow a new holder."""
         self.forget()
-        self.pool, self.counts = pool, {}
+        self.pool, self.counts, self.quota = pool, {}, 0
 
     def forget(self) -> None:
         """Forget what is sealed, since its memory is gone."""
@@ -184,11 +186,11 @@ class LentMemory:
         for each in leases.values():
             if each.client:
                 counts[each.client.id] = counts.get(each.client.id, 0) + 1
-        quota = max(terms.quota, self.pool.quota if self.pool else 0)
+        quota = max(terms.quota, self.quota)
         for client, count in counts.items():
             if count > max(quota, self.counts.get(client, 0)):
                 raise Broken(f"client {client} has {count} chunks of its quota of {quota}")
-        self.counts = counts
+        self.counts, self.quota = counts, terms.quota
 
     def _require_had(self, leases: Mapping[int, Any], holder: int) -> None:
         """Require that processes which do nothing now have what the holder leases to them."""

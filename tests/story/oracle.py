@@ -53,6 +53,10 @@ class Held:
     before: Any = None
     proposed: Shape | None = None
     requested: float = 0.0
+    idle: float = 0.0
+    """Time at which it last waited for clients."""
+    begun: float = 0.0
+    """Time at which it last waited for clients before the change that was requested last."""
     ending: float | None = None
     grace: float = GRACE
     renewals: int = 0
@@ -222,8 +226,9 @@ class Oracle:
             self._note_end(held, event)
         elif event.text.endswith(" requested"):
             held.before, held.requested = (self._print(held), held.renewals), self.world.now
+            held.begun = held.idle
             held.proposed = self.proposals.get(str(event.fields["by"]))
-        elif event.text.endswith(" refused") and held.before:
+        elif event.text.endswith(" refused") and held.before and held.ending is None:
             if held.complete and held.before[1] == held.renewals and held.before[0] != self._print(held):
                 raise Broken(f"{event.text}: {held.before[0]} became {self._print(held)}")
             held.before = None
@@ -233,11 +238,11 @@ class Oracle:
                 held.shape = held.proposed or held.shape
             self.lent.follow(held.shape.lends_in(held.conductor.state), made=event.text.endswith(" made"))
         if event.text.endswith(" made") and event.fields.get("different"):
-            self.require_written_meanwhile(f"{event.text}: {event.fields}")
+            self.require_written(held.begun, f"{event.text}: {event.fields}")
 
-    def require_written_meanwhile(self, difference: str) -> None:
-        """Raise for a difference, unless a process wrote while the layout was changed, which a full check finds."""
-        if not self.held or self.written < self.held.requested:
+    def require_written(self, since: float, difference: str) -> None:
+        """Raise for a difference, unless a process has written since a time: a full check finds that, too."""
+        if self.written < since:
             raise Broken(difference)
 
     def _count(self, held: Held, event: HolderEvent) -> None:
@@ -305,7 +310,7 @@ class Oracle:
         driver = attached._session.driver
         with current(driver, attached._session.layout.contexts[0]):
             driver.memcpy_htod(attached.address(BLOCK), stamp(number, 0))
-            self.plain[_buffer(attached)] = number
+            self.plain[_buffer(attached)], self.written = number, self.world.now
 
     def _print(self, held: Held) -> Any:
         assert held.conductor
@@ -317,6 +322,7 @@ class Oracle:
         if not held or self.world.last is not held.actor or not held.serves or held.broken:
             return
         assert held.conductor
+        held.idle = self.world.now
         memory = held.memory()
         for name, each in held.shape.published.items():
             if each.committed and (number := self.committed.get(memory.get(name, ()))):

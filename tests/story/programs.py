@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import Any
 
 from memtopo.api.attachment import Attached, Attachment, attach_once, build_attachment
-from memtopo.api.errors import NotApplied
+from memtopo.api.errors import NotApplied, Unsuitable
 from memtopo.api.imports import AttachTerms, Role
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle, close_handles
@@ -232,6 +232,10 @@ class EngineProgram:
             actor.world.note(actor.name, "the holder is gone")
             self.leave(actor)
             return
+        except Unsuitable:
+            actor.world.note(actor.name, "the layout has something else now")
+            self.leave(actor)
+            return
         finally:
             if attached._lease.client is not before:  # of another holder, whose exports it leases again
                 self.writes, self.stamped = attached._importer.role == "writer", {}
@@ -306,8 +310,11 @@ class EngineProgram:
         try:
             self.attached.commit()
         except ExchangeError as error:
-            for each in committing if error.code not in ("gone", "timeout") else ():
-                each.state = "written"
+            if error.code in ("gone", "timeout"):
+                self.writes = False  # it may be committed
+            else:
+                for each in committing:
+                    each.state = "written"
             raise
         finally:
             self.stamped = {}
@@ -363,22 +370,23 @@ class OperatorProgram:
 
     def switch(self, actor: Actor, state: str, wait: float, force: bool, full: bool = False) -> None:
         """Switch the layout."""
+        begun = actor.world.now
         with self._connect(actor) as client:
             done = client.switch(state, wait=wait, force=force, full=full)
         if done.state != state or (done.kept and not force):
             raise Broken(f"a switch to {state} is answered with {done}")
         if done.checks.different:
-            self.oracle.require_written_meanwhile(f"a switch finds {done.checks.differences}")
+            self.oracle.require_written(begun, f"a switch finds {done.checks.differences}")
 
     def change(self, actor: Actor, shape: Shape, wait: float, force: bool, full: bool = False) -> None:
         """Change the layout to another spec."""
-        self.oracle.proposals[f"process {actor.pid}"] = shape
+        self.oracle.proposals[f"process {actor.pid}"], begun = shape, actor.world.now
         with self._connect(actor) as client:
             done = client.change(source_of(shape, self.gpus), wait=wait, force=force, full=full)
         if done.kept and not force:
             raise Broken(f"a change is answered with {done}")
         if done.checks.different:
-            self.oracle.require_written_meanwhile(f"a change finds {done.checks.differences}")
+            self.oracle.require_written(begun, f"a change finds {done.checks.differences}")
 
     def release(self, actor: Actor, force: bool, grace: float) -> None:
         """Release the layout."""

@@ -287,6 +287,8 @@ class _Telling:
             attached = program.attached if isinstance(program, EngineProgram) and actor.alive else None
             if attached is None or attached._lease.client is None or attached._lease.client.pid != held.actor.pid:
                 continue
+            if attached._lease.client.gone() and not self._can_attach_again(attached):
+                continue
             for name, offer in attached.exports.items():
                 if (
                     name in held.shape.published
@@ -294,6 +296,10 @@ class _Telling:
                     and replace(now[1], count=offer.count, commit=None) == replace(offer, commit=None)
                 ):
                     self._require_same(actor, attached, name, now[1].count, memory.get(name))
+
+    def _can_attach_again(self, attached: Attached) -> bool:
+        """Return whether a process that lost its connection has nothing to wait for."""
+        return all(self.oracle.readable(name) for name, offer in attached.exports.items() if offer.commit)
 
     def _require_lent(self, offers: Mapping[str, Any]) -> None:
         """Require that the holder leases what processes have, who know how many there may be."""

@@ -247,6 +247,417 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("e2", "commit", (), 16),
         ),
     ),
+    "an importer that has lost its connection need not wait for the commit of an export that it never had": (
+        106518,
+        (
+            Event("e2", "attach", ("writer", ("w",), 0.5, False, 0), 1),
+            Event(
+                "h",
+                "start",
+                (
+                    Shape(
+                        (("w", Export(1, 0, committed=True, asleep="offload")), ("page", Export(1, 0, half="drop"))),
+                        pool=Pool(0, 3, 4, drops=()),
+                    ),
+                    False,
+                ),
+                1,
+            ),
+            Event("o2", "check", (), 8),
+            Event("e3", "attach", ("writer", (), 2.0, False, 0), 1),
+            Event("e3", "attach", ("reader", (), 0.0, True, 0), 1),
+            Event("o1", "check", (), 1),
+            Event("e2", "commit", (), 2),
+            Event("e3", "adopt", ("k1",), 2),
+            Event("e3", "seal", ("k3", 3), 2),
+            Event("e3", "stamp", (), 16),
+            Event("o1", "switch", ("asleep", 2.0, False, False), 1),
+            Event("o1", "check", (), 16),
+            Event("e3", "cut", (), 16),
+            Event("o2", "switch", ("awake", 2.0, False, False), 16),
+            Event(
+                "o2",
+                "change",
+                (
+                    Shape(
+                        (
+                            ("w", Export(1, 0, committed=True, asleep="offload")),
+                            ("page", Export(1, 0, half="drop")),
+                            ("next", Export(1, 0, committed=True, asleep="keep")),
+                        )
+                    ),
+                    2.0,
+                    False,
+                    False,
+                ),
+                1,
+            ),
+        ),
+    ),
+    "a change that keeps a part of what a writer left has it created anew for the next one": (
+        101978,
+        (
+            Event(
+                "h",
+                "start",
+                (
+                    Shape(
+                        (("w", Export(1, 0, committed=True, asleep="offload")), ("page", Export(1, 1))),
+                        pool=Pool(2, 3, 2),
+                    ),
+                    False,
+                ),
+                0,
+            ),
+            Event("e1", "attach", ("writer", ("w",), 5.0, False, 0), 0),
+            Event("e1", "write", (False,), 1),
+            Event("e1", "write", (True,), 8),
+            Event("e3", "hog", (1, 0), 16),
+            Event("e1", "leave", (), 4),
+            Event("e4", "hog", (1, -1), 1),
+            Event(
+                "h",
+                "reload",
+                (
+                    Shape(
+                        (
+                            ("w", Export(2, 0, committed=True, asleep="offload")),
+                            ("page", Export(1, 1)),
+                            ("next", Export(1, 0, committed=True, asleep="keep")),
+                        ),
+                        pool=Pool(2, 3, 2, drops=()),
+                    ),
+                ),
+                1,
+            ),
+            Event("e2", "attach", ("writer", (), 0.0, False, 0), 1),
+        ),
+    ),
+    "bytes that a writer left in a state that keeps them are not those of the next one": (
+        116247,
+        (
+            Event(
+                "h",
+                "start",
+                (
+                    Shape(
+                        (("w", Export(2, 0, committed=True, asleep="offload")), ("page", Export(2, 2, half="drop"))),
+                        pool=Pool(0, 3, 4),
+                    ),
+                    False,
+                ),
+                0,
+            ),
+            Event("e3", "leave", (), 8),
+            Event(
+                "o1",
+                "change",
+                (
+                    Shape(
+                        (
+                            ("w", Export(2, 0, committed=True, asleep="offload")),
+                            ("page", Export(2, 2, half="drop")),
+                            ("next", Export(1, 5, committed=True, asleep="keep")),
+                        ),
+                        pool=Pool(0, 3, 4),
+                    ),
+                    5.0,
+                    False,
+                    False,
+                ),
+                8,
+            ),
+            Event("o1", "restore", (), 8),
+            Event("e3", "attach", ("writer", (), 2.0, False, 3), 16),
+            Event("e3", "write", (False,), 16),
+            Event("o2", "switch", ("asleep", 0.5, True, False), 0),
+            Event("e1", "adopt", ("k1",), 16),
+            Event("e3", "leave", (), 0),
+            Event("e4", "attach", ("writer", ("w",), 5.0, False, 0), 1),
+        ),
+    ),
+    "no chunk that stays in a pool is lent beneath a process that has it, though the change was forced": (
+        102840,
+        (
+            Event(
+                "h",
+                "start",
+                (
+                    Shape(
+                        (("w", Export(2, 0, committed=True)), ("page", Export(1, 0))), block=True, pool=Pool(1, 8, 2)
+                    ),
+                    False,
+                ),
+                4,
+            ),
+            Event("e3", "attach", ("writer", (), 5.0, False, 0), 16),
+            Event("o2", "borrow", ("page",), 1),
+            Event("o2", "check", (), 1),
+            Event("e3", "grow", (2,), 4),
+            Event("o2", "borrow", ("w",), 1),
+            Event("e3", "stamp", (), 8),
+            Event(
+                "o1",
+                "change",
+                (
+                    Shape(
+                        (("w", Export(2, 0, committed=True)), ("page", Export(3, 0))), block=True, pool=Pool(2, 8, 4)
+                    ),
+                    2.0,
+                    True,
+                    False,
+                ),
+                1,
+            ),
+        ),
+    ),
+    "chunks are lent as before after a switch that was rolled back": (
+        107992,
+        (
+            Event(
+                "h",
+                "start",
+                (
+                    Shape(
+                        (("w", Export(1, 0, committed=True, asleep="offload")), ("page", Export(1, 1))),
+                        block=True,
+                        pool=Pool(0, 3, 4, 3),
+                    ),
+                    True,
+                ),
+                8,
+            ),
+            Event("o2", "restore", (), 16),
+            Event("o2", "restore", (), 2),
+            Event("e2", "attach", ("writer", (), 0.0, False, 3), 4),
+            Event("e1", "attach", ("writer", (), 0.0, False, 0), 16),
+            Event("e2", "look", (), 2),
+            Event("e2", "grow", (1,), 8),
+            Event("o2", "switch", ("asleep", 0.5, True, True), 1),
+            Event("h", "fail", (19, "CUDA_ERROR_OPERATING_SYSTEM", False), 8),
+            Event("e2", "stamp", (), 8),
+        ),
+    ),
+    "a process that attaches while a pool is changed may have what the pool has then": (
+        102195,
+        (
+            Event(
+                "h",
+                "start",
+                (
+                    Shape(
+                        (
+                            ("w", Export(1, 0, committed=True)),
+                            ("page", Export(1, 0, half="drop")),
+                            ("next", Export(1, 0, committed=True, asleep="keep")),
+                        ),
+                        pool=Pool(0, 3, 2, drops=()),
+                    ),
+                    False,
+                ),
+                8,
+            ),
+            Event("e4", "grow", (1,), 0),
+            Event("e4", "fail", (19, "CUDA_ERROR_OUT_OF_MEMORY", False), 1),
+            Event("e4", "attach", ("writer", (), 5.0, True, 3), 1),
+            Event("e2", "poll", (0.0,), 16),
+            Event("e1", "attach", ("reader", (), 0.0, False, 0), 16),
+            Event("e4", "attach", ("reader", ("pool",), 2.0, True, 0), 1),
+            Event(
+                "o1",
+                "change",
+                (
+                    Shape(
+                        (
+                            ("w", Export(2, 0, committed=True)),
+                            ("page", Export(1, 0, half="drop")),
+                            ("next", Export(1, 0, committed=True, asleep="keep")),
+                        ),
+                        block=True,
+                    ),
+                    5.0,
+                    False,
+                    False,
+                ),
+                1,
+            ),
+            Event("e4", "write", (True,), 16),
+            Event(
+                "h",
+                "reload",
+                (
+                    Shape(
+                        (("w", Export(2, 0, committed=True)), ("page", Export(2, 0, half="drop"))),
+                        block=True,
+                        pool=Pool(0, 8, 4),
+                    ),
+                ),
+                1,
+            ),
+        ),
+    ),
+    "an importer that could not follow a notice follows it later": (
+        103695,
+        (
+            Event(
+                "h",
+                "start",
+                (
+                    Shape(
+                        (("w", Export(1, 0, committed=True)), ("page", Export(3, 2, half="drop"))),
+                        pool=Pool(2, 5, 2, drops=("asleep", "half")),
+                    ),
+                    False,
+                ),
+                8,
+            ),
+            Event("e3", "attach", ("writer", ("w",), 0.0, True, 0), 0),
+            Event("e2", "poll", (0.0,), 16),
+            Event("e3", "fail", (8, "CUDA_ERROR_OPERATING_SYSTEM", False), 1),
+            Event("e3", "poll", (0.0,), 1),
+            Event("e3", "poll", (0.0,), 1),
+            Event("e3", "commit", (), 1),
+            Event("o1", "switch", ("asleep", 0.0, True, False), 1),
+            Event("e3", "look", (), 1),
+            Event("e3", "poll", (0.5,), 16),
+        ),
+    ),
+    "an importer that could not attach again does later": (
+        104875,
+        (
+            Event(
+                "h",
+                "start",
+                (
+                    Shape(
+                        (("w", Export(1, 0, committed=True)), ("page", Export(3, 0, half="drop"))),
+                        pool=Pool(0, 8, 2, drops=()),
+                    ),
+                    False,
+                ),
+                0,
+            ),
+            Event("e4", "leave", (), 8),
+            Event("e4", "attach", ("reader", ("page",), 0.0, True, 0), 0),
+            Event("e3", "stamp", (), 16),
+            Event("e4", "fail", (4, "CUDA_ERROR_UNKNOWN", False), 1),
+            Event("o1", "release", (True, 2.0), 4),
+            Event(
+                "h",
+                "start",
+                (
+                    Shape(
+                        (("w", Export(1, 0, committed=True)), ("page", Export(3, 0, half="drop"))),
+                        pool=Pool(1, 5, 4, drops=("asleep", "half")),
+                    ),
+                    False,
+                ),
+                1,
+            ),
+            Event("e4", "poll", (5.0,), 1),
+            Event("e4", "poll", (0.5,), 8),
+        ),
+    ),
+    "a writer that could not import from the next holder commits nothing there": (
+        114229,
+        (
+            Event(
+                "h",
+                "start",
+                (
+                    Shape(
+                        (("w", Export(2, 0, committed=True)), ("page", Export(3, 1, half="drop"))),
+                        pool=Pool(0, 5, 2, 1),
+                    ),
+                    False,
+                ),
+                2,
+            ),
+            Event("e2", "attach", ("writer", (), 0.5, True, 0), 128),
+            Event("e2", "poll", (5.0,), 0),
+            Event("e2", "commit", (), 1),
+            Event("e2", "fail", (12, "CUDA_ERROR_OPERATING_SYSTEM", False), 8),
+            Event("o2", "restore", (), 8),
+            Event("e2", "poll", (5.0,), 2),
+            Event("h", "stop", (), 1),
+            Event("o2", "borrow", ("w",), 4),
+            Event(
+                "h",
+                "start",
+                (
+                    Shape(
+                        (("w", Export(2, 0, committed=True)), ("page", Export(3, 1, half="drop"))),
+                        pool=Pool(0, 5, 2, 1),
+                    ),
+                    False,
+                ),
+                0,
+            ),
+            Event("e2", "commit", (), 16),
+            Event("e2", "poll", (0.0,), 8),
+        ),
+    ),
+    "chunks that were released before a change was rolled back are not lent any more": (
+        205592,
+        (
+            Event(
+                "h",
+                "start",
+                (Shape((("w", Export(2, 0, committed=True, asleep="offload")),), pool=Pool(1, 8, 4)), False),
+                16,
+            ),
+            Event(
+                "h",
+                "reload",
+                (
+                    Shape(
+                        (("w", Export(2, 0, committed=True, asleep="offload")), ("page", Export(2, 0))),
+                        pool=Pool(1, 8, 4),
+                    ),
+                ),
+                8,
+            ),
+            Event("e2", "attach", ("writer", ("w",), 5.0, False, 0), 16),
+            Event("e2", "commit", (), 1),
+            Event("e3", "attach", ("reader", (), 0.0, False, 3), 4),
+            Event("e2", "poll", (0.0,), 16),
+            Event("e3", "grow", (2,), 4),
+            Event("e3", "seal", ("k3", 3), 2),
+            Event("o1", "take_lent", (1,), 0),
+            Event(
+                "o1",
+                "change",
+                (
+                    Shape((("w", Export(2, 0, committed=True, asleep="offload")), ("page", Export(2, 0)))),
+                    5.0,
+                    True,
+                    False,
+                ),
+                4,
+            ),
+            Event("e1", "poll", (2.0,), 4),
+            Event("e1", "shrink", (1, True), 4),
+            Event(
+                "o1",
+                "change",
+                (
+                    Shape((("w", Export(2, 0, committed=True, asleep="offload")),), pool=Pool(1, 8, 4)),
+                    0.0,
+                    False,
+                    False,
+                ),
+                8,
+            ),
+            Event("e4", "seal", ("k2", 3), 16),
+            Event("h", "fail", (4, "CUDA_ERROR_UNKNOWN", False), 4),
+            Event("e3", "leave", (), 4),
+            Event("e4", "poll", (5.0,), 8),
+            Event("e4", "trim", (), 8),
+            Event("o2", "restore", (), 8),
+            Event("o2", "borrow", ("w",), 16),
+            Event("e1", "grow", (1,), 8),
+        ),
+    ),
 }
 
 
