@@ -152,6 +152,10 @@ class Group:
         """Name of one object: `hot`, or `page.3` of a counted entry."""
         return f"{self.name}.{index}" if self.counted else self.name
 
+    def imported_with(self, index: int) -> Iterable[Hashable]:
+        """Resources that an import opens for one object, and that are of the same exporter."""
+        return ()
+
     def location_of(self, index: int) -> Location:
         """Location of one object."""
         raise NotImplementedError

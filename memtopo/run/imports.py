@@ -158,7 +158,9 @@ def _imported_resources(geometry: Geometry) -> Iterator[tuple[ExportKey, Hashabl
     """Yield each object that a geometry imports, after its export."""
     for group in _imports(geometry):
         sources, each = _sources(group), group.origin.each if group.origin else 1
-        yield from ((sources[index // each], (group.noun, group.label(index))) for index in range(group.count))
+        for index in range(group.count):
+            for resource in ((group.noun, group.label(index)), *group.imported_with(index)):
+                yield sources[index // each], resource
         if group.growing:
             yield sources[0], pool_resource(group.name)
 

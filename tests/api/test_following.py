@@ -19,6 +19,7 @@ from memtopo.api.imports import HOLDER
 from memtopo.api.views import View
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.drivers.target import Target
+from memtopo.kinds.layout import current
 from memtopo.sharing.client import IN_FLIGHT, Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
@@ -688,6 +689,30 @@ def test_addresses_are_reserved_for_exports_of_chunks_alone(
         memtopo.attach("sleeper", machine=machine, reserve=reserve),
     ):
         pass
+
+
+def test_an_allocation_of_another_pool_is_imported_with_its_pool(runtime: Any, machine: Target) -> None:
+    spec: Any = {
+        "memtopo": 1,
+        "name": "sleeper",
+        "pools": {"slab": {"location": "gpu0", "max_size": "64MiB", "handles": "fd"}},
+        "allocations": {"cell": {"pool": "slab", "size": "2MiB"}, "other": {"pool": "slab", "size": "2MiB"}},
+        "exports": {"cell": {"allocation": "cell", "via": "fd"}, "other": {"allocation": "other", "via": "fd"}},
+    }
+    with (
+        held(spec, machine) as layout,
+        memtopo.attach("sleeper", machine=machine) as shared,
+        connect(endpoint("sleeper")) as client,
+    ):
+        spec["pools"]["slab"]["max_size"] = "96MiB"
+        client.change(json.dumps({"spec": json.dumps(spec)}), force=True)
+        assert (poll(shared).kind, shared.absent, shared.check().different) == ("changed", frozenset(), 0)
+        np.asarray(shared.export("other"))[:3] = 7
+        execution = layout.run.execution
+        execution.resume()
+        with current(execution.driver, execution.layout.contexts[0]):
+            found = execution.driver.memcpy_dtoh(execution.layout.buffers["other"].address, 3)
+        assert found == b"\7\7\7"
 
 
 def test_an_export_that_is_made_anew_under_its_name_is_imported_anew(layout: Held, shared: Attached) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -60,6 +60,9 @@ class AllocationGroup(PooledGroup):
     def pool_of(self, index: int) -> str:
         """Label of the pool of one allocation."""
         return self.pools[self.pool_number(index)]
+
+    def imported_with(self, index: int) -> Iterable[Hashable]:
+        return (("pool", self.pool_of(index)),)
 
     def pool_number(self, index: int) -> int:
         """Index of the pool of one allocation in `pools`."""
