@@ -221,7 +221,7 @@ class ExportGroup(Group):
         return ((self.group.noun, self.label(index)) for index in range(self.count))
 
     @property
-    def memory(self) -> Iterator[Hashable]:
+    def memory_resources(self) -> Iterator[Hashable]:
         """Resources whose memory importers may map: those of the handles, and the chunks that a pool keeps."""
         kept = range(self.group.count if self.lends else 0)
         return chain(self.resources, ((self.group.noun, self.group.label(index)) for index in kept))

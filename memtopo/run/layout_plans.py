@@ -132,7 +132,7 @@ class LayoutPlans:
             for label, geometry in self._processes.items()
             for name, group in geometry.of(ExportGroup).items()
             if export_name(label, name) in exports and (group.commit or group.lends)
-            if any(each not in gone[label] for each in group.memory)
+            if any(each not in gone[label] for each in group.memory_resources)
         )
 
     @property
