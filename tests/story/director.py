@@ -109,7 +109,7 @@ class Director:
             yield name, "release", (draw.random() < 0.5, draw.choice((0.0, 2.0)))
             yield name, "check", ()
             yield name, "status", ()
-            yield name, "mistake", (draw.choice(MISTAKES),)
+            yield name, "mistake", (draw.choice(MISTAKES if self.shape.cell else MISTAKES[:-1]),)
             yield name, "borrow", (self.shape.public(draw.choice(("w", "page"))),)
             if self.shape.pool:
                 yield name, "take_lent", (draw.randint(0, 3),)

@@ -8,6 +8,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
+from memtopo.drivers.sim.pools import RESERVED
 from memtopo.drivers.target import Target, recorded
 from memtopo.language import Document, read_text
 from memtopo.machine import CONTEXT_BYTES, Machine, load
@@ -21,6 +22,12 @@ SCRATCH = "scratch"
 """Memory that no process imports, and that only the state awake has."""
 
 BLOCK = "block"
+CELL = "cell"
+"""Allocation of a memory pool, and its export."""
+
+TICK = "tick"
+"""Event, and its export over ipc."""
+
 POOL = "pool"
 """Elastic chunks that are lent, and their export."""
 
@@ -71,6 +78,12 @@ class Shape:
     block: bool = False
     """True with a buffer that is exported over ipc, whose context the holder keeps."""
 
+    cell: bool = False
+    """True with an allocation of a memory pool that is exported over fd."""
+
+    tick: bool = False
+    """True with an event that is exported over ipc, whose context the holder keeps."""
+
     split: bool = False
     """True for a layout of two processes: one has the pages, the other one imports them and has the rest."""
 
@@ -118,6 +131,13 @@ class Shape:
         if self.block:
             found["buffers"] = {BLOCK: {"location": "gpu0", "size": "2MiB"}}
             found["exports"][BLOCK] = {"buffer": BLOCK, "via": "ipc"}
+        if self.cell:
+            found["pools"] = {"slab": {"location": "gpu0", "max_size": "64MiB", "handles": "fd"}}
+            found["allocations"] = {CELL: {"pool": "slab", "size": "2MiB"}}
+            found["exports"][CELL] = {"allocation": CELL, "via": "fd"}
+        if self.tick:
+            found["events"] = {TICK: {"device": "gpu0"}}
+            found["exports"][TICK] = {"event": TICK, "via": "ipc"}
         for name, each in exports.items():
             found["ranges"][f"{name}-range"] = {"size": f"{2 * each.count}MiB"}
             found["chunks"][name] = {"location": f"gpu{each.gpu}", "size": "2MiB", "count": each.count, "handles": "fd"}
@@ -153,7 +173,8 @@ class Shape:
         exported = sum(each.count * CHUNK for each in own if each.in_state(state) == "keep")
         if gpu:
             return exported
-        return exported + CHUNK * (state == "awake") + (CHUNK + CONTEXT_BYTES) * self.block
+        kept = CHUNK * self.block + RESERVED * self.cell + CONTEXT_BYTES * (self.block or self.tick)
+        return exported + CHUNK * (state == "awake") + kept
 
 
 def drawn_machine(random: Random) -> Machine:
@@ -173,9 +194,10 @@ def drawn_shape(random: Random, gpus: int) -> Shape:
     weights = Export(random.randint(1, 2), 0, committed=True, asleep=random.choice(("offload", "drop")))
     page = Export(random.randint(1, 3), random.randrange(gpus), half=random.choice(("drop", "keep")))
     split = random.random() < 0.3
-    block = not split and random.random() < 0.3
+    block, cell, tick = (not split and random.random() < 0.3 for _ in range(3))
     pool = drawn_pool(random, gpus) if not split and random.random() < 0.7 else None
-    return Shape((("w", weights), ("page", page)), block, split, pool, joined=split and random.random() < 0.4)
+    joined = split and random.random() < 0.4
+    return Shape((("w", weights), ("page", page)), block, cell, tick, split, pool, joined)
 
 
 def drawn_pool(random: Random, gpus: int) -> Pool:
@@ -201,9 +223,10 @@ def changed_pool(random: Random, pool: Pool | None, gpus: int) -> Pool | None:
 
 def changed_shape(random: Random, shape: Shape, gpus: int) -> Shape:
     """Return a spec to which a layout of another one may be changed."""
+    if not shape.split and random.random() < 0.5:
+        return _changed_beside(random, shape, gpus)
     exports = shape.named
-    block, pool = shape.block, shape.pool
-    match random.randrange(8):
+    match random.randrange(5):
         case 0:
             page = exports.get("page")
             exports["page"] = replace(page, count=1 + page.count % 3) if page else Export(1, random.randrange(gpus))
@@ -214,14 +237,23 @@ def changed_shape(random: Random, shape: Shape, gpus: int) -> Shape:
             exports["w"] = replace(exports["w"], count=3 - exports["w"].count)
         case 3:
             exports["page"] = Export(1, random.randrange(gpus))
-        case 4:
-            block = not block and not shape.split
-        case 5 | 6 if not shape.split:
-            pool = changed_pool(random, pool, gpus)
         case _:
             if "next" in exports or exports.pop("page", None) is None:
                 exports["page"] = Export(2, 0)
-    return Shape(tuple(exports.items()), block, shape.split, pool, shape.joined)
+    return replace(shape, exports=tuple(exports.items()))
+
+
+def _changed_beside(random: Random, shape: Shape, gpus: int) -> Shape:
+    """Return a spec with something else than chunks of ranges, or without it."""
+    match random.randrange(4):
+        case 0:
+            return replace(shape, block=not shape.block)
+        case 1:
+            return replace(shape, cell=not shape.cell)
+        case 2:
+            return replace(shape, tick=not shape.tick)
+        case _:
+            return replace(shape, pool=changed_pool(random, shape.pool, gpus))
 
 
 @cache

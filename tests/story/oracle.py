@@ -19,7 +19,7 @@ from memtopo.run.processes.workers import Workers
 from memtopo.sharing import sockets
 from memtopo.sharing.holder.loop import ServerLoop
 from memtopo.sharing.holder.state import HolderEvent
-from tests.story.layouts import BLOCK, CHUNK, Shape
+from tests.story.layouts import CHUNK, Shape
 from tests.story.lending import LentMemory, lent_beyond
 from tests.story.world import Actor, Broken, StoryDriver, World
 
@@ -286,31 +286,32 @@ class Oracle:
             raise Broken(f"importers over ipc had {now - held.ending} s of {held.grace}")
 
     def _bound(self, held: Held) -> Iterator[str]:
-        """Names of the engines that use a buffer of the holder."""
+        """Names of the engines that use something of the holder over ipc."""
         for actor in self.world.actors.values():
             attached = getattr(actor.program, "attached", None) if actor.alive else None
             client = attached._lease.client if attached else None
-            uses = attached and BLOCK in attached.exports and BLOCK not in attached.absent
+            offers = attached.exports.items() if attached else ()
+            uses = attached and any(each.via == "ipc" and name not in attached.absent for name, each in offers)
             if uses and client and client.pid == held.actor.pid and not client.gone():
                 yield actor.name
 
-    def read_block(self, actor: Actor, attached: Attached) -> None:
-        """Compare the bytes of a buffer, while its holder exists."""
+    def read_allocated(self, actor: Actor, attached: Attached, export: str) -> None:
+        """Compare the bytes of a buffer, or of an allocation of a pool, while its holder exists."""
         driver, client = attached._session.driver, attached._lease.client
         if client is None or client.gone() or self.held is None or self.held.actor.pid != client.pid:
             return
         with current(driver, attached._session.layout.contexts[0]):
-            number = number_of(driver.memcpy_dtoh(attached.address(BLOCK), STAMP))
-            expected = self.plain.get(_buffer(attached))
+            number = number_of(driver.memcpy_dtoh(attached.address(export), STAMP))
+            expected = self.plain.get(_allocation(attached, export))
         if number != expected and not client.gone():
-            raise Broken(f"{actor.name} reads {BLOCK}: bytes {number}, and {expected} were written there last")
+            raise Broken(f"{actor.name} reads {export}: bytes {number}, and {expected} were written there last")
 
-    def write_block(self, attached: Attached, number: int) -> None:
-        """Write bytes into a buffer."""
+    def write_allocated(self, attached: Attached, export: str, number: int) -> None:
+        """Write bytes into a buffer, or into an allocation of a pool."""
         driver = attached._session.driver
         with current(driver, attached._session.layout.contexts[0]):
-            driver.memcpy_htod(attached.address(BLOCK), stamp(number, 0))
-            self.plain[_buffer(attached)], self.written = number, self.world.now
+            driver.memcpy_htod(attached.address(export), stamp(number, 0))
+            self.plain[_allocation(attached, export)], self.written = number, self.world.now
 
     def _print(self, held: Held) -> Any:
         assert held.conductor
@@ -363,10 +364,10 @@ def memory_of(attached: Attached, export: str) -> tuple[str, ...]:
     return tuple(named(part) for part in parts)
 
 
-def _buffer(attached: Attached) -> str:
-    """Return what names the memory of a buffer in all processes."""
-    found = simulator_of(attached).allocations.find(attached.address(BLOCK))
-    return f"{BLOCK} {found.physical.tag.nonce}"
+def _allocation(attached: Attached, export: str) -> str:
+    """Return what names the memory of a buffer, or of an allocation of a pool, in all processes."""
+    found = simulator_of(attached).allocations.find(attached.address(export))
+    return f"{export} {found.physical.tag.nonce}"
 
 
 def simulator_of(attached: Attached) -> Any:

@@ -34,12 +34,23 @@ from memtopo.sharing.imports import ImportMismatch
 from memtopo.sharing.messages import HandlesAnswer
 from memtopo.sharing.wire import layout_source
 from tests.story.borrowing import VERBS, Borrower
-from tests.story.layouts import BLOCK, CHUNK, POOL, Shape, composition_of, document_of, machine_of, target_of
+from tests.story.layouts import (
+    BLOCK,
+    CELL,
+    CHUNK,
+    POOL,
+    TICK,
+    Shape,
+    composition_of,
+    document_of,
+    machine_of,
+    target_of,
+)
 from tests.story.oracle import Held, Oracle, context_of, generation_of, memory_of, stamp
 from tests.story.workers import StorySource
 from tests.story.world import Actor, Broken, Died
 
-MISTAKES = ("lease", "stale", "invalid", "range", "unknown")
+MISTAKES = ("lease", "stale", "invalid", "range", "unknown", "packet", "version", "request", "imported")
 """Codes of what an operator requests by mistake."""
 
 _AT_ANY_TIME = ("gone", "timeout", "starting", "changing", "releasing", "state", "absent", "uncommitted", "failed")
@@ -255,7 +266,7 @@ class EngineProgram:
         attached = self.attached
         for name, offer in sorted(attached.exports.items()) if attached else ():
             assert attached
-            if name in attached.absent:
+            if name in attached.absent or name == TICK:
                 continue
             if self.writes and offer.commit:
                 self.oracle.read_new(actor, attached, name)
@@ -263,8 +274,8 @@ class EngineProgram:
             if offer.lends:
                 self.borrower.look(actor, attached)
                 continue
-            if name == BLOCK:
-                self.oracle.read_block(actor, attached)
+            if name in (BLOCK, CELL):
+                self.oracle.read_allocated(actor, attached, name)
                 continue
             memory, generation, client = (
                 memory_of(attached, name),
@@ -280,14 +291,14 @@ class EngineProgram:
         attached = self.attached
         if not attached:
             return
-        offers = [(name, each) for name, each in sorted(attached.exports.items()) if not each.lends]
+        offers = [(name, each) for name, each in sorted(attached.exports.items()) if not each.lends and name != TICK]
         names = [name for name, offer in offers if bool(offer.commit) is not plain]
         for name in names if plain or self.writes else ():
             if name in attached.absent or name in self.stamped:
                 continue
             number = self.oracle.new_content(actor, name)
-            if name == BLOCK:
-                self.oracle.write_block(attached, number)
+            if name in (BLOCK, CELL):
+                self.oracle.write_allocated(attached, name, number)
                 continue
             memory = memory_of(attached, name)
             driver, start = attached._session.driver, attached.address(name)
@@ -413,6 +424,10 @@ class OperatorProgram:
         """Request what a holder has to refuse with a code, unless it refuses all requests now."""
         try:
             with self._connect(actor) as client:
+                if code == "imported":
+                    with self._connect(actor) as other:
+                        close_handles(list(other.handles(CELL)))
+                        close_handles(list(client.handles(CELL)))
                 self._mistake(client, code)
         except ExchangeError as error:
             if error.code not in (code, *_AT_ANY_TIME):
@@ -434,6 +449,12 @@ class OperatorProgram:
             case "range" | "unknown":
                 export = name if code == "range" else "nothing"
                 client.request("handles", HandlesAnswer, export=export, first=1 << 20, count=1)
+            case "packet":
+                client.exchange("handles", export=7, first=0, count=1)
+            case "version":
+                client.exchange("status", memtopo=99)
+            case "request":
+                client.exchange("dance")
 
     def borrow(self, actor: Actor, export: str) -> None:
         """Take handles of an export, and keep them."""
