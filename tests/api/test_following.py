@@ -663,7 +663,7 @@ def test_a_notice_that_could_not_be_followed_is_followed_by_the_next_poll(layout
             poll(shared)
         assert (shared.absent, seen) == (frozenset(), [])
         driver.at = 0
-        assert (poll(shared).state, shared.absent, seen) == ("asleep", {"w", "page"}, ["changed"])
+        assert (poll(shared).state, shared.absent, seen) == ("asleep", frozenset({"w", "page"}), ["changed"])
         switch("awake").result(PATIENCE)
         assert (poll(shared).state, shared.absent, shared.poll()) == ("awake", frozenset(), None)
         layout.write("weights", b"new")
