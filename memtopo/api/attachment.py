@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, Unpack, get_args
 
 from memtopo.api.dmabuf import DmaBufs, importable
-from memtopo.api.errors import NotApplied, Unsuitable
+from memtopo.api.errors import NotApplied, NotSwitched, Unsuitable
 from memtopo.api.imports import (
     HOLDER,
     PAUSE,
@@ -183,15 +183,23 @@ class Attached(Live):
         client = self._again(max(until - now(), 0.0), self.exports)
         return self._attach_again(client) if client else None
 
-    def _attach_again(self, client: Client) -> Notice | None:
+    def _attach_again(self, client: Client) -> Notice:
         """Import from a new holder at the same addresses, as after a change of the one before."""
-        names = tuple(self.exports)
-        notices = [Notice(kind, generation=client.generation or 1, exports=names) for kind in _CHANGE]
+        assert self._imports
+        notices = [Notice(kind, generation=client.generation or 1, exports=tuple(self.exports)) for kind in _CHANGE]
+        if self.on_change:
+            self.on_change(notices[0])
         with self._elastic.lock, deferred():
             self._lease.follow(client)
-        self._unfollowed.extend((HOLDER, notice) for notice in notices)
-        super().poll()
-        return super().poll()
+            try:
+                for notice in notices:
+                    super()._follow(self._imports, HOLDER, notice)
+            except NotSwitched:
+                client.close()  # so that a later poll attaches again
+                raise
+        if self.on_change:
+            self.on_change(notices[1])
+        return notices[1]
 
     def _follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
         """Follow a notice, with what exports have gained as far as there is room for it."""

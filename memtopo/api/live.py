@@ -6,9 +6,9 @@ Events and semaphores are for the streams of the program.
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from operator import index
 from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar, Generic, Literal, SupportsIndex, SupportsInt, TypeVar, Unpack
@@ -53,7 +53,8 @@ class Live:
         self.on_change: Callable[[Notice], object] | None = None
         """Function that `poll` calls with a notice before memory goes and after it is back; None if there is none."""
         self._elastic = ElasticMemory(session, self._memory, self._views)
-        self._unfollowed = deque[tuple[str, Notice]]()
+        self._unfollowed: dict[str, Notice] = {}
+        """Notices of a change that could not be followed, by their holder."""
         self.report: Report | None = None
         """Report from building to taking down; None until then."""
         self.completed: Callable[[Report], Report] = lambda report: report
@@ -280,10 +281,10 @@ class Live:
 
         Views stay valid objects: on a GPU, accessing them is a fault until the memory is back, on a simulator they read
         zeros. Raises `NotSwitched` if a call fails, and what `on_change` raises: then the memory stays as it is. After
-        `NotSwitched`, the next `poll` follows the same notice. Raises `ExchangeError` if the holder is gone.
+        `NotSwitched`, a later `poll` imports what has changed. Raises `ExchangeError` if the holder is gone.
         """
         self._require_open()
-        if not self._imports or not (found := self._next_notice(timeout)):
+        if not self._imports or not (found := self._next_notice(self._imports, timeout)):
             return None
         holder, notice = found
         call = self.on_change if self._imports.concerned(holder, notice) else None
@@ -293,17 +294,25 @@ class Live:
             with self._elastic.lock, deferred():
                 self._follow(self._imports, holder, notice)
         except NotSwitched:
-            self._unfollowed.appendleft(found)
+            if notice.kind == "changed":
+                self._unfollowed[holder] = notice
             raise
         if call and notice.kind == "changed":
             call(notice)
         return notice
 
-    def _next_notice(self, timeout: float) -> tuple[str, Notice] | None:
-        """Return the notice that could not be followed, or the next one, if there is one in time."""
-        if self._unfollowed:
-            return self._unfollowed.popleft()
-        return self._imports.next(timeout) if self._imports else None
+    def _next_notice(self, imports: OutsideImports, timeout: float) -> tuple[str, Notice] | None:
+        """Return the next notice, with the exports of an earlier one of its holder that could not be followed.
+
+        Without one, return the earlier one; without either, wait for one.
+        """
+        found = imports.next(0.0 if self._unfollowed else timeout)
+        if found is None:
+            return self._unfollowed.popitem() if self._unfollowed else None
+        holder, notice = found
+        if notice.kind == "changed" and (late := self._unfollowed.pop(holder, None)):
+            notice = replace(notice, exports=tuple(dict.fromkeys((*late.exports, *notice.exports))))
+        return holder, notice
 
     def _follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
         self._session.follow(imports, holder, notice)
