@@ -240,8 +240,9 @@ class Workers(Conductor):
 
     def switch(self, state: str, in_use: Collection[str] = (), *, check: Check = "fast") -> Checks:
         """Bring all processes to a state; processes of a user do not take part in what another one has requested."""
-        if self._free and state == self.state and self._results and check != "full":
-            return self.checks()
+        unchanged = self._free and state == self.state and self._results and check != "full"
+        if unchanged and not (found := self.checks()).different:
+            return found
         return super().switch(state, in_use, check=check)
 
     def plan(self, goal: Goal) -> LayoutPlans:
