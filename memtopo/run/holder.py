@@ -265,7 +265,7 @@ class HeldLayoutChange:
     reused: frozenset[str] = frozenset()
 
     def give_up(self) -> None:
-        with suppress(StepFailed, Aborted):  # which the next command finds
+        with suppress(StepFailed, Aborted, ExchangeError):  # which the next command finds
             self.held.conductor.release_contexts()
 
     def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
