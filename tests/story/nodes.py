@@ -340,7 +340,9 @@ class _Telling:
             released = self._owned.setdefault(actor.name, set()) - own - {""}
             self._owned[actor.name] |= own
             for other in live if released else ():
-                if other is not actor and released & {*map(_tag, other.drivers[-1].simulator.mappings._at.values())}:
+                if other is actor or other.failed:  # whose unmapping may have failed
+                    continue
+                if released & {*map(_tag, other.drivers[-1].simulator.mappings._at.values())}:
                     raise Broken(f"{actor.name} has released memory that {other.name} maps")
 
     def _require_end(self) -> str:

@@ -229,7 +229,8 @@ class Oracle:
             held.begun = held.idle
             held.proposed = self.proposals.get(str(event.fields["by"]))
         elif event.text.endswith(" refused") and held.before and held.ending is None:
-            if held.complete and held.before[1] == held.renewals and held.before[0] != self._print(held):
+            going_on = held.complete and not getattr(held.conductor, "_over", False)
+            if going_on and held.before[1] == held.renewals and held.before[0] != self._print(held):
                 raise Broken(f"{event.text}: {held.before[0]} became {self._print(held)}")
             held.before = None
         elif event.text.endswith((" made", " rolled back")):
