@@ -289,7 +289,7 @@ REQUESTS: dict[str, tuple[Callable[[Live], object], Callable[[Live], object], ty
 }
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(seconds=5)
 @pytest.mark.parametrize("name", REQUESTS)
 def test_each_call_of_a_sleep_or_a_wake_that_fails_leaves_all_bytes(name: str) -> None:
     fail_calls(name, 1)

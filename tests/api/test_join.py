@@ -440,7 +440,7 @@ def test_a_kill_leaves_nothing_and_ends_no_other_process(join: Start, pair: Path
     killed_at(join, pair, victim, call)
 
 
-@pytest.mark.exhaustive(seconds=0.5)
+@pytest.mark.exhaustive(seconds=1)
 @pytest.mark.parametrize(("victim", "call"), VICTIMS)
 def test_every_kill_leaves_nothing_and_ends_no_other_process(join: Start, pair: Path, victim: str, call: int) -> None:
     killed_at(join, pair, victim, call)

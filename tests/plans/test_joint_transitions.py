@@ -185,7 +185,7 @@ def test_a_joint_transition_uses_only_what_exists(both: tuple[strategies.Spec, s
     follows_the_model(*pairs(*both))
 
 
-@pytest.mark.exhaustive(seconds=12)
+@pytest.mark.exhaustive(seconds=15)
 @pytest.mark.parametrize("block", range(20))
 def test_five_thousand_joint_transitions_use_only_what_exists(block: int) -> None:
     check_block(block, 250, lambda both: follows_the_model(*pairs(*both)), multi_process_strategies.pairs())

@@ -260,7 +260,7 @@ def test_a_change_equals_applying_the_new_spec(one: str, other: str) -> None:
     equals(one, other)
 
 
-@pytest.mark.exhaustive(seconds=10)
+@pytest.mark.exhaustive(seconds=14)
 @pytest.mark.parametrize("block", range(50))
 def test_ten_thousand_changes_equal_applying_the_new_spec(block: int) -> None:
     check_block(block, 200, equals, strategies.specs(), strategies.specs())

@@ -27,7 +27,7 @@ def test_promises_hold_in_a_story(seed: int) -> None:
     _hold(seed, 1, 100)
 
 
-@pytest.mark.exhaustive(seconds=20)
+@pytest.mark.exhaustive(seconds=35)
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("block", range(_BLOCKS))
 def test_promises_hold_in_many_stories(block: int) -> None:
@@ -45,7 +45,7 @@ def test_promises_hold_in_runs_on_two_nodes(seed: int) -> None:
     _hold_on_nodes(seed, 4)
 
 
-@pytest.mark.exhaustive(seconds=15)
+@pytest.mark.exhaustive(seconds=20)
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("block", range(16))
 def test_promises_hold_in_many_runs_on_two_nodes(block: int) -> None:

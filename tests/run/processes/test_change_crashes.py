@@ -61,7 +61,7 @@ def test_a_worker_that_dies_in_a_switch_is_named_with_its_stage(process: str, sh
     names_stage(done.report, process)
 
 
-@pytest.mark.exhaustive(seconds=5)
+@pytest.mark.exhaustive(seconds=8)
 @pytest.mark.parametrize("block", range(BLOCKS))
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP"])
 @pytest.mark.parametrize("process", PROCESSES)
@@ -79,7 +79,7 @@ def test_workers_of_a_conductor_that_dies_in_a_switch_take_down() -> None:
     lost(crashed("server", (first + last) // 2, "SIGKILL", "parent"), "SIGKILL")
 
 
-@pytest.mark.exhaustive(seconds=0.5)
+@pytest.mark.exhaustive(seconds=0.8)
 @pytest.mark.parametrize("block", range(BLOCKS))
 @pytest.mark.parametrize("process", PROCESSES)
 def test_the_conductor_may_die_at_any_call_of_a_switch(process: str, block: int) -> None:
