@@ -208,6 +208,20 @@ def test_a_change_of_access_takes_what_is_no_longer_granted_and_leaves_the_rest(
         assert [each for each in layout.execution.check() if each.expected != each.observed] == []
 
 
+def test_a_mapping_of_a_chunk_that_a_change_replaces_gets_its_access_again() -> None:
+    before = page_access("{gpu0: rw, gpu1: r}")
+    after = before.replace("location: host:0", "location: [host:0, gpu0]")
+    old, new = plan_of(before, invented(2)), plan_of(after, invented(2))
+    with built(old, invented(2)) as layout:
+        base, ledger = layout.execution.layout.address("kv"), layout.ledger
+        make_transition(layout.execution, new)
+        addresses = [base + (at << 20) for at in (0, 2, 4, 6)]
+        found = [[Access(ledger.mem_get_access(at, gpu(each))) for each in (0, 1)] for at in addresses]
+        assert found == [[Access.RW, Access.R]] * 4
+    grants = [step for step in transition(old.steps, new.steps).do if isinstance(step, SetAccess)]
+    assert [(each.offset >> 20, each.size >> 20) for each in grants] == [(2, 2), (6, 2)]
+
+
 def test_new_access_is_granted_to_a_limited_number_of_mappings_at_once_and_in_a_plan_to_a_thousand() -> None:
     count = 2 * SHORT_GRANT + 1
     old, new = (plan_of(page_access(grants, count), invented(2)) for grants in ("{gpu0: r}", "{gpu0: rw}"))

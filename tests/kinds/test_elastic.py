@@ -28,7 +28,7 @@ from memtopo.kinds.layout import HandleSource, Layout, LentBlock, current
 from memtopo.kinds.ranges.elastic_steps import OpenRange
 from memtopo.kinds.step import HandleReference
 from memtopo.plans.transition import transition
-from memtopo.run.elastic import MapRequest, change_range
+from memtopo.run.elastic import ElasticFailed, MapRequest, UnmapRequest, change_range
 from tests.helpers.conducted import make_transition
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
@@ -294,6 +294,20 @@ def test_a_zero_page_has_zeros_that_nobody_writes_wherever_a_range_has_nothing_e
         assert labels(live.of(ELASTIC_POOLS)["page"].free) == ["page.0"]
         assert not execution.take_down().leaks
         assert ledger.empty
+
+
+def test_all_that_a_failed_batch_has_unmapped_is_mapped_again_with_the_access_that_it_had() -> None:
+    """The zero page, which nobody may write, and a chunk, which the program may write."""
+    with built(plan_of(ZERO, TWO)) as layout:
+        ledger, live, base = layout.ledger, layout.execution.layout, layout.execution.layout.address("kv")
+        failing = Failing(ledger, 1, only={"mem_set_access"})
+        change_range(ledger, live, "kv", [MapRequest(6 * M, "page")], [])
+        before = layout.state()
+        with pytest.raises(ElasticFailed, match="cuMemSetAccess"):
+            change_range(failing, live, "kv", [MapRequest(0, "page", 2)], [UnmapRequest(6 * M, M)])
+        access = [Access(ledger.mem_get_access(base + at * M, gpu(0))).word for at in range(8)]
+        assert access == ["r", "r", "rw", "rw", "r", "r", "rw", "r"]
+        assert layout.state() == before
 
 
 def test_a_range_that_could_be_neither_emptied_nor_filled_again_fails_its_check() -> None:

@@ -14,7 +14,7 @@ from memtopo.common.errors import InternalError
 from memtopo.driver.types import DriverError
 from memtopo.geometry import Geometry
 from memtopo.geometry.access import granted, mappings
-from memtopo.kinds.chunks.steps import RETAINED
+from memtopo.kinds.chunks.steps import RETAINED, CreateChunk
 from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk, UnmapChunks, joined, parts_of
 from memtopo.kinds.step import Step
 from memtopo.language.scalars import LARGEST_COUNT
@@ -209,6 +209,14 @@ def test_a_zero_page_behind_many_slots_is_one_placement_and_one_span_of_a_drawin
     assert (span.first, span.last, span.count, span.elsewhere) == ("zero", "zero", slots, 0)
 
 
+def test_each_entry_that_overlaps_a_long_mapping_is_reported_whatever_lies_between_them() -> None:
+    entries = "wide, {chunk: page.0, offset: 0}, {chunk: page.1, offset: 2MiB}"
+    text = f"ranges: {{layer: {{size: 4MiB}}}}\n{CHUNKS}map: {{layer: [{entries}]}}\n{ACCESS}"
+    found = [each for each in diagnose(text, MACHINE) if each.code == "MT304"]
+    first, second, third = (("map", "layer", index) for index in range(3))
+    assert [(each.path, each.labels[0].path) for each in found] == [(second, first), (third, first)]
+
+
 M = 2 << 20
 FOUR = """
 ranges: {r: {size: 8MiB}, s: {size: 8MiB}}
@@ -236,6 +244,22 @@ def test_a_reference_that_a_check_could_not_release_is_released_once_by_the_next
             for step in steps:
                 assert [each for each in step.check(ledger, live) if each.expected != each.observed] == []
             assert (live.of(RETAINED), ledger.counts()) == ({}, before)
+
+
+def test_the_undo_of_a_chunk_releases_a_reference_that_a_check_could_not_release() -> None:
+    """And then its own."""
+    with built(plan_of(FOUR, MACHINE), failing={"mem_release"}) as layout:
+        ledger, live, before = layout.ledger, layout.execution.layout, layout.ledger.counts()
+        mapping, create = (steps_of(layout.execution.plan, each)[1] for each in (MapChunk, CreateChunk))
+        layout.failing.at = layout.failing.calls + 1
+        with pytest.raises(DriverError):
+            list(mapping.check(ledger, live))
+        layout.failing.at = 0
+        assert [*live.of(RETAINED)] == ["c.1"]
+        mapping.undo(ledger, live)
+        create.undo(ledger, live)
+        after = {**before, "mappings": before["mappings"] - 1, "handles": before["handles"] - 1}
+        assert (live.of(RETAINED), ledger.counts()) == ({}, after)
 
 
 def test_mappings_that_are_checked_together_are_as_declared_up_to_the_first_that_is_not() -> None:
