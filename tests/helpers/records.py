@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from memtopo.driver.functions import function
+from memtopo.driver.types import PROPERTY_FLAGS
 from memtopo.driver.wrappers import METHODS
 from memtopo.plans.trace import TracedCall, TraceFile, TraceHead
 from memtopo.records.live import ProcessMemory
@@ -93,9 +94,10 @@ class Calls:
         given = {"size": size * MIB, "alignment": 0, "address": 0, "flags": 0}
         return int(self.call("mem_address_reserve", given, result=next(self._next) << 40))
 
-    def create(self, size: int, location: str, handles: Sequence[str] = ()) -> int:
-        """Create a chunk."""
-        properties = {"location": location, "handles": list(handles), "rdma": False, "compressible": False}
+    def create(self, size: int, location: str, handles: Sequence[str] = (), flags: Collection[str] = ()) -> int:
+        """Create a chunk; `flags` are its properties that are true."""
+        every = {each: each in flags for each in PROPERTY_FLAGS}
+        properties = {"location": location, "handles": list(handles), **every}
         given = {"size": size * MIB, "properties": properties, "flags": 0}
         return int(self.call("mem_create", given, result=1000 + next(self._next)))
 

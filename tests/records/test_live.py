@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from memtopo.records.record import END
 from memtopo.records.summary import summary
@@ -60,6 +63,28 @@ def test_a_context_of_a_program_ends_with_its_memory_unless_the_gpu_has_another_
     for each in (calls, retained):
         each.call("ctx_destroy", {"context": 2})
     assert (held(calls), held(retained)) == ({}, {"gpu0": 1})
+
+
+@pytest.mark.parametrize(
+    ("makes", "arguments", "ends"),
+    [
+        ("mem_alloc", {"size": MIB}, "mem_free"),
+        ("mem_alloc_async", {"size": MIB, "stream": 0}, "mem_free_async"),
+        ("mem_host_alloc", {"size": MIB, "flags": 0}, "mem_free_host"),
+        ("mem_host_register", {"address": 1 << 40, "size": MIB, "flags": 0}, "mem_host_unregister"),
+        ("ipc_open_mem_handle", {"handle": "handle:1", "flags": 1}, "ipc_close_mem_handle"),
+    ],
+)
+def test_memory_with_an_address_is_of_a_process_until_the_call_that_ends_it(
+    makes: str, arguments: dict[str, Any], ends: str
+) -> None:
+    calls = Calls()
+    calls.call(makes, arguments, result=None if "address" in arguments else 1 << 40, device=0)
+    (process,) = calls.moment(at=END).processes
+    assert [each.address for each in process.addressed] == [1 << 40]
+    calls.call(ends, {"address": 1 << 40, "stream": 0} if ends == "mem_free_async" else {"address": 1 << 40})
+    (process,) = calls.moment(at=END).processes
+    assert ([*process.addressed], held(calls)) == ([], {})
 
 
 def test_an_address_behind_memory_is_none_of_it() -> None:

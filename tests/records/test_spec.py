@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.driver.types import PROPERTY_FLAGS
 from memtopo.records.record import moment, read_record
 from memtopo.records.spec import spec_of
 from tests.cli.conftest import InlineRunner
@@ -58,6 +59,17 @@ def test_chunks_that_alternate_between_gpus_are_one_entry_and_others_one_for_eac
     assert "chunk: {location: gpu0, size: 2MiB, count: 2}" in text
     assert "chunk-2: {location: gpu1, size: 2MiB, count: 3}" in text
     assert "range: [chunk.0, chunk-2.0, chunk.1, chunk-2.1:3]" in text
+
+
+@pytest.mark.parametrize("flag", PROPERTY_FLAGS)
+def test_chunks_that_differ_in_a_property_alone_are_entries_of_their_own(flag: str) -> None:
+    calls = Calls()
+    base = calls.reserve(4)
+    calls.map(base, 0, calls.create(2, "gpu0"), 2)
+    calls.map(base, 2, calls.create(2, "gpu0", flags=[flag]), 2)
+    text = spec_of(calls.moment(), "property")
+    assert f"chunk: {{location: gpu0, size: 2MiB}}\n  chunk-2: {{location: gpu0, size: 2MiB, {flag}: true}}\n" in text
+    assert "range: [chunk, chunk-2]" in text
 
 
 def test_a_chunk_that_is_mapped_again_is_named_again() -> None:
