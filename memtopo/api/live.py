@@ -8,14 +8,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from operator import index
 from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar, Generic, Literal, SupportsIndex, SupportsInt, TypeVar, Unpack
 
 from memtopo.api.dmabuf import DmaBuf
 from memtopo.api.elastic import ElasticChunks, ElasticMemory
-from memtopo.api.errors import NotApplied, NotSwitched, Unsuitable, ViewOutlived
+from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
 from memtopo.api.heaps import Heap
 from memtopo.api.memory import LayoutMemory, ViewPart, ViewRequest, unknown
 from memtopo.api.session import Session
@@ -53,8 +52,6 @@ class Live:
         self.on_change: Callable[[Notice], object] | None = None
         """Function that `poll` calls with a notice before memory goes and after it is back; None if there is none."""
         self._elastic = ElasticMemory(session, self._memory, self._views)
-        self._unfollowed: dict[str, Notice] = {}
-        """Notices of a change that could not be followed, by their holder."""
         self.report: Report | None = None
         """Report from building to taking down; None until then."""
         self.completed: Callable[[Report], Report] = lambda report: report
@@ -284,35 +281,19 @@ class Live:
         `NotSwitched`, a later `poll` imports what has changed. Raises `ExchangeError` if the holder is gone.
         """
         self._require_open()
-        if not self._imports or not (found := self._next_notice(self._imports, timeout)):
+        found = self._imports.next(timeout) if self._imports else None
+        if found is None:
             return None
+        assert self._imports
         holder, notice = found
         call = self.on_change if self._imports.concerned(holder, notice) else None
         if call and notice.kind == "changing":
             call(notice)
-        try:
-            with self._elastic.lock, deferred():
-                self._follow(self._imports, holder, notice)
-        except NotSwitched:
-            if notice.kind == "changed":
-                self._unfollowed[holder] = notice
-            raise
+        with self._elastic.lock, deferred():
+            self._follow(self._imports, holder, notice)
         if call and notice.kind == "changed":
             call(notice)
         return notice
-
-    def _next_notice(self, imports: OutsideImports, timeout: float) -> tuple[str, Notice] | None:
-        """Return the next notice, with the exports of an earlier one of its holder that could not be followed.
-
-        Without one, return the earlier one; without either, wait for one.
-        """
-        found = imports.next(0.0 if self._unfollowed else timeout)
-        if found is None:
-            return self._unfollowed.popitem() if self._unfollowed else None
-        holder, notice = found
-        if notice.kind == "changed" and (late := self._unfollowed.pop(holder, None)):
-            notice = replace(notice, exports=tuple(dict.fromkeys((*late.exports, *notice.exports))))
-        return holder, notice
 
     def _follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
         self._session.follow(imports, holder, notice)

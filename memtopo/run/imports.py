@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.executor import StepFailed, failing
@@ -33,6 +34,8 @@ class OutsideImports:
         self._absent = {key for key, resource in resources if ("", resource) in conductor.absent}
         self._made: dict[ExportKey, int] = {}
         """Generation in which the holder made what is imported, by export."""
+        self._unfollowed: dict[str, Notice] = {}
+        """Notice of changes that are not followed yet, by the holder."""
 
     @property
     def absent(self) -> Mapping[str, str]:
@@ -41,8 +44,19 @@ class OutsideImports:
         return {each.name: key[1] for each in groups for key in _sources(each) if key in self._absent}
 
     def next(self, timeout: float) -> tuple[str, Notice] | None:
-        """Return the next notice of a holder, with the holder's name, if one arrives within some seconds."""
-        return self._handles.notice(timeout)
+        """Return the next notice of a holder, with the holder's name, if one arrives within some seconds.
+
+        One of a change that could not be followed comes again, with the next one of its holder if there is one.
+        """
+        found = self._handles.notice(0.0 if self._unfollowed else timeout)
+        if found is None:
+            return next(iter(self._unfollowed.items()), None)
+        holder, notice = found
+        if notice.kind == "changed":
+            if late := self._unfollowed.get(holder):
+                notice = replace(notice, exports=tuple(dict.fromkeys((*late.exports, *notice.exports))))
+            self._unfollowed[holder] = notice
+        return holder, notice
 
     def concerned(self, holder: str, notice: Notice) -> frozenset[str]:
         """Return the exports that a notice is about and that this run imports."""
@@ -58,17 +72,24 @@ class OutsideImports:
         if notice.kind == "changing":
             self._let_go(holder, notice.exports)
         elif notice.kind == "changed":
-            exports = sorted(self.concerned(holder, notice))
-            present = {export for export in exports if (holder, export) not in self._absent}
-            available = {
-                export for export in exports if self._handles.available(holder, export, imported=export in present)
-            }
-            made = {
-                export for export in present if self._handles.generation(holder, export) != self._made[holder, export]
-            }
-            old = present - available | made
-            self._let_go(holder, old)
-            self._import(holder, available - (present - old))
+            late = self._unfollowed.pop(holder, notice)
+            try:
+                self._follow_change(holder, sorted(self.concerned(holder, notice)))
+            except RollbackFailed:
+                raise
+            except StepFailed:
+                self._unfollowed[holder] = late
+                raise
+
+    def _follow_change(self, holder: str, exports: Sequence[str]) -> None:
+        present = {export for export in exports if (holder, export) not in self._absent}
+        available = {
+            export for export in exports if self._handles.available(holder, export, imported=export in present)
+        }
+        made = {export for export in present if self._handles.generation(holder, export) != self._made[holder, export]}
+        old = present - available | made
+        self._let_go(holder, old)
+        self._import(holder, available - (present - old))
 
     def change(self, request: RunRequest) -> None:
         """Bring the layout to a request with other imports; absent exports stay so. Raises as `Conductor.change`."""

@@ -461,6 +461,22 @@ def test_a_held_layout_follows_the_layout_that_it_imports_from(layout: Held, mac
     assert reader.report.outcome == "ok"
 
 
+def test_a_held_layout_follows_later_what_it_could_not_follow(layout: Held, switch: Switch) -> None:
+    target, drivers = failing(0), list[Any]()
+
+    def opened() -> Any:
+        drivers.append(target.open())
+        return drivers[-1]
+
+    with held(READER, replace(target, _opener=opened), interval=0.01) as reader:
+        drivers[-1].at = drivers[-1].calls + 1
+        switch("asleep", wait=0, force=True).result(PATIENCE)
+        until(lambda: not {"loaded.0", "shown.0"} & reader.run.execution.layout.chunks.keys())
+        switch("awake").result(PATIENCE)
+        until(lambda: reader.conductors[0].whole)
+    assert "CUDA_ERROR_UNKNOWN" in str(reader.report.notes)
+
+
 def test_every_failing_call_leaves_the_imports_as_they_were(layout: Held) -> None:
     """Those of the check of repeated imports as well."""
     with memtopo.attach("sleeper", machine=failing(0)) as shared, connect(endpoint("sleeper")) as client:
