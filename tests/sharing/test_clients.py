@@ -7,6 +7,7 @@ import selectors
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -14,10 +15,13 @@ from memtopo.sharing import wire
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import IDLE, SPARE, Clients
 from memtopo.sharing.holder.state import HolderEvent, HolderEvents
+from memtopo.sharing.sockets import PeerProcess, peer
+from memtopo.sharing.system import SYSTEM
 from tests.helpers.memfd_exports import PAGES
 
 MOST = SPARE + 2
 PATIENCE = 60.0
+OTHER_USER = os.geteuid() + 1
 Admit = Callable[[], socket.socket]
 
 
@@ -27,15 +31,25 @@ def events() -> list[HolderEvent]:
 
 
 @pytest.fixture
-def clients(events: list[HolderEvent]) -> Iterator[Clients]:
+def uids() -> list[int]:
+    """Users of the next clients, instead of that of this process."""
+    return []
+
+
+@pytest.fixture
+def clients(events: list[HolderEvent], uids: list[int]) -> Iterator[Clients]:
+    def peer_of(sock: socket.socket) -> PeerProcess:
+        return peer(sock)._replace(uid=uids.pop()) if uids else peer(sock)
+
     with selectors.DefaultSelector() as selector:
         found = Clients(
             selector,
             lambda *_: None,
             most=MOST,
             patience=PATIENCE,
-            allow_uids=[os.geteuid()],
+            allow_uids=[OTHER_USER],
             events=HolderEvents(events.append),
+            system=replace(SYSTEM, peer=peer_of),
         )
         yield found
         found.abandon()
@@ -97,6 +111,22 @@ def test_clients_that_wait_or_were_heard_within_a_second_make_no_room(clients: C
         "hint": "try again in a moment",
     }
     assert ids(clients) == list(range(1, MOST + 1))
+
+
+def test_no_client_makes_room_for_other_users_beyond_their_share(
+    clients: Clients, admit: Admit, uids: list[int]
+) -> None:
+    for number in range(MOST):
+        uids += [OTHER_USER] * (number < MOST // 2)
+        admit()
+    silence(clients, {MOST: 20.0})
+    uids.append(OTHER_USER)
+    refused = wire.receive(admit())
+    assert refused
+    assert refused.message["error"]["message"].startswith(f"{MOST // 2} clients of other users are connected")
+    assert ids(clients) == list(range(1, MOST + 1))
+    admit()
+    assert ids(clients) == [*range(1, MOST), MOST + 1]
 
 
 def test_a_writer_takes_handles_when_all_places_of_importers_are_taken(clients: Clients, admit: Admit) -> None:

@@ -133,6 +133,20 @@ def test_sealed_objects_wait_for_a_client_that_names_the_key(dial: Callable[[], 
     until(lambda: terms(third) == (1, 1))
 
 
+def test_no_client_seals_under_a_key_whose_objects_wait_for_a_successor(dial: Callable[[], socket.socket]) -> None:
+    """A successor would adopt objects of two clients as those of one."""
+    first, second, third = dial(), dial(), dial()
+    sealed = lend(first, 2)["blocks"]
+    assert "ok" in asked(first, "seal", export="pool", blocks=sealed, key="k")
+    first.close()
+    until(lambda: terms(second) == (0, 2))
+    own = lend(second, 1)["blocks"]
+    assert refusal(second, "seal", export="pool", blocks=own, key="k") == "sealed"
+    second.close()
+    until(lambda: terms(third) == (0, 2))
+    assert lend(third, 2, key="k")["blocks"] == sealed
+
+
 @pytest.mark.parametrize(
     ("request_", "fields", "code"),
     [
