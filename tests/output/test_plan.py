@@ -12,7 +12,7 @@ from memtopo.output.calls import CallLines
 from memtopo.output.console import unstyled
 from memtopo.output.diagram.build import build_diagram
 from memtopo.plans import folding
-from memtopo.plans.report import PlanSummary, ProcessPlan, Row
+from memtopo.plans.report import PlanDifference, PlanSummary, ProcessDifference, ProcessPlan, Row
 from memtopo.run.planned_calls import count_calls
 from tests.helpers.console import words, written_to_pipe
 from tests.helpers.specs import ROOT, composed
@@ -264,6 +264,21 @@ def test_a_summary_has_what_elastic_memory_grows_to() -> None:
     memory, pools, _, _ = summary_tables("elastic-kv")
     assert memory == [("gpu0", "34 MiB", "514 MiB", "139.8 GiB", "page 256 × 2 MiB, blank 2 MiB")]
     assert pools == [("chunk pool page", "gpu0 (16 now, up to 256)")]
+
+
+def test_bytes_that_a_change_loses_are_shown_with_their_process() -> None:
+    rows = (replace(PAGES, calls=1),)
+    processes = (
+        ProcessDifference("server", "server", 1, rows, rows, 0, ("weights",)),
+        ProcessDifference("reader.0", "reader.3", 4, rows, rows, 0, ("page.0", "page.1", "page.2")),
+        ProcessDifference("idle", "idle", 1, rows, rows, 0, ()),
+    )
+    found = PlanDifference("a", "b", (), (), 0, (), {}, processes=processes)
+    lines = written_to_pipe(plan.difference(found, MACHINE)).splitlines()
+    assert [line.partition("bytes lost  ")[2] for line in lines if "bytes lost" in line] == [
+        "weights (1) of server",
+        "page.0 … page.2 (3) of reader.0 … reader.3, each",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.processes import inherited_socket, python_command, spawn
+from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
 from memtopo.machine import Machine, Trial
 from memtopo.plans.progress import CountedProgress, Progress
 from memtopo.probe import Limits, Probed, ProbeStopped, probe
-from memtopo.probe.messages import Broken
+from memtopo.probe.messages import Broken, ImportAnswer, ImportRequest, Start
+from memtopo.probe.supervisor import ChildProcess, _Importer
 from memtopo.sharing.channel import Channel
 from tests.helpers.machines import complete, invented
 
@@ -119,6 +121,16 @@ def test_a_probe_leaves_no_descriptor_open() -> None:
     probe(MACHINE, simulated=True)
     assert len(list(Path("/proc/self/fd").iterdir())) == count
     assert MACHINE.locations[gpu(0)].trials
+
+
+def test_handles_are_closed_if_no_child_can_be_started_to_import_them() -> None:
+    """The other end of a pipe has no writer then."""
+    importer = _Importer(lambda: ChildProcess.launch(Start(None, None), ["/nowhere/python"]), lambda: 0, SHORT)
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as end:
+        assert importer.answer(ImportRequest("chunk", 0), [Handle.of(writer)]) == ImportAnswer(error="EXIT")
+        os.set_blocking(reader, False)
+        assert end.read() == b""
 
 
 def test_a_child_without_a_driver_makes_all_trials_not_tried() -> None:
