@@ -215,6 +215,14 @@ def test_a_failing_teardown_raises_or_adds_a_note(machine: Target) -> None:
     assert any("is left" in note for note in found)
 
 
+def test_the_error_of_a_failing_teardown_has_the_completed_report() -> None:
+    with pytest.raises(memtopo.NotApplied) as raised, memtopo.applied(SMALL, failing(_calls())) as layout:
+        layout.completed = lambda report: replace(report, notes=(*report.notes, "a program is left"))
+    report = raised.value.report
+    assert report is layout.report
+    assert (bool(report.leaks), report.notes[-1]) == (True, "a program is left")
+
+
 def _calls() -> int:
     driver = failing(0).open()
     with memtopo.applied(SMALL, replace(failing(0), _opener=lambda: driver)):

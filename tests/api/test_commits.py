@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from memtopo.drivers.target import Target
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
+from memtopo.sharing.system import SYSTEM
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.held_layouts import Held, held
 from tests.helpers.holders import until
@@ -230,6 +233,28 @@ def test_a_reader_of_another_layout_is_refused_with_both_digests(layout: Held, m
         memtopo.attach("model", "cache", expect=other, machine=machine),
     ):
         pass
+
+
+def test_a_layout_that_becomes_another_one_during_the_wait_is_refused(layout: Held, machine: Target) -> None:
+    """It is changed and committed once the terms have seen the expected digest, as they look how long they may wait."""
+    expected, other = memtopo.load(SPEC).digest, spec("weights") | {"events": {"ready": {"device": "gpu0"}}}
+    with (
+        connect(endpoint("model")) as reader,
+        connect(endpoint("model")) as client,
+        attached(machine, role="writer") as writer,
+    ):
+        steps = deque[Callable[[], object]]([lambda: client.change(source_of(other)), writer.commit])
+
+        def now() -> float:
+            while steps:
+                steps.popleft()()
+            return SYSTEM.now()
+
+        terms = AttachTerms(["weights"], "reader", SYSTEM.now() + PATIENCE, expected, replace(SYSTEM, now=now))
+        with pytest.raises(memtopo.Unsuitable, match=f"has the digest .*, and {expected} is expected"):
+            terms.join(reader, "model", reader.path)
+        assert not steps
+        assert set(replace(terms, expect=None).join(reader, "model", reader.path)) == {"weights"}
 
 
 def test_a_digest_ignores_comments_and_the_order_of_keys(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import memtopo
 from memtopo.api.attachment import Attached
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.status import Notice
 from tests.api.child_process import Process
 from tests.api.test_apply import failing
 from tests.helpers.held_layouts import held
@@ -126,6 +127,26 @@ def test_without_reattach_the_end_of_the_holder_is_raised(hold: Hold) -> None:
         for _ in range(2):
             with pytest.raises(memtopo.ExchangeError, match="the holder has ended the connection"):
                 shared.poll()
+
+
+def test_another_error_than_the_end_of_the_holder_is_raised(runtime: Path) -> None:
+    """A callback may have a request to another layout refused; its own holder still serves."""
+
+    def refuse(notice: Notice) -> None:
+        raise memtopo.ExchangeError("busy", f"{notice.kind}, but another layout is busy")
+
+    def connections() -> list[int]:
+        with connect(endpoint("kv")) as client:
+            return [each.id for each in client.status().importers]
+
+    spec = SPEC | {"states": {"idle": {"drop": ["c"]}}}
+    with memtopo.hold(spec, machine=MACHINE), attached(on_change=refuse) as shared:
+        before = connections()
+        with connect(endpoint("kv")) as client:
+            client.switch("idle", force=True, wait=0)
+        with pytest.raises(memtopo.ExchangeError, match="changed, but another layout is busy"):
+            until(lambda: bool(shared.poll(1)))
+        assert (connections(), shared.absent) == (before, frozenset({"c"}))
 
 
 def test_a_reader_waits_for_the_commit_of_the_new_content(runtime: Path) -> None:
