@@ -178,7 +178,8 @@ class Attached(Live):
         try:
             return super().poll(timeout)
         except ExchangeError as error:
-            if self._again is None or error.code != "gone":
+            own = self._lease.client  # `on_change` may raise for another holder
+            if self._again is None or error.code != "gone" or (own and not own.gone()):
                 raise
         client = self._again(max(until - now(), 0.0), self.exports)
         return self._attach_again(client) if client else None

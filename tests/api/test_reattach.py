@@ -129,11 +129,12 @@ def test_without_reattach_the_end_of_the_holder_is_raised(hold: Hold) -> None:
                 shared.poll()
 
 
-def test_another_error_than_the_end_of_the_holder_is_raised(runtime: Path) -> None:
+@pytest.mark.parametrize("code", ["busy", "gone"])
+def test_another_error_than_the_end_of_the_holder_is_raised(runtime: Path, code: str) -> None:
     """A callback may have a request to another layout refused; its own holder still serves."""
 
     def refuse(notice: Notice) -> None:
-        raise memtopo.ExchangeError("busy", f"{notice.kind}, but another layout is busy")
+        raise memtopo.ExchangeError(code, f"{notice.kind}, but another layout is busy")
 
     def connections() -> list[int]:
         with connect(endpoint("kv")) as client:
