@@ -11,6 +11,7 @@ from typing import Self
 from memtopo.api.errors import Unsuitable
 from memtopo.api.imports import AttachTerms
 from memtopo.api.memory import unknown
+from memtopo.common.errors import on_failure
 from memtopo.common.signals import deferred
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.kinds.dmabuf import DMABUF
@@ -108,11 +109,8 @@ class DmaBufs:
         with deferred():
             self._drop(name)
             offer, received = self.exports[name], list[Handle]()
-            try:
+            with on_failure(close_handles, received):
                 received += self._connection.handles(name)
-            except ExchangeError:
-                close_handles(received)
-                raise
             self._open[name] = tuple(
                 DmaBuf(f"{name}.{index}" if offer.count > 1 else name, offer.size, handle.fd)
                 for index, handle in enumerate(received)

@@ -21,6 +21,7 @@ from memtopo.api.errors import Unsuitable
 from memtopo.api.memory import LayoutMemory, MemoryPart, ViewRequest
 from memtopo.api.ranges import access_at
 from memtopo.api.session import Session
+from memtopo.common.errors import on_failure
 from memtopo.common.mapped_files import FIXED, READ, READ_WRITE, map_memory, unmap
 from memtopo.common.units import exact
 from memtopo.driver.types import Access, Location, LocationKind
@@ -369,11 +370,8 @@ class HostMapping:
         self.size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         self.address = _map(None, self.size, 0, _ANONYMOUS, -1, 0)
         self._mapped: set[tuple[FileSegment, int]] = set()
-        try:
+        with on_failure(self.close):
             self._map_segments(_joined(segments))
-        except BaseException:
-            self.close()
-            raise
 
     def replace(self, segments: Iterable[FileSegment]) -> None:
         """Map other segments at the same addresses; elsewhere, the memory reads as zeros. Raises `OSError`.

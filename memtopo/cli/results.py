@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from memtopo.cli.options import option
 from memtopo.cli.process import RefusedSpec
-from memtopo.common.errors import MemtopoError, NotWritten, UsageError
+from memtopo.common.errors import MemtopoError, NotWritten, UsageError, on_failure
 from memtopo.common.files import output_path, write_pipe
 from memtopo.language import Document
 from memtopo.output import plain
@@ -129,15 +129,12 @@ def _replace(target: str, document: str) -> None:
     """Write a file beside the target, and give it the target's name and mode."""
     temporary = f"{target}.{secrets.token_hex(4)}.new"
     fd = os.open(temporary if target else target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
+    with on_failure(os.unlink, temporary):
         with suppress(FileNotFoundError):
             os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))  # noqa: PTH116 as above
         with os.fdopen(fd, "w", encoding="utf-8") as written:
             written.write(document)
         os.replace(temporary, target)  # noqa: PTH105 as above
-    except BaseException:
-        os.unlink(temporary)  # noqa: PTH108 as above
-        raise
 
 
 VARIABLES = {"apply": "MEMTOPO_APPLY_REPORT", "probe": "MEMTOPO_PROBE_REPORT"}

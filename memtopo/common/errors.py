@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Self
+from typing import ParamSpec, Self
+
+P = ParamSpec("P")
 
 _BUDGET = "or the layouts of a `budget` cannot all be awake"
 _LOST = "by a change that could not be rolled back"
@@ -112,6 +114,16 @@ def internal_errors() -> Iterator[None]:
         raise
     except Exception as error:
         raise InternalError(f"internal error: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def on_failure(undo: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Iterator[None]:
+    """Call a function if the code inside fails, whatever the error, which is raised then."""
+    try:
+        yield
+    except BaseException:
+        undo(*args, **kwargs)
+        raise
 
 
 class Stopped(Exception):

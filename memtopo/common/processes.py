@@ -20,6 +20,8 @@ from pathlib import Path
 from subprocess import Popen
 from typing import IO, NamedTuple
 
+from memtopo.common.errors import on_failure
+
 PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 _FIRST_PIDS = 0xEFFFFFFC
@@ -170,11 +172,8 @@ def spawn_connected(
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         end = theirs.fileno()
-        try:
+        with on_failure(ours.close):
             process = spawn([*command, str(end)], stderr=stderr, descriptors=(end,), environment=environment)
-        except BaseException:
-            ours.close()
-            raise
     return process, ours
 
 

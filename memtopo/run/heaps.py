@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Literal
 
-from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.errors import Exit, MemtopoError, on_failure
 from memtopo.common.units import rounded
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType
@@ -145,12 +145,8 @@ def wake(driver: Driver, layout: Layout, label: str) -> None:
         raise _absent(label)
     try:
         content.native.map()
-        try:
-            with current(driver, layout.contexts[content.step.device]):
-                _copy_back(driver, content)
-        except DriverError:
-            content.empty()
-            raise
+        with on_failure(content.empty), current(driver, layout.contexts[content.step.device]):
+            _copy_back(driver, content)
     except DriverError as error:
         if content.broken:
             raise HeapFailed(f"heap {label!r} can only be taken down: {content.broken}") from error

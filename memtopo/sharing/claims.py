@@ -20,6 +20,7 @@ from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from typing import Self
 
+from memtopo.common.errors import on_failure
 from memtopo.common.processes import pid_namespace
 from memtopo.common.text import process_name
 from memtopo.plans.report import Report
@@ -128,14 +129,11 @@ def claim(endpoint: Endpoint, allow_uids: Collection[int] = ()) -> Claim:
     Raises `ExchangeError` if another process has it, or if its folder cannot be trusted.
     """
     folder = claimed_folder(endpoint, allow_uids)
-    try:
-        return Claim(endpoint, folder, _acquire(folder, endpoint))
-    except OSError as error:
-        os.close(folder)
-        raise ExchangeError("folder", f"lock of {endpoint.path!r} cannot be acquired: {reason(error)}") from error
-    except BaseException:
-        os.close(folder)
-        raise
+    with on_failure(os.close, folder):
+        try:
+            return Claim(endpoint, folder, _acquire(folder, endpoint))
+        except OSError as error:
+            raise ExchangeError("folder", f"lock of {endpoint.path!r} cannot be acquired: {reason(error)}") from error
 
 
 def claimed_folder(endpoint: Endpoint, allow_uids: Collection[int] = ()) -> int:
@@ -179,12 +177,8 @@ def _acquire(folder: int, endpoint: Endpoint) -> int:
             time.sleep(_BETWEEN)
         if not _remove_stale_files(folder, endpoint) or (lock := make_lock(folder, endpoint.lock)) is None:
             continue
-        try:
+        with on_failure(os.close, lock), on_failure(os.unlink, endpoint.lock, dir_fd=folder):
             _remove_socket(folder, endpoint, ours=endpoint.name is not None)
-        except BaseException:
-            os.unlink(endpoint.lock, dir_fd=folder)
-            os.close(lock)
-            raise
         return lock
     raise _already_held(endpoint, lock_owner(folder, endpoint.lock))
 
@@ -215,12 +209,9 @@ def _open_lock(folder: int, file: str) -> tuple[int, int]:
     """Open a lock file of memtopo, and return the process that it names. Raises `OSError` if it is anything else."""
     _check_owner(os.stat(file, dir_fd=folder, follow_symlinks=False))  # the opening of a device may change it
     fd = os.open(file, _LOCK_FILE, dir_fd=folder)
-    try:
+    with on_failure(os.close, fd):
         _check_owner(os.fstat(fd))
         return fd, _owner(os.pread(fd, _LONGEST_LOCK + 1, 0))
-    except BaseException:
-        os.close(fd)
-        raise
 
 
 def lock_stale(folder: int, file: str) -> int | None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from threading import RLock
 from typing import Any, Self, TypeVar
 
+from memtopo.common.errors import on_failure
 from memtopo.common.processes import LONGEST_STEP, RunningClock, is_frozen, is_stopped
 from memtopo.common.text import nearest, process_name
 from memtopo.diagnostics.messages import COMPARED
@@ -71,11 +72,8 @@ class HolderConnection:
         """Called with the phase of the work on a request, and with its steps, at a notice of its progress."""
         self.peer = system.peer(sock)
         self._ends = _ends(path, self.peer.pid)
-        try:
+        with on_failure(self.close):
             check_user(self.peer, f"the holder at {path!r}", allow_uids)
-        except BaseException:
-            self.close()
-            raise
 
     def __enter__(self) -> Self:
         return self

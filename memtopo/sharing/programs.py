@@ -18,7 +18,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Self
 
-from memtopo.common.errors import Exit, MemtopoError, Stopped
+from memtopo.common.errors import Exit, MemtopoError, Stopped, on_failure
 from memtopo.common.processes import ParentThread, RunningClock, python_command, start_hint
 from memtopo.common.text import signal_name
 from memtopo.sharing.claims import lock_stale, make_lock
@@ -163,11 +163,8 @@ class ProducerProgram:
         except OSError as error:
             message = f"the program of {self.name!r} has no folder for its socket: {reason(error)}"
             raise ProducerFailed(message, hint="TMPDIR names a folder that can be written") from error
-        try:
+        with on_failure(self.__exit__):
             self._start()
-        except BaseException:
-            self.__exit__()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -302,11 +299,8 @@ class PrivateFolder:
         _remove_stale()
         self.path = tempfile.mkdtemp(prefix=_PREFIX)
         self._lock = -1
-        try:
+        with on_failure(self.remove):
             self._lock = _locked(self.path)
-        except BaseException:
-            self.remove()
-            raise
         abandon_in_children(self)
 
     def remove(self) -> None:

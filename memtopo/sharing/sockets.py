@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote
 from weakref import WeakSet
 
+from memtopo.common.errors import on_failure
 from memtopo.common.processes import is_unmapped, process_stat
 from memtopo.sharing.errors import ExchangeError
 
@@ -157,14 +158,11 @@ def reserve_descriptors(wanted: int, least: int | None = None) -> int:
 
 def _connected(path: str, timeout: float) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
+    with on_failure(sock.close):
         # Python's own timeout makes a socket non-blocking, and then connect() does not wait in the queue.
         micro = max(int(timeout * 1e6), 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *divmod(micro, 1_000_000)))
         sock.connect(path)
-    except BaseException:
-        sock.close()
-        raise
     return sock
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from memtopo.common.errors import InternalError
+from memtopo.common.errors import InternalError, on_failure
 from memtopo.machine import Machine, dump
 from memtopo.sharing.errors import BadPacket, ExchangeError
 
@@ -147,12 +147,9 @@ def receive(sock: socket.socket) -> Packet | None:
     packet = Packet({}, _descriptors(control))
     if not data and not packet.fds and not flags & socket.MSG_TRUNC:
         return None
-    try:
+    with on_failure(packet.close):
         _check_complete(flags)
         packet.message = decode(data)
-    except BadPacket:
-        packet.close()
-        raise
     return packet
 
 

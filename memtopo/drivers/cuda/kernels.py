@@ -14,6 +14,7 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
+from memtopo.common.errors import on_failure
 from memtopo.driver.kernels import ALIGNED, MOST_AREAS, WORD, Area, Verified, word
 from memtopo.driver.types import DriverError
 from memtopo.drivers.cuda.bindings import call
@@ -63,16 +64,13 @@ class CudaKernels:
     def module_load_data(self) -> int:
         context = _context()
         module = int(call(cuda.cuModuleLoadData, _PTX.read_bytes() + b"\0")[1])
-        try:
+        with on_failure(call, cuda.cuModuleUnload, module):
             functions = {
                 name: int(call(cuda.cuModuleGetFunction, module, name.encode())[1])
                 for name in ("fill", "verify", "fingerprint", "store", "load")
             }
             names = b"found", b"areas", b"sums"
             found, table, sums = (int(call(cuda.cuModuleGetGlobal, module, name)[1]) for name in names)
-        except BaseException:
-            call(cuda.cuModuleUnload, module)
-            raise
         self._loaded[context] = LoadedKernels(module, functions, found, table, sums)
         return module
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, Self
 
+from memtopo.common.errors import on_failure
 from memtopo.driver.types import ADDRESS_BLOCK, Location, gpu
 from memtopo.drivers.sim.calls import RefusedCall, invalid
 from memtopo.drivers.sim.devices import WHOLE_HOST, SimMemoryBudget
@@ -261,11 +262,8 @@ class AllocationBlocks:
         """
         location, taken = _taken(use, device, size)
         self._budget.take(location, taken)
-        try:
+        with on_failure(self._budget.give, location, taken):
             return self._blocks(use, device, flags).take(size) if size < BLOCK else self.take_addresses(size)
-        except RefusedCall:
-            self._budget.give(location, taken)
-            raise
 
     def give(self, use: Use, device: int, address: int, size: int, flags: int = 0) -> None:
         """Free an allocation; a shared block is freed with its last allocation."""

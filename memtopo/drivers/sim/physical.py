@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from memtopo.common.errors import on_failure
 from memtopo.common.mapped_files import punch_hole
 from memtopo.drivers.sim.address_space import round_up
 from memtopo.drivers.sim.shared_files import Files, Tag, nonce
@@ -136,12 +137,9 @@ class Arena:
             return physical.tag
         tag = Tag(kind, physical.size, granule, location, nonce(), flags)
         fd = self._files.create(tag)
-        try:
+        with on_failure(self._files.close, fd):
             if physical.touched or physical.tag:
                 _copy(physical, fd)
-        except BaseException:
-            self._files.close(fd)
-            raise
         self.give(physical)
         physical.fd, physical.offset, physical.tag = fd, 0, tag
         return tag

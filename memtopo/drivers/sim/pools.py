@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from memtopo.common.errors import on_failure
 from memtopo.driver.types import (
     HOST,
     Access,
@@ -215,11 +216,8 @@ class SimPools:
         if size <= 0:
             return 0
         physical = self._sim.arena.take(size) if own.pages is None else self._pages(own, size)
-        try:
+        with on_failure(self._give_pages, own, physical):
             segment, address = self._room(own, round_up(size, UNIT))
-        except RefusedCall:
-            self._give_pages(own, physical)
-            raise
         own.count(PoolAttribute.USED_MEM_CURRENT, size)
         self.add(own, address, physical, segment)
         return address
@@ -304,11 +302,8 @@ class SimPools:
             pool.segments.append(segment)
             address = segment.take(size)
             assert address is not None
-        try:
+        with on_failure(segment.free.give, address, size):
             self._back(pool, segment, address, size)
-        except RefusedCall:
-            segment.free.give(address, size)
-            raise
         return segment, address
 
     def _back(self, pool: SimPool, segment: SimSegment, address: int, size: int) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
+from memtopo.common.errors import on_failure
 from memtopo.common.processes import process_stat
 from memtopo.driver.types import PROPERTY_FLAGS
 from memtopo.drivers.sim.calls import RefusedCall, invalid
@@ -60,12 +61,9 @@ def nonce() -> str:
 def make(tag: Tag) -> int:
     """Create a file of the tag's size, sealed against shrinking and growing."""
     fd = os.memfd_create(tag.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
+    with on_failure(os.close, fd):
         os.ftruncate(fd, tag.size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
-    except BaseException:
-        os.close(fd)
-        raise
     return fd
 
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple
 
+from memtopo.common.errors import on_failure
 from memtopo.driver.types import DmaBufFlags, HandleType, Location, LocationKind, PoolProperties, Properties, gpu
 from memtopo.drivers.sim.allocations import SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
@@ -70,11 +71,8 @@ class AllocationSharing:
 
     def _open_first(self, shared_handle: SharedHandle, device: int) -> SimAllocation:
         fd, tag = open_handle(shared_handle, self._sim.files, _ERRORS, "allocation")
-        try:
+        with on_failure(self._sim.files.close, fd):
             self._check_owner(self._sim.devices.locate(tag.location), device)
-        except RefusedCall:
-            self._sim.files.close(fd)
-            raise
         return self.allocations.open(self._sim.arena.adopt(fd, tag), device)
 
     def _check_owner(self, owner: Location, device: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import ClassVar, NamedTuple
 
-from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.errors import Exit, MemtopoError, on_failure
 from memtopo.common.mapped_files import map_shared, unmap
 from memtopo.common.units import exact
 from memtopo.driver.protocol import Driver
@@ -156,11 +156,8 @@ class MapFile(ObjectStep):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         fd = self._open(layout)
-        try:
+        with on_failure(os.close, fd):
             layout.of(FILES)[self.label] = map_file(fd, self.file, self.offset, self.size, writable=self.writable)
-        except BaseException:
-            os.close(fd)
-            raise
 
     def end(self, driver: Driver, layout: Layout, found: SharedFile) -> None:
         unmap_file(found)

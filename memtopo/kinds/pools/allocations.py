@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
+from memtopo.common.errors import on_failure
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.handles import Handle, Secret
@@ -173,11 +174,8 @@ class Allocations(ExportKind):
         pool = layout.of(POOL_HANDLES)[export.group.pool_of(export.first + index)]
         fd = driver.mem_pool_export_to_shareable_handle(pool, HandleType.FD)
         assert isinstance(fd, int)
-        try:
+        with on_failure(os.close, fd):
             return Handle(fd, Secret(driver.mem_pool_export_pointer(layout.buffers[export.label(index)].address)))
-        except BaseException:
-            os.close(fd)
-            raise
 
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> AllocationGroup:
         first = exported[0]

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from memtopo.common.errors import on_failure
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import DriverError
 from memtopo.kinds.layout import Layout, LayoutTable, Reservation
 from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription, Undoing
 
@@ -70,11 +70,8 @@ class ReserveRange(Step):
     def relocate(self, driver: Driver, layout: Layout, address: int) -> None:
         """Reserve the range anew, with an address as the hint, before anything is mapped in it."""
         driver.mem_address_free(*layout.ranges[self.label])
-        try:
+        with on_failure(layout.ranges.pop, self.label):
             self._reserve(driver, layout, address)  # at its place in the order of the ranges
-        except DriverError:
-            del layout.ranges[self.label]
-            raise
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         address = layout.ranges[self.label].address

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Protocol, get_args
 
-from memtopo.common.errors import Exit
+from memtopo.common.errors import Exit, on_failure
 from memtopo.common.processes import RunningClock
 from memtopo.common.signals import TERMINAL
 from memtopo.common.text import signal_name
@@ -216,11 +216,8 @@ def launch(
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        with theirs:
+        with on_failure(ours.close), theirs:
             process = server.start((theirs.fileno(), *gates), environment, command)
-    except BaseException:
-        ours.close()
-        raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
     return WorkerProcess(label, process, Channel(ours, get_args(FromWorker)), clock)

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from memtopo.common.errors import MemtopoError, internal_errors
+from memtopo.common.errors import MemtopoError, internal_errors, on_failure
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import unknown_state
 from memtopo.language.names import AWAKE
@@ -256,12 +256,9 @@ class Responder:
         offer = self._offer(request.export)
         self._require_served(connection)
         leases, total = self.lending.lend(connection, offer, request, self._batch)
-        try:
+        with on_failure(self.lending.end, offer.name, leases):
             blocks = [{"number": each.number, "epoch": each.epoch} for each in leases]
             self._send_handles(connection, offer, [each.number for each in leases], {"blocks": blocks, "total": total})
-        except BaseException:
-            self.lending.end(offer.name, leases)
-            raise
 
     def _handles(self, connection: ClientConnection, request: HandlesRequest, clients: Clients) -> None:
         offer = self._offer(request.export)

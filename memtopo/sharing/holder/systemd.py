@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from memtopo.common.errors import UsageError
+from memtopo.common.errors import UsageError, on_failure
 from memtopo.sharing.claims import BACKLOG, Claim
 from memtopo.sharing.endpoints import Endpoint, endpoint
 
@@ -114,11 +114,8 @@ def passed_claim(environment: Mapping[str, str] = os.environ, first: int = FIRST
         sock = socket.socket(fileno=os.dup(number))
     except OSError as error:
         raise UsageError(f"descriptor {number}, which systemd passed, is not a socket", hint=_HINT) from error
-    try:
+    with on_failure(sock.close):
         return PassedClaim(_endpoint_of(sock), sock)
-    except BaseException:
-        sock.close()
-        raise
 
 
 def _number(numbers: Sequence[int], names: Sequence[str]) -> int:
