@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from memtopo.cli.options import MachineName, argument, option
-from memtopo.common.errors import Exit, MemtopoError, UsageError, signal_status
+from memtopo.common.errors import Exit, MemtopoError, UsageError, signal_status, system_errors
 from memtopo.driver.trace_files import HEAD, create_record
 from memtopo.native.injection import RECORD, Injection, Stacks, require_stacks, working_cupti
 from memtopo.output import plain
@@ -65,14 +65,12 @@ def _require_own(output: str) -> None:
 def _count(record: str) -> tuple[int, int]:
     """Count the calls of a record, without its marks, and its processes. Raises `MemtopoError`."""
     lines = heads = marks = 0
-    try:
-        with open(record, "rb") as file:  # noqa: PTH123 a path as it was written
-            for line in file:
-                lines += 1
-                heads += line.startswith(HEAD.encode())
-                marks += b'"method": "mark"' in line
-    except OSError as error:
-        raise UsageError(f"the record {record!r} cannot be read: {error.strerror}") from error
+    unread = system_errors(UsageError, f"the record {record!r} cannot be read")
+    with unread, open(record, "rb") as file:  # noqa: PTH123 a path as it was written
+        for line in file:
+            lines += 1
+            heads += line.startswith(HEAD.encode())
+            marks += b'"method": "mark"' in line
     return lines - heads - marks, heads
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from memtopo.cli.options import option
 from memtopo.cli.process import RefusedSpec
-from memtopo.common.errors import MemtopoError, NotWritten, UsageError, on_failure
+from memtopo.common.errors import MemtopoError, NotWritten, UsageError, on_failure, system_errors
 from memtopo.common.files import output_path, write_pipe
 from memtopo.language import Document
 from memtopo.output import plain
@@ -72,10 +72,8 @@ def save_in_folder(folder: str, documents: Mapping[str, str]) -> None:
     files = {str(Path(folder) / name): document for name, document in documents.items()}
     for file in files:
         require_replaceable(file, _OWN)
-    try:
+    with system_errors(UsageError, f"the folder {folder!r} cannot be created"):
         Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"the folder {folder!r} cannot be created: {error.strerror}") from error
     for file, document in files.items():
         save(file, document)
 

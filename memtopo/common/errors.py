@@ -126,5 +126,14 @@ def on_failure(undo: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> 
         raise
 
 
+@contextmanager
+def system_errors(kind: type[MemtopoError], what: str, hint: str | None = None) -> Iterator[None]:
+    """Raise an `OSError` of the code inside as an error of a kind: `what` has failed, and the system's message."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror}", hint=hint) from error
+
+
 class Stopped(Exception):
     """Stop of a run on request."""

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from memtopo.common.errors import NotWritten
+from memtopo.common.errors import NotWritten, system_errors
 from memtopo.common.files import open_output
 from memtopo.common.version import __version__
 from memtopo.driver.functions import function, jsonable, shared_handle
@@ -39,11 +39,9 @@ class Trace:
         self._start, epoch = _clocks()
         started = datetime.fromtimestamp(epoch, UTC).isoformat(timespec="microseconds")
         head = {"memtopo_trace_file": VERSION, "memtopo": __version__, **about, "pid": os.getpid(), "started": started}
-        try:
+        with system_errors(NotWritten, f"the trace {str(path)!r} cannot be written"):
             self._file = open_output(path, os.O_TRUNC, follow=not self._process)
             self._whole = self._size = os.write(self._file, f"{json.dumps(head)}\n".encode())
-        except OSError as error:
-            raise NotWritten(f"the trace {str(path)!r} cannot be written: {error.strerror}") from error
 
     def begin(self, method: str, arguments: Mapping[str, Any]) -> None:
         at = self.context

@@ -7,7 +7,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from memtopo.common.errors import NotWritten, UsageError
+from memtopo.common.errors import NotWritten, UsageError, system_errors
 from memtopo.common.files import open_output
 
 SUFFIX = ".jsonl"
@@ -54,18 +54,14 @@ def create_record(path: str | Path) -> None:
     Raises `UsageError` for a file that is no trace, and `NotWritten`.
     """
     require_replaceable(path)
-    try:
+    with system_errors(NotWritten, f"the record {str(path)!r} cannot be written"):
         os.close(open_output(path, os.O_TRUNC))
-    except OSError as error:
-        raise NotWritten(f"the record {str(path)!r} cannot be written: {error.strerror}") from error
 
 
 def empty_folder(folder: str | Path) -> None:
     """Make a folder for the traces of several processes, and remove those of an earlier run. Raises `NotWritten`."""
-    try:
+    with system_errors(NotWritten, f"the folder {str(folder)!r} of traces cannot be written"):
         Path(folder).mkdir(exist_ok=True, parents=True)
         for file in Path(folder).glob(f"*{SUFFIX}"):
             if file.is_file() and not file.is_symlink() and is_trace(file):
                 file.unlink()
-    except OSError as error:
-        raise NotWritten(f"the folder {str(folder)!r} of traces cannot be written: {error.strerror}") from error

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from memtopo.common.errors import UsageError
+from memtopo.common.errors import UsageError, system_errors
 from memtopo.common.files import read_file
 from memtopo.driver.trace_files import HEAD, SUFFIX, is_trace
 
@@ -144,18 +144,14 @@ def _files(path: Path) -> list[Path]:
     """A file, or the traces in a folder, in which other files may be."""
     if not path.is_dir():
         return [path]
-    try:
+    with system_errors(UsageError, f"the traces in {str(path)!r} cannot be read"):
         return [file for file in sorted(path.glob(f"*{SUFFIX}")) if file.is_file() and is_trace(file)]
-    except OSError as error:
-        raise UsageError(f"the traces in {str(path)!r} cannot be read: {error.strerror}") from error
 
 
 def _read(path: Path) -> list[TraceFile]:
     """Read the traces of a file: one for each process that wrote its first line into it."""
-    try:
+    with system_errors(UsageError, f"the trace {str(path)!r} cannot be read"):
         lines = read_file(path, LARGEST_FILE).decode(errors="replace").split("\n")
-    except OSError as error:
-        raise UsageError(f"the trace {str(path)!r} cannot be read: {error.strerror}") from error
     try:
         _VERSION.validate_json(lines[0], strict=True)
     except ValueError as error:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, get_args
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import MemtopoError, system_errors
 from memtopo.common.processes import inherited_socket, python_command, signal_on_parent_death, spawn_connected
 from memtopo.common.text import printable, signal_name
 from memtopo.driver.handles import Handle
@@ -106,10 +106,8 @@ class PlayerProcess:
     @classmethod
     def launch(cls, machine: Target, gpus: Sequence[int]) -> Self:
         """Start a process; `ready` waits for its driver. Raises `ReplayFailed`."""
-        try:
+        with system_errors(ReplayFailed, "a process of the replay cannot be started"):
             process, sock = spawn_connected(_COMMAND)
-        except OSError as error:
-            raise ReplayFailed(f"a process of the replay cannot be started: {error.strerror}") from error
         channel: Channel[FromPlayer] = Channel(sock, get_args(FromPlayer))
         channel.send(Begin(dump(machine.machine) if machine.simulated else None, tuple(gpus)))
         return cls(process, channel)
