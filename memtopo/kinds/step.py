@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -9,7 +10,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, cast
 
-from memtopo.common.errors import InternalError
+from memtopo.common.errors import InternalError, MemtopoError, system_errors
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
@@ -131,6 +132,13 @@ class HandleReference(NamedTuple):
         if fd is None:
             raise InternalError(f"{self.text}: received bytes instead of a descriptor")
         return fd
+
+    def duplicate_descriptor(self, source: HandleSource, kind: type[MemtopoError] = MemtopoError) -> int:
+        """Return a duplicate of such a descriptor, which the caller closes. Raises `MemtopoError`, of a `kind`."""
+        received = self.fetch_descriptor(source)
+        what, hint = "the received descriptor cannot be duplicated", "check the descriptor that the producer exports"
+        with system_errors(kind, f"{self.text}: {what}", hint):
+            return fcntl.fcntl(received, fcntl.F_DUPFD_CLOEXEC, 3)
 
     def fetch_bytes(self, source: HandleSource) -> bytes:
         """Return the bytes of a handle that must have them. Raises `MemtopoError`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from contextlib import suppress
@@ -63,12 +62,7 @@ class DuplicateDescriptor(Step):
     required: ClassVar = {"holder": "source.holder"}
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        received = self.source.fetch_descriptor(layout.handle_source)
-        try:
-            fd = fcntl.fcntl(received, fcntl.F_DUPFD_CLOEXEC, 3)
-        except OSError as error:
-            message = f"{self.source.text}: the received descriptor cannot be duplicated: {error.strerror}"
-            raise MemtopoError(message, hint="check the descriptor that the producer exports") from error
+        fd = self.source.duplicate_descriptor(layout.handle_source)
         layout.of(DESCRIPTORS)[self.label] = Descriptor(fd, _file(fd))
 
     def undo(self, driver: Driver, layout: Layout) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import stat
@@ -181,12 +180,7 @@ class MapFile(ObjectStep):
         """Open the file, or duplicate the received descriptor, which its source closes."""
         if isinstance(self.source, str):
             return open_file(self.source, writable=self.writable)
-        received = self.source.fetch_descriptor(layout.handle_source)
-        try:
-            return fcntl.fcntl(received, fcntl.F_DUPFD_CLOEXEC, 3)
-        except OSError as error:
-            message = f"{self.file}: the received descriptor cannot be duplicated: {error.strerror}"
-            raise UnsuitableFile(message, hint="check the descriptor that the producer exports") from error
+        return self.source.duplicate_descriptor(layout.handle_source, UnsuitableFile)
 
 
 @dataclass(frozen=True, slots=True)
