@@ -7,6 +7,8 @@ import os
 import select
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PATIENCE = 10.0
@@ -38,14 +40,22 @@ class NotInTime(OSError):
     """A pipe whose other end does not write, or read, in time."""
 
 
+@contextmanager
+def closing_fd(fd: int) -> Iterator[int]:
+    """Yield a descriptor, which is closed at the end."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def read_file(path: str | Path, most: int, patience: float = PATIENCE) -> bytes:
     """Read a regular file, or a pipe for at most `patience` seconds, of at most `most` bytes.
 
     Raises `OSError`: `TooLarge`, `NotAFile`, `NotInTime`.
     """
     # Without O_NONBLOCK, opening a pipe without a writer would block forever.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    try:
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)) as fd:
         status = os.fstat(fd)
         if stat.S_ISFIFO(status.st_mode):
             return read_descriptor(fd, most, time.monotonic() + patience)
@@ -54,8 +64,6 @@ def read_file(path: str | Path, most: int, patience: float = PATIENCE) -> bytes:
         if status.st_size > most:
             raise _too_large(most)
         return read_descriptor(fd, most, None)
-    finally:
-        os.close(fd)
 
 
 def read_descriptor(fd: int, most: int, deadline: float | None) -> bytes:
@@ -77,14 +85,11 @@ def write_pipe(path: str, data: bytes, patience: float = PATIENCE) -> None:
 
     A pipe without a reader gets one within two seconds: both ends may have been started at once.
     """
-    fd = _opened_pipe(path, time.monotonic() + _READER)
-    try:
+    with closing_fd(_opened_pipe(path, time.monotonic() + _READER)) as fd:
         while data:
             if not _ready(fd, select.POLLOUT, time.monotonic() + patience):
                 raise NotInTime(errno.ETIMEDOUT, "nobody reads the pipe")
             data = data[os.write(fd, data) :]
-    finally:
-        os.close(fd)
 
 
 def _opened_pipe(path: str, until: float) -> int:
@@ -134,15 +139,13 @@ def _target(path: str) -> str | None:
         found = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    try:
+    with closing_fd(found):
         about = os.fstat(found)
         if not stat.S_ISLNK(about.st_mode):
             return None
         if about.st_uid not in (0, os.geteuid()):
             raise PermissionError(errno.EPERM, f"{path!r} is a link of uid {about.st_uid}")
         return os.readlink("", dir_fd=found)
-    finally:
-        os.close(found)
 
 
 def _no_file() -> OSError:

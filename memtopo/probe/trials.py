@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
+from memtopo.common.files import closing_fd
 from memtopo.common.mapped_files import map_shared, unmap
 from memtopo.driver import types
 from memtopo.driver.handles import Handle
@@ -351,13 +352,12 @@ def _exported_dma_buf(
     resources: TrialResources, trial: PlannedTrial, flags: types.DmaBufFlags
 ) -> Iterator[tuple[int, int, int]]:
     """A dma-buf of a new chunk, with its size and the address of the chunk."""
-    chunk = resources.mapped_chunk(trial.properties, [trial.location])
-    with chunk as (address, _, size), resources.current(trial.device):
-        fd = resources.driver.mem_get_handle_for_address_range(address, size, flags)
-        try:
-            yield fd, size, address
-        finally:
-            os.close(fd)
+    with (
+        resources.mapped_chunk(trial.properties, [trial.location]) as (address, _, size),
+        resources.current(trial.device),
+        closing_fd(resources.driver.mem_get_handle_for_address_range(address, size, flags)) as fd,
+    ):
+        yield fd, size, address
 
 
 def _external_memory(resources: TrialResources, trial: PlannedTrial) -> bool:

@@ -21,6 +21,7 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from typing import Self
 
 from memtopo.common.errors import on_failure
+from memtopo.common.files import closing_fd
 from memtopo.common.processes import pid_namespace
 from memtopo.common.text import process_name
 from memtopo.plans.report import Report
@@ -259,12 +260,10 @@ def _remove_stale_files(folder: int, endpoint: Endpoint) -> bool:
         return True
     if lock is None:
         return False
-    try:
+    with closing_fd(lock):
         _unlink_socket(folder, _temporary_name(lock))
         _remove_socket(folder, endpoint, ours=True)
         os.unlink(endpoint.lock, dir_fd=folder)
-    finally:
-        os.close(lock)
     return True
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memtopo.common.errors import UsageError
+from memtopo.common.files import closing_fd
 from memtopo.common.processes import is_unmapped
 from memtopo.common.units import shorten
 from memtopo.sharing.errors import ExchangeError, reason
@@ -135,10 +136,8 @@ def endpoint_names() -> list[str]:
 
 def _names(folder: int, pattern: re.Pattern[str] = NAME) -> list[str]:
     """Names of the sockets and locks in a folder, which is closed."""
-    try:
+    with closing_fd(folder):
         names = {file.removesuffix(_LOCK).removesuffix(_SOCKET) for file in os.listdir(folder) if _SOCKET in file}
-    finally:
-        os.close(folder)
     return sorted(name for name in names if pattern.fullmatch(name))
 
 
@@ -163,15 +162,12 @@ def _runtime_folder() -> str:
 def _open_runtime_folder(folder: str, *, make: bool = False) -> int:
     """Open the runtime folder, which must be closed to other users; with `make`, create it if necessary."""
     parent, name = os.path.split(folder)
-    above = _open_folder(parent)
-    try:
+    with closing_fd(_open_folder(parent)) as above:
         if make:
             with _trusting(folder, "made"), suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=above)
         with _trusting(folder, "opened as a folder"):
             fd = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
-    finally:
-        os.close(above)
     return _checked(fd, folder, _not_private)
 
 

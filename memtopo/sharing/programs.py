@@ -19,6 +19,7 @@ from subprocess import Popen
 from typing import Self
 
 from memtopo.common.errors import Exit, MemtopoError, Stopped, on_failure
+from memtopo.common.files import closing_fd
 from memtopo.common.processes import ParentThread, RunningClock, python_command, start_hint
 from memtopo.common.text import signal_name
 from memtopo.sharing.claims import lock_stale, make_lock
@@ -188,8 +189,7 @@ class ProducerProgram:
         """Wait until a process listens at the socket. Raises `ProducerFailed`, `Stopped`."""
         clock = RunningClock()
         assert self._folder
-        folder = os.open(self._folder.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with closing_fd(os.open(self._folder.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
             while not is_listening(folder, _FILE):
                 if end := self.end():
                     raise ProducerFailed(f"the program of {self.name!r} {end} before it served")
@@ -199,8 +199,6 @@ class ProducerProgram:
                     message = f"the program of {self.name!r} does not serve after {patience:g} s"
                     raise ProducerFailed(message, hint="it must listen at the path in MEMTOPO_SOCKET")
                 time.sleep(_INTERVAL)
-        finally:
-            os.close(folder)
 
     def end(self, within: float = 0.0) -> str | None:
         """Return how it ended, if it ends in so many seconds: `ended with status 3`, `was killed by SIGSEGV`."""
@@ -316,11 +314,8 @@ class PrivateFolder:
 
 
 def _locked(path: str) -> int:
-    folder = os.open(path, _FOLDER)
-    try:
+    with closing_fd(os.open(path, _FOLDER)) as folder:
         lock = make_lock(folder, _LOCK)
-    finally:
-        os.close(folder)
     if lock is None:
         raise FileExistsError(errno.EEXIST, "another process has its lock")
     return lock
@@ -336,14 +331,11 @@ def _remove_stale() -> None:
 
 
 def _remove_if_stale(path: str) -> None:
-    folder = os.open(path, _FOLDER)
-    try:
+    with closing_fd(os.open(path, _FOLDER)) as folder:
         found = os.fstat(folder)
         if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != _PRIVATE:
             return
         lock = lock_stale(folder, _LOCK)
-    finally:
-        os.close(folder)
     if lock is not None:
         shutil.rmtree(Path(path), ignore_errors=True)
         os.close(lock)

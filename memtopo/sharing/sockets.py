@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote
 from weakref import WeakSet
 
 from memtopo.common.errors import on_failure
+from memtopo.common.files import closing_fd
 from memtopo.common.processes import is_unmapped, process_stat
 from memtopo.sharing.errors import ExchangeError
 
@@ -68,13 +69,10 @@ def connect_at(folder: int, file: str, timeout: float) -> socket.socket:
     `FileNotFoundError`, `ConnectionRefusedError` if no process listens any more, `BlockingIOError` after `timeout`
     seconds, `PermissionError`.
     """
-    found = os.open(file, _SOCKET_FILE, dir_fd=folder)
-    try:
+    with closing_fd(os.open(file, _SOCKET_FILE, dir_fd=folder)) as found:
         if not stat.S_ISSOCK(os.fstat(found).st_mode):
             raise OSError(0, "it is no socket")
         return _connected(f"/proc/self/fd/{found}", timeout)
-    finally:
-        os.close(found)
 
 
 def is_listening(folder: int, file: str) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from memtopo.common.files import closing_fd
 from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
@@ -222,10 +223,8 @@ class Calls:
             opened = self._program.opened(fd)
         except OSError as error:
             raise invalid(f"not a file descriptor of a simulated object: {error.strerror}") from error
-        try:
+        with closing_fd(opened):
             return make(opened)
-        finally:
-            os.close(opened)
 
     def pointer_get_attribute(self, data: int, attribute: int, address: int) -> None:
         """Attribute of the memory at an address."""

@@ -22,6 +22,7 @@ from contextlib import suppress
 from secrets import token_hex
 
 from memtopo.common.errors import MemtopoError, internal_errors
+from memtopo.common.files import closing_fd
 from memtopo.common.processes import process_stat
 from memtopo.machine import load
 from memtopo.testing.program import Call, Frames, Leak, SharedMachine, SimulatedProgram
@@ -107,10 +108,8 @@ class RemoteProgram:
         self._order(_UNMAP, (address, size, 0))
 
     def store_descriptor(self, pointer: int, fd: int) -> None:
-        try:
+        with closing_fd(fd):
             self._order(_STORE_DESCRIPTOR, (pointer, 0, 0), [fd])
-        finally:
-            os.close(fd)
 
     def frames(self) -> Frames:
         return ()

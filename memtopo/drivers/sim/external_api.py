@@ -11,6 +11,7 @@ import os
 import time
 from typing import Self
 
+from memtopo.common.files import closing_fd
 from memtopo.driver.kernels import WORD
 from memtopo.driver.types import DriverError
 from memtopo.drivers.sim import external
@@ -79,11 +80,9 @@ def read(fd: int, offset: int, count: int) -> bytes:
 def write(fd: int, offset: int, data: bytes) -> None:
     """Write bytes to memory, or to a chunk or dma-buf that a simulated driver exported (facts 59, 83)."""
     _check_inside(fd, offset, len(data))
-    own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)  # the descriptor of a dma-buf is read-only
-    try:
+    # The descriptor of a dma-buf is read-only.
+    with closing_fd(os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)) as own:
         os.pwrite(own, data, offset)
-    finally:
-        os.close(own)
 
 
 def _semaphore(fd: int) -> str:

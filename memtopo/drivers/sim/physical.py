@@ -7,10 +7,11 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from memtopo.common.errors import on_failure
+from memtopo.common.files import closing_fd
 from memtopo.common.mapped_files import punch_hole
 from memtopo.drivers.sim.address_space import round_up
 from memtopo.drivers.sim.shared_files import Files, Tag, nonce
@@ -106,14 +107,9 @@ class SimProcessMemory(Physical):
             except OSError:
                 return False
 
-    @contextmanager
-    def _memory(self) -> Iterator[int]:
+    def _memory(self) -> AbstractContextManager[int]:
         """Descriptor of the memory of the process, by address; open for one access, and counted in no snapshot."""
-        fd = os.open(f"/proc/{self.pid or 'self'}/mem", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
+        return closing_fd(os.open(f"/proc/{self.pid or 'self'}/mem", os.O_RDWR | os.O_CLOEXEC))
 
 
 class Arena:

@@ -18,6 +18,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from memtopo.common.errors import on_failure
+from memtopo.common.files import closing_fd
 from memtopo.common.processes import process_stat
 from memtopo.driver.types import PROPERTY_FLAGS
 from memtopo.drivers.sim.calls import RefusedCall, invalid
@@ -155,12 +156,9 @@ class Files:
 def exclusive(fd: int) -> Iterator[int]:
     """Lock the file behind a descriptor against other threads and processes; yields a descriptor of its own."""
     # Reopened: a lock belongs to the open file description, which passed-on descriptors share.
-    own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with closing_fd(os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)) as own:
         fcntl.flock(own, fcntl.LOCK_EX)
         yield own
-    finally:
-        os.close(own)
 
 
 def dma_buf(fd: int) -> int:

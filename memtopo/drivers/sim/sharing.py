@@ -13,6 +13,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from memtopo.common.errors import on_failure
+from memtopo.common.files import closing_fd
 from memtopo.driver.types import DmaBufFlags, HandleType, Location, LocationKind, PoolProperties, Properties, gpu
 from memtopo.drivers.sim.allocations import SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
@@ -335,11 +336,8 @@ class SimDmaBufs:
 
 def _of_size(size: int) -> int:
     """Descriptor of a new file that has the size alone."""
-    fd = make(Tag("dmabuf", size, 1, _NOWHERE, nonce()))
-    try:
+    with closing_fd(make(Tag("dmabuf", size, 1, _NOWHERE, nonce()))) as fd:
         return dma_buf(fd)
-    finally:
-        os.close(fd)
 
 
 def _is_one_file(each: Sequence[Physical], size: int) -> bool:

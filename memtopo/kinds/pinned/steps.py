@@ -12,6 +12,7 @@ from enum import IntFlag
 from typing import ClassVar, NamedTuple
 
 from memtopo.common.errors import Exit, MemtopoError, on_failure
+from memtopo.common.files import closing_fd
 from memtopo.common.mapped_files import map_shared, unmap
 from memtopo.common.units import exact
 from memtopo.driver.protocol import Driver
@@ -266,14 +267,11 @@ def open_file(path: str, *, writable: bool) -> int:
     Raises `UnsuitableFile`.
     """
     try:
-        found = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        try:
+        with closing_fd(os.open(path, os.O_PATH | os.O_CLOEXEC)) as found:
             _require_regular(found, path)
             # By its descriptor: the path may name another file by now.
             mode = os.O_RDWR if writable else os.O_RDONLY
             return os.open(f"/proc/self/fd/{found}", mode | os.O_CLOEXEC | os.O_NONBLOCK)
-        finally:
-            os.close(found)
     except OSError as error:
         hint = _HINTS.get(type(error))
         message = f"{path!r} cannot be opened for {'reading and writing' if writable else 'reading'}: {_reason(error)}"

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import get_args
 
 from memtopo.common.errors import Exit, InternalError, MemtopoError
+from memtopo.common.files import closing_fd
 from memtopo.common.processes import RunningClock, python_command, spawn
 from memtopo.common.text import process_name
 from memtopo.driver.kernels import KernelDriver
@@ -237,15 +238,13 @@ def _coordinated(where: Endpoint, timeout: float, check_signals: Callable[[], in
 
 
 def _connected(where: Endpoint) -> socket.socket | None:
-    folder = claimed_folder(where)
-    try:
-        sock = connect_at(folder, where.file, 1.0)
-    except PermissionError:
-        raise JoinRefused(of_another_user(os.stat(where.file, dir_fd=folder).st_uid).error) from None
-    except OSError:
-        return None
-    finally:
-        os.close(folder)
+    with closing_fd(claimed_folder(where)) as folder:
+        try:
+            sock = connect_at(folder, where.file, 1.0)
+        except PermissionError:
+            raise JoinRefused(of_another_user(os.stat(where.file, dir_fd=folder).st_uid).error) from None
+        except OSError:
+            return None
     sock.setblocking(False)  # noqa: FBT003 the signature is the library's
     return sock
 
@@ -261,11 +260,8 @@ def _start_coordinator(where: Endpoint, timeout: float) -> None:
 
 def _nobody(where: Endpoint, timeout: float) -> JoinRefused:
     """Error for a layout that is complete, or whose coordinator cannot be reached."""
-    folder = where.open_folder()
-    try:
+    with closing_fd(where.open_folder()) as folder:
         owner = lock_owner(folder, where.lock)
-    finally:
-        os.close(folder)
     if owner:
         message = f"the layout at {where.path!r} has all its processes, which {process_name(owner)} coordinates"
         return JoinRefused(message, hint=f"it did not end within {timeout:g} s; a new layout can begin only after that")
