@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Annotated
 
 from memtopo.cli.options import MachineName, argument, option
@@ -104,12 +105,9 @@ def simulator_command(command: SimulatedCommand = None, machine: MachineName = "
         raise UsageError("no program was given", hint="name one: memtopo simulator -- COMMAND…")
     require_program("simulator", command[0])
     shared = SharedMachine(load(machine), refused=Refusals())
-    server = Server(shared)
-    try:
+    with closing(Server(shared)) as server:
         status = run_program(command, {**os.environ, **variables(server.address)})
         server.programs()  # which waits for the last to be noticed
-    finally:
-        server.close()
     report_left(shared.left)
     return status
 

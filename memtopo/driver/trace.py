@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -102,8 +102,5 @@ def _clocks() -> tuple[float, float]:
 @contextmanager
 def traced(driver: KernelDriver, path: str, about: Mapping[str, Any]) -> Iterator[tuple[KernelDriver, CallContext]]:
     """A driver whose calls go to a trace until the end, and the context of its calls. Raises `NotWritten`."""
-    trace = Trace(path, CallContext(), about)
-    try:
+    with closing(Trace(path, CallContext(), about)) as trace:
         yield Recorder(driver, trace), trace.context
-    finally:
-        trace.close()

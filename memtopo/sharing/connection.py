@@ -6,7 +6,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from threading import RLock
 from typing import Any, Self, TypeVar
 
@@ -266,11 +266,8 @@ class HolderConnection:
         """Store a packet that is a notice. Return whether it is one."""
         if "notice" not in packet.message:
             return False
-        try:
-            with self.validated():
-                notice = _notice(packet)
-        finally:
-            packet.close()
+        with closing(packet), self.validated():
+            notice = _notice(packet)
         if isinstance(notice, ProgressNotice):
             self.progress(notice.phase, PhasePart(notice.done, notice.total))
         elif notice:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from threading import Event, Thread
 
 from memtopo.common.errors import InternalError
@@ -154,8 +154,5 @@ def opened_front(
     except ExchangeError:
         yield None
         return
-    front = Front(claimed, info, holding, nodes, release)
-    try:
+    with closing(Front(claimed, info, holding, nodes, release)) as front:
         yield front
-    finally:
-        front.close()
