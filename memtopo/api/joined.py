@@ -16,6 +16,7 @@ from memtopo.api.joined_member import JoinedLayout, JoinedSession, LayoutOfMembe
 from memtopo.api.live import LiveContext
 from memtopo.api.session import uuids
 from memtopo.api.specs import Loaded, MachineLike, Params, SpecLike, load, resolved
+from memtopo.common.errors import on_failure
 from memtopo.common.signals import deferred
 from memtopo.common.units import parse_duration
 from memtopo.common.version import __version__
@@ -123,11 +124,10 @@ class _Options:
             raise NotJoined(error.message, hint=error.hint) from None
         part = HeldPart(loaded, str(self.process), resolved(self.machine), held, self.on_lost)
         terms = AttachTerms.within(self.timeout)
-        with ExitStack() as stack:
-            client = terms.connect(held, ())
-            stack.callback(client.close)
+        client = terms.connect(held, ())
+        with on_failure(client.close):
             layout = part.build(client, resources, terms.left)
-            resources.push(stack.pop_all())
+        resources.callback(client.close)
         return layout
 
     def _together(self, loaded: Loaded, held: Endpoint) -> JoinedLayout:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -14,7 +14,7 @@ import typer
 from memtopo.cli import options
 from memtopo.cli.options import AllowUid, AsJson, LayoutName, LayoutOrRecord, Socket, argument, option
 from memtopo.cli.results import pages, show
-from memtopo.common.errors import Exit, MemtopoError, UsageError
+from memtopo.common.errors import Exit, MemtopoError, UsageError, on_failure
 from memtopo.driver.trace_files import is_record
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
@@ -211,12 +211,10 @@ def followed(client: Client, phase: str) -> Iterator[None]:
 
 
 def _require_name(client: Client, name: str, socket: str) -> None:
-    with ExitStack() as stack:
-        stack.push(client)
+    with on_failure(client.close):
         found = client.status().name
         if found != name:
             raise NoLayout(f"the layout at {socket!r} is {found!r}, not {name!r}", hint="omit one of the two")
-        stack.pop_all()
 
 
 def complete_status(client: Client) -> Status:

@@ -10,11 +10,10 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import get_args
 
-from memtopo.common.errors import Exit, InternalError, MemtopoError
+from memtopo.common.errors import Exit, InternalError, MemtopoError, on_failure
 from memtopo.common.files import closing_fd
 from memtopo.common.processes import RunningClock, python_command, spawn
 from memtopo.common.text import process_name
@@ -190,15 +189,11 @@ def joined(where: Endpoint, request: Callable[[], Join], timeout: float, check_s
     channel: Channel[StartWorker | NotJoined] = Channel(
         _coordinated(where, timeout, check_signals), (StartWorker, NotJoined)
     )
-    with ExitStack() as stack:
-        stack.callback(channel.close)
+    with on_failure(channel.close):
         start, (read, write, last_read, last_write) = _admitted(channel, request(), timeout + _ANSWER, check_signals)
         gates = Gate(read, write), Gate(last_read, last_write)
-        for gate in gates:
-            stack.callback(gate.close)
-        member = Member(channel.expecting(get_args(messages.ToWorker)), gates, start, check_signals)
-        stack.pop_all()
-    return member
+        with on_failure(gates[0].close), on_failure(gates[1].close):
+            return Member(channel.expecting(get_args(messages.ToWorker)), gates, start, check_signals)
 
 
 def _admitted(
