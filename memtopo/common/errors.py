@@ -93,10 +93,14 @@ class Unavailable(MemtopoError):
     exit_code = Exit.UNAVAILABLE
 
 
-class NotWritten(MemtopoError):
-    """A file that cannot be written."""
+class Failed(MemtopoError):
+    """Failure after which nothing has changed, or everything was undone."""
 
     exit_code = Exit.FAILED
+
+
+class NotWritten(Failed):
+    """A file that cannot be written."""
 
 
 class InternalError(MemtopoError):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.errors import Failed
 from memtopo.driver.functions import FUNCTIONS, OBJECTS, function
 from memtopo.driver.recorder import DriverCall
 from memtopo.plans.trace import TracedCall
@@ -23,10 +23,8 @@ _NUMBERED = ("handle", "chunk", "event", "pool", "memory", "semaphore")
 """Parameters that are objects which a call of the record must have made."""
 
 
-class NoProgram(MemtopoError):
+class NoProgram(Failed):
     """A process of a record whose calls no program of them alone can make."""
-
-    exit_code = Exit.FAILED
 
 
 def program_calls(record: Record, process: int, last: TracedCall | None) -> list[DriverCall]:

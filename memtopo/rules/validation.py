@@ -7,7 +7,7 @@ from itertools import product
 from typing import NamedTuple
 
 from memtopo import spec
-from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.errors import Failed
 from memtopo.diagnostics import CODES, messages
 from memtopo.diagnostics.messages import LISTED
 from memtopo.diagnostics.model import Diagnostic, TextSpan, has_errors
@@ -29,10 +29,8 @@ JOINT_RULES: tuple[Rule, ...] = tuple(dict.fromkeys([fits, *(rule for kind in KI
 """Rules about all processes together, each once, in order."""
 
 
-class NeverTried(MemtopoError):
+class NeverTried(Failed):
     """A valid spec that is not built on a machine: no trial shows that it works there. Nothing was changed."""
-
-    exit_code = Exit.FAILED
 
 
 def require_tried(geometry: Geometry, machines: Machines) -> None:

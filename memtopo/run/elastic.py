@@ -8,7 +8,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import NoReturn
 
-from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.errors import Exit, Failed, MemtopoError
 from memtopo.common.text import nearest
 from memtopo.common.units import exact
 from memtopo.driver.protocol import Driver
@@ -28,10 +28,8 @@ from memtopo.kinds.ranges.elastic_steps import grant, map_chunks, restore, unmap
 from memtopo.kinds.resources import WAITING
 
 
-class ElasticFailed(MemtopoError):
+class ElasticFailed(Failed):
     """Driver call that failed; the message says what is as it was before."""
-
-    exit_code = Exit.FAILED
 
 
 def change_range(

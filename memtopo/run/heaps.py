@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Literal
 
-from memtopo.common.errors import Exit, MemtopoError, on_failure
+from memtopo.common.errors import Exit, Failed, MemtopoError, on_failure
 from memtopo.common.units import rounded
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType
@@ -20,16 +20,12 @@ class HeapRefused(MemtopoError):
     exit_code = Exit.USAGE
 
 
-class HeapFull(MemtopoError):
+class HeapFull(Failed):
     """Allocation for which a heap, its limit or its GPU has no room."""
 
-    exit_code = Exit.FAILED
 
-
-class HeapFailed(MemtopoError):
+class HeapFailed(Failed):
     """Driver error after which a heap is as before, or can only be taken down, as the text says."""
-
-    exit_code = Exit.FAILED
 
 
 def allocate(content: HeapContent, size: int) -> int:

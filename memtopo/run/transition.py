@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from memtopo.common.errors import Exit, MemtopoError, Stopped
+from memtopo.common.errors import Failed, MemtopoError, Stopped
 from memtopo.common.units import rounded
 from memtopo.driver.types import Location, LocationKind
 from memtopo.executor import Execution, Pace, StepFailed, failing
@@ -143,10 +143,8 @@ def require_declared(execution: Execution) -> None:
         execution.stop = stop
 
 
-class DoesNotFit(MemtopoError):
+class DoesNotFit(Failed):
     """A change that needs more memory than is free, refused before its first call."""
-
-    exit_code = Exit.FAILED
 
 
 def require_room(

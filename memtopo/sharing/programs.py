@@ -18,7 +18,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Self
 
-from memtopo.common.errors import Exit, MemtopoError, Stopped, on_failure
+from memtopo.common.errors import Failed, Stopped, on_failure
 from memtopo.common.files import closing_fd
 from memtopo.common.processes import ParentThread, RunningClock, python_command, start_hint
 from memtopo.common.text import signal_name
@@ -123,10 +123,8 @@ if os.getppid() == int(sys.argv[1]):
 """
 
 
-class ProducerFailed(MemtopoError):
+class ProducerFailed(Failed):
     """A program that was started for its exports, and does not serve them."""
-
-    exit_code = Exit.FAILED
 
 
 class ProducerProgram:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import ClassVar, NamedTuple
 
-from memtopo.common.errors import Exit, MemtopoError, on_failure
+from memtopo.common.errors import Failed, on_failure
 from memtopo.common.files import closing_fd
 from memtopo.common.mapped_files import map_shared, unmap
 from memtopo.common.units import exact
@@ -255,10 +255,8 @@ class RegisterMemory(PinnedStep):
         return (MapFile.leak(self.label),)
 
 
-class UnsuitableFile(MemtopoError):
+class UnsuitableFile(Failed):
     """A file that cannot be mapped as declared."""
-
-    exit_code = Exit.FAILED
 
 
 def open_file(path: str, *, writable: bool) -> int:

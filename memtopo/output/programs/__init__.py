@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.errors import Failed
 from memtopo.common.text import printable
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine import MachineLine
@@ -22,10 +22,8 @@ _WIDTH = 100
 """Width of the comment at the begin."""
 
 
-class NotExpressible(MemtopoError):
+class NotExpressible(Failed):
     """A plan that no program of its calls alone can make."""
-
-    exit_code = Exit.FAILED
 
 
 @dataclass(frozen=True, slots=True)

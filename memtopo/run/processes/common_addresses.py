@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import chain, groupby
 
-from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.errors import Failed
 from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
 from memtopo.executor import Execution
 from memtopo.kinds.ranges.steps import AGREED, ReserveRange, common_ranges
@@ -29,10 +29,8 @@ CommandEach = Callable[[Mapping[str, AgreeOn]], Mapping[str, Addresses]]
 """Sends each process its command, and returns the answers by label."""
 
 
-class NoCommonAddress(MemtopoError):
+class NoCommonAddress(Failed):
     """Processes that found no address which is free in all of them."""
-
-    exit_code = Exit.FAILED
 
 
 def bring_to(execution: Execution, command: AgreeOn) -> Addresses:

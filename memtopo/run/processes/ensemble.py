@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from memtopo import machine as machines
-from memtopo.common.errors import Exit, InternalError, MemtopoError, outcome
+from memtopo.common.errors import Exit, Failed, InternalError, MemtopoError, outcome
 from memtopo.common.processes import start_hint
 from memtopo.driver.trace_files import process_file
 from memtopo.drivers import target
@@ -91,10 +91,8 @@ class Ensemble:
         )
 
 
-class NotStarted(MemtopoError):
+class NotStarted(Failed):
     """A process of the layout that the system did not start; `started` others were."""
-
-    exit_code = Exit.FAILED
 
     def __init__(self, started: int, error: OSError) -> None:
         message = f"process {started + 1} of the layout cannot be started: {reason(error)}"

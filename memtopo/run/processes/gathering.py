@@ -13,7 +13,7 @@ from uuid import UUID
 
 from memtopo import machine as machines
 from memtopo import spec as specs
-from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.errors import Exit, Failed, MemtopoError
 from memtopo.common.processes import RunningClock
 from memtopo.common.text import enumerated
 from memtopo.common.version import __version__
@@ -68,10 +68,8 @@ def of_another_user(uid: int) -> NotJoined:
     return NotJoined(f"the layout belongs to uid {uid}, and only processes of that user join it", None, Exit.FAILED)
 
 
-class NotComplete(MemtopoError):
+class NotComplete(Failed):
     """Processes that do not make the layout of a spec."""
-
-    exit_code = Exit.FAILED
 
 
 def require_place(process: str, name: str, world: int | None, labels: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import get_args
 
-from memtopo.common.errors import Exit, InternalError, MemtopoError, on_failure
+from memtopo.common.errors import Exit, Failed, InternalError, MemtopoError, on_failure
 from memtopo.common.files import closing_fd
 from memtopo.common.processes import RunningClock, python_command, spawn
 from memtopo.common.text import process_name
@@ -55,10 +55,8 @@ class JoinRefused(MemtopoError):
         self.exit_code = exit_code
 
 
-class ProcessLost(MemtopoError):
+class ProcessLost(Failed):
     """Layout that can only be taken down, because one of its processes has ended or failed."""
-
-    exit_code = Exit.FAILED
 
 
 class Member(Worker):
