@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from memtopo.common.files import text_of
 from memtopo.common.processes import PROC, in_pid_namespace, process_stat
 from memtopo.driver.types import GpuMemory, GpuUsage, ProcessMemory
 from memtopo.sharing.held import Entry
@@ -86,7 +87,9 @@ class ProcessFiles:
 
     def processes(self) -> Iterator[ProcfsProcess]:
         """Yield all processes that this one sees, by ascending pid."""
-        times = (float(line.split()[1]) for line in _lines(self.proc / "stat") if line.startswith("btime "))
+        times = (
+            float(line.split()[1]) for line in text_of(self.proc / "stat").splitlines() if line.startswith("btime ")
+        )
         booted = next(times, None)
         for pid in sorted(int(name) for name in os.listdir(self.proc) if name.isdecimal()):
             if found := self._process(pid, booted):
@@ -94,7 +97,7 @@ class ProcessFiles:
 
     def hides_processes(self) -> bool:
         """Return whether /proc shows the processes of this user alone (its mount option `hidepid`)."""
-        for line in _lines(self.proc / "self/mountinfo"):
+        for line in text_of(self.proc / "self/mountinfo").splitlines():
             before, _, after = line.partition(" - ")
             if after.startswith("proc ") and before.split()[4] == str(self.proc):
                 return bool(re.search(r"hidepid=(?!0|off)", after))
@@ -161,17 +164,10 @@ def _dma_buffers(folder: Path, fds: list[str]) -> Iterator[DmaBuffer]:
 
 
 def _fields(file: Path) -> Iterator[tuple[str, str]]:
-    for line in _lines(file):
+    for line in text_of(file).splitlines():
         name, colon, value = line.partition(":")
         if colon:
             yield name, value.strip()
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +245,7 @@ def locked_layouts(root: Path = Path("/"), proc: Path = PROC) -> Iterator[tuple[
 
 def _flocks(file: Path) -> Iterator[tuple[_File, int]]:
     """Files that are locked by `flock`, and the process that has the lock."""
-    for words in map(str.split, _lines(file)):
+    for words in map(str.split, text_of(file).splitlines()):
         if words[1:2] == ["FLOCK"]:
             major, minor, inode = words[5].split(":")
             yield (int(major, 16), int(minor, 16), int(inode)), int(words[4])

@@ -8,7 +8,7 @@ import select
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PATIENCE = 10.0
@@ -47,6 +47,13 @@ def closing_fd(fd: int) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def text_of(file: Path) -> str:
+    """Text of a small file, such as one of the kernel; empty if it cannot be read."""
+    with suppress(OSError):
+        return file.read_text(errors="replace")
+    return ""
 
 
 def read_file(path: str | Path, most: int, patience: float = PATIENCE) -> bytes:

@@ -15,12 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import IO, NamedTuple
 
 from memtopo.common.errors import on_failure
+from memtopo.common.files import text_of
 
 PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -46,9 +46,7 @@ class ProcessStat(NamedTuple):
 
 def process_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
     """Return the facts of a process; None if there is none, or if it has ended, also as a zombie."""
-    try:
-        text = (proc / str(pid) / "stat").read_text(errors="replace")
-    except OSError:
+    if not (text := text_of(proc / str(pid) / "stat")):
         return None
     # The name is in brackets, and may contain brackets and blanks.
     before, _, after = text.rpartition(")")
@@ -67,11 +65,7 @@ def is_stopped(pid: int) -> bool:
 
 def is_frozen(pid: int) -> bool:
     """Return whether the cgroup of a process is frozen, as by `docker pause`; false where that is not visible."""
-    try:
-        lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
-    except OSError:
-        return False
-    for line in lines:
+    for line in text_of(PROC / str(pid) / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:  # version 2, alone or beside version 1
             files, frozen = [f".{path}/cgroup.events", f"unified{path}/cgroup.events"], "frozen 1"
@@ -80,9 +74,8 @@ def is_frozen(pid: int) -> bool:
         else:
             continue
         for file in files:
-            with suppress(OSError):
-                if frozen in (_CGROUPS / file).read_text().splitlines():
-                    return True
+            if frozen in text_of(_CGROUPS / file).splitlines():
+                return True
     return False
 
 

@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from memtopo.common.files import text_of
 from memtopo.driver.types import PROPERTY_FLAGS, Location, LocationKind, gpu
 from memtopo.machine import Device, Machine, Surroundings, Trial
 from memtopo.probe.messages import VULKAN
@@ -27,9 +28,9 @@ def read(root: Path = Path("/")) -> Surroundings:
     """Read the environment of this process; `root` is that of the file system."""
     return Surroundings(
         container=_in_container(root),
-        wsl="microsoft" in _text(root / "proc/version").lower(),
+        wsl="microsoft" in text_of(root / "proc/version").lower(),
         imex_channels=len([*(root / "dev/nvidia-caps-imex-channels").glob("*")]),
-        ptrace_scope=_number(_text(root / "proc/sys/kernel/yama/ptrace_scope")),
+        ptrace_scope=_number(text_of(root / "proc/sys/kernel/yama/ptrace_scope")),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         vulkan=ctypes.util.find_library("vulkan") is not None,
         bindings=_bindings(),
@@ -51,18 +52,18 @@ def is_mig(device: Device) -> bool:
 
 def _in_container(root: Path) -> bool:
     files = (root / ".dockerenv").exists() or (root / "run/.containerenv").exists()
-    return files or "container" in os.environ or any(name in _text(root / "proc/1/cgroup") for name in _CGROUPS)
+    return files or "container" in os.environ or any(name in text_of(root / "proc/1/cgroup") for name in _CGROUPS)
 
 
 def _group_bytes(root: Path) -> int | None:
     """Smallest memory limit of the control groups around this process; None if there is none."""
-    limits = (_number(_text(file)) for file in _limits(root))
+    limits = (_number(text_of(file)) for file in _limits(root))
     return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
 
 
 def _limits(root: Path) -> Iterator[Path]:
     """Files with the memory limits of the control groups of this process, of version 1 or 2."""
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in text_of(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         group = Path(path.strip("/"))
         for each in (group, *group.parents):
@@ -70,12 +71,6 @@ def _limits(root: Path) -> Iterator[Path]:
                 yield root / "sys/fs/cgroup" / each / "memory.max"
             elif "memory" in controllers.split(","):
                 yield root / "sys/fs/cgroup/memory" / each / "memory.limit_in_bytes"
-
-
-def _text(file: Path) -> str:
-    with suppress(OSError):
-        return file.read_text(errors="replace")
-    return ""
 
 
 def _number(text: str) -> int | None:

@@ -14,6 +14,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Unavailable
+from memtopo.common.files import text_of
 from memtopo.driver.types import DriverError
 
 if TYPE_CHECKING:
@@ -26,14 +27,14 @@ _TOTAL = re.compile(r"MemTotal: *([0-9]{1,12}) kB")
 
 def kernel_release(file: Path = Path("/proc/driver/nvidia/version")) -> str | None:
     """Release of the loaded kernel module, such as `580.159.04`; None if it is unknown."""
-    match = _RELEASE.search(_text(file))
+    match = _RELEASE.search(text_of(file))
     return match[1] if match else None
 
 
 def numa_nodes(file: Path = Path("/sys/devices/system/node/has_memory")) -> tuple[int, ...] | None:
     """NUMA nodes with memory; None if they are unknown."""
     nodes: list[int] = []
-    for part in filter(None, _text(file).strip().split(",")):
+    for part in filter(None, text_of(file).strip().split(",")):
         first, _, last = part.partition("-")
         nodes.extend(range(int(first), int(last or first) + 1))
     return tuple(nodes) or None
@@ -46,7 +47,7 @@ def numa_bytes(folder: Path = Path("/sys/devices/system/node"), host: int | None
     virtual machine do not count memory that was added after its start.
     """
     nodes = [name for name in _names(folder) if name.startswith("node") and name[4:].isdecimal()]
-    found = {int(name[4:]): _TOTAL.search(_text(folder / name / "meminfo")) for name in nodes}
+    found = {int(name[4:]): _TOTAL.search(text_of(folder / name / "meminfo")) for name in nodes}
     sizes = {node: size for node, match in found.items() if match and (size := int(match[1]) << 10)}
     whole = sum(sizes.values()) * 10 >= (host_memory() if host is None else host) * 9
     return sizes if whole else {}
@@ -61,13 +62,6 @@ def inaccessible_devices(root: Path = Path("/")) -> list[str]:
     """Device files of NVIDIA's driver that this process may not open for reading and writing."""
     files = [Path("/dev") / name for name in _names(root / "dev") if _is_gpu(name)]
     return [str(file) for file in files if not os.access(root / file.relative_to("/"), os.R_OK | os.W_OK)]
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:
-        return ""
 
 
 def _is_gpu(name: str) -> bool:
