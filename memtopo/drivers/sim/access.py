@@ -277,7 +277,7 @@ class MemoryOperations:
             self._sim.streams.add(queue, work)
 
     def _copying(self, stream: Stream) -> int:
-        return self._sim.contexts.current() if self._sim.contexts.any_current() else stream.device
+        return self._sim.contexts.current() if self._sim.contexts.ctx_get_current() else stream.device
 
     def transfer(self, copies: Sequence[tuple[int, int, int]], stream: int) -> bool:
         """Copy small spans between one page-locked allocation and chunks; return false, with none copied, for others.

@@ -78,10 +78,6 @@ class Contexts:
         location = gpu(self.current())
         return self._budget.free(location), self._budget.total(location)
 
-    def any_current(self) -> bool:
-        """Return whether a context is current on this thread."""
-        return bool(self._stack.devices)
-
     def ctx_get_current(self) -> int:
         """Context that is current on this thread; 0 for none."""
         return FIRST_CONTEXT + self._stack.devices[-1] if self._stack.devices else 0
