@@ -46,11 +46,6 @@ def packed_pool(properties: PoolProperties) -> bytes:
     return POOL.pack(AllocationType.PINNED, handles, kind, number, 0, size)
 
 
-def packed_location(location: Location) -> bytes:
-    """Return a `CUmemLocation`."""
-    return LOCATION.pack(*location[:2])
-
-
 def packed_access(grants: Iterable[Grant]) -> bytes:
     """Return a `CUmemAccessDesc` for each grant, one after another."""
     return b"".join(ACCESS.pack(*location[:2], access) for location, access in grants)

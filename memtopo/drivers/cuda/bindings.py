@@ -18,9 +18,9 @@ from cuda.bindings import driver
 from memtopo.common.errors import MemtopoError, Unavailable
 from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.structures import (
+    LOCATION,
     PROPERTIES,
     packed_access,
-    packed_location,
     packed_pool,
     packed_properties,
     unpacked_properties,
@@ -98,7 +98,7 @@ def access_descriptors(grants: tuple[Grant, ...]) -> list[BoundStruct]:
 @lru_cache(maxsize=1024)
 def mem_location(location: Location) -> BoundStruct:
     """A `CUmemLocation`, cached for equal locations; not to be changed."""
-    return filled(driver.CUmemLocation(), packed_location(location))
+    return filled(driver.CUmemLocation(), LOCATION.pack(*location[:2]))
 
 
 @lru_cache(maxsize=1)
