@@ -97,16 +97,16 @@ class Chunk(Entry):
         return self.count.max if isinstance(self.count, ElasticCount) else self.count
 
     @property
-    def has_alternatives(self) -> bool:
-        """True if a handle type or a property depends on the trials of the machine."""
-        flags = (getattr(self, word) for word in PROPERTY_FLAGS)
-        return any(isinstance(each, Alternatives) for each in (*self.handles, *flags))
-
-    @property
     def alone(self) -> bool:
-        """True if every equal entry has equal chunks: nothing in them depends on their name or on other entries."""
+        """True if every equal entry has equal chunks: nothing in them depends on their name or on other entries.
+
+        A handle type or a property with alternatives depends on the trials of the machine.
+        """
         amounts = isinstance(self.largest, int | None) and not isinstance(self.size, Share)
-        return amounts and not self.parts and not self.has_alternatives
+        flags = (getattr(self, word) for word in PROPERTY_FLAGS)
+        return (
+            amounts and not self.parts and not any(isinstance(each, Alternatives) for each in (*self.handles, *flags))
+        )
 
     @property
     def value(self) -> tuple[object, ...]:
