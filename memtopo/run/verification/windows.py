@@ -109,7 +109,7 @@ class Staging:
         """
         first, size, at, latest = windows[0].address, 0, self.address, windows[0].view
         for address, expected, view, _ in windows:
-            if address != first + size or (view is not latest and not _adjoin(view, latest)):
+            if address != first + size or (view.label, view.memory.location) != (latest.label, latest.memory.location):
                 yield first, at, size
                 first, at, size = address, at + size, 0
             size, latest = size + len(expected), view
@@ -120,11 +120,6 @@ class Staging:
         self.driver.ctx_synchronize()
         if error:
             raise error
-
-
-def _adjoin(one: SampledView, other: SampledView) -> bool:
-    """Return whether one copy may go from one view to the other, if they are adjacent."""
-    return one.label == other.label and one.memory.location == other.memory.location
 
 
 @contextmanager
