@@ -45,11 +45,9 @@ class ViewOwner(Protocol):
 
     def require_present(self, view: View) -> None:
         """Raise `BufferError` if the memory of a view is gone at present."""
-        ...
 
     def export(self, name: str, block: int, *, versioned: bool) -> object:
         """Return a capsule with a tensor, which counts as in use until it is released."""
-        ...
 
 
 @lru_cache(maxsize=256)
