@@ -105,15 +105,13 @@ class Router:
     def forward_answer(self, answer: Received[HandleAnswer]) -> None:
         """Forward an answer, which belongs to this router, to the process that waits for it."""
         requester = self._workers.get(answer.message.requester)
-        if requester is None:
-            if not self._peers.answer(answer):
-                if answer.message.requester == self._awaiting:
-                    self._answer = answer
-                else:
-                    answer.close()
-            return
-        requester.answer_received()
-        requester.channel.send(answer.message, answer.handles)
+        if requester:
+            requester.answer_received()
+            requester.channel.send(answer.message, answer.handles)
+        elif answer.message.requester == self._awaiting:
+            self._answer = answer
+        elif not self._peers.answer(answer):
+            answer.close()
 
 
 class Peers:
