@@ -290,7 +290,6 @@ class ServerLoop:
     def _check(self) -> None:
         """Check once for all clients that wait for it, after the requests of others were answered."""
         waiting, self._awaiting_check = self._awaiting_check, []
-        waiting = [each for each in waiting if self._clients.waits(each)]
         if not waiting:
             return
         with self._progress.to(*waiting):
