@@ -154,16 +154,13 @@ class Gathering:
         except ExchangeError:
             received = None
         if received is None:
+            # Another one may take its place.
             del self._connected[fd]
-            self._leave(channel)
+            channel.close()
+            self.joined = {label: each for label, each in self.joined.items() if each.channel is not channel}
         else:
             received.close()
             self._join(Joining(pid, channel, received.message, received.message.spec.read()))
-
-    def _leave(self, channel: Channel[Join]) -> None:
-        """Forget a process that has ended before all came; another one may take its place."""
-        channel.close()
-        self.joined = {label: each for label, each in self.joined.items() if each.channel is not channel}
 
     def _join(self, new: Joining) -> None:
         request, first = new.request, next(iter(self.joined.values()), new)
