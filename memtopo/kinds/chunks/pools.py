@@ -21,25 +21,6 @@ from memtopo.kinds.layout import Layout, LentBlock
 from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription, Undoing
 
 
-class Created:
-    """Chunks that this process creates."""
-
-    def create(
-        self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int
-    ) -> tuple[Sequence[ElasticChunk], DriverError | None]:
-        chunks = pool.add(count)
-        handles, error = create_each(driver, pool.size, pool.properties_of(chunks))
-        layout.chunks.update(zip([chunk.label for chunk in chunks], handles, strict=False))
-        for chunk in reversed(chunks[len(handles) :]):
-            pool.remove(chunk)
-        return chunks[: len(handles)], error
-
-    def release(
-        self, driver: Driver, layout: Layout, pool: ElasticChunkPool, chunks: Sequence[ElasticChunk]
-    ) -> tuple[int, DriverError | None]:
-        return release_handles(driver, layout, pool, chunks)
-
-
 def release_handles(
     driver: Driver, layout: Layout, pool: ElasticChunkPool, chunks: Sequence[ElasticChunk]
 ) -> tuple[int, DriverError | None]:
@@ -56,6 +37,22 @@ def release_handles(
         del handles[each.label]
         pool.remove(each)
     return released, error
+
+
+class Created:
+    """Chunks that this process creates."""
+
+    def create(
+        self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int
+    ) -> tuple[Sequence[ElasticChunk], DriverError | None]:
+        chunks = pool.add(count)
+        handles, error = create_each(driver, pool.size, pool.properties_of(chunks))
+        layout.chunks.update(zip([chunk.label for chunk in chunks], handles, strict=False))
+        for chunk in reversed(chunks[len(handles) :]):
+            pool.remove(chunk)
+        return chunks[: len(handles)], error
+
+    release = staticmethod(release_handles)
 
 
 @dataclass(frozen=True, slots=True)
