@@ -153,6 +153,11 @@ def rounded(amount: int) -> str:
     return f"{amount} B"
 
 
+def rounded_up(amount: int, unit: int) -> int:
+    """Smallest multiple of a unit that is not less than an amount."""
+    return -(-amount // unit) * unit
+
+
 def shorten(text: str, limit: int = 40) -> str:
     """Truncate a text to `limit` characters, so that messages stay short."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

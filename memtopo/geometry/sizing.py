@@ -29,11 +29,6 @@ def granularity_note(unit: int, locations: Iterable[Location]) -> str:
     return f"the granularity of chunks with these properties on {names} is {exact(unit)} on this machine"
 
 
-def rounded_up(amount: int, unit: int) -> int:
-    """Bytes rounded up to a multiple of a granule."""
-    return -(-amount // unit) * unit
-
-
 class MemoryBudget(NamedTuple):
     """Memory of a location: `whole` bytes, of which everything but shares takes `used`.
 

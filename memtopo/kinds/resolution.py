@@ -7,12 +7,11 @@ from itertools import islice
 from typing import Any, ParamSpec, TypeVar
 
 from memtopo.common.text import nearest, only_near
-from memtopo.common.units import exact, rounded, shorten
+from memtopo.common.units import exact, rounded, rounded_up, shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import At, Diagnostic, Edit, Label, Path
 from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.groups import Group
-from memtopo.geometry.sizing import rounded_up
 from memtopo.language.names import Reference, parse_reference
 from memtopo.machine import Machine, Trial
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from memtopo.common.files import closing_fd
+from memtopo.common.units import rounded_up
 from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
@@ -26,7 +27,7 @@ from memtopo.driver.types import (
     gpu,
 )
 from memtopo.drivers.sim import SimDriver
-from memtopo.drivers.sim.address_space import FIRST, HIGHEST, LOWEST, PAGE, round_up
+from memtopo.drivers.sim.address_space import FIRST, HIGHEST, LOWEST, PAGE
 from memtopo.drivers.sim.allocations import SimAllocation
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.process import FIRST_CONTEXT
@@ -182,7 +183,7 @@ class Calls:
 
     def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
         """Allocate page-locked memory in whole pages, since the program maps it."""
-        return self._driver.mem_host_alloc(round_up(size, PAGE), flags)
+        return self._driver.mem_host_alloc(rounded_up(size, PAGE), flags)
 
     def mem_alloc_host(self, size: int) -> int:
         """Allocate page-locked memory without flags."""
@@ -190,7 +191,7 @@ class Calls:
 
     def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
         """Allocate managed memory in whole pages, since the program maps it."""
-        return self._driver.mem_alloc_managed(round_up(size, PAGE), flags)
+        return self._driver.mem_alloc_managed(rounded_up(size, PAGE), flags)
 
     def mem_host_get_device_pointer(self, address: int, flags: int) -> int:
         """Address of page-locked memory for the device."""

@@ -8,14 +8,10 @@ from functools import partial
 from typing import Literal, Self
 
 from memtopo.common.errors import on_failure
+from memtopo.common.units import rounded_up
 from memtopo.driver.types import ADDRESS_BLOCK, Location, gpu
 from memtopo.drivers.sim.calls import RefusedCall, invalid
 from memtopo.drivers.sim.devices import WHOLE_HOST, SimMemoryBudget
-
-
-def round_up(size: int, unit: int) -> int:
-    """Return the smallest multiple of a unit that is not less than a size."""
-    return -(-size // unit) * unit
 
 
 class FreeRanges:
@@ -216,7 +212,7 @@ class _SharedBlocks:
 
     def take(self, size: int) -> int:
         """Take a part that is rounded up to, and aligned to, `UNIT`."""
-        size = round_up(size, UNIT)
+        size = rounded_up(size, UNIT)
         at = bisect_left(self._room, (size, 0, 0))
         if at == len(self._room):
             start = self._take()
@@ -234,7 +230,7 @@ class _SharedBlocks:
         """Give a part back."""
         start = address - address % BLOCK
         block = self._blocks[start]
-        block.give(address, round_up(size, UNIT))
+        block.give(address, rounded_up(size, UNIT))
         block.parts -= 1
         if not block.parts:
             block.leave()
@@ -275,22 +271,22 @@ class AllocationBlocks:
 
     def lock(self, size: int) -> None:
         """Take memory of the host in whole pages."""
-        self._budget.take(WHOLE_HOST, round_up(size, PAGE))
+        self._budget.take(WHOLE_HOST, rounded_up(size, PAGE))
 
     def unlock(self, size: int) -> None:
         """Return such memory."""
-        self._budget.give(WHOLE_HOST, round_up(size, PAGE))
+        self._budget.give(WHOLE_HOST, rounded_up(size, PAGE))
 
     def take_addresses(self, size: int) -> int:
         """Take addresses alone, for memory of other processes or large managed memory."""
-        address = self._free.take(round_up(size, BLOCK), BLOCK)
+        address = self._free.take(rounded_up(size, BLOCK), BLOCK)
         if address is None:
             raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses are left")
         return address
 
     def give_addresses(self, address: int, size: int) -> None:
         """Return such addresses."""
-        self._free.give(address, round_up(size, BLOCK))
+        self._free.give(address, rounded_up(size, BLOCK))
 
     def _blocks(self, use: Use, device: int, flags: int) -> _SharedBlocks:
         """Shared blocks: of addresses alone, or with memory of a device."""
@@ -306,5 +302,5 @@ class AllocationBlocks:
 def _taken(use: Use, device: int, size: int) -> tuple[Location, int]:
     """Location and bytes of the memory that an allocation takes besides that of the block that it shares."""
     if use == "pinned":
-        return WHOLE_HOST, round_up(size, PAGE)
-    return gpu(device), round_up(size, BLOCK) if use == "own" and size >= BLOCK else 0
+        return WHOLE_HOST, rounded_up(size, PAGE)
+    return gpu(device), rounded_up(size, BLOCK) if use == "own" and size >= BLOCK else 0

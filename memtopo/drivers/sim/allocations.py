@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
+from memtopo.common.units import rounded_up
 from memtopo.driver.types import HOST, HostFlags, Location, LocationKind, RangeAttribute
-from memtopo.drivers.sim.address_space import BLOCK, PAGE, round_up
+from memtopo.drivers.sim.address_space import BLOCK, PAGE
 from memtopo.drivers.sim.calls import invalid
 from memtopo.drivers.sim.physical import Physical, SimProcessMemory
 from memtopo.drivers.sim.process import SimProcess
@@ -251,11 +252,11 @@ class AdvisedPages:
     """
 
     def __init__(self, start: int, size: int) -> None:
-        self._starts, self._uses = [start, start + round_up(size, PAGE)], [PageUse()]
+        self._starts, self._uses = [start, start + rounded_up(size, PAGE)], [PageUse()]
 
     def change(self, start: int, end: int, change: Callable[[PageUse], PageUse]) -> None:
         """Change the advice for the pages that contain a range of bytes, but for pages that the driver misses."""
-        at, end = start // PAGE * PAGE, round_up(end, PAGE)
+        at, end = start // PAGE * PAGE, rounded_up(end, PAGE)
         self._split(at)
         while at < end:
             index = self._index(at)
@@ -266,7 +267,7 @@ class AdvisedPages:
 
     def value(self, start: int, end: int, attribute: RangeAttribute) -> tuple[int, ...]:
         """Value of an attribute that the parts of a range have in common, but for pages that the driver misses."""
-        found = list(self._advice(start // PAGE * PAGE, round_up(end, PAGE)))
+        found = list(self._advice(start // PAGE * PAGE, rounded_up(end, PAGE)))
         match attribute:
             case RangeAttribute.READ_MOSTLY:
                 return (int(all(uses.read_mostly for uses in found)),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from memtopo.common.units import rounded_up
 from memtopo.driver.types import (
     HOST,
     Advice,
@@ -15,7 +16,7 @@ from memtopo.driver.types import (
     RangeAttribute,
     RegisterFlags,
 )
-from memtopo.drivers.sim.address_space import PAGE, round_up
+from memtopo.drivers.sim.address_space import PAGE
 from memtopo.drivers.sim.allocations import AdvisedPages, PageUse, SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.physical import SimProcessMemory
@@ -140,7 +141,7 @@ class SimPinnedMemory:
         device = self._sim.contexts.current()
         if size <= 0 or not 0 < address < _LAST or int(flags) & ~int(_KNOWN):
             raise invalid("the size or the address is 0, or a flag is unknown")
-        start, end = address // PAGE * PAGE, round_up(address + size, PAGE)
+        start, end = address // PAGE * PAGE, rounded_up(address + size, PAGE)
         self._check_registered(address, address + size, flags)
         if any(self._allocations.within(address, address + size)):
             raise invalid("the memory is an allocation of the driver")
@@ -153,7 +154,7 @@ class SimPinnedMemory:
 
     def _check_registered(self, start: int, end: int, flags: int) -> None:
         """Refuse bytes that are registered, and pages that are locked with other flags, in the driver's order."""
-        pages = start // PAGE * PAGE, round_up(end, PAGE)
+        pages = start // PAGE * PAGE, rounded_up(end, PAGE)
         locked = [each for each in self._allocations.within(*pages) if each.kind == "registered"]
         if any(each.start <= start < each.end or (start <= each.start and each.end <= end) for each in locked):
             raise RefusedCall("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "some of it is registered already")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from memtopo.common.errors import on_failure
 from memtopo.common.files import closing_fd
 from memtopo.common.mapped_files import punch_hole
-from memtopo.drivers.sim.address_space import round_up
+from memtopo.common.units import rounded_up
 from memtopo.drivers.sim.shared_files import Files, Tag, nonce
 
 _LENGTH = 1 << 60
@@ -124,7 +124,7 @@ class Arena:
 
     def take(self, size: int) -> Physical:
         """Allocate `size` bytes, which take no memory until they are touched."""
-        offset, self._used = self._used, self._used + round_up(size, PAGE)
+        offset, self._used = self._used, self._used + rounded_up(size, PAGE)
         return Physical(self._fd, offset, size)
 
     def share(self, physical: Physical, kind: str, granule: int, location: str, flags: tuple[str, ...] = ()) -> Tag:
@@ -162,7 +162,7 @@ class Arena:
         if physical.tag:
             self._files.close(physical.fd)
         elif physical.touched:
-            punch_hole(self._fd, physical.offset, round_up(physical.size, PAGE))
+            punch_hole(self._fd, physical.offset, rounded_up(physical.size, PAGE))
 
     def close(self) -> None:
         """Close the memfd, which frees all its memory; a second call does nothing."""

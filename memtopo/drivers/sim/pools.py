@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from memtopo.common.errors import on_failure
+from memtopo.common.units import rounded_up
 from memtopo.driver.types import (
     HOST,
     Access,
@@ -16,7 +17,7 @@ from memtopo.driver.types import (
     PoolProperties,
     Properties,
 )
-from memtopo.drivers.sim.address_space import PAGE, FreeRanges, round_up
+from memtopo.drivers.sim.address_space import PAGE, FreeRanges
 from memtopo.drivers.sim.allocations import PoolPlace, SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.chunks import Creation
@@ -148,7 +149,7 @@ class SimPools:
         self._check(properties)
         pool = SimPool(properties, {processor(location)})
         if HandleType.FD in handles or HandleType.FABRIC in handles:
-            whole = round_up(size or self._sim.budget.total(_budgeted(location)), RESERVED)
+            whole = rounded_up(size or self._sim.budget.total(_budgeted(location)), RESERVED)
             pool.tag = Tag("pool", whole, PAGE, self._sim.devices.location_name(location), nonce())
             pool.fd, pool.pages = self._sim.files.create(pool.tag), FreeRanges(0, whole)
         return self._open.add(pool)
@@ -174,7 +175,7 @@ class SimPools:
 
     def exceeds(self, location: Location, size: int) -> bool:
         """Return whether a maximum size is more than a location has, or is 1 TiB, the only one that was tried."""
-        return size >= _UNSHARED or size > round_up(self._sim.budget.total(_budgeted(location)), RESERVED)
+        return size >= _UNSHARED or size > rounded_up(self._sim.budget.total(_budgeted(location)), RESERVED)
 
     def mem_pool_set_attribute(self, pool: int, attribute: PoolAttribute, value: int) -> None:
         """Set a reuse flag or the release threshold, or reset a highest number of bytes (fact 80)."""
@@ -217,7 +218,7 @@ class SimPools:
             return 0
         physical = self._sim.arena.take(size) if own.pages is None else self._pages(own, size)
         with on_failure(self._give_pages, own, physical):
-            segment, address = self._room(own, round_up(size, UNIT))
+            segment, address = self._room(own, rounded_up(size, UNIT))
         own.count(PoolAttribute.USED_MEM_CURRENT, size)
         self.add(own, address, physical, segment)
         return address
@@ -296,7 +297,7 @@ class SimPools:
             if (address := segment.take(size)) is not None:
                 break
         else:
-            span = max(_SPAN, round_up(size, RESERVED))
+            span = max(_SPAN, rounded_up(size, RESERVED))
             start = self._sim.blocks.take_addresses(span)
             segment = SimSegment(start, span, FreeRanges(start, start + span))
             pool.segments.append(segment)
@@ -310,7 +311,7 @@ class SimPools:
         """Reserve the memory of units that have none yet."""
         units = segment.units(address, size)
         new = sum(unit not in segment.backed for unit in units) * RESERVED
-        limit = round_up(pool.properties.max_size, RESERVED)
+        limit = rounded_up(pool.properties.max_size, RESERVED)
         if limit and pool.attributes[PoolAttribute.RESERVED_MEM_CURRENT] + new > limit:
             raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "the pool has reserved its maximum size")
         self._sim.budget.take(_budgeted(pool.location), new)
@@ -320,7 +321,7 @@ class SimPools:
 
     def _pages(self, pool: SimPool, size: int) -> Physical:
         assert pool.pages
-        offset = pool.pages.take(round_up(size, PAGE), PAGE)
+        offset = pool.pages.take(rounded_up(size, PAGE), PAGE)
         if offset is None:
             raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "the pool's file has no room")
         return Physical(pool.fd, offset, size, tag=pool.tag)
@@ -329,7 +330,7 @@ class SimPools:
         if pool.pages is None:
             self._sim.arena.give(physical)
         else:
-            pool.pages.give(physical.offset, round_up(physical.size, PAGE))
+            pool.pages.give(physical.offset, rounded_up(physical.size, PAGE))
 
     def _part(self, address: int) -> _Part:
         if address not in self._parts:
@@ -345,7 +346,7 @@ class SimPools:
             self._sim.blocks.give_addresses(allocation.start, allocation.size)
             del pool.pointers[allocation.physical.offset]
         else:
-            size = round_up(allocation.size, UNIT)
+            size = rounded_up(allocation.size, UNIT)
             segment.give(allocation.start, size, at_once=at_once)
             for unit in segment.units(allocation.start, size):
                 segment.backed[unit] -= 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from memtopo.common.units import Size, exact, rounded
+from memtopo.common.units import Size, exact, rounded, rounded_up
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Handle, Via
 from memtopo.driver.types import Access, Grant, Location
@@ -100,7 +100,7 @@ class Buffers(IpcKind):
         listed = scope.devices.resolve_all(entry.location, path)
         require_on_gpu(f"buffer {name!r}", listed, (*path, "location"))
         declared = entry.size.bytes(1)
-        size = whole_blocks(declared) if scope.exports(self.group.noun, name) else declared
+        size = rounded_up(declared, BLOCK) if scope.exports(self.group.noun, name) else declared
         each = entry.count is None and has_set(entry.location)  # one for each device of a set
         count, counted = entry.count or (len(listed) if each else 1), entry.count is not None or each
         locations = scope.devices.distributed(listed, count, path)
@@ -130,18 +130,13 @@ class Buffers(IpcKind):
         return imported.located(BufferGroup, exported[0].size, declared=exported[0].declared_size)
 
     def import_declared(self, imported: Imported, size: Size, machine: Machine) -> BufferGroup:
-        return imported.located(BufferGroup, whole_blocks(size.bytes(1)), declared=size.bytes(1))
+        return imported.located(BufferGroup, rounded_up(size.bytes(1), BLOCK), declared=size.bytes(1))
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for group in geometry.of(BufferGroup).values():
             if group.size != group.declared and not group.origin:
                 sizes = f"{exact(group.declared)} rounded up to {exact(group.size)}"
                 yield f"buffer {group.name}: {sizes}, because legacy IPC shares whole blocks of 2MiB"
-
-
-def whole_blocks(size: int) -> int:
-    """Bytes rounded up to whole blocks of legacy IPC."""
-    return -(-size // BLOCK) * BLOCK
 
 
 BUFFERS = Buffers()

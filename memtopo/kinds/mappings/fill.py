@@ -7,10 +7,9 @@ from dataclasses import replace
 from math import lcm
 from typing import Any, NamedTuple
 
-from memtopo.common.units import exact
+from memtopo.common.units import exact, rounded_up
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.geometry.sizing import rounded_up
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.mappings.placements import Content, resolve_content
 from memtopo.kinds.resolution import Refused, collected

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from memtopo.common.units import Size, exact, rounded
+from memtopo.common.units import Size, exact, rounded, rounded_up
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import (
     Access,
@@ -25,7 +25,6 @@ from memtopo.driver.types import (
 )
 from memtopo.geometry.groups import LocatedGroup, gpus
 from memtopo.geometry.model import Geometry
-from memtopo.geometry.sizing import rounded_up
 from memtopo.kinds.access.grants import access_trial, can_access
 from memtopo.kinds.device_names import has_set
 from memtopo.kinds.kind import Kind, Scope, Steps, Words

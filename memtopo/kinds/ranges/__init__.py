@@ -11,14 +11,13 @@ from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
-from memtopo.common.units import exact, rounded
+from memtopo.common.units import exact, rounded, rounded_up
 from memtopo.diagnostics.messages import SUGGESTED
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
 from memtopo.geometry.access import AccessParts
 from memtopo.geometry.groups import Backing, ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Part, Placement
-from memtopo.geometry.sizing import rounded_up
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.kind import Kind, ResolutionStage, Scope, Steps, Words
 from memtopo.kinds.mappings import granules, resolve_slices

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
+from memtopo.common.units import rounded_up
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import Location, LocationKind, Properties
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry
-from memtopo.geometry.sizing import granule, rounded_up
+from memtopo.geometry.sizing import granule
 from memtopo.kinds.heaps import BackupGroup, HeapGroup, copying_gpu
 from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Scope, StepDifference, Words
 from memtopo.kinds.pinned import PINNED_MEMORY, PinnedGroup

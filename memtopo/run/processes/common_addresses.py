@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain, groupby
 
 from memtopo.common.errors import Failed
+from memtopo.common.units import rounded_up
 from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
 from memtopo.executor import Execution
 from memtopo.kinds.ranges.steps import AGREED, ReserveRange, common_ranges
@@ -60,7 +61,7 @@ class _Agreement:
         self._instances, self._command_each = instances, command_each
         self._strides: dict[str, int] = {}
         for step in ranges:
-            stride = _aligned(step.size, max(step.align, ADDRESS_BLOCK))
+            stride = rounded_up(step.size, max(step.align, ADDRESS_BLOCK))
             self._strides[step.label] = max(self._strides.get(step.label, 0), stride)
         self._tried: dict[str, set[int]] = {label: set() for label in self._strides}
         self._end = _LOWEST
@@ -96,15 +97,11 @@ class _Agreement:
 
     def _behind(self, stride: int) -> int:
         """Address behind all others; at the end of the address space, it goes on from the lowest."""
-        address = _aligned(self._end, stride & -stride)
+        address = rounded_up(self._end, stride & -stride)
         if address + stride > LAST_ADDRESS:
-            self._from_lowest, address = True, _aligned(_LOWEST, stride & -stride)
+            self._from_lowest, address = True, rounded_up(_LOWEST, stride & -stride)
         self._end = address + stride
         return address
-
-
-def _aligned(amount: int, unit: int) -> int:
-    return -(-amount // unit) * unit
 
 
 def _disagreement(wanted: Mapping[str, int], answers: Mapping[str, Addresses]) -> NoCommonAddress:
