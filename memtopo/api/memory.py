@@ -19,7 +19,7 @@ from memtopo.api.ranges import MappedRange, MappedRanges, access_at
 from memtopo.common.text import nearest
 from memtopo.common.units import exact, shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED
-from memtopo.driver.types import Access, Location, LocationKind, gpu
+from memtopo.driver.types import WHOLE_HOST, Access, Location, LocationKind, gpu
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
 from memtopo.kinds.elastic import ElasticContent
@@ -162,7 +162,7 @@ class LayoutMemory:
         start, end = request.span(f"{noun} {label!r}", found.size)
         location = found.locations[0] if request.device is None else self.location(request.device)
         if isinstance(found.group, AllocationGroup) and location.kind is LocationKind.HOST_NUMA:
-            location = Location(LocationKind.HOST)
+            location = WHOLE_HOST
         if refusal := found.refusal(label, location):
             raise refusal
         return MemoryPart(label, start, end - start, location, found.access)
@@ -205,7 +205,7 @@ class LayoutMemory:
         if match := _NODE.fullmatch(device):
             return Location(LocationKind.HOST_NUMA, int(match[1]))
         if device == "host":
-            return Location(LocationKind.HOST)
+            return WHOLE_HOST
         raise unknown("device", device, dict.fromkeys([*self._devices, "gpu0", "host"]))
 
     def _allocations(self, name: str) -> list[str]:

@@ -63,6 +63,10 @@ def gpu(ordinal: int) -> Location:
     return Location(LocationKind.GPU, ordinal)
 
 
+WHOLE_HOST = Location(LocationKind.HOST)
+"""Location of host memory that may be on any node."""
+
+
 class HandleType(IntFlag):
     """Shareable handle types of a chunk (`CUmemAllocationHandleType`); a bit mask (fact 5)."""
 

@@ -8,13 +8,12 @@ from typing import NamedTuple
 
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Path
-from memtopo.driver.types import Location, LocationKind, Properties, gpu
+from memtopo.driver.types import WHOLE_HOST, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, Residence
 from memtopo.geometry.model import Geometry
 from memtopo.machine import CONTEXT_BYTES, Machine, Machines
 
 _PLAIN = 2 << 20
-_HOST = Location(LocationKind.HOST)
 
 
 def granule(machine: Machine, properties: Properties) -> int:
@@ -76,7 +75,7 @@ def memory_budgets(geometry: Geometry, machines: Machines) -> MemoryBudgets:
                 exceeding = group.residence is Residence.EXCEEDING  # takes none from shares of GPUs (fact 79)
                 for at, size in group.demand().items():
                     used[at] += 0 if exceeding and at.kind is LocationKind.GPU else size
-        used[_HOST] = sum(size for location, size in used.items() if location.kind is not LocationKind.GPU)
+        used[WHOLE_HOST] = sum(size for location, size in used.items() if location.kind is not LocationKind.GPU)
         for at, whole in _memory(machines.of(node)).items():
             budgets[at.on(node)] = MemoryBudget(whole, used[at], shares[at])
     return MemoryBudgets(budgets, {path: tuple(found) for path, found in spread.items()})
@@ -86,5 +85,5 @@ def _memory(machine: Machine) -> dict[Location, int]:
     """Bytes of each location whose memory is known: free on live GPUs, what may be page-locked on the host."""
     found = {gpu(ordinal): device.room for ordinal, device in enumerate(machine.devices)} | machine.node_bytes
     if machine.host_bytes:
-        found[_HOST] = machine.pinned_bytes or machine.host_bytes
+        found[WHOLE_HOST] = machine.pinned_bytes or machine.host_bytes
     return found

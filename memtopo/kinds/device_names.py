@@ -11,7 +11,7 @@ from itertools import chain
 from memtopo.common.text import enumerated
 from memtopo.common.units import shorten
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
-from memtopo.driver.types import PROPERTY_FLAGS, Attribute, Location, LocationKind, gpu
+from memtopo.driver.types import PROPERTY_FLAGS, WHOLE_HOST, Attribute, Location, LocationKind, gpu
 from memtopo.kinds.nodes import rank
 from memtopo.kinds.resolution import NameErrors, Refused, attempt, together
 from memtopo.language.entries import Spec
@@ -341,7 +341,7 @@ class DeviceNames:
         raise Refused(Diagnostic("MT401", f"{_MISSING}gpu{ordinal}", path, at, notes=(note,), help=help))
 
     def _host(self, name: str, path: Path, at: At) -> Location:
-        location = Location(LocationKind.HOST_NUMA, int(name[5:])) if ":" in name else Location(LocationKind.HOST)
+        location = Location(LocationKind.HOST_NUMA, int(name[5:])) if ":" in name else WHOLE_HOST
         if location in self._machine.locations:
             return location
         nodes = ", ".join(self._machine.host) or "no host memory"

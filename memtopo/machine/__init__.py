@@ -27,6 +27,7 @@ from memtopo.common.units import shorten
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import (
     PROPERTY_FLAGS,
+    WHOLE_HOST,
     Attribute,
     HandleType,
     Location,
@@ -553,6 +554,5 @@ def _machine(*, gpus: int, granule: int, gpu_bytes: int, host_bytes: int, fabric
 def _granularities(granule: int) -> list[Granularity]:
     handles = [HandleType(value) for value in range(2 * max(HandleType))]
     flags = [[*compress(PROPERTY_FLAGS, each)] for each in product((False, True), repeat=len(PROPERTY_FLAGS))]
-    anywhere = Location(LocationKind.HOST)
-    sets = (Properties.with_flags(anywhere, *each) for each in product(handles, flags))
+    sets = (Properties.with_flags(WHOLE_HOST, *each) for each in product(handles, flags))
     return [Granularity.of(properties, granule, granule) for properties in sets]

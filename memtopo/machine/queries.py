@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
     PROPERTY_FLAGS,
+    WHOLE_HOST,
     Attribute,
     DriverError,
     HandleType,
@@ -125,7 +126,7 @@ def _granularity(driver: Driver, properties: Properties) -> Granularity:
 
 def _host(driver: Driver, nodes: Sequence[int], sizes: Mapping[int, int]) -> dict[str, HostMemory]:
     # HOST supports no handle types (fact 6).
-    handles: dict[Location, Sequence[HandleType]] = {Location(LocationKind.HOST): _SHARED[:1]}
+    handles: dict[Location, Sequence[HandleType]] = {WHOLE_HOST: _SHARED[:1]}
     handles |= {Location(LocationKind.HOST_NUMA, node): _SHARED[:2] for node in nodes}
     found = {str(location): _granularities(driver, location, types, (False,)) for location, types in handles.items()}
     bytes_of = {str(Location(LocationKind.HOST_NUMA, node)): size for node, size in sizes.items()}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from memtopo.driver.types import Location, LocationKind, gpu
+from memtopo.driver.types import WHOLE_HOST, Location, LocationKind, gpu
 from memtopo.machine import Copies, Machine, Peer, Rate, Surroundings, Trial, dump, queries
 from memtopo.plans.progress import Progress
 from memtopo.probe import diagnosis
@@ -197,7 +197,6 @@ def _with_trials(
 
 
 _LIMIT = 120.0
-_HOST = Location(LocationKind.HOST)
 
 
 def with_links(machine: Machine) -> Machine:
@@ -222,7 +221,7 @@ def with_pinned(machine: Machine) -> Machine:
 def with_rates(machine: Machine, stop: Callable[[], int], progress: Progress) -> tuple[Machine, list[str]]:
     """Add the rates of all pairs and of the host to a real machine, and return notes on those not measured."""
     count = range(len(machine.devices))
-    planned = [PlannedTrial(_HOST, RATES, a) for a in count]
+    planned = [PlannedTrial(WHOLE_HOST, RATES, a) for a in count]
     planned += [PlannedTrial(gpu(b), RATES, a) for a in count for b in count if a != b and machine.can_access(a, b)]
     supervisor = Supervisor(None, stop, Limits(trial=_LIMIT), progress=progress, phase="measure")
     findings = supervisor.run([[*enumerate(planned)]], importing=False)
@@ -239,7 +238,7 @@ def with_rates(machine: Machine, stop: Callable[[], int], progress: Progress) ->
             return {"copies": None}
         return {"copies": Copies(**{name: Rate(**rate) for name, rate in outcome.data.items()})}
 
-    devices = [device.model_copy(update=copies(_HOST, a)) for a, device in enumerate(machine.devices)]
+    devices = [device.model_copy(update=copies(WHOLE_HOST, a)) for a, device in enumerate(machine.devices)]
     measured = queries.changed(machine, devices=devices)
     return _with_peers(measured, lambda peer, a, b: peer.model_copy(update=copies(gpu(b), a))), notes
 

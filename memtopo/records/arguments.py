@@ -15,6 +15,7 @@ from memtopo.driver.functions import CONSTANTS, PLAIN_FLAGS
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import (
     PROPERTY_FLAGS,
+    WHOLE_HOST,
     Access,
     AllocationType,
     Grant,
@@ -67,7 +68,7 @@ def argument(method: str, name: str, value: Any, place: Place) -> Any:
 def location(text: str, place: Place) -> Location:
     """Return a location by its name: `gpu0`, `host`, `host:0`. Raises `ValueError`."""
     if text == "host":
-        return Location(LocationKind.HOST)
+        return WHOLE_HOST
     if text == "host:current":
         return Location(LocationKind.HOST_NUMA_CURRENT)
     if text.startswith("host:"):

@@ -7,12 +7,10 @@ from itertools import chain
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
-from memtopo.driver.types import Location, LocationKind, gpu
+from memtopo.driver.types import WHOLE_HOST, Location, LocationKind, gpu
 from memtopo.geometry.groups import Residence
 from memtopo.geometry.model import Geometry
 from memtopo.machine import Machine
-
-_HOST = Location(LocationKind.HOST)
 
 
 class Need(NamedTuple):
@@ -71,7 +69,7 @@ def needed(geometry: Geometry, owner: str = "") -> Needs:
             for location, size in group.demand().items():
                 need = Need(group.name, group.path, size, group.residence, owner)
                 anywhere = need.residence is not Residence.FIXED and location.kind is not LocationKind.GPU
-                _add(found.setdefault(_HOST if anywhere else location, {}), need)
+                _add(found.setdefault(WHOLE_HOST if anywhere else location, {}), need)
     return found
 
 
@@ -100,17 +98,17 @@ def balances(needs: Needs, contexts: Mapping[int, int], machine: Machine) -> Ite
         yield Balance(node, size, _largest_first(needs.get(node, {})))
     on_host = [each for at, each in needs.items() if at.kind is not LocationKind.GPU]
     every = _largest_first(_merged([*on_host, excess]))
-    yield Balance(_HOST, machine.host_room, every)
+    yield Balance(WHOLE_HOST, machine.host_room, every)
     if machine.pinned_bytes:
         locked = tuple(need for need in every if need.residence is Residence.FIXED)
-        yield Balance(_HOST, machine.pinned_bytes, locked, locked=True)
+        yield Balance(WHOLE_HOST, machine.pinned_bytes, locked, locked=True)
 
 
 def lacking(every: Iterable[Balance]) -> Iterator[Balance]:
     """Balances of GPUs and nodes with too much, and that of the whole host if more is missing than on its nodes."""
     missing, whole = 0, False
     for each in every:
-        if each.location == _HOST:
+        if each.location == WHOLE_HOST:
             if each.over > missing and not whole:
                 whole = True
                 yield each

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple, Protocol
 from memtopo.driver.argument_texts import argument_text
 from memtopo.driver.ledger import CALLS, Ledger, Opens
 from memtopo.driver.protocol import call_name
-from memtopo.driver.types import DriverError, LocationKind
+from memtopo.driver.types import WHOLE_HOST, DriverError, LocationKind
 from memtopo.driver.wrappers import METHODS as PROTOCOL
 from memtopo.drivers.sim import SimDriver
-from memtopo.drivers.sim.access import HOST
 from memtopo.drivers.sim.allocations import SimAllocation
 from memtopo.drivers.sim.calls import RefusedCall, driver_error, invalid
 from memtopo.drivers.sim.chunks import Mapping as SimMapping
@@ -339,7 +338,7 @@ class SimulatedProgram:
             return allocation if allocation.by_cpu and allocation.kind not in {"registered", "pooled"} else None
         mapping = self.sim.mappings.find(address)
         on_host = mapping is not None and mapping.chunk.properties.location.kind != LocationKind.GPU
-        return mapping if mapping and on_host and mapping.access.get(HOST) else None
+        return mapping if mapping and on_host and mapping.access.get(WHOLE_HOST) else None
 
     def _refuse(self, name: str) -> int:
         is_kernels = any(word in name for word in ("Launch", "Module", "Library", "Kernel", "Func"))

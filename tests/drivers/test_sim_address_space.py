@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtopo.driver.types import Location, gpu
+from memtopo.driver.types import WHOLE_HOST, Location, gpu
 from memtopo.drivers.sim.address_space import BLOCK, FIRST, LAST, AllocationBlocks, FreeRanges
 from memtopo.drivers.sim.calls import RefusedCall
-from memtopo.drivers.sim.devices import WHOLE_HOST, SimMemoryBudget
+from memtopo.drivers.sim.devices import SimMemoryBudget
 from tests.helpers.machines import invented
 
 

@@ -6,15 +6,12 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import add, itemgetter
 
-from memtopo.driver.types import HOST as CPU
-from memtopo.driver.types import Access, Grant, Location, LocationKind, RegisterFlags, gpu
+from memtopo.driver.types import HOST, WHOLE_HOST, Access, Grant, Location, LocationKind, RegisterFlags, gpu
 from memtopo.drivers.sim.allocations import SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.chunks import Mapping, SimMappings
 from memtopo.drivers.sim.physical import PAGE, Physical
 from memtopo.drivers.sim.process import SimProcess, Stream
-
-HOST = Location(LocationKind.HOST)
 
 _GPU = LocationKind.GPU
 """Looked up once, since each chunk needs it several times."""
@@ -55,7 +52,7 @@ class AccessRules:
             mapping = self._mappings.around(address)
         if location.kind is _GPU:
             return mapping.access.get(location, 0)
-        return mapping.access.get(_last_changed(mapping) if location.kind == LocationKind.HOST else HOST, 0)
+        return mapping.access.get(_last_changed(mapping) if location.kind == LocationKind.HOST else WHOLE_HOST, 0)
 
     def mem_get_address_range(self, address: int) -> tuple[int, int]:
         """Base and size of the mapping or allocation around an address, if the current device has access to it."""
@@ -85,7 +82,7 @@ class AccessRules:
             _check_host_copy(found, device, wanted)
         elif any(mapping.access.get(gpu(device), 0) & wanted != wanted for mapping in found):
             raise invalid(f"{gpu(device)} has no {wanted.word} access there")
-        if not (copying or device) and any(_last_changed(mapping) == HOST for mapping in found[1:]):
+        if not (copying or device) and any(_last_changed(mapping) == WHOLE_HOST for mapping in found[1:]):
             raise invalid("the bytes run into host memory to which access was last changed for the host (fact 67)")
         return found
 
@@ -112,7 +109,7 @@ class AccessRules:
     def cpu_reach(self, address: int, count: int, wanted: Access) -> tuple[Physical, int]:
         """Memory and offset for a load or store by the CPU (facts 21, 39); on hardware a refusal ends the process."""
         area = self._allocations.find(address) or self._mappings.around(address)
-        allowed = area.by_cpu if isinstance(area, SimAllocation) else area.access.get(HOST, 0) & wanted == wanted
+        allowed = area.by_cpu if isinstance(area, SimAllocation) else area.access.get(WHOLE_HOST, 0) & wanted == wanted
         if not allowed or address + count > area.end:
             raise invalid("the CPU has no such access there: on hardware, SIGSEGV ends the process")
         return area.physical, address - area.start
@@ -128,7 +125,7 @@ class AccessRules:
     def check_program_copy(self, address: int) -> None:
         """Refuse copies between a program's memory and that of a pool of the host (fact 81)."""
         found = self._allocations.find(address)
-        if found and found.kind == "pooled" and CPU in found.users:
+        if found and found.kind == "pooled" and HOST in found.users:
             raise invalid("only cuMemcpyAsync can copy memory of a host pool")
 
     def _check_use(self, allocation: SimAllocation, end: int, device: int, wanted: Access, *, copying: bool) -> None:
@@ -187,7 +184,7 @@ def _apply(mapping: Mapping, grants: tuple[Grant, ...]) -> None:
         if mapping.access.get(user, 0) == access:
             continue
         mapping.access.pop(user, None)
-        if anchor and user != HOST:
+        if anchor and user != WHOLE_HOST:
             anchor.grant(mapping.start, access, peer=user != owner)
         if access:
             mapping.access[user] = int(access)
@@ -195,7 +192,7 @@ def _apply(mapping: Mapping, grants: tuple[Grant, ...]) -> None:
 
 def _user(location: Location) -> Location:
     """Location under which access is kept: the host and its NUMA nodes share theirs."""
-    return location if location.kind is _GPU else HOST
+    return location if location.kind is _GPU else WHOLE_HOST
 
 
 def _on_host(mapping: Mapping) -> bool:
@@ -204,7 +201,7 @@ def _on_host(mapping: Mapping) -> bool:
 
 def _last_changed(mapping: Mapping) -> Location:
     """GPU 0 or the host, whose access of the two was changed last (facts 42, 67)."""
-    return next((user for user in reversed(mapping.access) if user in {HOST, gpu(0)}), gpu(0))
+    return next((user for user in reversed(mapping.access) if user in {WHOLE_HOST, gpu(0)}), gpu(0))
 
 
 def _check_host_copy(mappings: list[Mapping], device: int, wanted: Access) -> None:
@@ -212,7 +209,7 @@ def _check_host_copy(mappings: list[Mapping], device: int, wanted: Access) -> No
     user = gpu(device)
     if wanted == Access.RW and any(mapping.access.get(user, 0) == Access.R for mapping in mappings):
         raise invalid("the device has only read access there")
-    hosts = [mapping.access.get(HOST, 0) for mapping in mappings]
+    hosts = [mapping.access.get(WHOLE_HOST, 0) for mapping in mappings]
     if not any(hosts):
         survives = all(mapping.access.get(user, 0) & wanted == wanted for mapping in mappings)
     elif len(mappings) == 1 and wanted == Access.R:

@@ -9,9 +9,9 @@ from typing import Literal, Self
 
 from memtopo.common.errors import on_failure
 from memtopo.common.units import rounded_up
-from memtopo.driver.types import ADDRESS_BLOCK, Location, gpu
+from memtopo.driver.types import ADDRESS_BLOCK, WHOLE_HOST, Location, gpu
 from memtopo.drivers.sim.calls import RefusedCall, invalid
-from memtopo.drivers.sim.devices import WHOLE_HOST, SimMemoryBudget
+from memtopo.drivers.sim.devices import SimMemoryBudget
 
 
 class FreeRanges:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memtopo.common.units import rounded
-from memtopo.driver.types import Attribute, Location, LocationKind, PeerAttribute, gpu
+from memtopo.driver.types import WHOLE_HOST, Attribute, Location, LocationKind, PeerAttribute, gpu
 from memtopo.drivers.sim.calls import RefusedCall, invalid
 from memtopo.machine import Device, Machine, Peer
 
@@ -91,10 +91,6 @@ class SimDevices:
 
 HOST_NODE = Location(LocationKind.HOST_NUMA, 0)
 """Location of host memory, also on a machine that lists no such node (fact 6)."""
-
-
-WHOLE_HOST = Location(LocationKind.HOST)
-"""Location of host memory that may be on any node."""
 
 
 _HOST_NUMA = LocationKind.HOST_NUMA

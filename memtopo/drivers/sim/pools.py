@@ -8,6 +8,7 @@ from memtopo.common.errors import on_failure
 from memtopo.common.units import rounded_up
 from memtopo.driver.types import (
     HOST,
+    WHOLE_HOST,
     Access,
     Grant,
     HandleType,
@@ -21,7 +22,6 @@ from memtopo.drivers.sim.address_space import PAGE, FreeRanges
 from memtopo.drivers.sim.allocations import PoolPlace, SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.chunks import Creation
-from memtopo.drivers.sim.devices import WHOLE_HOST
 from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.process import SimProcess
 from memtopo.drivers.sim.shared_files import Tag, nonce

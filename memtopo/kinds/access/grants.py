@@ -7,7 +7,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.types import Access, Grant, Location, LocationKind
+from memtopo.driver.types import WHOLE_HOST, Access, Grant, Location, LocationKind
 from memtopo.geometry.access import AccessParts, Segment, from_offset, segments
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Part, Placement
@@ -190,7 +190,7 @@ def _locations(scope: Scope, name: str, path: Path, extent: Extent) -> Sequence[
     """Locations that one key of an entry names; the host and its NUMA nodes have one access for all of them."""
     if name not in SETS:
         location = scope.devices.resolve(name, (*path, name), "key", also=SETS)
-        return (location if location.kind is LocationKind.GPU else Location(LocationKind.HOST),)
+        return (location if location.kind is LocationKind.GPU else WHOLE_HOST,)
     gpus = scope.devices.gpus
     if not gpus:
         raise Refused(empty((*path, name), "key", name))

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from memtopo.common.text import numbered
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Access, Grant, Location, LocationKind
+from memtopo.driver.types import WHOLE_HOST, Access, Grant, LocationKind
 from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.mappings.steps import MapChunk, runs
@@ -101,7 +101,7 @@ def _changed(old: tuple[Grant, ...], new: tuple[Grant, ...]) -> tuple[Grant, ...
     changed = (
         # The driver has one access for the host and all its NUMA nodes.
         Grant(
-            location if location.kind is LocationKind.GPU else Location(LocationKind.HOST),
+            location if location.kind is LocationKind.GPU else WHOLE_HOST,
             after.get(location, Access.NONE),
         )
         for location in sorted({*before, *after})

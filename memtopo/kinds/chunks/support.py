@@ -8,7 +8,7 @@ from operator import or_
 from typing import Any
 
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.types import PROPERTY_FLAGS, HandleType, Location, LocationKind, Properties, flags_of
+from memtopo.driver.types import PROPERTY_FLAGS, WHOLE_HOST, HandleType, Location, LocationKind, Properties, flags_of
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.alternatives import Support, chosen, confined, weakest
@@ -34,7 +34,7 @@ def taken_properties(scope: Scope, entry: Chunk, path: Path) -> Properties:
         partial(taken_handles, scope, "chunk", path, entry.handles, entry.location),
         partial(_taken_flags, scope, entry, path),
     )
-    return Properties.with_flags(Location(LocationKind.HOST), handles, flags)
+    return Properties.with_flags(WHOLE_HOST, handles, flags)
 
 
 def supported_at(scope: Scope, names: Sequence[NamedDevice], word: str) -> Support:

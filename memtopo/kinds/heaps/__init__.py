@@ -16,7 +16,7 @@ from pydantic import Field
 
 from memtopo.common.units import Share, Size, exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.types import Access, Location, LocationKind, Properties
+from memtopo.driver.types import WHOLE_HOST, Access, Location, LocationKind, Properties
 from memtopo.geometry.groups import Backing, ChunkGroup, Group, RangeGroup, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granularity_note, granule
@@ -96,7 +96,7 @@ class BackupGroup(Group):
 
     def location_of(self, index: int) -> Location:
         """The host."""
-        return Location(LocationKind.HOST)
+        return WHOLE_HOST
 
     @property
     def contexts(self) -> frozenset[int]:

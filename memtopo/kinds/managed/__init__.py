@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from memtopo.diagnostics.model import Diagnostic, Path
-from memtopo.driver.types import Access, Advice, Attribute, Grant, Location, LocationKind, MemAttach, gpu
+from memtopo.driver.types import WHOLE_HOST, Access, Advice, Attribute, Grant, Location, LocationKind, MemAttach, gpu
 from memtopo.geometry.groups import Group, Residence, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.kind import Kind, Scope, Steps, Words
@@ -106,7 +106,7 @@ class ManagedAllocation(Group):
         if machine and self.attach != "global":
             name, devices = Attribute.CONCURRENT_MANAGED_ACCESS.name, machine.devices
             usable = (each for each in usable if devices[each].attributes.get(name))
-        return tuple(Grant(location, Access.RW) for location in (*map(gpu, usable), Location(LocationKind.HOST)))
+        return tuple(Grant(location, Access.RW) for location in (*map(gpu, usable), WHOLE_HOST))
 
     def details(self) -> Iterator[str]:
         """Attachment and advice."""

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
+from memtopo.driver.types import WHOLE_HOST, Access, Grant, Location, LocationKind, gpu
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement, Slice
@@ -208,7 +208,7 @@ def expected_access(
     gpus = geometry.visible or [gpu(ordinal) for ordinal in range(len(machine.devices))]
     found = [Grant(location, granted_to.get(location, Access.NONE)) for location in gpus]
     if with_host:
-        host = granted_to.get(Location(LocationKind.HOST), Access.NONE)
+        host = granted_to.get(WHOLE_HOST, Access.NONE)
         found.append(Grant(Location(LocationKind.HOST_NUMA, 0), host))
     return tuple(found)
 

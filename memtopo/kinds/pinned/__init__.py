@@ -11,7 +11,7 @@ from pydantic import Field
 
 from memtopo.common.units import exact, shorten
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
-from memtopo.driver.types import Access, Grant, HostFlags, Location, LocationKind, RegisterFlags, gpu
+from memtopo.driver.types import WHOLE_HOST, Access, Grant, HostFlags, Location, LocationKind, RegisterFlags, gpu
 from memtopo.geometry.groups import Group, Origin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.device_names import built_in
@@ -29,7 +29,6 @@ PAGE = 4 << 10
 LONGEST_PATH = 4095
 """Bytes of a path that the system accepts."""
 
-_HOST = Location(LocationKind.HOST)
 _TRIALS = {False: "pinned", True: "registered"}
 """Trials of a machine by whether memory is registered."""
 
@@ -129,11 +128,11 @@ class PinnedGroup(Group):
 
     def location_of(self, index: int) -> Location:
         """The host."""
-        return _HOST
+        return WHOLE_HOST
 
     def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
         """Access of its GPUs, and of the CPU."""
-        return tuple(Grant(location, self.access) for location in (*map(gpu, self.gpus), _HOST))
+        return tuple(Grant(location, self.access) for location in (*map(gpu, self.gpus), WHOLE_HOST))
 
     def details(self) -> Iterator[str]:
         """Source, and flags."""
@@ -148,7 +147,7 @@ class PinnedGroup(Group):
 
     def shares(self) -> Mapping[Location, int]:
         """Number of objects that this process allocates; memory of another program is that program's."""
-        return {} if self.registered else {_HOST: self.count}
+        return {} if self.registered else {WHOLE_HOST: self.count}
 
 
 class PinnedMemory(Kind):

@@ -16,7 +16,7 @@ from memtopo.common.files import closing_fd
 from memtopo.common.mapped_files import map_shared, unmap
 from memtopo.common.units import exact
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import HostFlags, Location, LocationKind, RegisterFlags
+from memtopo.driver.types import WHOLE_HOST, HostFlags, Location, RegisterFlags
 from memtopo.kinds.layout import Layout, LayoutTable, Reservation, current
 from memtopo.kinds.objects import ObjectStep
 from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription, Undoing
@@ -93,7 +93,7 @@ class AllocatePinned(PinnedStep):
 
     @property
     def allocates(self) -> tuple[Location, int]:
-        return Location(LocationKind.HOST), self.size
+        return WHOLE_HOST, self.size
 
     @property
     def needs(self) -> tuple[Hashable, ...]:

@@ -13,7 +13,7 @@ from memtopo.common.errors import on_failure
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.handles import Handle, Secret
-from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind
+from memtopo.driver.types import WHOLE_HOST, Access, Grant, HandleType, Location, LocationKind
 from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, ImportKeys, Refusals
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from memtopo.driver.protocol import Driver
     from memtopo.kinds.layout import Layout
     from memtopo.kinds.objects import TryExport
-
-_HOST = Location(LocationKind.HOST)
 
 
 class Allocation(Entry):
@@ -76,7 +74,7 @@ class AllocationGroup(PooledGroup):
     def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
         """Read and write access of the GPU or the host of the pool, and of devices with access to the pool."""
         own = self.location_of(index)
-        of_owner = Grant(own if own.kind is LocationKind.GPU else _HOST, Access.RW)
+        of_owner = Grant(own if own.kind is LocationKind.GPU else WHOLE_HOST, Access.RW)
         return (of_owner, *other_grants(own, self.accessed_by))
 
     @property

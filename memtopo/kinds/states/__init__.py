@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from memtopo.common.units import rounded_up
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
-from memtopo.driver.types import Location, LocationKind, Properties
+from memtopo.driver.types import WHOLE_HOST, Location, Properties
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule
@@ -258,7 +258,7 @@ def _keeper(scope: Scope, device: NamedDevice, path: Path) -> _Keeper:
     section = PINNED_MEMORY.section
     if isinstance(device, str) and not scope.spec.may_have("devices", device):
         if device == PINNED:
-            return _Keeper(Location(LocationKind.HOST), pinned=True)
+            return _Keeper(WHOLE_HOST, pinned=True)
         if entry := scope.of(PinnedGroup).get(device):
             return _Keeper(entry.location_of(0), entry=entry)
         if scope.spec.may_have(section, device):
