@@ -44,6 +44,11 @@ class Location(NamedTuple):
         """Return the same location of a node."""
         return self._replace(node=node or "") if self.node != (node or "") else self
 
+    @property
+    def processor(self) -> int:
+        """Ordinal of a GPU, or `HOST`, which all NUMA nodes share."""
+        return self.id if self.kind == LocationKind.GPU else HOST
+
     def __str__(self) -> str:
         if self.node:
             return f"{self.node}/{self.on(None)}"

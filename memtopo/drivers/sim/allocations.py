@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from memtopo.common.units import rounded_up
-from memtopo.driver.types import HOST, HostFlags, Location, LocationKind, RangeAttribute
+from memtopo.driver.types import HOST, HostFlags, Location, RangeAttribute
 from memtopo.drivers.sim.address_space import BLOCK, PAGE
 from memtopo.drivers.sim.calls import invalid
 from memtopo.drivers.sim.physical import Physical, SimProcessMemory
@@ -278,7 +278,8 @@ class AdvisedPages:
                 return preferred.pop() if len(preferred) == 1 else ()
             case RangeAttribute.LAST_PREFETCH_LOCATION:
                 places = {uses.prefetched for uses in found}
-                return _ordinals(places.pop() if len(places) == 1 else None)
+                place = places.pop() if len(places) == 1 else None
+                return (place.processor,) if place else ()
 
     def _advice(self, at: int, end: int) -> Iterator[PageUse]:
         while at < end:
@@ -305,9 +306,3 @@ class AdvisedPages:
                 del self._starts[right], self._uses[right]
                 index = right - 1
         return index
-
-
-def _ordinals(location: Location | None) -> tuple[int, ...]:
-    if location is None:
-        return ()
-    return (location.id if location.kind == LocationKind.GPU else HOST,)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from memtopo.common.errors import on_failure
 from memtopo.common.units import rounded_up
 from memtopo.driver.types import (
-    HOST,
     WHOLE_HOST,
     Access,
     Grant,
@@ -147,7 +146,7 @@ class SimPools:
         """Create a pool, which takes no memory yet (fact 80)."""
         location, handles, size = properties
         self._check(properties)
-        pool = SimPool(properties, {processor(location)})
+        pool = SimPool(properties, {location.processor})
         if HandleType.FD in handles or HandleType.FABRIC in handles:
             whole = rounded_up(size or self._sim.budget.total(_budgeted(location)), RESERVED)
             pool.tag = Tag("pool", whole, PAGE, self._sim.devices.location_name(location), nonce())
@@ -200,7 +199,7 @@ class SimPools:
         for grant in grants:
             self._check_grant(found, grant)
         for location, access in grants:
-            (found.users.add if access else found.users.discard)(processor(location))
+            (found.users.add if access else found.users.discard)(location.processor)
 
     def mem_pool_get_access(self, pool: int, location: Location) -> int:
         """Access of a location (fact 81)."""
@@ -208,7 +207,7 @@ class SimPools:
         unknown = location.kind == LocationKind.GPU and location not in self._sim.machine.locations
         if unknown or location.kind == LocationKind.HOST_NUMA_CURRENT:
             raise invalid(f"{location} does not exist")
-        return int(Access.RW if processor(location) in found.users else Access.NONE)
+        return int(Access.RW if location.processor in found.users else Access.NONE)
 
     def mem_alloc_from_pool_async(self, size: int, pool: int, stream: int = 0) -> int:
         """Allocate memory, in reserved memory if it has room; 0 for 0 bytes (fact 80)."""
@@ -377,11 +376,6 @@ class SimPools:
                 del segment.backed[unit]
                 self._sim.budget.give(_budgeted(pool.location), RESERVED)
                 pool.attributes[reserved] -= RESERVED
-
-
-def processor(location: Location) -> int:
-    """Ordinal of a GPU, or `HOST`, which all NUMA nodes share."""
-    return location.id if location.kind == LocationKind.GPU else HOST
 
 
 def _budgeted(location: Location) -> Location:

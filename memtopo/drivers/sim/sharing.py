@@ -21,7 +21,7 @@ from memtopo.drivers.sim.chunks import Creation, Mapping, SimChunk, SimChunks, S
 from memtopo.drivers.sim.devices import INVISIBLE_GPU
 from memtopo.drivers.sim.multicast import KIND, SimMulticast
 from memtopo.drivers.sim.physical import Physical
-from memtopo.drivers.sim.pools import RESERVED, SimPool, SimPools, processor
+from memtopo.drivers.sim.pools import RESERVED, SimPool, SimPools
 from memtopo.drivers.sim.process import SimProcess
 from memtopo.drivers.sim.shared_files import (
     HandleErrors,
@@ -190,7 +190,7 @@ class SharedPools(SimPools):
                 pool.imports += 1
                 return number
         location = self._sim.devices.locate(tag.location)
-        return self._open.add(SimPool(PoolProperties(location), {processor(location)}, fd, tag, imports=1))
+        return self._open.add(SimPool(PoolProperties(location), {location.processor}, fd, tag, imports=1))
 
     def mem_pool_export_pointer(self, address: int) -> bytes:
         """Return the 64 bytes of the allocation that begins at an address, of a pool that was exported (fact 82)."""

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
-from memtopo.driver.types import Location, LocationKind, gpu
+from memtopo.driver.types import HOST, Location, LocationKind, gpu
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.access import access_steps
@@ -205,15 +205,10 @@ def _placed(memory: list[_BoundMemory], path: Path, start: int | None, ends: dic
     """Bindings of one entry, from an offset on or where each GPU has nothing bound; `ends` has the end of each GPU."""
     own: dict[int, int] = {}
     for chunk, nth, label, at in memory:
-        location = chunk.location_of(nth)
-        device = location.id if location.kind is LocationKind.GPU else _HOST
+        device = chunk.location_of(nth).processor
         offset = own.get(device, ends.get(device, 0) if start is None else start)
         own[device] = ends[device] = offset + chunk.size
         yield Binding(device, offset, chunk, nth, path, label, at)
-
-
-_HOST = -1
-"""Device of memory of the host, which cannot be bound."""
 
 
 def bound_memory(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -230,7 +225,7 @@ def _unbindable(group: BindGroup, bound: Binding) -> Diagnostic | None:
     if not chunk.memory or chunk.origin:
         message = f"{what} cannot be bound to {whole}: it is not memory that this process creates"
         return Diagnostic("MT720", message, bound.path, labels=(label,), help="bind it in the process that creates it")
-    if bound.device == _HOST:
+    if bound.device == HOST:
         message = f"{what} is host memory, but multicast works only between GPUs"
         return Diagnostic("MT720", message, bound.path, labels=(label,))
     if gpu(bound.device) not in target.devices:
