@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from memtopo.cli.process import Interrupted, RefusedSpec, StandardStreams, option_values
-from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.common.errors import MemtopoError, UsageError, reason
 from memtopo.common.version import __version__
 from memtopo.output import plain
 
@@ -68,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 shown as an error of memtopo
         status = _report(_bug(error), arguments)
     if lost := streams.flush():
-        plain.print_error(MemtopoError(f"the results cannot be written: {(lost.strerror or 'error').lower()}"))
+        plain.print_error(MemtopoError(f"the results cannot be written: {reason(lost)}"))
         status = status or _UNWRITTEN
     streams.end()
     return status

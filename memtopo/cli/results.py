@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from memtopo.cli.options import option
 from memtopo.cli.process import RefusedSpec
-from memtopo.common.errors import MemtopoError, NotWritten, UsageError, on_failure, system_errors
+from memtopo.common.errors import MemtopoError, NotWritten, UsageError, on_failure, reason, system_errors
 from memtopo.common.files import output_path, write_pipe
 from memtopo.language import Document
 from memtopo.output import plain
@@ -119,8 +119,7 @@ def write(output: str, document: str) -> None:
         else:
             _replace(target, document)
     except (OSError, ValueError) as error:
-        reason = (getattr(error, "strerror", None) or "not a path").lower()
-        raise NotWritten(f"{output!r} cannot be written: {reason}") from error
+        raise NotWritten(f"{output!r} cannot be written: {reason(error)}") from error
 
 
 def _replace(target: str, document: str) -> None:

@@ -22,7 +22,7 @@ from memtopo.cli.options import AllowUid, Grace, Socket, duration, option
 from memtopo.cli.process import Stopper
 from memtopo.cli.results import remove, require_replaceable, write
 from memtopo.cli.specs import revise
-from memtopo.common.errors import MemtopoError, UsageError, signal_status
+from memtopo.common.errors import MemtopoError, UsageError, reason, signal_status
 from memtopo.common.files import open_output
 from memtopo.common.signals import ENDING, signal_wakeup
 from memtopo.common.text import output_line, signal_name
@@ -31,7 +31,6 @@ from memtopo.output import plain
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding, RunRequest
 from memtopo.sharing.endpoints import endpoint, is_folder
-from memtopo.sharing.errors import reason
 
 if TYPE_CHECKING:  # imported where a layout is held
     from memtopo.run.holder import Holder
@@ -329,9 +328,8 @@ def _open_log(file: str) -> int:
     try:
         return open_output(file, os.O_APPEND)
     except (OSError, ValueError) as error:
-        why = reason(error) if isinstance(error, OSError) else "not a path"
         hint = f"write --log {file}/ for NAME.log in it" if isinstance(error, IsADirectoryError) else None
-        raise UsageError(f"log {file!r} cannot be opened: {why}", hint=hint) from error
+        raise UsageError(f"log {file!r} cannot be opened: {reason(error)}", hint=hint) from error
 
 
 def _write_at_once(fd: int, line: bytes) -> None:

@@ -130,6 +130,11 @@ def on_failure(undo: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> 
         raise
 
 
+def reason(error: OSError | ValueError) -> str:
+    """Return the system's message of an error, as it reads within a sentence; a `ValueError` is that of a path."""
+    return (error.strerror or "error").lower() if isinstance(error, OSError) else "not a path"
+
+
 @contextmanager
 def system_errors(kind: type[MemtopoError], what: str, hint: str | None = None) -> Iterator[None]:
     """Raise an `OSError` of the code inside as an error of a kind: `what` has failed, and the system's message."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from memtopo.common import files
+from memtopo.common.errors import reason
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.document import NO_SETTINGS, Document, Lines
 from memtopo.language.limits import LARGEST_FILE, PARAMETERS, ReadError, character_name
@@ -84,8 +85,7 @@ def _read(take: Callable[[], bytes], shown: str, settings: Mapping[str, str]) ->
     except files.NotInTime as error:
         found = Diagnostic("MT001", str(error.strerror), help="write the spec to a file first")
     except (OSError, ValueError) as error:
-        reason = (getattr(error, "strerror", None) or "not a path").lower()
-        found = Diagnostic("MT001", f"the file cannot be read: {reason}")
+        found = Diagnostic("MT001", f"the file cannot be read: {reason(error)}")
     else:
         return read_text(data, shown, settings)
     return Document(shown, diagnostics=(found,))

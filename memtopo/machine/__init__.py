@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from memtopo.common.errors import Unavailable
+from memtopo.common.errors import Unavailable, reason
 from memtopo.common.files import TooLarge, read_file
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
@@ -497,9 +497,8 @@ def _read(path: pathlib.Path) -> bytes:
     except TooLarge as error:
         raise Unavailable(f"machine file {str(path)!r} has more than {LARGEST_FILE >> 20} MiB") from error
     except (OSError, ValueError) as error:
-        reason = (getattr(error, "strerror", None) or "not a path").lower()
         hint = f"the machines that are part of memtopo are {', '.join(shipped())}"
-        raise Unavailable(f"machine file {str(path)!r} cannot be read: {reason}", hint=hint) from error
+        raise Unavailable(f"machine file {str(path)!r} cannot be read: {reason(error)}", hint=hint) from error
 
 
 def _hint(name: str) -> str:

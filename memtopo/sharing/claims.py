@@ -20,14 +20,14 @@ from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from typing import Self
 
-from memtopo.common.errors import on_failure
+from memtopo.common.errors import on_failure, reason
 from memtopo.common.files import closing_fd
 from memtopo.common.processes import pid_namespace
 from memtopo.common.text import process_name
 from memtopo.plans.report import Report
 from memtopo.sharing import wire
 from memtopo.sharing.endpoints import Endpoint
-from memtopo.sharing.errors import ExchangeError, reason
+from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.messages import encode_end
 from memtopo.sharing.sockets import abandon_in_children, is_bound, is_listening
 

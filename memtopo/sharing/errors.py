@@ -36,8 +36,3 @@ class BadPacket(ExchangeError):
 
     def __init__(self, message: str, code: str = "packet") -> None:
         super().__init__(code, message)
-
-
-def reason(error: OSError) -> str:
-    """Return the system's message of an error, as it reads within a sentence."""
-    return (error.strerror or "error").lower()

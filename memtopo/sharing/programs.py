@@ -18,12 +18,11 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Self
 
-from memtopo.common.errors import Failed, Stopped, on_failure
+from memtopo.common.errors import Failed, Stopped, on_failure, reason
 from memtopo.common.files import closing_fd
 from memtopo.common.processes import ParentThread, RunningClock, python_command, start_hint
 from memtopo.common.text import signal_name
 from memtopo.sharing.claims import lock_stale, make_lock
-from memtopo.sharing.errors import reason
 from memtopo.sharing.sockets import abandon_in_children, is_listening
 
 _EXIT = 10.0

@@ -13,13 +13,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import MemtopoError, reason
 from memtopo.common.signals import received_signal
 from memtopo.driver.handles import Handle
 from memtopo.drivers.sim import external_api
 from memtopo.machine import MachineLine
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import reason
 from memtopo.sharing.external import External, ExternalExports, ExternalMemory, HostMemory, Semaphore, Serving
 from memtopo.sharing.wire import adapter_of
 

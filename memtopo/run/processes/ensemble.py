@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from memtopo import machine as machines
-from memtopo.common.errors import Exit, Failed, InternalError, MemtopoError, outcome
+from memtopo.common.errors import Exit, Failed, InternalError, MemtopoError, outcome, reason
 from memtopo.common.processes import start_hint
 from memtopo.driver.trace_files import process_file
 from memtopo.drivers import target
@@ -20,7 +20,6 @@ from memtopo.run.hints import failure as failure_of
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.run.reports import merged_checks, report_on, sum_of_left
 from memtopo.session.request import RunRequest
-from memtopo.sharing.errors import reason
 from memtopo.sharing.system import SYSTEM, System
 
 TIMEOUT = 30.0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import get_args
 
-from memtopo.common.errors import Exit, Failed, InternalError, MemtopoError, on_failure
+from memtopo.common.errors import Exit, Failed, InternalError, MemtopoError, on_failure, reason
 from memtopo.common.files import closing_fd
 from memtopo.common.processes import RunningClock, python_command, spawn
 from memtopo.common.text import process_name
@@ -29,7 +29,6 @@ from memtopo.session.request import HoldResult
 from memtopo.sharing.channel import Channel
 from memtopo.sharing.claims import claimed_folder, lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint
-from memtopo.sharing.errors import reason
 from memtopo.sharing.sockets import connect_at
 from memtopo.sharing.system import SYSTEM, System
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from memtopo.common.errors import UsageError, on_failure
+from memtopo.common.errors import UsageError, on_failure, reason
 from memtopo.sharing.claims import BACKLOG, Claim
 from memtopo.sharing.endpoints import Endpoint, endpoint
 
@@ -34,7 +34,7 @@ def notify(*lines: str) -> str | None:
             path = f"\0{address[1:]}" if address[0] == "@" else address
             sock.sendmsg(["\n".join(lines).encode()], [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL, path)
     except OSError as error:
-        return f"systemd was not notified of {lines[0]}: {(error.strerror or 'error').lower()}"
+        return f"systemd was not notified of {lines[0]}: {reason(error)}"
     return None
 
 
