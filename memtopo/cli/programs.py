@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import Annotated
 
 from memtopo.cli.options import MachineName, argument, option
-from memtopo.common.errors import Exit, MemtopoError, UsageError, signal_status, system_errors
+from memtopo.common.errors import UsageError, reason, signal_status, system_errors
 from memtopo.driver.trace_files import HEAD, create_record
 from memtopo.native.injection import RECORD, Injection, Stacks, require_stacks, working_cupti
 from memtopo.output import plain
@@ -121,15 +121,15 @@ def require_program(command: str, program: str) -> None:
     if shutil.which(program):
         return
     found = os.path.exists(program)  # noqa: PTH110 a path as it was written
-    reason = "it is a folder" if os.path.isdir(program) else "it is not executable"  # noqa: PTH112 likewise
+    why = "it is a folder" if os.path.isdir(program) else "it is not executable"  # noqa: PTH112 likewise
     raise UsageError(
-        f"the program {program!r} cannot be started: {reason if found else 'it does not exist'}",
+        f"the program {program!r} cannot be started: {why if found else 'it does not exist'}",
         hint=f"name a program and its arguments: memtopo {command} -- COMMAND…",
     )
 
 
 def run_program(command: Sequence[str], environment: dict[str, str]) -> int:
-    """Run a program to its end; return its status as shells have it. Raises `MemtopoError` if it cannot be started.
+    """Run a program to its end; return its status as shells have it. Raises `UsageError` if it cannot be started.
 
     Signals for this process go to the program. Ctrl-C reaches it by the terminal.
     """
@@ -146,7 +146,8 @@ def run_program(command: Sequence[str], environment: dict[str, str]) -> int:
             elif (ended := os.waitpid(child, os.WNOHANG))[0]:
                 return _status(ended[1])
     except (OSError, ValueError) as error:
-        raise _NotStarted(command[0], error) from error
+        why = reason(error) if isinstance(error, OSError) else str(error)
+        raise UsageError(f"the program {command[0]!r} cannot be started: {why}") from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -154,13 +155,3 @@ def run_program(command: Sequence[str], environment: dict[str, str]) -> int:
 def _status(ended: int) -> int:
     code = os.waitstatus_to_exitcode(ended)
     return code if code >= 0 else signal_status(-code)
-
-
-class _NotStarted(MemtopoError):
-    """A program that cannot be started."""
-
-    exit_code = Exit.USAGE
-
-    def __init__(self, program: str, error: OSError | ValueError) -> None:
-        reason = (error.strerror or "").lower() if isinstance(error, OSError) else str(error)
-        super().__init__(f"the program {program!r} cannot be started: {reason}")
