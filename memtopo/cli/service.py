@@ -23,7 +23,7 @@ from memtopo.cli.process import Stopper
 from memtopo.cli.results import remove, require_replaceable, write
 from memtopo.cli.specs import revise
 from memtopo.common.errors import MemtopoError, UsageError, reason, signal_status
-from memtopo.common.files import open_output
+from memtopo.common.files import closing_fd, open_output
 from memtopo.common.signals import ENDING, signal_wakeup
 from memtopo.common.text import output_line, signal_name
 from memtopo.language import read_stdin
@@ -118,9 +118,8 @@ class Service:
         if self.options.ready_fd is not None:
             _write_at_once(self.options.ready_fd, os.fsencode(f"{path}\n"))  # its reader may have ended
             # The number stays in use, so that open descriptors are counted as before.
-            null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-            os.dup2(null, self.options.ready_fd, inheritable=False)
-            os.close(null)
+            with closing_fd(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)) as null:
+                os.dup2(null, self.options.ready_fd, inheritable=False)
 
 
 @contextmanager
@@ -130,9 +129,7 @@ def opened_service(options: HoldOptions, name: str) -> Iterator[Service]:
         _require_open(options.ready_fd)
     with ExitStack() as stack:
         file = f"{options.log}{name}.log" if options.log and options.log.endswith("/") else options.log
-        log = _open_log(file) if file else None
-        if log is not None:
-            stack.callback(os.close, log)
+        log = stack.enter_context(closing_fd(_open_log(file))) if file else None
         yield Service(options, log, file)
 
 
