@@ -46,11 +46,10 @@ def unused(taken: Container[str], *wanted: str) -> str:
 
 @dataclass(slots=True)
 class Entry:
-    """An entry of a section: its objects, in order, and its fields."""
+    """An entry of a section: its objects, in order."""
 
     name: str
     members: list[Memory]
-    fields: dict[str, Any]
 
     def reference(self, first: int = 0, count: int | None = None) -> str:
         """Name of the entry, of one of its elements, or of several."""
@@ -118,7 +117,7 @@ class ProcessSpec:
             if len(members) > 1:
                 every["count"] = len(members)
             self.add(kind, name, every)
-            entry = Entry(name, list(members), every)
+            entry = Entry(name, list(members))
             self.places |= {id(each): Place(entry, index) for index, each in enumerate(members)}
             return
         for location in dict.fromkeys(locations):

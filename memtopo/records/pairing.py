@@ -101,7 +101,7 @@ def declare_imports(spec: ProcessSpec, owners: Mapping[int, ProcessSpec], pairs:
             fields["accessed_by"] = list(pool.details["accessed_by"])
         name = spec.name_for(first.entry.name if first else NOUNS[members[0].kind])
         spec.add("imports", name, fields)
-        entry = Entry(name, members, fields)
+        entry = Entry(name, members)
         spec.places |= {id(each): Place(entry, index) for index, each in enumerate(members)}
 
 
