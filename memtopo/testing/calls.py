@@ -307,22 +307,18 @@ class Calls:
         own = LOWEST <= address < HIGHEST or FIRST <= address < _LAST
         return own or self._sim.allocations.find(address) is not None
 
-    def memset_d16(self, address: int, value: int, count: int) -> None:
-        self._fill(address, value.to_bytes(2, "little"), count)
-
-    def memset_d32(self, address: int, value: int, count: int) -> None:
-        self._fill(address, value.to_bytes(4, "little"), count)
-
     def memset_d8_async(self, address: int, value: int, count: int, stream: int) -> None:
         self._fill(address, bytes([value]), count, stream)
 
-    def memset_d16_async(self, address: int, value: int, count: int, stream: int) -> None:
+    def memset_d16(self, address: int, value: int, count: int, stream: int = 0) -> None:
         self._fill(address, value.to_bytes(2, "little"), count, stream)
 
-    def memset_d32_async(self, address: int, value: int, count: int, stream: int) -> None:
+    def memset_d32(self, address: int, value: int, count: int, stream: int = 0) -> None:
         self._fill(address, value.to_bytes(4, "little"), count, stream)
 
-    def _fill(self, address: int, element: bytes, count: int, stream: int = 0) -> None:
+    memset_d16_async, memset_d32_async = memset_d16, memset_d32
+
+    def _fill(self, address: int, element: bytes, count: int, stream: int) -> None:
         self.stream_synchronize(stream)
         if address % len(element):
             raise invalid("the address is not aligned to the elements")
