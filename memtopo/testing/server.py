@@ -180,11 +180,9 @@ class Server:
         try:
             key = pid, _INSTANCE.unpack(_received(connection, _INSTANCE.size))[0]
             program, port = self._connected(connection, key)
-        except _Ended:
-            connection.close()
-            return
         except OSError as error:
-            _say(f"process {pid} cannot be served: {error.strerror}")
+            if not isinstance(error, _Ended):
+                _say(f"process {pid} cannot be served: {error.strerror}")
             connection.close()
             return
         port.serve(connection)
