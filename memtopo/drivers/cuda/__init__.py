@@ -33,11 +33,13 @@ def kernel_release(file: Path = Path("/proc/driver/nvidia/version")) -> str | No
 
 def numa_nodes(file: Path = Path("/sys/devices/system/node/has_memory")) -> tuple[int, ...] | None:
     """NUMA nodes with memory; None if they are unknown."""
-    nodes: list[int] = []
-    for part in filter(None, text_of(file).strip().split(",")):
-        first, _, last = part.partition("-")
-        nodes.extend(range(int(first), int(last or first) + 1))
-    return tuple(nodes) or None
+    return numbers_in(text_of(file)) or None
+
+
+def numbers_in(text: str) -> tuple[int, ...]:
+    """Return the numbers in a list of the system: `0-3,5`. Raises `ValueError`."""
+    parts = (part.partition("-") for part in text.strip().split(",") if part)
+    return tuple(number for first, _, last in parts for number in range(int(first), int(last or first) + 1))
 
 
 def numa_bytes(folder: Path = Path("/sys/devices/system/node"), host: int | None = None) -> dict[int, int]:

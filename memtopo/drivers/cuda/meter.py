@@ -19,6 +19,7 @@ from typing import Any
 from cuda.bindings import driver as cuda
 
 from memtopo.driver.types import Access, Attribute, DriverError, Grant, Properties, gpu
+from memtopo.drivers.cuda import numbers_in
 from memtopo.drivers.cuda.bindings import access_descriptors, allocation_prop, call
 from memtopo.drivers.cuda.kernels import ContextKernels
 
@@ -156,7 +157,4 @@ def _bind_to_node(device: int) -> None:
     """Run on the CPUs of the GPU's nearest NUMA node, so that host memory is allocated there."""
     with suppress(DriverError, OSError, ValueError):
         node = int(call(cuda.cuDeviceGetAttribute, cuda.CUdevice_attribute(int(Attribute.HOST_NUMA_ID)), device)[1])
-        cpulist = Path(f"/sys/devices/system/node/node{node}/cpulist").read_text().strip()
-        parts = (part.partition("-") for part in cpulist.split(",") if part)
-        near = {cpu for first, _, last in parts for cpu in range(int(first), int(last or first) + 1)}
-        os.sched_setaffinity(0, near)
+        os.sched_setaffinity(0, numbers_in(Path(f"/sys/devices/system/node/node{node}/cpulist").read_text()))
