@@ -68,7 +68,6 @@ class ProcfsProcess:
     parent: int
     uid: int | None
     command: str
-    start: int
     since: float | None
     descriptors: Descriptors | None
 
@@ -128,7 +127,7 @@ class ProcessFiles:
         # The effective user: the owner of the folder is root for some processes.
         ids = dict(_fields(folder / "status")).get("Uid", "").split()
         uid = int(ids[1]) if len(ids) > 1 else None
-        return ProcfsProcess(pid, stat.parent, uid, stat.command, stat.start, since, self._descriptors(folder))
+        return ProcfsProcess(pid, stat.parent, uid, stat.command, since, self._descriptors(folder))
 
     def _descriptors(self, folder: Path) -> Descriptors | None:
         try:

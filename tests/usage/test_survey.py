@@ -105,7 +105,7 @@ class FilesOfOthers(ProcessFiles):
     """/proc with a process of another user, whose descriptors may not be read."""
 
     def processes(self) -> Iterator[ProcfsProcess]:
-        yield ProcfsProcess(7, 1, 1001, "train", 5, 1.0, None)
+        yield ProcfsProcess(7, 1, 1001, "train", 1.0, None)
 
 
 def test_bytes_of_nvml_belong_to_a_process_whose_descriptors_cannot_be_read() -> None:
