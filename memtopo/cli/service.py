@@ -89,10 +89,9 @@ class Service:
 
     @property
     def in_journal(self) -> bool:
-        """True if the log is the journal of systemd."""
-        from memtopo.output import monitoring
-
-        return self.log is None and monitoring.is_journal(2, os.environ)
+        """True if the log is the stream of systemd's journal that JOURNAL_STREAM names (systemd.exec(5))."""
+        found = os.fstat(2)
+        return self.log is None and os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
 
     def record(self, event: HolderEvent) -> None:
         """Write an event to the log as one line, or leave it out if that would wait for the reader of a pipe."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -169,12 +168,6 @@ def event_line(event: HolderEvent, *, priority: bool = False, at: float | None =
         before += time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime(at))
     words = [f"{key}={_value(value)}" for key, value in event.fields.items()]
     return f"{before}memtopo: {' '.join([event.text, *words])}"[:_LONGEST_LINE]
-
-
-def is_journal(fd: int, environment: Mapping[str, str]) -> bool:
-    """Return whether a descriptor is the stream of systemd's journal that JOURNAL_STREAM names (systemd.exec(5))."""
-    found = os.fstat(fd)
-    return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
 
 
 def _value(value: str | float) -> str:
