@@ -191,12 +191,10 @@ class ImportPool(OpenPool, ImportStep):
 
     verb = "import pool"
     call = "cuMemPoolImportFromShareableHandle"
-    hints: ClassVar = {
-        "INVALID_VALUE": ErrorHint(
-            "the received object is not a pool (fact 82)", "check the object that the exporter sends"
-        ),
-        "UNKNOWN": ErrorHint("the received object is not a pool (fact 82)", "check the object that the exporter sends"),
-    }
+    hints: ClassVar = dict.fromkeys(
+        ("INVALID_VALUE", "UNKNOWN"),
+        ErrorHint("the received object is not a pool (fact 82)", "check the object that the exporter sends"),
+    )
 
     def do(self, driver: Driver, layout: Layout) -> None:
         fd = self.source.fetch_descriptor(layout.handle_source)
