@@ -122,7 +122,8 @@ def diff_command(
     Addresses, handles and bytes of what both have stay. The exit status is 1 if anything differs that is not accepted.
     """
     form = options.stdout_format(form, _FORMATS, as_json=as_json, hint="omit one of them") or "text"
-    typed = machine if _is_typed(ctx, "machine") else None
+    source = ctx.get_parameter_source("machine")  # of a variable, which a job sets for all commands, it is another one
+    typed = machine if source is not None and source.name == "COMMANDLINE" else None
     if accept and (after is not None or typed):
         message = "--accept saves plans anew with their own specs and machines"
         raise UsageError(message, hint="omit AFTER and --machine, or use 'memtopo plan SPEC -o FILE'")
@@ -160,12 +161,6 @@ def _print(found: Sequence[_Found], form: str, *, summary: bool, every: bool) ->
             show(each, each.page, as_json=False)
         else:
             show(each[0], partial(page, *each), as_json=form == "json", marker="difference")
-
-
-def _is_typed(ctx: typer.Context, name: str) -> bool:
-    """Return true for an option of the command line, and false for a variable: a job sets it for all commands."""
-    source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 _LISTED = 5
