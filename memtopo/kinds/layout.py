@@ -73,7 +73,6 @@ class HandleSource:
 
     def gone(self, holder: str) -> bool:
         """Return true if an attached holder has closed the connection. Does not wait."""
-        del holder
         return False
 
     def expect(self, geometry: Geometry) -> None:
