@@ -96,6 +96,11 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def ending(status: int) -> str:
+    """How a process ended by its status, which is less than 0 for a signal: `was killed by SIGSEGV`."""
+    return f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
+
+
 def process_name(pid: int | None) -> str:
     """Name of another process, such as `process 4711`; one of another pid namespace has no number, or 0."""
     return f"process {pid}" if pid else "a process of another pid namespace"

@@ -21,7 +21,7 @@ from typing import Self
 from memtopo.common.errors import Failed, Stopped, on_failure, reason
 from memtopo.common.files import closing_fd
 from memtopo.common.processes import ParentThread, RunningClock, python_command, start_hint
-from memtopo.common.text import signal_name
+from memtopo.common.text import ending
 from memtopo.sharing.claims import lock_stale, make_lock
 from memtopo.sharing.sockets import abandon_in_children, is_listening
 
@@ -207,9 +207,7 @@ class ProducerProgram:
                 time.sleep(_INTERVAL)
         except ChildProcessError:
             return "ended (with unknown status)"
-        if result.si_code == os.CLD_EXITED:
-            return f"ended with status {result.si_status}"
-        return f"was killed by {signal_name(result.si_status)}"
+        return ending(result.si_status if result.si_code == os.CLD_EXITED else -result.si_status)
 
     def _result(self) -> os.waitid_result | None:
         """Return its result, once it ended. Raises `ChildProcessError` if SIGCHLD is ignored or it was waited for."""

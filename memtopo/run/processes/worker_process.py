@@ -10,7 +10,7 @@ from typing import Protocol, get_args
 from memtopo.common.errors import Exit, on_failure
 from memtopo.common.processes import RunningClock
 from memtopo.common.signals import TERMINAL
-from memtopo.common.text import signal_name
+from memtopo.common.text import ending
 from memtopo.plans.report import Report
 from memtopo.run import messages
 from memtopo.run.messages import Answer, Command, FromWorker, KeepAlive, TakeDown
@@ -190,14 +190,8 @@ class WorkerProcess:
         self.gone = True
         status = self.process.end(_EXIT)
         if self.report is None and (self.failed is None or status):
-            ending = _ending(status)
-            self.death = f"{self.death} and {ending}" if self.death else ending
-
-
-def _ending(status: int | None) -> str:
-    if status is None:
-        return "has ended"
-    return f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
+            how = "has ended" if status is None else ending(status)
+            self.death = f"{self.death} and {how}" if self.death else how
 
 
 def launch(

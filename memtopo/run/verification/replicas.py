@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from memtopo import machine
 from memtopo.common.errors import MemtopoError
 from memtopo.common.processes import python_command, spawn
-from memtopo.common.text import signal_name
+from memtopo.common.text import ending
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
@@ -150,9 +150,7 @@ def _result(replica: Replica, host: ReplicaHost, running: set[subprocess.Popen[b
         running.discard(child)
     if output:
         return Tried(*json.loads(output))
-    status = child.returncode
-    how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
-    return Tried("", f"the process {how}")
+    return Tried("", f"the process {ending(child.returncode)}")
 
 
 def main() -> None:
