@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -13,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from memtopo.common.errors import UsageError
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 KiB, MiB, GiB, TiB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 UNITS = {"B": 1, "KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": TiB}
@@ -151,6 +153,14 @@ def rounded(amount: int) -> str:
             whole, rest = divmod(amount, UNITS[unit])
             return f"{whole} {unit}" if rest == 0 else f"{amount / UNITS[unit]:.1f} {unit}"
     return f"{amount} B"
+
+
+def summed(amounts: Iterable[Mapping[K, int]]) -> Counter[K]:
+    """Sums of amounts by their keys."""
+    total: Counter[K] = Counter()
+    for each in amounts:
+        total.update(each)
+    return total
 
 
 def rounded_up(amount: int, unit: int) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from memtopo.common.units import summed
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry.groups import ChunkGroup
@@ -124,11 +124,8 @@ def _resolve(scope: Scope, stages: Iterable[ResolutionStage]) -> Iterator[Diagno
 
 def _joint_limits(scopes: Sequence[Scope]) -> Iterator[Diagnostic]:
     """Yield MT109 for limits that no process exceeds alone, but all of them do together."""
-    totals: Counter[str] = Counter()
     plurals = {kind.section: kind.words.plural for kind in KINDS}
-    for scope in scopes:
-        totals.update(scope.totals)
-    for section, total in totals.items():
+    for section, total in summed(scope.totals for scope in scopes).items():
         if total > LARGEST_COUNT and all(scope.totals.get(section, 0) <= LARGEST_COUNT for scope in scopes):
             message = f"{total:,} {plurals[section]} in all processes are more than the {LARGEST_COUNT:,}"
             yield Diagnostic("MT109", f"{message} allowed in one spec", ("processes",), "key")

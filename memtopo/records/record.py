@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from memtopo.common.errors import UsageError
+from memtopo.common.units import summed
 from memtopo.plans.trace import MARK, TracedCall, TraceFile, TraceHead, read_traces
 from memtopo.records.live import ProcessMemory
 
@@ -131,10 +131,7 @@ def moment(record: Record, at: str = PEAK) -> Moment:
 
 def memory(processes: Iterable[ProcessMemory]) -> dict[str, int]:
     """Return the bytes of memory of processes by location."""
-    total = Counter[str]()
-    for process in processes:
-        total.update(process.memory)
-    return dict(+total)
+    return dict(+summed(each.memory for each in processes))
 
 
 _Weight = tuple[int, int, int, int]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from memtopo.common.units import summed
 from memtopo.kinds.step import Finding
 from memtopo.plans.report import Checks, Difference, Left, Rate, Report, Tally
 from memtopo.session.request import RunRequest
@@ -77,21 +77,14 @@ def sum_of_left(found: Sequence[Left]) -> Left | None:
     held = [left.fds_held for left in found if left.fds_held is not None]
     memory = {device.device: device for left in reversed(found) for device in left.memory}
     return Left(
-        _sum(left.ledger_before for left in found),
-        _sum(left.ledger_held for left in found),
-        _sum(left.ledger_after for left in found),
+        dict(summed(left.ledger_before for left in found)),
+        dict(summed(left.ledger_held for left in found)),
+        dict(summed(left.ledger_after for left in found)),
         sum(left.fds_before for left in found),
         sum(held) if held else None,
         sum(left.fds_after for left in found),
         tuple(memory[name] for name in sorted(memory)),
     )
-
-
-def _sum(accounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total = Counter[str]()
-    for account in accounts:
-        total.update(account)
-    return dict(total)
 
 
 MAX_DIFFERENCES = 100

@@ -11,7 +11,7 @@ from math import prod
 from typing import TypeVar
 
 from memtopo import planner
-from memtopo.common.units import rounded
+from memtopo.common.units import rounded, summed
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import LocationKind
 from memtopo.kinds.states.geometry import in_state, state_names
@@ -294,13 +294,9 @@ def _lacks(memory: Mapping[str, MemoryChange], taken: Mapping[str, int], room: M
 def _others(layouts: Sequence[_Layout], but: _Layout) -> Iterator[tuple[States, Counter[str]]]:
     """States of all layouts but one, with the bytes of these and of all contexts."""
     others = [each for each in layouts if each is not but]
-    contexts = Counter[str]()
-    for each in layouts:
-        contexts.update({f"gpu{gpu}": size for gpu, size in each.contexts.items()})
+    contexts = summed({f"gpu{gpu}": size for gpu, size in each.contexts.items()} for each in layouts)
     for states in _combinations([each.states for each in others], MOST_BESIDE)[0]:
-        taken = contexts.copy()
-        for each, state in zip(others, states, strict=True):
-            taken.update(each.bytes[state])
+        taken = summed([contexts, *(each.bytes[state] for each, state in zip(others, states, strict=True))])
         yield {each.name: state for each, state in zip(others, states, strict=True)}, taken
 
 

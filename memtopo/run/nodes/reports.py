@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +9,7 @@ from functools import cached_property
 from pydantic import TypeAdapter
 
 from memtopo.common.errors import Exit, outcome
-from memtopo.common.units import rounded
+from memtopo.common.units import rounded, summed
 from memtopo.plans.report import Failure, Leak, Left, NodeReport, PhaseTime, ProcessReport, Report
 from memtopo.run.nodes.agent import NodeResult
 from memtopo.run.nodes.hub import RunEnd
@@ -124,10 +123,7 @@ def _leaks(request: RunRequest, ends: Mapping[str, NodeEnd]) -> Iterator[Leak]:
 
 
 def _memory(request: RunRequest, node: str) -> dict[str, int]:
-    total = Counter[str]()
-    for label in _labels(request, node):
-        total.update(request.plan.processes[label].memory)
-    return dict(total)
+    return dict(summed(request.plan.processes[label].memory for label in _labels(request, node)))
 
 
 def _labels(request: RunRequest, node: str) -> tuple[str, ...]:
