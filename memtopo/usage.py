@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from memtopo.common.files import text_of
+from memtopo.common.keyed import by_key
 from memtopo.common.processes import PROC, in_pid_namespace, process_stat
 from memtopo.driver.types import GpuMemory, GpuUsage, ProcessMemory
 from memtopo.sharing.held import Entry
@@ -250,8 +251,6 @@ def _flocks(file: Path) -> Iterator[tuple[_File, int]]:
             yield (int(major, 16), int(minor, 16), int(inode)), int(words[4])
 
 
-T = TypeVar("T")
-
 Uses = Mapping[int, Sequence[LayoutUse]]
 """Layouts by process; 0 is any process of another pid namespace."""
 
@@ -270,14 +269,14 @@ def usage(
     files = files or ProcessFiles()
     known = list(layouts)
     processes = {each.pid: each for each in files.processes()}
-    confirmed = _grouped((each.pid, each) for each in memory.processes if _is_of(each, processes))
-    elsewhere = _grouped((each.pid, each) for each in memory.processes if not _is_of(each, processes))
+    confirmed = by_key((each.pid, each) for each in memory.processes if _is_of(each, processes))
+    elsewhere = by_key((each.pid, each) for each in memory.processes if not _is_of(each, processes))
     reported = list(_reported(each for each in known if isinstance(each, Status)))
     sockets = {use.socket for _, use in reported}
     reported += [(pid, use) for pid, use in locked if use.socket not in sockets]
-    by_process = _grouped(reported)
+    by_process = by_key(reported)
     leased, children = _leased(by_process, processes, files), _children(by_process, processes, confirmed)
-    uses = _grouped([*reported, *leased, *children])
+    uses = by_key([*reported, *leased, *children])
     listed = {pid for pid, each in processes.items() if each.has_devices} | {*confirmed, *uses}
     found = [
         *(ProcessUsage(None, layouts=(use,)) for use in uses.get(0, ())),
@@ -298,13 +297,6 @@ def _process(
     found = replace(found, uid=of.uid, command=of.command, since=of.since)
     open_ = of.descriptors
     return replace(found, devices=open_.devices, dma_buffers=open_.dma_buffers) if open_ else found
-
-
-def _grouped(found: Iterable[tuple[int, T]]) -> dict[int, list[T]]:
-    groups: dict[int, list[T]] = defaultdict(list)
-    for pid, each in found:
-        groups[pid].append(each)
-    return groups
 
 
 def _is_of(memory: ProcessMemory, processes: Mapping[int, ProcfsProcess]) -> bool:

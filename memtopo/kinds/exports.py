@@ -7,6 +7,7 @@ from typing import Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from memtopo.common.keyed import by_key
 from memtopo.common.text import enumerated
 from memtopo.diagnostics.model import Diagnostic, Edit, InvalidValue, Label, Path
 from memtopo.driver.handles import Via
@@ -46,9 +47,7 @@ DMA_BUFS = {
 
 def _transports() -> str:
     """Return the transports of all exportable kinds: `fd or fabric for chunks, ipc for buffers and events`."""
-    sections: dict[tuple[Via, ...], list[str]] = {}
-    for kind in EXPORTABLE.values():
-        sections.setdefault(kind.transports, []).append(kind.words.plural)
+    sections = by_key((kind.transports, kind.words.plural) for kind in EXPORTABLE.values())
     each = (f"{enumerated(transports)} for {enumerated(names, 'and')}" for transports, names in sections.items())
     memory = enumerated((kind.words.plural for kind in DMA_BUFS.values()), "and")
     return f"{', '.join(each)}; dmabuf for {memory}"

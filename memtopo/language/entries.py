@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from memtopo.common.keyed import by_key
 from memtopo.diagnostics.model import Path
 from memtopo.language.names import NamedDevice
 
@@ -62,11 +63,7 @@ class Spec:
     @cached_property
     def _with_errors(self) -> Mapping[str, Sequence[str]]:
         """Names of the entries that have an error, by section."""
-        found: dict[str, list[str]] = {}
-        for section, name in sorted(self.left_out):
-            if name not in _WHOLE:
-                found.setdefault(section, []).append(name)
-        return found
+        return by_key(each for each in sorted(self.left_out) if each[1] not in _WHOLE)
 
     def may_have(self, section: str, name: str) -> bool:
         """Return true if an entry was written, or may have been: it, or its whole section, was left out."""

@@ -6,13 +6,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import replace
 from typing import TypeVar
 
+from memtopo.common.keyed import by_key
 from memtopo.common.units import rounded
 from memtopo.driver.types import PROPERTY_FLAGS, HandleType, Location, flags_of, gpu
 from memtopo.machine import Copies, Device, Granularity, Machine, Memory, Peer, Surroundings, Trial
 from memtopo.output.blocks import Cell, Page, Section, Table, Tone, Toned, columns
 from memtopo.output.humanize import devices as counted
 from memtopo.output.humanize import duration, plural
-from memtopo.probe.diagnosis import Cause, causes
+from memtopo.probe.diagnosis import causes
 from memtopo.probe.report import Difference, ProbeReport
 from memtopo.probe.run import Times
 
@@ -192,9 +193,7 @@ def _works(trial: Trial) -> tuple[Cell, str]:
 
 def _causes(machine: Machine) -> Iterator[str]:
     """Each cause once, with everything that it affects."""
-    groups: dict[Hashable, list[Cause]] = {}
-    for cause in causes(machine):
-        groups.setdefault((cause.error, cause.likely, cause.do), []).append(cause)
+    groups = by_key(((cause.error, cause.likely, cause.do), cause) for cause in causes(machine))
     known = {str(location): location for location in machine.locations}
     for members in groups.values():
         what = ", ".join(dict.fromkeys(cause.what for cause in members))
@@ -349,9 +348,7 @@ def _latency(copies: Copies | None, name: str) -> str:
 
 def grouped(values: Mapping[Location, T], key: Callable[[T], Hashable]) -> list[tuple[str, T]]:
     """Names of the locations with equal keys, with the value of the first one."""
-    groups: dict[Hashable, list[Location]] = {}
-    for location, value in values.items():
-        groups.setdefault(key(value), []).append(location)
+    groups = by_key((key(value), location) for location, value in values.items())
     return [(names(members), values[members[0]]) for members in groups.values()]
 
 

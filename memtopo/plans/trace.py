@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from memtopo.common.errors import UsageError, system_errors
 from memtopo.common.files import read_file
+from memtopo.common.keyed import by_key
 from memtopo.driver.trace_files import HEAD, SUFFIX, is_trace
 
 LARGEST_FILE = 4 << 30
@@ -236,10 +237,7 @@ def _failed(trace: TraceFile) -> Iterator[FailedCall]:
 
 
 def _times(calls: Sequence[TracedCall]) -> Iterator[FunctionTimes]:
-    by_name: dict[str, list[TracedCall]] = {}
-    for call in calls:
-        by_name.setdefault(call.call, []).append(call)
-    for name, own in by_name.items():
+    for name, own in by_key((call.call, call) for call in calls).items():
         seconds = [call.seconds for call in own if call.seconds is not None] or [0.0]
         errors = sum(call.error is not None for call in own)
         yield FunctionTimes(name, len(own), errors, sum(seconds), median(seconds), max(seconds))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from memtopo.common.keyed import by_key
 from memtopo.driver.types import WHOLE_HOST, Location, LocationKind, gpu
 from memtopo.machine import Copies, Machine, Peer, Rate, Surroundings, Trial, dump, queries
 from memtopo.plans.progress import Progress
@@ -148,10 +149,7 @@ def _lanes(due: Sequence[tuple[int, PlannedTrial]], *, simulated: bool) -> list[
     """Trials of each child: on hardware one child for each GPU and one for pairs; one only for the slow simulator."""
     if simulated:
         return [[*due]]
-    lanes: dict[int, list[tuple[int, PlannedTrial]]] = {}
-    for n, planned in due:
-        lanes.setdefault(-1 if planned.name == STORE else planned.device, []).append((n, planned))
-    return list(lanes.values())
+    return [*by_key((-1 if each.name == STORE else each.device, (n, each)) for n, each in due).values()]
 
 
 def _shares(planned: PlannedTrial) -> bool:

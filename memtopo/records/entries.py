@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any
 
+from memtopo.common.keyed import by_key
 from memtopo.common.units import exact, rounded
 from memtopo.driver.types import PROPERTY_FLAGS
 from memtopo.records.live import ProcessMemory
@@ -177,11 +178,8 @@ def declare_memory(spec: ProcessSpec) -> None:
                 seen.add(id(each))
                 new.setdefault(_properties(each), []).append(each)
         _declare_chunks(spec, new.values())
-    others: dict[Hashable, list[Memory]] = {}
-    for each in spec.memory.chunks():
-        if id(each) not in seen:
-            others.setdefault((_properties(each), each.location), []).append(each)
-    _declare_chunks(spec, others.values())
+    others = [each for each in spec.memory.chunks() if id(each) not in seen]
+    _declare_chunks(spec, by_key(((_properties(each), each.location), each) for each in others).values())
     for kind in ("pools", "buffers", "allocations", "managed", "pinned", "events"):
         _declare_objects(spec, kind)
     spec.notes += _omitted(spec.memory)

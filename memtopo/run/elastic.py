@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import NoReturn
 
 from memtopo.common.errors import Exit, Failed, MemtopoError
+from memtopo.common.keyed import by_key
 from memtopo.common.text import nearest
 from memtopo.common.units import exact
 from memtopo.driver.protocol import Driver
@@ -300,10 +301,7 @@ def _granules(mapped: Sequence[Mapped], unit: int) -> list[int]:
 def _by_pool(content: ElasticContent, mapped: Sequence[Mapped]) -> dict[str, list[ElasticChunk]]:
     if len(content.pools) == 1:
         return {content.pools[0]: [chunk for _, chunk in mapped]} if mapped else {}
-    found: dict[str, list[ElasticChunk]] = {}
-    for _, chunk in mapped:
-        found.setdefault(chunk.pool, []).append(chunk)
-    return found
+    return by_key((chunk.pool, chunk) for _, chunk in mapped)
 
 
 def _fail(what: str, error: MemtopoError, after: str) -> NoReturn:

@@ -18,6 +18,7 @@ from hashlib import sha512
 from itertools import count
 from typing import Any
 
+from memtopo.common.keyed import by_key
 from memtopo.driver.functions import function
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
@@ -60,10 +61,7 @@ def _calls_of(
     """Calls of some steps of a plan of which others are left out."""
     found: dict[str, list[tuple[DriverCall, ...]]] = {}
     for label, entries in planned_calls(_only(plan, kept), geometry).items():
-        calls: dict[int, list[DriverCall]] = {}
-        for each in entries:
-            if isinstance(each, DriverCall) and builds(each):
-                calls.setdefault(each.number - 1, []).append(each)
+        calls = by_key((each.number - 1, each) for each in entries if isinstance(each, DriverCall) and builds(each))
         numbers = {id(step): number for number, step in enumerate(kept[label])}
         found[label] = [tuple(calls.get(numbers[id(step)], ())) for step in firsts[label]]
     return found

@@ -11,6 +11,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Discriminator, Field, Tag
 
+from memtopo.common.keyed import by_key
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Location
@@ -227,10 +228,7 @@ class ChunkView(NamedTuple):
 
 def views_of_chunks(geometry: Geometry, access_of: Granted) -> dict[str, list[ChunkView]]:
     """Views of the chunks that more than one entry maps."""
-    placed: dict[str, list[Placement]] = {}
-    for placements in geometry.placements.values():
-        for placement in placements:
-            placed.setdefault(placement.chunk.name, []).append(placement)
+    placed = by_key((placement.chunk.name, placement) for each in geometry.placements.values() for placement in each)
     return {
         name: [view for placement in several for view in _views_of(access_of[placement.where], placement)]
         for name, several in placed.items()

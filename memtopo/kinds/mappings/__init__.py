@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from pydantic import Field
 
+from memtopo.common.keyed import by_key
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import WHOLE_HOST, Access, Grant, Location, LocationKind, gpu
@@ -72,10 +73,7 @@ class Mappings(Kind):
         if (yield from scope.too_many({"map": sum(each.number for each in contents)})):
             scope.leave_unresolved("map", *(each.range.name for each in contents))
             return
-        found: dict[tuple[str, int], list[Placement]] = {}
-        for each in contents:
-            for placement in each.placements():
-                found.setdefault(placement.where, []).append(placement)
+        found = by_key((placement.where, placement) for each in contents for placement in each.placements())
         offset = attrgetter("offset")
         scope.placements.update({where: tuple(sorted(placed, key=offset)) for where, placed in found.items()})
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import lcm
 from typing import Any, NamedTuple
 
+from memtopo.common.keyed import by_key
 from memtopo.common.units import exact, rounded_up
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
@@ -165,10 +166,7 @@ def equal_parts(scope: Scope, entries: MapEntries, name: str) -> int:
 
 def keys_by_range(scope: Scope) -> Mapping[str, Sequence[str]]:
     """Keys of `map` by the name of their range."""
-    found: dict[str, list[str]] = {}
-    for key in scope.slices:
-        found.setdefault(parse_reference(key).name, []).append(key)
-    return found
+    return by_key((parse_reference(key).name, key) for key in scope.slices)
 
 
 def fitting_size(scope: Scope, name: str, keys: Sequence[str], count: int | None, unit: int) -> int:

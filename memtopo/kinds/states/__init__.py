@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
+from memtopo.common.keyed import by_key
 from memtopo.common.units import rounded_up
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import WHOLE_HOST, Location, Properties
@@ -284,10 +285,7 @@ def _contradicting(
         message = f"{twice.heap!r} is listed twice in this state"
         yield Diagnostic("MT204", message, twice.path, "key", labels=labels, help="keep one of them")
         return True
-    by_group: dict[str, list[Absent]] = {}
-    for each in absent:
-        by_group.setdefault(each.group.name, []).append(each)
-    for several in by_group.values():
+    for several in by_key((each.group.name, each) for each in absent).values():
         several.sort(key=lambda each: each.first)
         for one, other in pairwise(several):
             if other.first < one.stop:

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from memtopo.common.keyed import by_key
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry, Instance, Placement
 from memtopo.kinds.heaps import HeapGroup
@@ -46,10 +47,8 @@ def state_names(geometry: Geometry) -> Sequence[str]:
 
 def _own(geometry: Geometry, state: str) -> _Gone:
     """Chunks that a process names in a state, or that go with what it names."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    if group := geometry.of(StateGroup).get(state):
-        for each in group.absent:
-            found.setdefault(each.group.name, []).append((each.first, each.stop))
+    group = geometry.of(StateGroup).get(state)
+    found = by_key((each.group.name, (each.first, each.stop)) for each in (group.absent if group else ()))
     return {name: tuple(sorted(spans)) for name, spans in found.items()}
 
 

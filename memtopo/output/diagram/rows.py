@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from memtopo.common.keyed import by_key
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, Resource
 from memtopo.output.diagram import markup, notation
@@ -49,12 +50,9 @@ def rows_of(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) -> list
 
 
 def _import_rows(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) -> Iterator[DrawnRow]:
-    groups: dict[str, list[HandleFlow]] = {}
-    for flow in flows:
-        groups.setdefault(flow.name, []).append(flow)
     marks = {span.origin: span.chunk for range_ in diagram.ranges for span in range_.pieces if span.origin}
     marks |= {resource.origin: resource.mark for resource in diagram.things if resource.origin}
-    for name, group in groups.items():
+    for name, group in by_key((flow.name, flow) for flow in flows).items():
         first = group[0]
         source = f"{first.source}/" if first.outside else f"{first.source.partition('.')[0]}."
         origin = f"{source}{first.export}"  # as the spec writes it

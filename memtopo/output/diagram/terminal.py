@@ -10,6 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from memtopo.common.keyed import by_key
 from memtopo.common.text import printable
 from memtopo.common.units import rounded
 from memtopo.geometry import diagram as picture
@@ -217,10 +218,7 @@ def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *
 def importers_of(whole: Diagram) -> Importers:
     """Importers of each export of a multi-process layout."""
     pictures = {each.first: each for each in whole.processes}
-    found: dict[tuple[str, str], list[picture.HandleFlow]] = {}
-    for flow in whole.flows:
-        if not flow.outside:
-            found.setdefault((flow.source, flow.export), []).append(flow)
+    found = by_key(((flow.source, flow.export), flow) for flow in whole.flows if not flow.outside)
     return {export: list(_importers(flows, pictures)) for export, flows in found.items()}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, cast
 
+from memtopo.common.keyed import by_key
 from memtopo.driver.kernels import MOST_AREAS, KernelDriver
 from memtopo.driver.types import LocationKind
 from memtopo.executor import Execution, failing
@@ -125,9 +126,7 @@ def _places(steps: Iterable[Step]) -> dict[Hashable, _ReadablePlace]:
 
 def _read(execution: Execution, places: Mapping[Hashable, _ReadablePlace]) -> dict[Hashable, int]:
     """Fingerprint of each place, after all work of its GPU."""
-    by_device: dict[int, list[Hashable]] = {}
-    for resource, place in places.items():
-        by_device.setdefault(place.device, []).append(resource)
+    by_device = by_key((place.device, resource) for resource, place in places.items())
     found: dict[Hashable, int] = {}
     for device, resources in by_device.items():
         with failing("fingerprints of kept memory"), _kernels(execution, device) as driver:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice, pairwise
 
+from memtopo.common.keyed import by_key
 from memtopo.geometry import Geometry
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, ProcessDiagram, Resource
 from memtopo.geometry.groups import Group
@@ -84,9 +85,7 @@ def _process_groups(members: Mapping[str, Geometry]) -> Iterator[tuple[Sequence[
     """
     for _, entry in groupby(members, key=process_entry):
         labels = list(entry)
-        equal: dict[int, list[int]] = {}
-        for index, label in enumerate(labels):
-            equal.setdefault(id(members[label]), []).append(index)
+        equal = by_key((id(members[label]), index) for index, label in enumerate(labels))
         steps = [{after - before for before, after in pairwise(found)} or {1} for found in equal.values()]
         if all(len(each) == 1 for each in steps):
             for found, (step,) in zip(equal.values(), steps, strict=True):
