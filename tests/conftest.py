@@ -50,8 +50,8 @@ LONG_FILES = (
 LONG = 5.0
 """Seconds of an exhaustive test whose file runs first as well."""
 
-SECONDS_A_DAY = 120.0
-"""Processor time of the exhaustive tests of a day, about: a minute on two cores."""
+SECONDS_A_DAY = 60.0
+"""Processor time of the exhaustive tests of a day, about: half a minute on two cores."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

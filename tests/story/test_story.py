@@ -27,7 +27,7 @@ def test_promises_hold_in_a_story(seed: int) -> None:
     _hold(seed, 1, 100)
 
 
-@pytest.mark.exhaustive(seconds=35)
+@pytest.mark.exhaustive(seconds=30)
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("block", range(_BLOCKS))
 def test_promises_hold_in_many_stories(block: int) -> None:

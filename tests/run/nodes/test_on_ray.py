@@ -132,7 +132,7 @@ def drive(cluster: RayCluster, spec: Path, **options: Any) -> tuple[Report | Non
     return report, done.returncode, done.stderr
 
 
-@pytest.mark.exhaustive(seconds=35)
+@pytest.mark.exhaustive(seconds=30)
 def test_the_command_applies_a_spec_on_the_nodes_of_a_cluster(cluster: RayCluster, spec: Path) -> None:
     machine = spec.with_name("fabric.json")
     machine.write_text(dump(with_fabric(2)))
@@ -200,7 +200,7 @@ def test_a_held_layout_is_listed_shown_and_released_with_all_its_nodes(cluster: 
     assert none_left()
 
 
-@pytest.mark.exhaustive(seconds=35)
+@pytest.mark.exhaustive(seconds=30)
 def test_a_node_that_dies_while_held_is_lost_and_not_taken_down(cluster: RayCluster, spec: Path) -> None:
     socket = str(spec.with_name("{node}.sock"))
     program = [sys.executable, str(HERE / "driver_program.py"), str(spec), cluster.environment["RAY_ADDRESS"]]
@@ -235,7 +235,7 @@ def environment_of(pid: int) -> dict[str, str]:
     return dict(entry.partition("=")[::2] for entry in entries if entry)
 
 
-@pytest.mark.exhaustive(seconds=35)
+@pytest.mark.exhaustive(seconds=30)
 def test_a_signal_to_the_driver_takes_down_all_nodes(cluster: RayCluster, spec: Path) -> None:
     report, status, errors = drive(cluster, spec, crash=crash("driver", "map", "SIGINT"), timeout=TIMEOUT)
     assert report, errors
@@ -295,7 +295,7 @@ def test_whoever_is_killed_the_others_take_down(cluster: RayCluster, spec: Path,
     survived(cluster, spec, victim, phase)
 
 
-@pytest.mark.exhaustive(seconds=35)
+@pytest.mark.exhaustive(seconds=30)
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_anybody_may_be_killed_at_any_phase(cluster: RayCluster, spec: Path, victim: str, phase: str) -> None:
