@@ -11,6 +11,21 @@ from tests.story.layouts import Export, Pool, Shape
 from tests.story.programs import Event
 from tests.story.story import apart, tell
 
+
+def _w(count: int, asleep: str = "drop") -> tuple[str, Export]:
+    """Export that a writer commits."""
+    return "w", Export(count, 0, committed=True, asleep=asleep)
+
+
+def _page(count: int, gpu: int, half: str = "keep") -> tuple[str, Export]:
+    return "page", Export(count, gpu, half=half)
+
+
+def _next(gpu: int) -> tuple[str, Export]:
+    """Export that a change adds."""
+    return "next", Export(1, gpu, committed=True, asleep="keep")
+
+
 _W = ("w", Export(1, 0, committed=True, asleep="offload"))
 _LARGE_W = ("w", Export(2, 0, committed=True, asleep="offload"))
 _DROPPED_W = ("w", Export(2, 0, committed=True))
@@ -255,10 +270,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 "h",
                 "start",
                 (
-                    Shape(
-                        (("w", Export(1, 0, committed=True, asleep="offload")), ("page", Export(1, 0, half="drop"))),
-                        pool=Pool(0, 3, 4, drops=()),
-                    ),
+                    Shape((_w(1, "offload"), _page(1, 0, "drop")), pool=Pool(0, 3, 4, drops=())),
                     False,
                 ),
                 1,
@@ -281,9 +293,9 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 (
                     Shape(
                         (
-                            ("w", Export(1, 0, committed=True, asleep="offload")),
-                            ("page", Export(1, 0, half="drop")),
-                            ("next", Export(1, 0, committed=True, asleep="keep")),
+                            _w(1, "offload"),
+                            _page(1, 0, "drop"),
+                            _next(0),
                         )
                     ),
                     2.0,
@@ -301,10 +313,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 "h",
                 "start",
                 (
-                    Shape(
-                        (("w", Export(1, 0, committed=True, asleep="offload")), ("page", Export(1, 1))),
-                        pool=Pool(2, 3, 2),
-                    ),
+                    Shape((_w(1, "offload"), _page(1, 1)), pool=Pool(2, 3, 2)),
                     False,
                 ),
                 0,
@@ -321,9 +330,9 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 (
                     Shape(
                         (
-                            ("w", Export(2, 0, committed=True, asleep="offload")),
-                            ("page", Export(1, 1)),
-                            ("next", Export(1, 0, committed=True, asleep="keep")),
+                            _w(2, "offload"),
+                            _page(1, 1),
+                            _next(0),
                         ),
                         pool=Pool(2, 3, 2, drops=()),
                     ),
@@ -340,10 +349,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 "h",
                 "start",
                 (
-                    Shape(
-                        (("w", Export(2, 0, committed=True, asleep="offload")), ("page", Export(2, 2, half="drop"))),
-                        pool=Pool(0, 3, 4),
-                    ),
+                    Shape((_w(2, "offload"), _page(2, 2, "drop")), pool=Pool(0, 3, 4)),
                     False,
                 ),
                 0,
@@ -355,9 +361,9 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 (
                     Shape(
                         (
-                            ("w", Export(2, 0, committed=True, asleep="offload")),
-                            ("page", Export(2, 2, half="drop")),
-                            ("next", Export(1, 5, committed=True, asleep="keep")),
+                            _w(2, "offload"),
+                            _page(2, 2, "drop"),
+                            _next(5),
                         ),
                         pool=Pool(0, 3, 4),
                     ),
@@ -383,9 +389,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 "h",
                 "start",
                 (
-                    Shape(
-                        (("w", Export(2, 0, committed=True)), ("page", Export(1, 0))), block=True, pool=Pool(1, 8, 2)
-                    ),
+                    Shape((_w(2), _page(1, 0)), block=True, pool=Pool(1, 8, 2)),
                     False,
                 ),
                 4,
@@ -400,9 +404,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 "o1",
                 "change",
                 (
-                    Shape(
-                        (("w", Export(2, 0, committed=True)), ("page", Export(3, 0))), block=True, pool=Pool(2, 8, 4)
-                    ),
+                    Shape((_w(2), _page(3, 0)), block=True, pool=Pool(2, 8, 4)),
                     2.0,
                     True,
                     False,
@@ -418,11 +420,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 "h",
                 "start",
                 (
-                    Shape(
-                        (("w", Export(1, 0, committed=True, asleep="offload")), ("page", Export(1, 1))),
-                        block=True,
-                        pool=Pool(0, 3, 4, 3),
-                    ),
+                    Shape((_w(1, "offload"), _page(1, 1)), block=True, pool=Pool(0, 3, 4, 3)),
                     True,
                 ),
                 8,
@@ -447,9 +445,9 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 (
                     Shape(
                         (
-                            ("w", Export(1, 0, committed=True)),
-                            ("page", Export(1, 0, half="drop")),
-                            ("next", Export(1, 0, committed=True, asleep="keep")),
+                            _w(1),
+                            _page(1, 0, "drop"),
+                            _next(0),
                         ),
                         pool=Pool(0, 3, 2, drops=()),
                     ),
@@ -469,9 +467,9 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 (
                     Shape(
                         (
-                            ("w", Export(2, 0, committed=True)),
-                            ("page", Export(1, 0, half="drop")),
-                            ("next", Export(1, 0, committed=True, asleep="keep")),
+                            _w(2),
+                            _page(1, 0, "drop"),
+                            _next(0),
                         ),
                         block=True,
                     ),
@@ -482,18 +480,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 1,
             ),
             Event("e4", "write", (True,), 16),
-            Event(
-                "h",
-                "reload",
-                (
-                    Shape(
-                        (("w", Export(2, 0, committed=True)), ("page", Export(2, 0, half="drop"))),
-                        block=True,
-                        pool=Pool(0, 8, 4),
-                    ),
-                ),
-                1,
-            ),
+            Event("h", "reload", (Shape((_w(2), _page(2, 0, "drop")), block=True, pool=Pool(0, 8, 4)),), 1),
         ),
     ),
     "an importer that could not follow a notice follows it later": (
@@ -503,10 +490,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 "h",
                 "start",
                 (
-                    Shape(
-                        (("w", Export(1, 0, committed=True)), ("page", Export(3, 2, half="drop"))),
-                        pool=Pool(2, 5, 2, drops=("asleep", "half")),
-                    ),
+                    Shape((_w(1), _page(3, 2, "drop")), pool=Pool(2, 5, 2, drops=("asleep", "half"))),
                     False,
                 ),
                 8,
@@ -529,10 +513,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 "h",
                 "start",
                 (
-                    Shape(
-                        (("w", Export(1, 0, committed=True)), ("page", Export(3, 0, half="drop"))),
-                        pool=Pool(0, 8, 2, drops=()),
-                    ),
+                    Shape((_w(1), _page(3, 0, "drop")), pool=Pool(0, 8, 2, drops=())),
                     False,
                 ),
                 0,
@@ -546,10 +527,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 "h",
                 "start",
                 (
-                    Shape(
-                        (("w", Export(1, 0, committed=True)), ("page", Export(3, 0, half="drop"))),
-                        pool=Pool(1, 5, 4, drops=("asleep", "half")),
-                    ),
+                    Shape((_w(1), _page(3, 0, "drop")), pool=Pool(1, 5, 4, drops=("asleep", "half"))),
                     False,
                 ),
                 1,
@@ -565,10 +543,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 "h",
                 "start",
                 (
-                    Shape(
-                        (("w", Export(2, 0, committed=True)), ("page", Export(3, 1, half="drop"))),
-                        pool=Pool(0, 5, 2, 1),
-                    ),
+                    Shape((_w(2), _page(3, 1, "drop")), pool=Pool(0, 5, 2, 1)),
                     False,
                 ),
                 2,
@@ -585,10 +560,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 "h",
                 "start",
                 (
-                    Shape(
-                        (("w", Export(2, 0, committed=True)), ("page", Export(3, 1, half="drop"))),
-                        pool=Pool(0, 5, 2, 1),
-                    ),
+                    Shape((_w(2), _page(3, 1, "drop")), pool=Pool(0, 5, 2, 1)),
                     False,
                 ),
                 0,
@@ -600,23 +572,8 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
     "chunks that were released before a change was rolled back are not lent any more": (
         205592,
         (
-            Event(
-                "h",
-                "start",
-                (Shape((("w", Export(2, 0, committed=True, asleep="offload")),), pool=Pool(1, 8, 4)), False),
-                16,
-            ),
-            Event(
-                "h",
-                "reload",
-                (
-                    Shape(
-                        (("w", Export(2, 0, committed=True, asleep="offload")), ("page", Export(2, 0))),
-                        pool=Pool(1, 8, 4),
-                    ),
-                ),
-                8,
-            ),
+            Event("h", "start", (Shape((_w(2, "offload"),), pool=Pool(1, 8, 4)), False), 16),
+            Event("h", "reload", (Shape((_w(2, "offload"), _page(2, 0)), pool=Pool(1, 8, 4)),), 8),
             Event("e2", "attach", ("writer", ("w",), 5.0, False, 0), 16),
             Event("e2", "commit", (), 1),
             Event("e3", "attach", ("reader", (), 0.0, False, 3), 4),
@@ -628,7 +585,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 "o1",
                 "change",
                 (
-                    Shape((("w", Export(2, 0, committed=True, asleep="offload")), ("page", Export(2, 0)))),
+                    Shape((_w(2, "offload"), _page(2, 0))),
                     5.0,
                     True,
                     False,
@@ -641,7 +598,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 "o1",
                 "change",
                 (
-                    Shape((("w", Export(2, 0, committed=True, asleep="offload")),), pool=Pool(1, 8, 4)),
+                    Shape((_w(2, "offload"),), pool=Pool(1, 8, 4)),
                     0.0,
                     False,
                     False,
@@ -667,11 +624,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 "h",
                 "start",
                 (
-                    Shape(
-                        (("w", Export(1, 0, committed=True, asleep="offload")), ("page", Export(3, 0))),
-                        split=True,
-                        joined=True,
-                    ),
+                    Shape((_w(1, "offload"), _page(3, 0)), split=True, joined=True),
                     False,
                 ),
                 2,
@@ -682,18 +635,7 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("e3", "attach", ("writer", (), 0.5, False, 0), 4),
             Event("e2", "attach", ("reader", (), 0.0, False, 0), 8),
             Event("o1", "switch", ("half", 2.0, False, False), 2),
-            Event(
-                "h",
-                "reload",
-                (
-                    Shape(
-                        (("w", Export(2, 0, committed=True, asleep="offload")), ("page", Export(3, 0))),
-                        split=True,
-                        joined=True,
-                    ),
-                ),
-                8,
-            ),
+            Event("h", "reload", (Shape((_w(2, "offload"), _page(3, 0)), split=True, joined=True),), 8),
             Event("o1", "switch", ("awake", 0.5, False, True), 16),
             Event("e3", "attach", ("writer", ("b.w",), 0.0, True, 0), 4),
             Event("e2", "attach", ("reader", ("a.page",), 0.0, True, 3), 8),
@@ -721,9 +663,9 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 (
                     Shape(
                         (
-                            ("w", Export(1, 0, committed=True)),
-                            ("page", Export(2, 0)),
-                            ("next", Export(1, 0, committed=True, asleep="keep")),
+                            _w(1),
+                            _page(2, 0),
+                            _next(0),
                         ),
                         cell=True,
                         pool=Pool(0, 5, 4, drops=()),
@@ -741,9 +683,9 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 (
                     Shape(
                         (
-                            ("w", Export(1, 0, committed=True)),
-                            ("page", Export(3, 0)),
-                            ("next", Export(1, 0, committed=True, asleep="keep")),
+                            _w(1),
+                            _page(3, 0),
+                            _next(0),
                         ),
                         cell=True,
                         pool=Pool(0, 5, 4, drops=()),
@@ -766,9 +708,9 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 (
                     Shape(
                         (
-                            ("w", Export(1, 0, committed=True)),
-                            ("page", Export(2, 0)),
-                            ("next", Export(1, 0, committed=True, asleep="keep")),
+                            _w(1),
+                            _page(2, 0),
+                            _next(0),
                         ),
                         cell=True,
                         pool=Pool(0, 5, 4, drops=()),
@@ -791,9 +733,9 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 (
                     Shape(
                         (
-                            ("w", Export(1, 0, committed=True)),
-                            ("page", Export(3, 0)),
-                            ("next", Export(1, 0, committed=True, asleep="keep")),
+                            _w(1),
+                            _page(3, 0),
+                            _next(0),
                         ),
                         cell=True,
                         pool=Pool(0, 5, 4, drops=()),
@@ -813,9 +755,9 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 (
                     Shape(
                         (
-                            ("w", Export(1, 0, committed=True)),
-                            ("page", Export(1, 0)),
-                            ("next", Export(1, 0, committed=True, asleep="keep")),
+                            _w(1),
+                            _page(1, 0),
+                            _next(0),
                         ),
                         cell=True,
                         pool=Pool(0, 5, 4, drops=()),
@@ -836,9 +778,9 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
                 (
                     Shape(
                         (
-                            ("w", Export(1, 0, committed=True)),
-                            ("page", Export(2, 0)),
-                            ("next", Export(1, 0, committed=True, asleep="keep")),
+                            _w(1),
+                            _page(2, 0),
+                            _next(0),
                         ),
                         cell=True,
                         pool=Pool(0, 5, 4, drops=()),
