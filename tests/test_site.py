@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -73,3 +74,15 @@ def test_every_page_of_the_docs_is_in_the_navigation(site: dict[Path, Targets]) 
 def test_no_fence_is_left_in_the_text_of_a_page(site: dict[Path, Targets]) -> None:
     """A block that was not recognised shows its backticks."""
     assert [page.name for page in site if "<p>```" in page.read_text(encoding="utf-8")] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [("INVALID_VALUE", "errors.html"), ("sleep", "how-to/sleep.html"), ("cuMemMap", "driver-facts.html")],
+)
+def test_the_search_of_the_site_knows_the_words_of_a_page(site: dict[Path, Targets], words: str, page: str) -> None:
+    folder = min(site, key=lambda each: len(each.parts)).parent
+    index = json.loads((folder / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = {each["location"].partition("#")[0] for each in index["docs"] if words in f"{each['title']} {each['text']}"}
+    assert page in found
+    assert any(source.endswith(".js") and "bundle" in source for source in site[folder / "index.html"].loaded)
