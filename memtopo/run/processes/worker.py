@@ -97,6 +97,8 @@ class Worker:
         self._run: ProcessRun | None = None
         self._timeout = _STARTUP
         self._answer: Received[HandleAnswer] | None = None
+        self._interrupting: Commanded | None = None
+        """Command that has interrupted a request for handles, to be executed next."""
 
     def work(self, wrap: WrapDriver) -> None:
         """Build, check and take down as commanded, and report."""
@@ -171,7 +173,10 @@ class Worker:
         self._channel.send(HandleRequest(self._label, holder, export, first, count))
         while self._answer is None:
             # The only command that may come meanwhile is to take down.
-            if self._stopped() or self._receive_command():
+            if self._stopped():
+                raise Stopped
+            if command := self._receive_command():
+                self._interrupting = command
                 raise Stopped
         answer, self._answer = self._answer, None
         if error := answer.message.error:
@@ -192,6 +197,9 @@ class Worker:
         while True:
             if self._stopped():
                 raise Stopped
+            if command := self._interrupting:
+                self._interrupting = None
+                return command
             try:
                 if command := self._receive_command():
                     return command

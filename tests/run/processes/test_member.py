@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -15,11 +16,22 @@ from memtopo.kinds.step import Phase
 from memtopo.plans.report import Report
 from memtopo.plans.transition import Stage
 from memtopo.run import messages
-from memtopo.run.messages import Attend, Attending, BuildPhase, Ended, FromWorker, MakeStage, Resume, TakeDown
+from memtopo.run.messages import (
+    Attend,
+    Attending,
+    BuildPhase,
+    Ended,
+    FromWorker,
+    HandleAnswer,
+    HandleRequest,
+    MakeStage,
+    Resume,
+    TakeDown,
+)
 from memtopo.run.processes.gates import Gate
 from memtopo.run.processes.member import Member, ProcessLost
 from memtopo.session.request import HoldResult
-from memtopo.sharing.channel import Channel
+from memtopo.sharing.channel import Channel, Received
 from tests.helpers.processes import open_descriptors
 from tests.run.processes.conversation import TO_WORKER, start_message
 from tests.run.processes.test_worker_process import REPORT
@@ -45,35 +57,38 @@ LOST = "process engine was killed by SIGKILL"
 
 
 class Joined:
-    """The server of the layout as a member, and the coordinator's end of its channel."""
+    """A process of the layout as a member, and the coordinator's end of its channel."""
 
-    def __init__(self) -> None:
+    def __init__(self, label: str = "server") -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel = Channel[FromWorker](ours, get_args(FromWorker))
         gates = Gate(*os.pipe()), Gate(*os.pipe())
-        start = replace(start_message(TEXT, "server", timeout=1.0), exclusive=False)
+        start = replace(start_message(TEXT, label, timeout=1.0), exclusive=False)
         self.member = Member(Channel(theirs, TO_WORKER), gates, start, lambda: 0)
 
     def tell(self, *found: object) -> None:
         for each in found:
             self.channel.send(each)
 
+    def received(self) -> Iterator[Received[Any]]:
+        """Yield the messages of the member since the last time, with their handles."""
+        with suppress(BlockingIOError):
+            while received := self.channel.receive():
+                yield received
+
     def heard(self) -> list[Any]:
         """Messages of the member since the last time."""
-        found: list[Any] = []
-        while True:
-            try:
-                received = self.channel.receive()
-            except BlockingIOError:
-                return found
-            if received is None:
-                return found
-            found.append(received.message)
+        return [each.message for each in self.received()]
 
     def leave(self) -> Report:
         """Have it leave, after which it finds the report of all; return what it returns."""
         self.tell(Ended(REPORT))
         return self.member.leave(HoldResult())
+
+    def close(self) -> None:
+        self.channel.close()
+        assert isinstance(self.member.driver, SimDriver)
+        self.member.driver.close()
 
     @property
     def chunks(self) -> int:
@@ -86,9 +101,7 @@ def joined() -> Iterator[Joined]:
     before = open_descriptors()
     found = Joined()
     yield found
-    found.channel.close()
-    assert isinstance(found.member.driver, SimDriver)
-    found.member.driver.close()
+    found.close()
     assert open_descriptors() == before
 
 
@@ -99,6 +112,24 @@ def built(joined: Joined) -> Joined:
     joined.member.build()
     assert joined.heard()[-1].offers
     return joined
+
+
+@pytest.fixture
+def engine(built: Joined) -> Iterator[Joined]:
+    """The other member, which imports the memory of the first one."""
+    found = Joined("engine")
+    for phase in Phase:
+        found.tell(BuildPhase(phase))
+        if phase is Phase.IMPORT:
+            built.tell(HandleRequest("engine", "server", "w", 0, 4))
+            built.member.poll()
+            (received,) = [each for each in built.received() if isinstance(each.message, HandleAnswer)]
+            found.channel.send(received.message, received.handles)
+    found.tell(messages.Hold(), Resume(1))
+    found.member.build()
+    yield found
+    found.close()
+    built.leave()
 
 
 def switch_to(state: str) -> list[object]:
@@ -171,3 +202,14 @@ def test_a_failure_of_another_process_ends_the_building(joined: Joined) -> None:
     report = joined.member.leave(HoldResult())
     assert report.left
     assert (joined.chunks, any(report.left.ledger_after.values())) == (0, False)
+
+
+def test_a_member_that_waits_for_handles_of_a_process_that_has_ended_is_taken_down(engine: Joined) -> None:
+    """It would wait for another command as long as the coordinator waits for its end."""
+    engine.tell(Attend(1, "asleep"), *switch_to("asleep"), Resume(2))
+    engine.member.poll()
+    engine.tell(Attend(2, "awake"), *switch_to("awake")[: 1 + list(Stage).index(Stage.MAP) + 1], TakeDown(LOST, True))
+    with pytest.raises(ProcessLost, match=LOST):
+        engine.member.poll()
+    assert [each for each in engine.heard() if isinstance(each, HandleRequest)]
+    assert engine.member.leave(HoldResult()).outcome == "ok"
