@@ -114,9 +114,17 @@ class Member(Worker):
                     self._execute(self._next_command())
                 elif command := self._receive_command():
                     self._execute(command)
-            except (StepFailed, ConductorLost) as error:
+            except StepFailed as failed:
+                self._fail(failed)
+            except ConductorLost as error:
                 self.over, self.lost = str(error) or "the coordinator has ended", True
         self.require_complete()
+
+    def _fail(self, failed: StepFailed) -> None:
+        """Report a failure at once, as other processes may wait for this one, whose program leaves later."""
+        self.over, self.lost = str(failed), True
+        self.run.failure = failed
+        self._channel.send(messages.WorkerFailed(self.over))
 
     def wait(self, seconds: float) -> bool:
         """Wait until a message has come, for at most so many seconds; false if none has."""
@@ -124,7 +132,8 @@ class Member(Worker):
 
     def leave(self, held: HoldResult) -> Report:
         """Take this part down, and return its report, or that of all processes if they have left by then."""
-        run, failed = self.run, self.run.failure or self.run.stopped
+        run = self.run
+        failed = run.failure or run.stopped or (self._attending and self.over is None)
         run.hold_result = held
         self._channel.send(messages.WorkerFailed(str(run.failure or "interrupted")) if failed else messages.Leave())
         run.take_down(WorkerGates(*self._gates, self._timeout, self.alive, self._system))

@@ -7,10 +7,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import repeat
 from typing import Any, get_args
 
 import pytest
 
+from memtopo.driver.kernels import KernelDriver
 from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.step import Phase
 from memtopo.plans.report import Report
@@ -26,12 +28,15 @@ from memtopo.run.messages import (
     HandleRequest,
     MakeStage,
     Resume,
+    StartRollback,
     TakeDown,
+    WorkerFailed,
 )
 from memtopo.run.processes.gates import Gate
 from memtopo.run.processes.member import Member, ProcessLost
 from memtopo.session.request import HoldResult
 from memtopo.sharing.channel import Channel, Received
+from tests.helpers.failing_driver import Failing
 from tests.helpers.processes import open_descriptors
 from tests.run.processes.conversation import TO_WORKER, start_message
 from tests.run.processes.test_worker_process import REPORT
@@ -56,6 +61,16 @@ processes:
 LOST = "process engine was killed by SIGKILL"
 
 
+class _Failing(Member):
+    """A member with a driver whose calls can fail."""
+
+    failing: Failing
+
+    def wrap(self, _process: str, driver: KernelDriver) -> Failing:
+        self.failing = Failing(driver, only={"mem_create"})
+        return self.failing
+
+
 class Joined:
     """A process of the layout as a member, and the coordinator's end of its channel."""
 
@@ -64,7 +79,8 @@ class Joined:
         self.channel = Channel[FromWorker](ours, get_args(FromWorker))
         gates = Gate(*os.pipe()), Gate(*os.pipe())
         start = replace(start_message(TEXT, label, timeout=1.0), exclusive=False)
-        self.member = Member(Channel(theirs, TO_WORKER), gates, start, lambda: 0)
+        self.signals: Iterator[int] = repeat(0)
+        self.member = _Failing(Channel(theirs, TO_WORKER), gates, start, lambda: next(self.signals))
 
     def tell(self, *found: object) -> None:
         for each in found:
@@ -213,3 +229,35 @@ def test_a_member_that_waits_for_handles_of_a_process_that_has_ended_is_taken_do
         engine.member.poll()
     assert [each for each in engine.heard() if isinstance(each, HandleRequest)]
     assert engine.member.leave(HoldResult()).outcome == "ok"
+
+
+def test_a_member_whose_rollback_fails_says_so_at_once(built: Joined) -> None:
+    """Its program may leave much later, and others may wait for its memory."""
+    built.tell(Attend(1, "asleep"), *switch_to("asleep")[:-1], StartRollback("a failure elsewhere"))
+    built.tell(*(MakeStage(stage, back=True) for stage in Stage))
+    built.member.failing.at = built.member.failing.calls + 1
+    with pytest.raises(ProcessLost, match="to roll back a change"):
+        built.member.poll()
+    (failed,) = [each for each in built.heard() if isinstance(each, WorkerFailed)]
+    assert "to roll back a change (a failure elsewhere): cuMemCreate: CUDA_ERROR_UNKNOWN" in failed.error
+    report = built.leave()
+    assert report.failure
+    assert (report.outcome, built.chunks) == ("failed", 0)
+
+
+def test_a_member_that_leaves_in_the_middle_of_a_change_says_that_it_was_interrupted(built: Joined) -> None:
+    """The others would wait for its part."""
+
+    def interrupted() -> Iterator[int]:
+        yield 0
+        raise KeyboardInterrupt
+
+    built.tell(Attend(1, "asleep"), *switch_to("asleep"))
+    built.signals = interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        built.member.poll()
+    built.signals = repeat(0)
+    built.leave()
+    assert [each for each in built.heard() if isinstance(each, WorkerFailed | messages.Leave)] == [
+        WorkerFailed("interrupted")
+    ]
