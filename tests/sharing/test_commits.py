@@ -61,6 +61,7 @@ def spec(**more: Any) -> dict[str, Any]:
             "asleep": {"offload": {"w": "host:0"}},
             "bare": {"offload": {"w": "host:0"}, "drop": ["cache"]},
             "empty": {"drop": ["w"]},
+            "gone": {"drop": ["w", "cache"]},
         },
     }
 
@@ -398,6 +399,47 @@ def test_memory_that_cannot_be_created_is_created_for_the_next_writer(runtime: P
         assert "ok" in ask(third, "write")
         assert "ok" in read(third)
         assert asked(second, "check")["ok"]["different"] == 0
+
+
+def switch_while_imported(requester: socket.socket, importer: socket.socket) -> None:
+    """Request a switch that releases all memory, of which an importer has some."""
+    assert "ok" in asked(importer, "handles", export="cache", first=0, count=1)
+    terms = {"state": "gone", "wait": PATIENCE, "force": False}
+    wire.send(requester, wire.encode({"request": "switch", **terms}))
+    assert next_message(importer)["notice"] == "changing"
+
+
+def test_memory_that_is_created_for_a_writer_while_a_switch_waits_is_released_by_that(runtime: Path) -> None:
+    with failing(runtime, "mem_create", 4) as (_, driver, (first, writer, importer, requester)):
+        ask(first, "write")
+        driver.at, driver.calls = 2, 0
+        begin(writer, "write")
+        first.close()
+        assert code(next_message(writer)) == "failed"
+        switch_while_imported(requester, importer)
+        assert "ok" in ask(writer, "write")
+        assert code(read(writer)) == "changing"
+        asked(importer, "let_go", exports=["cache"])
+        assert "ok" in next_message(requester)
+        made = asked(requester, "switch", state="awake", force=False)["ok"]["generation"]
+        assert [next_message(writer)["exports"] for _ in range(2)] == [["weights"]] * 2
+        assert read(writer)["ok"]["generation"] == made - 1, "of the switch that has released it"
+        assert "ok" in commit(writer, made - 1)
+
+
+def test_memory_that_could_not_be_created_while_a_switch_waited_is_created_for_the_next_writer(runtime: Path) -> None:
+    with failing(runtime, "mem_create", 4) as (_, driver, (first, writer, importer, requester)):
+        ask(first, "write")
+        switch_while_imported(requester, importer)
+        driver.at, driver.calls = 2, 0
+        begin(writer, "write")
+        first.close()
+        assert code(next_message(writer)) == "failed"
+        asked(importer, "let_go", exports=["cache"])
+        assert "ok" in next_message(requester)
+        assert "ok" in asked(requester, "switch", state="awake", force=False)
+        assert "ok" in ask(writer, "write")
+        assert "ok" in read(writer)
 
 
 def test_a_client_commits_the_generation_of_its_handles(client: Callable[[], Client]) -> None:

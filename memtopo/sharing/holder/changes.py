@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memtopo.common.errors import InternalError, MemtopoError, internal_errors
@@ -129,7 +129,13 @@ class Changes:
         finally:
             if self._responder.generation != before:
                 self._responder.after_change(exports, exports)
+                self._plan_again()
         return planned.lost
+
+    def _plan_again(self) -> None:
+        """Plan the awaited switch again, which releases other memory now; a change to a spec releases the same."""
+        if (request := self._awaited) and (state := request.answer.get("state")):
+            self._awaited = replace(request, planned=self._responder.planned_switch(state))
 
     def notify_committed(self, exports: Collection[str]) -> None:
         """Notify importers that have let go of exports, whose content is committed now."""
