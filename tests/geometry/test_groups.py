@@ -60,6 +60,12 @@ def test_an_import_of_another_layout_is_external() -> None:
     assert (from_outside(own), declared_as(own), own.produced, own.stream) == (False, "chunk", False, None)
 
 
+def test_elastic_chunks_that_a_holder_lends_take_no_memory_of_the_importer() -> None:
+    lent = group("imports: {i: {from: pool/page, location: gpu0, size: 2MiB, count: {max: 8}}}", "i")
+    assert isinstance(lent, ChunkGroup)
+    assert (lent.growing, lent.limit, lent.largest_shares(), lent.demand()) == (True, 8, {}, {})
+
+
 def test_round_robin_gives_the_rest_to_the_first_locations() -> None:
     places = [gpu(1), HOST, gpu(0)]
     assert [round_robin(count, places) for count in (0, 1, 5, 6)] == [
@@ -193,6 +199,20 @@ events: {e: {device: gpu1}}
 """
     geometry = geometry_of(text, invented(4))
     assert (geometry.gpus, geometry.idle_gpus, geometry.kept_contexts) == ([0, 1, 2], [0, 2], frozenset({1}))
+
+
+def test_a_context_is_kept_for_buffers_and_events_of_another_layout() -> None:
+    text = """
+imports:
+  b: {from: l/b, via: ipc, location: gpu0, size: 2MiB}
+  e: {from: l/e, device: gpu1}
+  c: {from: l/c, location: gpu2, size: 2MiB}
+ranges: {r: {size: 2MiB}}
+map: {r: c}
+access: {r: {gpu2: r}}
+"""
+    geometry = geometry_of(text, invented(3))
+    assert (geometry.idle_gpus, geometry.kept_contexts) == ([2], frozenset({0, 1}))
 
 
 def test_locations_in_turns_end_before_they_repeat() -> None:
