@@ -140,6 +140,19 @@ except memtopo.NotCaptured as error:
     assert run(code, CUPTI_RESULT="39").startswith("3 CUPTI has another subscriber, such as a profiler")
 
 
+def test_a_capture_that_cupti_reports_no_call_to_ends_before_it_is_refused() -> None:
+    code = """
+for _ in range(2):
+    try:
+        with memtopo.capturing(cupti=cupti):
+            pass
+    except memtopo.NotCaptured as error:
+        print(error)
+"""
+    refused = run(code, CUPTI_NAMES="cuLaunchKernel").splitlines()
+    assert [line.endswith("knows none of the driver's calls") for line in refused] == [True, True]
+
+
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("precious")
     code = f"""
