@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields
+from typing import Any
 
 import pytest
 
 from memtopo.common.errors import Unavailable
 from memtopo.diagnostics.model import Diagnostic, Label
+from memtopo.geometry.diagram import Diagram, HandleFlow, ProcessDiagram, Resource
 from memtopo.language import Document, read_text
 from memtopo.machine import DriverFacts, Machine, MachineLine
 from memtopo.output import json as rendering
@@ -77,6 +80,19 @@ def test_json_of_a_report_has_plan_times_and_null_for_missing_parts() -> None:
     assert read["plan"]["rows"][0]["path"] == ["map", "kv", 0]
     assert read["times"] == [{"phase": "map", "steps": 8, "seconds": 0.25, "began": 1.5, "ended": 1.75}]
     assert read["failure"] is None
+
+
+@pytest.mark.parametrize(
+    ("drawn", "absent"),
+    [
+        (Resource("buffer", "b"), {"noun", "external", "via", "target", "bound"}),
+        (HandleFlow("a", "w", "b", "w", "chunk", "fd", 1, 2 << 20, ()), {"external"}),
+        (ProcessDiagram("a.0", "a.1", 2, 1, Diagram((), ()), ()), {"alike"}),
+    ],
+)
+def test_json_of_a_drawing_has_no_fields_that_renderers_alone_read(drawn: Any, absent: set[str]) -> None:
+    read = json.loads(rendering.dumps(drawn))
+    assert {field.name for field in fields(drawn)} - {*read} == absent
 
 
 def test_json_of_diagnostics_is_sorted_with_position_path_and_labels() -> None:
