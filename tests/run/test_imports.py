@@ -15,6 +15,7 @@ from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.target import Target, uuids
 from memtopo.executor import StepFailed
 from memtopo.kinds.layout import current
+from memtopo.run.apply import apply
 from memtopo.run.imports import Follower, OutsideImports
 from memtopo.session.request import RunRequest
 from memtopo.sharing.client import connect
@@ -26,6 +27,7 @@ from tests.helpers.failing_driver import Failing
 from tests.helpers.held_layouts import Held, held
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
+from tests.run.verification.test_isolation import CountsTries
 
 MACHINE = invented(2)
 SPEC = {
@@ -171,6 +173,15 @@ def test_an_import_that_is_gone_at_its_holder_is_let_go_of_without_a_notice_befo
         switch_now("half")
         reader.imports.follow(HOLDER, GIVES)
         assert (reader.imports.absent, reader.chunks("shown"), taken()) == ({"shown": "page"}, [], {"w"})
+
+
+def test_a_full_check_tries_no_access_to_memory_of_a_holder(holder: Held) -> None:
+    """A fill that is not refused is a write."""
+    with SimDriver(MACHINE) as sim:
+        sim.init()
+        driver, handles = CountsTries(sim), HolderHandles(request().geometry, uuids(MACHINE))
+        report = apply(replace(request(), check="full"), Ledger(driver), handle_source=handles)
+    assert (report.outcome, driver.accepted, driver.refused) == ("ok", 1, 0)
 
 
 @pytest.mark.parametrize("method", ["mem_import_from_shareable_handle", "mem_set_access", "mem_get_access"])

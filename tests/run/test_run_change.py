@@ -127,15 +127,16 @@ def test_a_changed_run_is_checked_and_reported_as_the_new_spec(check: Check) -> 
     assert aspects["bytes" if check == "fast" else "every byte"].looked_at > 0
 
 
-def test_kept_memory_keeps_its_bytes_and_new_memory_is_written() -> None:
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_kept_memory_keeps_its_bytes_and_new_memory_is_written(check: Check) -> None:
     def use(made: Conducted, _: Failing) -> None:
         put(made, "kv", b"page 0")
-        made.change(request_of(AFTER))
+        made.change(request_of(AFTER, check))
         base = made.run.execution.layout.ranges["kv"].address + (2 << 20) + 100
         with current(made.run.execution.driver, made.run.execution.layout.contexts[0]):
             assert made.run.execution.driver.memcpy_dtoh(base, 6) == b"page 0"
 
-    assert held(BEFORE, use).exit_code == 0
+    assert held(BEFORE, use, check).exit_code == 0
 
 
 @pytest.mark.parametrize(("one", "other"), [(ONE_GPU, OTHER_GPU), (OTHER_GPU, ONE_GPU)])
