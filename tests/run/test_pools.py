@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from memtopo.driver.types import Access, PoolAttribute, gpu
+import pytest
+
+from memtopo.driver.types import Access, DriverError, PoolAttribute, gpu
 from memtopo.kinds.pools.steps import POOL_HANDLES
 from memtopo.run.process_run import ProcessRun
+from memtopo.sharing.offers import LayoutExports
 from tests.helpers.conducted import Conducted
 from tests.helpers.failing_driver import Failing
 from tests.helpers.lockstep import apply_together, together
 from tests.helpers.machines import invented
+from tests.helpers.processes import open_descriptors
 from tests.helpers.reports import tallies
 from tests.run.test_run_change import check_of_change, held, request_of
 
@@ -16,6 +20,7 @@ POOLS = """
 pools: {p: {location: gpu0, handles: fd, release_threshold: 64MiB, accessed_by: gpu1}}
 allocations: {a: {pool: p, size: 8MiB, count: 2}, b: {pool: p, size: 1MiB}}
 """
+EXPORTS = "exports: {a: {allocation: a, via: fd}}\n"
 SHARED = """
 processes:
   server:
@@ -87,6 +92,20 @@ def test_a_change_of_allocations_leaves_the_others_of_the_pool() -> None:
         assert driver.mem_pool_get_attribute(pool, PoolAttribute.USED_MEM_CURRENT) == 121 << 20
 
     assert held(POOLS, use).outcome == "ok"
+
+
+def test_an_export_that_fails_at_its_pointer_leaves_no_descriptor_of_the_pool() -> None:
+    def use(made: Conducted, failing: Failing) -> None:
+        run, before = made.run, open_descriptors()
+        exports = LayoutExports(run.request.geometry, run.execution.layout, run.execution.driver, made.recheck)
+        failing.at = failing.calls + 1
+        with pytest.raises(DriverError, match="cuMemPoolExportPointer"):
+            exports.handle("a", 0)
+        assert open_descriptors() == before
+        exports.handle("a", 0).close()
+        assert open_descriptors() == before
+
+    assert held(POOLS + EXPORTS, use, only={"mem_pool_export_pointer"}).outcome == "ok"
 
 
 def test_memory_that_a_pool_frees_comes_back_by_the_end_of_a_change() -> None:
