@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 from memtopo.cli.process import Stopper
@@ -24,17 +26,27 @@ from tests.helpers.conducted import Conducted
 from tests.helpers.processes import print_json
 
 
-def main(spec: str, machine: str, socket: str | None = None, record: bool = False, source: str | None = None) -> None:
+def main(
+    spec: str,
+    machine: str,
+    socket: str | None = None,
+    record: bool = False,
+    source: str | None = None,
+    uid: int = 0,
+    allow_uids: Sequence[int] = (),
+) -> None:
     """Hold a spec at its name or at a socket until a signal; each range begins with the bytes of its name.
 
-    The holder sends the `source` of the layout, or another text in place of it.
+    The holder sends the `source` of the layout, or another text in place of it. It may become another user.
     """
+    if uid:
+        os.setresuid(uid, uid, uid)
     found = target.resolve(machine)
     composed = Composition.of(read_file(spec), found)
     geometry, run_request = composed.geometry, composed.request(machine_facts=None)
     source = composed.source if source is None else source
     where = endpoint(geometry.name) if socket is None else endpoint(socket=socket)
-    with Stopper(ending=True) as stopper, claim(where) as claimed:
+    with Stopper(ending=True) as stopper, claim(where, allow_uids) as claimed:
 
         def serve(made: Conducted) -> HoldResult:
             _mark(made)
@@ -44,7 +56,12 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
             exports = LayoutExports(geometry, layout, driver, made.recheck)
             about = HolderInfo(geometry.name, spec, run_request.machine, source)
             held = hold(
-                exports, claimed, about, stop=stopper.signal, ready=lambda: print_json({"serving": geometry.name})
+                exports,
+                claimed,
+                about,
+                stop=stopper.signal,
+                allow_uids=allow_uids,
+                ready=lambda: print_json({"serving": geometry.name}),
             )
             print_json({"why": held.why, "clients": held.clients, "handles": held.handles, "first": _first(made)})
             return HoldResult()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,7 @@ from tests.helpers.reports import require_taken_down
 from tests.run.processes.test_worker_process import REPORT
 
 HOLD = "specs/hold.yaml"
+NOBODY = 65534
 Start = Callable[..., Process]
 
 MANY = """
@@ -248,6 +251,22 @@ def test_a_layout_is_attached_in_the_folder_of_the_variable(
     monkeypatch.setenv("MEMTOPO_SOCKET", str(path))  # that of a producer, which may import from others by name
     with pytest.raises(NoLayout, match=str(tmp_path / "run")):
         memtopo.attach("kv-store", machine="h200x2").__enter__()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+@pytest.mark.parametrize("build", [memtopo.applied, memtopo.hold])
+def test_a_layout_imports_from_another_user_who_is_allowed(start: Start, build: Callable[..., Any]) -> None:
+    imports = {"w": {"from": "kv-store/pages", "location": "gpu0", "size": "2MiB", "count": 32}}
+    spec: dict[str, Any] = {"memtopo": 1, "name": "reader", "imports": imports}
+    with TemporaryDirectory(dir="/tmp") as folder:
+        os.chown(folder, NOBODY, NOBODY)
+        socket = f"{folder}/kv-store.sock"
+        start(spec=HOLD, machine="h200x2", socket=socket, uid=NOBODY, allow_uids=[0])
+        with build(spec, "h200x2", {"kv-store": socket}, allow_uids=[NOBODY]) as layout:
+            pass
+        require_taken_down(layout)
+        with pytest.raises(memtopo.NotApplied, match=f"it belongs to uid {NOBODY}"):
+            build(spec, "h200x2", {"kv-store": socket}).__enter__()
 
 
 def test_applied_imports_from_a_holder_by_name_or_bound_socket(start: Start, tmp_path: Path) -> None:
