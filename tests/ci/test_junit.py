@@ -37,9 +37,11 @@ def test_junit_failure_has_summary_worst_code_and_all_diagnostics(checked: Check
 
 def test_junit_warnings_are_output_and_failures_if_strict(checked: Checking) -> None:
     for strict in (False, True):
-        (suite,) = junit(text("junit", checked({"x.yaml": WARNED}, strict=strict)))
+        found = junit(text("junit", checked({"x.yaml": WARNED}, strict=strict)))
+        (suite,) = found
         (case,) = suite
         assert case.is_passed != strict
+        assert found.failures == suite.failures == strict
         assert ("MT501" in (case.system_out or "")) != strict
 
 

@@ -114,6 +114,20 @@ def test_fingerprints_are_unique_and_survive_inserted_lines(checked: Checking) -
     assert len(set(marks)) == len(marks) == 2
 
 
+def test_a_fingerprint_stays_when_faults_of_other_entries_and_files_are_corrected(checked: Checking) -> None:
+    two = BAD + "  next: {location: gpu0, size: 3MiB}\n"
+    every, fewer, alone = (
+        [result["partialFingerprints"]["memtopoFault/v1"] for result in sarif(text("sarif", found))["results"]]
+        for found in (
+            checked({"x.yaml": two, "y.yaml": BAD}),
+            checked({"x.yaml": two.replace("3MiB", "2MiB", 1), "y.yaml": BAD}),
+            checked({"y.yaml": BAD}),
+        )
+    )
+    assert fewer[-4:] == every[-4:]
+    assert alone == every[-2:]
+
+
 def test_equal_diagnostics_at_different_positions_have_different_fingerprints(checked: Checking) -> None:
     run = sarif(text("sarif", checked({"x.yaml": GOOD + "name: a\nname: b\nname: c\n"})))
     marks = [result["partialFingerprints"]["memtopoFault/v1"] for result in run["results"]]

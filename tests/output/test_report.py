@@ -158,6 +158,7 @@ not as declared
     [
         ({}, "ok: built, checked and taken down"),
         ({"checks": None}, "ok: built and taken down; nothing was checked"),
+        ({"checks": Checks((Tally("bytes", 0, 0, 8000),), (), 0)}, "ok: built and taken down; nothing was checked"),
         ({"outcome": "failed"}, "failed: everything was undone"),
         ({"outcome": "leaked", "leaks": (LEAK,)}, "failed: 2 things are left"),
         ({"outcome": "leaked", "leaks": (replace(LEAK, stays=()),)}, "failed: 1 thing is left"),
