@@ -65,11 +65,11 @@ def read_file(
     return _read(lambda: files.read_file(path, LARGEST_FILE, patience), shown, settings)
 
 
-def read_stdin() -> Document:
-    """Read standard input: a terminal until end of file, anything else for at most 10 seconds."""
+def read_stdin(*, patience: float = files.PATIENCE) -> Document:
+    """Read standard input: a terminal until end of file, anything else for at most `patience` seconds."""
 
     def take() -> bytes:
-        deadline = None if os.isatty(_STDIN) else time.monotonic() + files.PATIENCE
+        deadline = None if os.isatty(_STDIN) else time.monotonic() + patience
         return files.read_descriptor(_STDIN, LARGEST_FILE, deadline)
 
     return _read(take, "<stdin>", NO_SETTINGS)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memtopo.common.files import closing_fd
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language import Document, read_file, read_text
 from memtopo.language.limits import LARGEST_FILE, LARGEST_SCALAR, MOST_ENTRIES
@@ -246,6 +248,26 @@ def test_a_closed_standard_input_is_refused() -> None:
     code = "from memtopo.language import read_stdin; print(read_stdin().diagnostics[0].message)"
     done = subprocess.run(f"{sys.executable} -c '{code}' <&-", shell=True, cwd=ROOT, capture_output=True, check=True)
     assert done.stdout == b"the file cannot be read: bad file descriptor\n"
+
+
+def read_without_patience(stdin: int) -> bytes:
+    """Document, or its diagnostics, of a process that does not wait for its standard input."""
+    code = "from memtopo.language import read_stdin; it = read_stdin(patience=0); print(it.diagnostics or it.root)"
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, stdin=stdin, cwd=ROOT, capture_output=True, check=True, timeout=60).stdout
+
+
+def test_a_standard_input_that_does_not_end_is_refused_after_a_timeout() -> None:
+    reader, writer = os.pipe()
+    with closing_fd(reader), closing_fd(writer):
+        assert b"the pipe did not end in time" in read_without_patience(reader)
+
+
+def test_a_terminal_is_read_until_its_end_without_a_timeout() -> None:
+    ours, theirs = pty.openpty()
+    with closing_fd(ours), closing_fd(theirs):
+        os.write(ours, b"a: 1\n\x04")
+        assert read_without_patience(theirs) == b"{'a': '1'}\n"
 
 
 WORDS = st.sampled_from([
