@@ -107,7 +107,8 @@ def _addition(document: Document, edit: Edit) -> Replacement | None:
     if margin is None or "\n" in text[key:end]:
         return None
     stop = text.find("\n", end)
+    newline = line - 1 if stop < 0 else stop  # the last line may have none
+    ending = "\r\n" if text[newline - 1] == "\r" else "\n"
     if stop < 0:
-        return Replacement(len(text), len(text), f"\n{margin}{edit.new}")
-    ending = "\r\n" if text[stop - 1] == "\r" else "\n"
+        return Replacement(len(text), len(text), f"{ending}{margin}{edit.new}")
     return Replacement(stop + 1, stop + 1, f"{margin}{edit.new}{ending}")

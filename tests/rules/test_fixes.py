@@ -175,6 +175,7 @@ def test_line_ends_of_windows_and_a_last_line_without_one_stay() -> None:
     last = EXPORT.replace("chunks:", "exports: {x: {chunk: hot, via: fd}}\nchunks:", 1)
     last = last.partition("map:")[0].rstrip().replace("chunks:", "map: {kv: [hot]}\naccess: {kv: {gpu0: rw}}\nchunks:")
     assert corrected(last) == f"{last}\n    handles: [fd]"
+    assert corrected(last.replace("\n", "\r\n")) == f"{last}\n    handles: [fd]".replace("\n", "\r\n")
 
 
 @pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
