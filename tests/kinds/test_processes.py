@@ -94,6 +94,7 @@ SHAPES: list[tuple[Any, list[str]]] = [
     ({"server": {"count": "999999999999"}}, ["MT109"]),
     ({"a": {"count": "100"}, "b": {"count": "28"}}, []),
     ({"a": {"count": "100"}, "b": {"count": "29"}}, ["MT109"]),
+    ({"a": {"count": str(LARGEST_PROCESSES)}, "b": {}}, ["MT109"]),
     ({f"p{index}": {} for index in range(129)}, ["MT109"]),
     ({f"p{index}": {"chunks": []} for index in range(10_000)}, ["MT109"]),
     ({section: {} for section in ("processes", "chunks", "map", "count", "visible", "host", "gpu0")}, []),
