@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import DupFd
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from cuda.bindings import driver
 
-from memtopo.testing import Simulation
+from memtopo.testing import Simulation, simulated
 from tests.helpers.client_calls import FD, SIZE, access, made, mapped, properties, unmap, use
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -117,6 +117,20 @@ def test_a_process_that_is_forked_has_no_driver(simulated_gpus: Simulation) -> N
         os._exit(int(driver.cuInit(0)[0]))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == driver.CUresult.CUDA_ERROR_NOT_INITIALIZED
     assert simulated_gpus.free()
+
+
+def test_a_forked_process_that_leaves_a_simulation_does_not_end_that_of_its_parent() -> None:
+    with ExitStack() as stack:
+        simulation = stack.enter_context(simulated())
+        use()
+        forked = multiprocessing.get_context("fork").Process(target=stack.close)
+        forked.start()
+        forked.join(60)
+        assert forked.exitcode == 0
+        child = Child(take, SIZE)
+        assert child.answer()[0] == 0
+        assert [leak.pid for leak in simulation.leaks] == [child.process.pid]
+        assert child.end() == 0
 
 
 @pytest.mark.simulated_gpus(leaks="allow")
