@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import Any
 
 from memtopo.api.attachment import Attached, Attachment, attach_once, build_attachment
-from memtopo.api.errors import NotApplied, Unsuitable
+from memtopo.api.errors import NotApplied, NotSwitched, Unsuitable
 from memtopo.api.imports import AttachTerms, Role
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle, close_handles
@@ -247,6 +247,9 @@ class EngineProgram:
             actor.world.note(actor.name, "the layout has something else now")
             self.leave(actor)
             return
+        except NotSwitched:
+            before = attached._lease.client  # no lease of another holder, if it imports nothing from that
+            raise
         finally:
             if attached._lease.client is not before:  # of another holder, whose exports it leases again
                 self.writes, self.stamped = attached._importer.role == "writer", {}

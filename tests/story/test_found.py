@@ -794,6 +794,32 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("e4", "attach", ("reader", (), 0.0, False, 0), 1),
         ),
     ),
+    "a writer that could not import from the next holder writes nothing that it has committed": (
+        1019430,
+        (
+            Event("h", "start", (Shape((_w(2, "offload"), _page(3, 0)), pool=Pool(1, 3, 2)), False), 8),
+            Event("e4", "attach", ("writer", ("w",), 5.0, True, 0), 1),
+            Event("e2", "attach", ("reader", ("w",), 5.0, True, 0), 1),
+            Event("e1", "look", (), 8),
+            Event("e4", "commit", (), 16),
+            Event("o1", "release", (False, 2.0), 0),
+            Event("o1", "restore", (), 16),
+            Event(
+                "h",
+                "start",
+                (
+                    Shape((_w(2, "offload"), _page(3, 0), _next(0)), cell=True, pool=Pool(1, 3, 2)),
+                    False,
+                ),
+                1,
+            ),
+            Event("e4", "fail", (6, "CUDA_ERROR_OPERATING_SYSTEM", False), 8),
+            Event("e4", "poll", (0.0,), 1),
+            Event("e4", "poll", (0.5,), 1),
+            Event("e2", "write", (True,), 2),
+            Event("e4", "write", (False,), 4),
+        ),
+    ),
 }
 
 
