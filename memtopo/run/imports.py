@@ -15,7 +15,7 @@ from memtopo.run.layout_plans import Absent
 from memtopo.run.transition import RollbackFailed
 from memtopo.session.request import RunRequest
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.imports import NOT_NOW, HolderHandles
+from memtopo.sharing.imports import NOT_NOW, HolderHandles, Version
 from memtopo.sharing.status import Notice
 
 ExportKey = tuple[str, str]
@@ -32,8 +32,8 @@ class OutsideImports:
         self._conductor, self._handles, self._moved = conductor, handles, moved
         resources = _imported_resources(conductor.request.geometry)
         self._absent = {key for key, resource in resources if ("", resource) in conductor.absent}
-        self._made: dict[ExportKey, int] = {}
-        """Generation in which the holder made what is imported, by export."""
+        self._made: dict[ExportKey, Version] = {}
+        """Version of what is imported, by export."""
         self._unfollowed: dict[str, Notice] = {}
         """Notice of changes that are not followed yet, by the holder."""
 
@@ -86,7 +86,7 @@ class OutsideImports:
         available = {
             export for export in exports if self._handles.available(holder, export, imported=export in present)
         }
-        made = {export for export in present if self._handles.generation(holder, export) != self._made[holder, export]}
+        made = {export for export in present if self._handles.version(holder, export) != self._made[holder, export]}
         old = present - available | made
         self._let_go(holder, old)
         self._import(holder, available - (present - old))
@@ -97,13 +97,14 @@ class OutsideImports:
         self._conductor.change(request, absent=imported_resources(request.geometry, self._absent))
 
     def note_made(self) -> None:
-        """Note the generation of what is imported at first, before more is received, and of what a change has added."""
+        """Note the version of what is imported at first, before more is received, and of what a change has added."""
         for key in self._keys() - self._made.keys():
-            self._made[key] = self._handles.generation(*key)
+            self._made[key] = self._handles.version(*key)
 
     def _let_go(self, holder: str, exports: Iterable[str]) -> None:
-        own = self._imported(holder).intersection(exports)
-        self._change(self._absent | {(holder, export) for export in own})
+        own = {(holder, export) for export in self._imported(holder).intersection(exports)}
+        with self._handles.requiring({key: self._made[key] for key in own - self._absent}):  # in a rollback
+            self._change(self._absent | own)
         self._handles.let_go(holder, sorted(exports))
 
     def _import(self, holder: str, exports: Collection[str]) -> None:
@@ -111,7 +112,7 @@ class OutsideImports:
             return
         try:
             self._change(self._absent - {(holder, export) for export in exports})
-            self._made.update({(holder, export): self._handles.generation(holder, export) for export in exports})
+            self._made.update({(holder, export): self._handles.version(holder, export) for export in exports})
             self._require_declared()
         except RollbackFailed:
             raise

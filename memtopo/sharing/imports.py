@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,6 +46,16 @@ def attend(client: Client, exports: Iterable[str]) -> None:
 
 class ImportMismatch(MemtopoError):
     """An offer of a holder that differs from the import's declaration."""
+
+
+class Version(NamedTuple):
+    """Objects of an export, as they are until they are made anew: the connection to their holder, and their generation.
+
+    The generation is 0 if it is unknown.
+    """
+
+    client: Client
+    generation: int
 
 
 class _Comparison(NamedTuple):
@@ -92,6 +102,7 @@ class HolderHandles(HandleSource):
         self._clients: dict[str, Client] = {}
         self._handles: dict[tuple[str, str], Iterator[Handle]] = {}
         self._open: list[Handle] = []
+        self._required: Mapping[tuple[str, str], Version] = {}
 
     def expect(self, geometry: Geometry) -> None:
         self._imports = [group for group in geometry.every if from_outside(group)]
@@ -119,6 +130,10 @@ class HolderHandles(HandleSource):
         if index == 0:
             self._compare(holder, export)
         handle = self._next(holder, export, index)
+        if (required := self._required.get((holder, export))) and self.version(holder, export) != required:
+            handle.close()
+            message = f"export {export!r} has other memory now than the memory that this process had of it"
+            raise self._clients[holder].error("changed", message, "attach anew")
         if len(self._open) == IN_FLIGHT:
             self._close_taken()
         self._open.append(handle)
@@ -163,9 +178,19 @@ class HolderHandles(HandleSource):
                 return None
             self.system.wait([client for client in self._clients.values() if client.fileno() >= 0], left)
 
-    def generation(self, holder: str, export: str) -> int:
-        """Return the generation in which the objects were made whose handles were received last; 0 if it is unknown."""
-        return self._clients[holder].generations.get(export) or 0
+    def version(self, holder: str, export: str) -> Version:
+        """Return the version of the objects whose handles were received last."""
+        client = self._clients[holder]
+        return Version(client, client.generations.get(export) or 0)
+
+    @contextmanager
+    def requiring(self, versions: Mapping[tuple[str, str], Version]) -> Iterator[None]:
+        """Refuse handles of other versions of some exports, by holder and name, in the code inside."""
+        self._required = versions
+        try:
+            yield
+        finally:
+            self._required = {}
 
     def available(self, holder: str, export: str, *, imported: bool) -> bool:
         """Return whether the holder provides an export now, by the request of one handle.

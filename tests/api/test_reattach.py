@@ -212,3 +212,20 @@ def test_an_import_from_the_next_holder_that_failed_is_made_by_a_later_poll(runt
             assert (layout.bytes_of("weights", 0, 3), importers(), writer.poll()) == (b"\2\2\2", [2], None)
             del weights
             reading.close()
+
+
+def test_an_import_has_no_memory_of_two_holders_after_a_release_that_failed(runtime: Path) -> None:
+    target = failing(0)
+    with ExitStack() as reading:
+        with held(SPEC, target):
+            shared = reading.enter_context(memtopo.attach("kv", ["w"], machine=target, reattach=True))
+            driver: Any = shared._session._opened
+        while shared.poll():
+            pass
+        with held(SPEC, target):
+            driver.at = driver.calls + 6
+            with pytest.raises(memtopo.NotSwitched, match=r"undo import w.0: cuMemRelease.* only be taken down"):
+                until(lambda: bool(shared.poll(1)))
+            driver.at = 0
+            assert importers() == []
+            reading.close()

@@ -17,6 +17,7 @@ from memtopo.executor import StepFailed
 from memtopo.kinds.layout import current
 from memtopo.run.apply import apply
 from memtopo.run.imports import Follower, OutsideImports
+from memtopo.run.transition import RollbackFailed
 from memtopo.session.request import RunRequest
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
@@ -232,3 +233,17 @@ def test_a_follower_notes_a_failure_once_and_follows_the_next_notice(holder: Hel
         assert reader.made.whole
         reader.made.stop = lambda: 15
         assert follower.stop() == 15
+
+
+def test_memory_that_was_released_is_not_replaced_by_other_memory_in_a_rollback(holder: Held) -> None:
+    """Of which some would be old, and some new"""
+    with reading({"mem_release"}) as reader:
+        holder.write("kv", b"old")
+        switch_now("half")
+        switch_now("awake")
+        holder.write("kv", b"new")
+        reader.failing.at = reader.failing.calls + 2
+        with pytest.raises(RollbackFailed, match="export 'page' has other memory now") as failed:
+            reader.imports.follow(HOLDER, GIVES_PAGES)
+        assert "undo import shown.0: cuMemRelease" in str(failed.value)
+        assert len(reader.chunks("shown")) == 1

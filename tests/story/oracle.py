@@ -379,7 +379,7 @@ def simulator_of(attached: Attached) -> Any:
 
 def generation_of(attached: Attached, export: str) -> int:
     """Return the generation of the handles that an importer has of an export."""
-    return attached._lease.generation(HOLDER, export)
+    return attached._lease.version(HOLDER, export).generation
 
 
 def context_of(attached: Attached, export: str) -> int:
