@@ -160,12 +160,14 @@ class Attached(Live):
         if self._importer.role != "writer" or client is None:
             raise Unsuitable(f"this process does not write layout {self.name!r}", hint="attach with role='writer'")
         names = [name for name, offer in self.exports.items() if offer.commit]
-        if gone := [name for name in names if name in self.absent or name not in client.generations]:
+        assert self._imports
+        written = {name: self._imports.version(HOLDER, name) for name in names}
+        if gone := [name for name in names if name in self.absent or written[name].client is not client]:
             message = f"export {gone[0]!r} has no memory in this process, and everything written to it is lost"
             raise Unsuitable(message, hint="poll() until it is imported again, and write it again")
         with deferred():  # an answer that is not read would end the connection, which is the lease
             self._session.synchronize()
-            client.commit(names)
+            client.commit(names, {name: each.generation for name, each in written.items()})
 
     def poll(self, timeout: float = 0.0) -> Notice | None:
         """As `Live.poll`; an attachment that is to attach again does so once its layout is held again.

@@ -91,6 +91,10 @@ class OutsideImports:
         self._let_go(holder, old)
         self._import(holder, available - (present - old))
 
+    def version(self, holder: str, export: str) -> Version:
+        """Return the version of what is imported of an export, or was before it became absent."""
+        return self._made[holder, export]
+
     def change(self, request: RunRequest) -> None:
         """Bring the layout to a request with other imports; absent exports stay so. Raises as `Conductor.change`."""
         self.note_made()  # what an export has gained may be of a later generation than the rest

@@ -257,12 +257,14 @@ class Client(HolderConnection):
         """Wait up to some seconds until a writer has committed exports; then the code of the error is `uncommitted`."""
         self._await("await", exports, wait)
 
-    def commit(self, exports: Collection[str]) -> None:
-        """Commit exports that this process leases and has written, in the generation of the handles that it received.
+    def commit(self, exports: Collection[str], generations: Mapping[str, int | None] | None = None) -> None:
+        """Commit exports that this process leases and has written, in some generations of their objects.
 
-        The code of the error is `lease` or `stale`, and then none of them is committed.
+        They are by default those of the handles that it received last; 1 if unknown. The code of the error is `lease`
+        or `stale`, and then none of them is committed.
         """
-        named = [{"name": name, "generation": self.generations.get(name) or 1} for name in exports]
+        written = self.generations if generations is None else generations
+        named = [{"name": name, "generation": written.get(name) or 1} for name in exports]
         self.request("commit", Acknowledgement, exports=named)
 
     def _await(self, name: str, exports: Collection[str], wait: float) -> None:

@@ -23,6 +23,7 @@ from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.system import SYSTEM
+from tests.api.test_apply import failing
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.held_layouts import Held, held
 from tests.helpers.holders import until
@@ -313,6 +314,32 @@ def test_a_writer_does_not_commit_memory_that_was_dropped_before_it_has_written_
         switching.switch("awake")
         until(lambda: bool(writer.poll(1.0)) and not writer.absent)
         assert switching.offers()["weights"].commit != "committed"
+        fill(writer, 8)
+        writer.commit()
+        assert first_byte(machine) == 8
+
+
+def test_a_writer_does_not_commit_memory_that_was_replaced_while_it_kept_the_old_memory(runtime: Path) -> None:
+    """It has received handles of the new memory, and could not import them"""
+    machine = failing(0)
+    with (
+        held({**SPEC, "states": {"asleep": {"drop": ["weights"]}}}, machine),
+        connect(endpoint("model")) as switching,
+        attached(machine, role="writer") as writer,
+    ):
+        driver: Any = writer._session._opened
+        fill(writer, 7)
+        switching.switch("asleep", force=True)
+        switching.switch("awake")
+        driver.at = driver.calls + 1
+        with pytest.raises(memtopo.NotSwitched, match="the imports are as before"):
+            until(lambda: bool(writer.poll(1.0)))
+        driver.at = 0
+        with pytest.raises(memtopo.ExchangeError, match="has generation 2, but generation 1 was written") as refused:
+            writer.commit()
+        assert (refused.value.code, switching.fresh_offers()["weights"].commit) == ("stale", "writing")
+        while writer.poll():
+            pass
         fill(writer, 8)
         writer.commit()
         assert first_byte(machine) == 8
