@@ -19,6 +19,7 @@ from memtopo.run.processes.workers import Workers
 from memtopo.sharing import sockets
 from memtopo.sharing.holder.loop import ServerLoop
 from memtopo.sharing.holder.state import HolderEvent
+from memtopo.sharing.imports import Version
 from tests.story.layouts import CHUNK, Shape
 from tests.story.lending import LentMemory, lent_beyond
 from tests.story.world import Actor, Broken, StoryDriver, World
@@ -377,9 +378,10 @@ def simulator_of(attached: Attached) -> Any:
     return opened.simulator
 
 
-def generation_of(attached: Attached, export: str) -> int:
-    """Return the generation of the handles that an importer has of an export."""
-    return attached._lease.version(HOLDER, export).generation
+def version_of(attached: Attached, export: str) -> Version:
+    """Return the version of what an importer has of an export."""
+    assert attached._imports
+    return attached._imports.version(HOLDER, export)
 
 
 def context_of(attached: Attached, export: str) -> int:

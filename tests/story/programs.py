@@ -46,7 +46,7 @@ from tests.story.layouts import (
     machine_of,
     target_of,
 )
-from tests.story.oracle import Held, Oracle, context_of, generation_of, memory_of, stamp
+from tests.story.oracle import Held, Oracle, context_of, memory_of, stamp, version_of
 from tests.story.workers import StorySource
 from tests.story.world import Actor, Broken, Died
 
@@ -280,13 +280,9 @@ class EngineProgram:
             if name in (BLOCK, CELL):
                 self.oracle.read_allocated(actor, attached, name)
                 continue
-            memory, generation, client = (
-                memory_of(attached, name),
-                generation_of(attached, name),
-                attached._lease.client,
-            )
-            if client and generation:
-                self.oracle.learn(client.pid, name, generation, memory)
+            memory, version = memory_of(attached, name), version_of(attached, name)
+            if version.generation:
+                self.oracle.learn(version.client.pid, name, version.generation, memory)
             self.oracle.read(actor, attached, name, memory)
 
     def write(self, actor: Actor, plain: bool) -> None:

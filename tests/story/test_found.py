@@ -820,6 +820,25 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("e4", "write", (False,), 4),
         ),
     ),
+    "an importer that could not follow a change has the generation that it had": (
+        1005047,
+        (
+            Event("h", "start", (Shape((_w(1), _page(1, 0, "drop")), tick=True), False), 1),
+            Event("e1", "attach", ("writer", (), 0.0, True, 0), 1),
+            Event("e1", "commit", (), 1),
+            Event("e1", "poll", (0.5,), 16),
+            Event("e4", "attach", ("reader", ("w",), 0.0, False, 0), 16),
+            Event("e4", "fail", (3, "CUDA_ERROR_OUT_OF_MEMORY", False), 1),
+            Event("o2", "switch", ("asleep", 0.0, True, True), 8),
+            Event("o1", "switch", ("awake", 5.0, False, False), 1),
+            Event("e3", "attach", ("writer", (), 0.5, False, 0), 1),
+            Event("e1", "attach", ("reader", (), 2.0, False, 0), 16),
+            Event("e3", "commit", (), 2),
+            Event("e4", "poll", (0.0,), 2),
+            Event("e4", "look", (), 1),
+            Event("e4", "write", (True,), 8),
+        ),
+    ),
 }
 
 
