@@ -277,8 +277,9 @@ class Live:
         - `changed`: imports what the holder has again, maps it at the same addresses, and calls `on_change`.
 
         Views stay valid objects: on a GPU, accessing them is a fault until the memory is back, on a simulator they read
-        zeros. Raises `NotSwitched` if a call fails, and what `on_change` raises: then the memory stays as it is. After
-        `NotSwitched`, a later `poll` imports what has changed. Raises `ExchangeError` if the holder is gone.
+        zeros. Raises `NotSwitched` if a call fails, and what `on_change` raises: then the memory stays as it is. Raises
+        `ExchangeError` if a call of the holder fails, or the holder is gone. After `NotSwitched` and a failure of the
+        holder, a later `poll` imports what has changed.
         """
         self._require_open()
         found = self._imports.next(timeout) if self._imports else None

@@ -66,7 +66,7 @@ class OutsideImports:
         """Let go of what a holder takes back, or import again what it has changed.
 
         What cannot be had yet stays away until the next notice. Raises `StepFailed` with everything as it was before,
-        `RollbackFailed`, and `ExchangeError` if the holder is gone.
+        `RollbackFailed`, and `ExchangeError` if the holder fails or is gone.
         """
         self.note_made()
         if notice.kind == "changing":
@@ -77,8 +77,9 @@ class OutsideImports:
                 self._follow_change(holder, sorted(self.concerned(holder, notice)))
             except RollbackFailed:
                 raise
-            except StepFailed:
-                self._unfollowed[holder] = late
+            except (StepFailed, ExchangeError):
+                if not self._handles.gone(holder):
+                    self._unfollowed[holder] = late
                 raise
 
     def _follow_change(self, holder: str, exports: Sequence[str]) -> None:

@@ -686,6 +686,25 @@ def test_a_notice_that_could_not_be_followed_is_followed_by_the_next_poll(layout
         assert bytes(np.asarray(shared.export("w"))[:3]) == b"new"
 
 
+def test_an_import_that_its_holder_could_not_export_is_made_by_the_next_poll(runtime: Any) -> None:
+    target, drivers = failing(0), list[Any]()
+
+    def opened() -> Any:
+        drivers.append(target.open())
+        return drivers[-1]
+
+    with held(SPEC, replace(target, _opener=opened)), memtopo.attach("sleeper", machine=target) as shared:
+        with connect(endpoint("sleeper")) as client:
+            client.switch("half", force=True)
+            assert (poll(shared).kind, shared.absent) == ("changed", frozenset({"page"}))
+            client.switch("awake")
+        drivers[0].at = drivers[0].calls + 1
+        with pytest.raises(ExchangeError, match="cuMemExportToShareableHandle: CUDA_ERROR_UNKNOWN"):
+            poll(shared)
+        drivers[0].at = 0
+        assert (poll(shared).kind, shared.absent, shared.check().different) == ("changed", frozenset(), 0)
+
+
 @pytest.mark.parametrize(
     ("reserve", "error", "message"),
     [
