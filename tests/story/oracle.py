@@ -130,6 +130,8 @@ class Oracle:
     """Specs that were requested last, by the requester."""
     releases: dict[str, tuple[bool, float]] = field(default_factory=dict)
     """Force and grace of the releases that were requested last, by the requester."""
+    beneath: set[tuple[int, str]] = field(default_factory=set)
+    """Processes without a lease, and memory that they have and that another one has written since."""
     faults: int = 0
     checked: int = 0
     written: float = 0.0
@@ -142,7 +144,7 @@ class Oracle:
         return number
 
     def wrote(self, actor: Actor, export: str, memory: str, number: int, *, plain: bool) -> None:
-        """Remember that bytes are in a chunk now, which nobody reads if they are to be committed."""
+        """Remember that bytes are in a chunk now, of which no reader has a lease if they are to be committed."""
         self.plain[memory], self.written = number, self.world.now
         if plain:
             return
@@ -151,20 +153,27 @@ class Oracle:
             program: Any = other.program
             attached = getattr(program, "attached", None) if other.alive and other is not actor else None
             reads = attached and export in attached.exports and not program.writes and export not in attached.absent
-            if attached and reads and memory in memory_of(attached, export):
+            if not attached or not reads or memory not in memory_of(attached, export):
+                continue
+            if not has_lease(attached):
+                self.beneath.add((other.pid, memory))
+            else:
                 raise Broken(f"{actor.name} writes {export} under {other.name}, which reads it")
 
     def read(self, actor: Actor, attached: Attached, export: str, memory: tuple[str, ...]) -> None:
         """Compare the bytes of an import, as its GPU reads them, with what may be there."""
         driver, start, who = attached._session.driver, attached.address(export), f"{actor.name} reads {export}"
         committed, numbers = bool(attached.exports[export].commit), []
+        own = {(actor.pid, one) for one in memory}
         with current(driver, context_of(attached, export)):
             for index, one in enumerate(memory):
                 numbers.append(number_of(driver.memcpy_dtoh(start + index * CHUNK, STAMP)))
                 self.checked += 1
                 if not committed and numbers[-1] != self.plain.get(one):
                     raise Broken(f"{who}: bytes {numbers[-1]}, and {self.plain.get(one)} were written there last")
-        if committed:
+        if has_lease(attached):
+            self.beneath -= own
+        if committed and self.beneath.isdisjoint(own):
             self._require_committed(who, export, memory, numbers)
 
     def read_new(self, actor: Actor, attached: Attached, export: str) -> None:
@@ -355,6 +364,12 @@ def named(mapping: Any) -> str:
     """Return what names the memory behind a mapping, in all processes."""
     tag = mapping.physical.tag
     return tag.nonce if tag else f"own {mapping.chunk.handle}"
+
+
+def has_lease(attached: Attached) -> bool:
+    """Return whether the connection of an importer, which is its lease, has not ended."""
+    client = attached._lease.client
+    return client is not None and not client.gone()
 
 
 def memory_of(attached: Attached, export: str) -> tuple[str, ...]:

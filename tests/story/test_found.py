@@ -839,6 +839,29 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("e4", "write", (True,), 8),
         ),
     ),
+    "memory is written beneath a reader that has lost its connection, which is its lease": (
+        1020461,
+        (
+            Event("e4", "attach", ("writer", ("w",), 2.0, False, 0), 0),
+            Event("h", "start", (Shape((_w(2), _page(2, 1)), pool=Pool(2, 3, 4, drops=("asleep", "half"))), False), 4),
+            Event("e4", "commit", (), 4),
+            Event("e2", "adopt", ("k1",), 16),
+            Event("e4", "cut", (), 1),
+            Event(
+                "o1",
+                "change",
+                (
+                    Shape((_w(1), _page(1, 0)), pool=Pool(2, 3, 4, drops=("asleep", "half"))),
+                    5.0,
+                    True,
+                    False,
+                ),
+                1,
+            ),
+            Event("e1", "attach", ("writer", ("w",), 0.0, False, 0), 0),
+            Event("e1", "commit", (), 1),
+        ),
+    ),
 }
 
 
