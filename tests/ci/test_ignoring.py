@@ -49,6 +49,13 @@ def test_a_comment_suppresses_all_diagnostics_of_its_code_on_its_line() -> None:
     assert (found.diagnostics, [each.path[-1] for each in found.ignored]) == ((), ["a", "b"])
 
 
+def test_a_diagnostic_of_several_lines_is_suppressed_on_its_first() -> None:
+    text = "memtopo: 1\nname: x\nchunks: {{a: {{location: gpu0, size: [1,{}\n 2]{}\n}}}}\n"
+    comment = "  # memtopo: ignore[MT103]"
+    first, last = validate_on(text.format(comment, "")), validate_on(text.format("", comment))
+    assert [[each.code for each in found.ignored] for found in (first, last)] == [["MT103"], []]
+
+
 @pytest.mark.parametrize(
     "comment",
     [

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import Enum, IntEnum
 from typing import Any
 
 import pytest
@@ -24,6 +25,20 @@ def test_a_python_mapping_gives_the_values_of_the_same_text() -> None:
     }
     assert document.span(("c", "d")) is None
     assert document.line(1) == ""
+
+
+def test_members_of_enumerations_are_their_values() -> None:
+    class Word(str, Enum):  # noqa: UP042 whose text is not its value
+        FD = "fd"
+
+    class Number(IntEnum):
+        TWO = 2
+
+    assert Document.from_object({"a": Word.FD, "b": Number.TWO}).root == {"a": "fd", "b": "2"}
+
+
+def test_a_list_without_some_of_its_values_is_left_out_as_a_whole() -> None:
+    assert Document.from_object({"a": {"b": ["x", "\x1b"]}}).left_out == {("a", "b")}
 
 
 def _endless() -> dict[str, Any]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from memtopo.common.files import closing_fd
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language import Document, read_file, read_text
-from memtopo.language.limits import LARGEST_FILE, LARGEST_SCALAR, MOST_ENTRIES
+from memtopo.language.limits import DEEPEST, LARGEST_FILE, LARGEST_SCALAR, MOST_ENTRIES
 from tests.helpers.examples import examples
 from tests.helpers.language import only_diagnostic_of
 
@@ -166,6 +167,18 @@ def test_32_mib_are_read_within_half_a_minute(head: str, unit: str, tail: str) -
 @pytest.mark.parametrize("length", [LARGEST_SCALAR, LARGEST_SCALAR + 1])
 def test_a_text_of_the_size_limit_is_read_and_a_longer_one_refused(length: int) -> None:
     assert bool(read_text(b"a: " + b"x" * length, "spec.yaml").diagnostics) == (length > LARGEST_SCALAR)
+
+
+@pytest.mark.parametrize(
+    ("levels", "length"), [(DEEPEST, 1), (DEEPEST + 1, 1), (1, LARGEST_SCALAR), (1, LARGEST_SCALAR + 1)]
+)
+def test_a_mapping_has_the_limits_of_its_text(levels: int, length: int) -> None:
+    given: object = "x" * length
+    for _ in range(levels):
+        given = {"a": given}
+    assert isinstance(given, dict)
+    for found in (Document.from_object(given), read_text(json.dumps(given).encode(), "spec.yaml")):
+        assert bool(found.diagnostics) == (levels > DEEPEST or length > LARGEST_SCALAR)
 
 
 def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memtopo.diagnostics.model import Edit
 from memtopo.language import Document, read_text
-from memtopo.language.limits import MOST_PARAMETERS
+from memtopo.language.limits import LARGEST_SCALAR, MOST_PARAMETERS
 from memtopo.language.parameters import uses
 from memtopo.machine import load
 from memtopo.rules.validation import validate
@@ -190,6 +190,33 @@ def test_parameters_are_bounded_in_number_and_their_chains_are_not() -> None:
     assert values(**dict(reversed(chain.items())))[f"p{MOST_PARAMETERS - 1}"] == str(MOST_PARAMETERS)
     root = {"memtopo": 1, "name": "t", "params": chain | {"more": 1}, "ranges": {"a": {"count": "$p3"}}}
     assert codes_of(Document.from_object(root)) == ["MT109"]
+
+
+def test_the_value_of_a_parameter_has_the_limit_of_a_text() -> None:
+    root = {"memtopo": 1, "name": "t", "params": {"n": 1}, "devices": {"a": "$n"}}
+    for length, codes in ((LARGEST_SCALAR, []), (LARGEST_SCALAR + 1, ["MT002"])):
+        assert codes_of(Document.from_object(root, settings={"n": "x" * length})) == codes
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ('params: {n: 1}\na: "\\e$n"', "MT004"),
+        ("params: {n: 1}\n<<: *x\na: $n\nb: $m", "MT008"),
+        ("params: {<<: *x}\na: $n", "MT008"),
+    ],
+)
+def test_nothing_is_said_of_parameters_that_what_was_refused_may_declare_or_use(text: str, code: str) -> None:
+    assert codes_of(read_text(text.encode(), "spec.yaml")) == [code]
+    assert codes_of(read_text(text.encode(), "spec.yaml", {"n": "2"})) == [code]
+
+
+def test_values_without_a_parameter_are_left_out_beside_those_that_were_refused() -> None:
+    assert read_text(b"params: {n: 1}\na: *x\nb: $n\nc: $m\n", "spec.yaml").left_out == {("a",), ("c",)}
+
+
+def test_the_version_has_no_parameters() -> None:
+    assert read_text(b"memtopo: $v\nparams: {v: 1}\na: $v", "spec.yaml").root["memtopo"] == "$v"
 
 
 def test_every_circle_is_reported_once() -> None:
