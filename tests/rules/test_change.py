@@ -95,3 +95,13 @@ def test_a_change_keeps_waits_or_removes_them(after: str) -> None:
     assert before
     assert changed
     assert not [*diagnose_change(before, changed)]
+
+
+def test_a_change_may_name_the_processes_in_another_order() -> None:
+    one, other = (f"{name}: {{ranges: {{r: {{size: 2MiB}}}}}}" for name in "ab")
+    before, changed = (
+        validate_text(f"processes: {{{', '.join(each)}}}").geometry for each in ((one, other), (other, one))
+    )
+    assert before
+    assert changed
+    assert not [*diagnose_change(before, changed)]

@@ -119,6 +119,11 @@ def test_nothing_is_unused_that_an_entry_with_an_error_may_use(rest: str, expect
     assert codes(ENTRIES + rest) == expected
 
 
+def test_what_a_gpu_lacks_does_not_hide_what_the_host_lacks() -> None:
+    chunks = "chunks: {a: {location: gpu0, size: 90TiB}, b: {location: host, size: 60TiB}}\n"
+    assert codes(chunks).count("MT402") == 2
+
+
 def test_a_range_without_mappings_or_access_is_named() -> None:
     assert [*diagnose("ranges: {b: {size: 6MiB, count: 3}}")] == [
         warning("MT502", "range 'b' has no mappings", ("ranges", "b"))
