@@ -68,6 +68,13 @@ def test_values_are_read_back_without_loss() -> None:
     assert lent == [64, 5, 2, 3]
 
 
+def test_changes_are_counted_by_result_and_a_layout_without_states_is_awake() -> None:
+    page = monitoring.metrics([(replace(FULL, layout_state=None, layout_states=()), STATISTICS)], now=NOW)
+    counts = f'result="made"}} {STATISTICS.changes}\n', f'result="rolled_back"}} {STATISTICS.rolled_back}\n'
+    assert all(count in page for count in counts)
+    assert 'gpu="GPU-1",state="awake"} 7\n' in page
+
+
 def test_only_what_is_lent_is_counted_as_lent() -> None:
     page = monitoring.metrics([(FULL, STATISTICS)], now=NOW)
     lent = [
