@@ -9,7 +9,7 @@ from memtopo.diagnostics import CODES
 from memtopo.diagnostics.explanations import explanation
 from memtopo.output import formats
 from memtopo.rules.files import collect
-from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
+from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
 from tests.ci.forms import check, sarif, text
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT
@@ -146,6 +146,8 @@ def test_sarif_log_has_success_and_exit_status(checked: Checking) -> None:
     (bad,) = sarif(text("sarif", checked({"x.yaml": BAD})))["invocations"]
     assert good == {"executionSuccessful": True, "exitCode": 0}
     assert bad == {"executionSuccessful": True, "exitCode": 1}
+    (warned,) = sarif(text("sarif", checked({"x.yaml": WARNED})._replace(strict=True)))["invocations"]
+    assert warned == bad
     run = sarif("\n".join(formats.failure("sarif", Unavailable("no GPU", hint="buy one"))))
     (failed,) = run["invocations"]
     assert (failed["executionSuccessful"], failed["exitCode"], run["results"]) == (False, 3, [])
