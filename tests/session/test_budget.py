@@ -76,7 +76,9 @@ def test_combinations_fit_as_a_spec_with_both_layouts_would() -> None:
     room = load("h100x1").devices[0].room
     used = 64 * GIB
     left = (room - used) // 2
-    assert of(sleeping("a", 1, 31), sleeping("b", 1, 31), context=left).fits
+    found = of(sleeping("a", 1, 31), sleeping("b", 1, 31), context=left)
+    assert found.fits
+    assert all(each.fitting == [one.states for one in each.beside] for each in found.switches)
     assert not of(sleeping("a", 1, 31), sleeping("b", 1, 31), context=left + 1).fits
 
 
@@ -129,13 +131,22 @@ def test_shares_and_heaps_without_a_limit_are_noted() -> None:
     assert not any("its own spec" in note for note in of(heap.format("b", ", limit: 5%")).notes)
 
 
+def test_an_assumed_memory_of_the_host_is_noted_where_it_is_used() -> None:
+    unknown = load("h100x1").model_copy(update={"host_bytes": None})
+    bare = "name: b\nbuffers: {b: {location: gpu0, size: 2MiB}}\n"
+    assert [len(of(text, machine=unknown).notes) for text in (sleeping("a", 8, 40), bare)] == [1, 0]
+    assert {*of(bare, machine=unknown).memory} == {"gpu0"}
+    assert of(sleeping("a", 8, 40), machine=small(host=64 * GIB)).notes == ()
+
+
 def test_of_too_many_combinations_there_are_those_with_one_layout_not_awake() -> None:
     found = of(*(sleeping(f"l{n}", 1, 1) for n in range(8)))
     assert not found.complete
     assert len(found.combinations) == 1 + 8 * 2
     assert all(sum(state != "awake" for state in each.states.values()) <= 1 for each in found.combinations)
     assert {len(each.beside) for each in found.switches} == {1 + 7 * 2}
-    assert len(of(*(sleeping(f"l{n}", 1, 1) for n in range(4))).switches[0].beside) == 27 <= MOST_BESIDE
+    four = [sleeping(f"l{n}", 1, 1).replace("states: {", "states: {none: {drop: [w, kv]}, ") for n in range(4)]
+    assert len(of(*four).switches[0].beside) == MOST_BESIDE
 
 
 def test_the_closest_combination_is_that_of_which_least_is_missing() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from memtopo.common.files import PATIENCE
 from memtopo.drivers.target import of_nodes, recorded
 from memtopo.language import SpecText, read_file
 from memtopo.machine import Machine
@@ -14,7 +18,7 @@ from memtopo.session.composition import Composition, InvalidOnMachine, revision
 from memtopo.session.saved import SavedPlan, StalePlan, saved_facts
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.wire import parsed_source
-from tests.helpers.machines import invented
+from tests.helpers.machines import invented, noted
 from tests.helpers.specs import composed, document
 
 MACHINE = invented(2)
@@ -58,6 +62,17 @@ def test_a_spec_is_read_again_with_the_settings_of_the_layout(tmp_path: Path) ->
         held.reread()
 
 
+def test_a_spec_in_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """Meanwhile the holder answers nobody."""
+    pipe = tmp_path / "kv.yaml"
+    os.mkfifo(pipe)
+    held = Composition.of(document(SPEC), recorded("m", MACHINE), str(pipe))
+    begin = time.monotonic()
+    with os.fdopen(os.open(pipe, os.O_RDWR)), pytest.raises(ExchangeError, match="in time"):
+        held.reread()
+    assert time.monotonic() - begin < PATIENCE / 2
+
+
 def saved(text: str, machine: Machine = MACHINE) -> SavedPlan:
     made = composed(text, machine)
     facts = saved_facts(machine, made.geometry)
@@ -80,6 +95,10 @@ def test_a_change_keeps_all_of_the_request_but_the_spec() -> None:
     done = revision(after.source, before, after.target)
     assert (sum(done.request.plan.memory.values()), done.request.params) == (10 << 20, {"pages": "5"})
     assert done.source == after.source
+    warned = composed(SPEC + "ranges: {r: {size: 2MiB}}\n", MACHINE)
+    assert revision(warned.source, before, after.target).request.warnings == warned.warnings != ()
+    without_machine = json.dumps({"spec": after.document.text})
+    assert revision(without_machine, before, after.target).request.plan == done.request.plan
     assert replace(done.request, **{name: getattr(before, name) for name in OF_SPEC}) == before
 
 
@@ -93,6 +112,17 @@ def test_a_change_is_refused_that_is_for_another_machine_or_layout_or_invalid() 
     ):
         with pytest.raises(ExchangeError, match=words):
             revision(after.source, before.request(), before.target)
+
+
+def test_a_change_to_what_was_never_tried_is_refused() -> None:
+    untried = noted("multicast was never tried")
+    assert isinstance(untried, Machine)
+    chunk = "chunks: {part: {location: [gpu0, gpu1], size: 4MiB, count: 2}}\n"
+    before = composed(chunk, untried)
+    after = composed(chunk + "multicast: {team: {devices: gpus, size: 4MiB}}\nbind: {team: [part]}\n", untried)
+    assert after.valid, after.diagnostics
+    with pytest.raises(ExchangeError, match="never tried"):
+        revision(after.source, before.request(), before.target)
 
 
 def test_a_spec_that_cannot_be_changed_to_keeps_its_own_diagnostics() -> None:
@@ -143,3 +173,6 @@ def test_the_request_of_a_process_has_the_processes_of_its_node_beside_it() -> N
     one = request.of_process("pe.0")
     assert ([*one.processes_of_node], len(one.processes), one.layout) == (["pe.0", "pe.1"], 5, "test")
     assert one.plan == request.plan.processes["pe.0"]
+    line = request.machine
+    about = {"layout": "test", "machine": line.name, "simulated": True, "driver": line.driver}
+    assert (one.about_trace, request.about_trace) == (about | {"process": "pe.0"}, about | {"process": ""})

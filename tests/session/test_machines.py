@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,14 @@ def test_a_file_that_is_no_record_is_an_error_at_its_item(tmp_path: Path) -> Non
     assert [(each.code, each.path) for each in wrong] == [("MT205", ("machines", 1)), ("MT205", ("machines", 2))]
     assert document.line(3)[20:31] == "/test.yaml,"
     assert document.span(("machines", 1)) == (3, 20, 3, 31)
+
+
+def test_a_pipe_is_no_record_and_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ours.json")
+    path = tmp_path / "test.yaml"
+    path.write_text(SPEC.format("[ours.json]"))
+    found, wrong = own_targets(read_file(path), lambda name: pytest.fail(f"read {name}"))
+    assert (found, [(each.code, each.path) for each in wrong]) == ({}, [("MT205", ("machines", 0))])
 
 
 @pytest.mark.parametrize("machines", ["nothing", "local", "none", "[[h200x2], {a: b}]", "", "[]"])

@@ -9,10 +9,10 @@ import pytest
 
 from memtopo import planner
 from memtopo.language import SpecText
-from memtopo.machine import Cluster, Machine, MachineLine
+from memtopo.machine import Cluster, Fabric, Machine, MachineLine
 from memtopo.machine.queries import changed
 from memtopo.plans.transition import difference
-from memtopo.session.saved import SavedChange, SavedPlan, StalePlan, compare, digest_of, saved_facts
+from memtopo.session.saved import SavedChange, SavedPlan, StalePlan, compare, digest_of, saved_facts, saved_nodes
 from tests.helpers.machines import invented
 from tests.helpers.specs import document, geometry_of
 
@@ -84,6 +84,23 @@ def test_a_plan_is_stale_if_memory_has_other_properties_now() -> None:
     with pytest.raises(StalePlan) as raised:
         compare_now(saved(FIXED, live(40 << 30)), FIXED.replace("4GiB", "4GiB, rdma: true"), live(40 << 30))
     assert raised.value.details[1].endswith("(rdma)"), raised.value.details
+
+
+def test_a_plan_is_stale_if_a_gpu_has_other_access_to_memory_now() -> None:
+    before, now = (FIXED.replace("{gpu0: rw}", f"{{gpu0: rw, gpu1: {access}}}") for access in ("rw", "r"))
+    with pytest.raises(StalePlan) as raised:
+        compare_now(saved(before, invented(2)), now, invented(2))
+    assert raised.value.details[-1].endswith("gpu1 r"), raised.value.details
+
+
+def test_nodes_of_two_clusters_are_of_two_in_a_saved_plan_without_their_uuids() -> None:
+    one, nodes = invented(1), dict[str, Machine]()
+    for node, uuid in (("a", "1"), ("b", "2"), ("c", "1")):
+        fabric = Fabric(cluster=f"0000000{uuid}-0000-0000-0000-000000000000", clique=1)
+        nodes[node] = changed(one, devices=[one.devices[0].model_copy(update={"fabric": fabric})])
+    found = saved_nodes(Cluster(nodes), geometry_of(FIXED, one))
+    clusters = [each.devices[0].fabric.cluster for each in found.values() if each.devices[0].fabric]
+    assert clusters == ["cluster 0", "cluster 1", "cluster 0"]
 
 
 def test_a_plan_is_stale_if_the_same_calls_map_memory_at_another_offset_now() -> None:
