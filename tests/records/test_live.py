@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from memtopo.common.errors import UsageError
 from memtopo.records.record import END
 from memtopo.records.summary import summary
 from tests.helpers.records import MIB, Calls
@@ -229,3 +230,84 @@ def test_a_timeline_has_the_most_and_the_last_memory_of_each_interval() -> None:
     assert [size // MIB for _, size in found.timeline["gpu0"]] == [6, 1]
     assert found.peaks == {"gpu0": 6 * MIB}
     assert [(row.objects, row.size // MIB) for row in found.leaks] == [(1, 1)]
+
+
+def test_a_chunk_has_the_size_of_its_creation_and_an_import_that_of_its_first_map() -> None:
+    calls = Calls()
+    base, chunk = calls.reserve(16), calls.create(8, "gpu0")
+    handle = calls.call("mem_import_from_shareable_handle", {"shared": "handle:1", "kind": 8}, result=7)
+    for offset, each, size in ((0, chunk, 2), (2, handle, 4), (6, handle, 2)):
+        calls.map(base, offset, each, size)
+    (process,) = calls.moment(at=END).processes
+    assert [each.size // MIB for each in process.chunks()] == [8, 4]
+    calls.unmap(base, 0, 2)
+    calls.call("mem_release", {"handle": chunk})
+    assert held(calls) == {}
+
+
+def test_only_an_import_is_where_a_query_says_that_it_is() -> None:
+    calls = Calls()
+    own = calls.create(2, "gpu0")
+    taken = calls.call("mem_import_from_shareable_handle", {"shared": "handle:1", "kind": 8}, result=7)
+    for handle in (own, taken):
+        found = {"location": "gpu1", "handles": []}
+        calls.call("mem_get_allocation_properties_from_handle", {"handle": handle}, result=found)
+    (process,) = calls.moment(at=END).processes
+    assert [each.location for each in process.chunks()] == ["gpu0", "gpu1"]
+
+
+def test_managed_memory_without_advice_is_where_its_context_is() -> None:
+    calls = Calls()
+    calls.call("mem_alloc_managed", {"size": MIB, "flags": 1}, result=1 << 40, device=1)
+    for advice in (3, 4):
+        calls.call("mem_advise", {"address": 1 << 40, "size": MIB, "advice": advice, "location": "host"}, device=0)
+    assert held(calls) == {"gpu1": 1}
+
+
+def test_advice_and_prefetches_are_of_managed_memory_alone() -> None:
+    calls = Calls()
+    calls.call("mem_alloc", {"size": MIB}, result=1 << 40, device=0)
+    calls.call("mem_advise", {"address": 1 << 40, "size": MIB, "advice": 3, "location": "host"})
+    calls.call("mem_prefetch_async", {"address": 1 << 40, "size": MIB, "location": "gpu1", "stream": 0})
+    (process,) = calls.moment(at=END).processes
+    assert (held(calls), [each.details for each in process.addressed]) == ({"gpu0": 1}, [{}])
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 64, True, "1", 1.0, None])
+def test_a_number_that_the_function_cannot_take_is_an_error_that_names_the_call(size: Any) -> None:
+    calls = Calls()
+    calls.call("mem_alloc", {"size": size}, result=1 << 40, device=0)
+    with pytest.raises(UsageError, match="call 1 of the record does not have the arguments of cuMemAlloc"):
+        calls.moment()
+
+
+def test_memory_with_a_pitch_has_all_of_its_rows() -> None:
+    calls = Calls()
+    given = {"width": 1000, "height": 2048, "element": 4, "pitch": 1024}
+    calls.call("mem_alloc_pitch", given, result=1 << 40, device=0)
+    assert held(calls) == {"gpu0": 2}
+
+
+def test_external_memory_is_of_a_process_until_it_is_destroyed_or_its_context_ends() -> None:
+    calls = Calls()
+    for device, handle in ((0, 5), (0, 6), (1, 7)):
+        calls.call("import_external_memory", {"size": MIB, "fd": 3}, result=handle, device=device)
+    calls.call("destroy_external_memory", {"memory": 5})
+    (process,) = calls.moment(at=END).processes
+    assert [each.location for each in process.objects("external")] == ["gpu0", "gpu1"]
+    calls.call("device_primary_ctx_reset", {"device": 0})
+    (process,) = calls.moment(at=END).processes
+    assert [each.location for each in process.objects("external")] == ["gpu1"]
+
+
+def test_the_peak_is_the_last_of_equal_moments_and_seconds_include_their_end() -> None:
+    calls = Calls()
+    calls.create(2, "gpu0")
+    calls.call("mark", {"label": "a"})
+    base = calls.create(2, "gpu0")
+    calls.call("mark", {"label": "b"})
+    calls.call("mem_release", {"handle": base})
+    assert calls.moment().calls == 4
+    assert [calls.moment(at=at).calls for at in ("0.002", "0.002s", "0.0019", "0")] == [2, 2, 1, 0]
+    assert calls.moment().record.made == 3
+    assert summary("r", calls.moment()).timeline["gpu0"][0] == (0.0, 0)

@@ -318,3 +318,72 @@ def test_advice_and_access_that_were_taken_back_are_in_no_spec() -> None:
     assert "managed: {size: 2MiB}\n" in text
     assert "managed-2: {size: 2MiB, prefer: host, accessed_by: [gpu2], read_mostly: true}" in text
     assert found.processes[0].memory == {"gpu0": 2 << 20, "host": 2 << 20}
+
+
+def test_exports_are_by_the_transport_that_their_call_names() -> None:
+    """A dma-buf is of what is mapped at an address; a capture has the names of `cuda.h`."""
+    calls = Calls()
+    base = calls.reserve(16)
+    for index, kind in enumerate((1, 8, "CU_MEM_HANDLE_TYPE_FABRIC", "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR")):
+        chunk = calls.create(2 * index + 2, "gpu0", handles=["fd", "fabric"])
+        calls.call("mem_export_to_shareable_handle", {"handle": chunk, "kind": kind}, result=5)
+    calls.map(base, 0, calls.create(16, "gpu0"), 16)
+    calls.call("mem_get_handle_for_address_range", {"address": base, "size": 16 << 20, "flags": 0}, result=6)
+    (process,) = calls.moment(at="end").processes
+    found = [(each.memory.size >> 20, each.via) for each in process.exports]
+    assert found == [(2, "fd"), (4, "fabric"), (6, "fabric"), (8, "fd"), (16, "dmabuf")]
+
+
+def test_what_a_spec_says_of_pools_and_of_memory_of_the_host_is_what_was_set() -> None:
+    """A GPU has access to its own pool anyway."""
+    calls = Calls()
+    properties = {"location": "gpu0", "handles": ["fd"], "max_size": 64 << 20}
+    calls.call("mem_pool_create", {"properties": properties}, result=5, device=0)
+    grants = [{"location": at, "access": "rw"} for at in ("gpu0", "gpu1")]
+    calls.call("mem_pool_set_access", {"pool": 5, "grants": grants})
+    for attribute, value in ((2, 0), (3, 1), (4, 32 << 20)):
+        calls.call("mem_pool_set_attribute", {"pool": 5, "attribute": attribute, "value": value})
+    calls.call("mem_pool_create", {"properties": {**properties, "max_size": 0}}, result=6, device=0)
+    calls.call("mem_pool_set_attribute", {"pool": 6, "attribute": 4, "value": (1 << 64) - 1})
+    calls.call("mem_host_alloc", {"size": 2 << 20, "flags": 4}, result=1 << 40, device=1)
+    calls.call("mem_alloc_managed", {"size": 2 << 20, "flags": 2}, result=1 << 41, device=0)
+    calls.call("event_create", {"flags": 0}, result=9, device=0)
+    text = spec_of(calls.moment(at="end"), "set")
+    first = "max_size: 64MiB, release_threshold: 32MiB, reuse_allow_opportunistic: false, accessed_by: [gpu1]"
+    assert f"  pool: {{location: gpu0, handles: fd, {first}}}\n  pool-2: {{location: gpu0, handles: fd}}\n" in text
+    assert "{size: 2MiB, write_combined: true, accessed_by: gpu1}" in text
+    assert "managed: {size: 2MiB, attach: host}" in text
+    assert "events" not in text
+
+
+def test_ranges_that_differ_in_alignment_alone_are_entries_of_their_own() -> None:
+    calls = Calls()
+    for number, alignment in enumerate((0, 1 << 30), 1):
+        given = {"size": 2 << 20, "alignment": alignment, "address": 0, "flags": 0}
+        calls.call("mem_address_reserve", given, result=number << 40)
+    text = spec_of(calls.moment(), "aligned")
+    assert "range: {size: 2MiB}\n  range-2: {size: 2MiB, align: 1GiB}\n" in text
+
+
+def test_imports_from_outside_have_what_their_kind_needs() -> None:
+    calls = Calls()
+    for number in (1, 2):
+        given = {"shared": f"handle:{number}", "kind": 8, "location": "gpu1"}
+        calls.map(calls.reserve(2), 0, calls.call("mem_import_from_shareable_handle", given, result=70 + number), 2)
+    calls.call("ipc_open_mem_handle", {"handle": "handle:3", "flags": 1}, result=1 << 45, device=0)
+    text = spec_of(calls.moment(), "outside")
+    assert "chunk: {from: outside/chunk, location: gpu1, size: 2MiB, count: 2}" in text
+    assert "buffer: {from: outside/buffer, via: ipc, location: gpu0, size: 2MiB}" in text
+
+
+def test_an_import_by_a_descriptor_is_rather_of_another_process_and_at_the_location_that_is_known() -> None:
+    exporter, importer = Calls("a"), Calls("b")
+    for _ in range(6):
+        base = importer.reserve(2)
+    for each, location in ((exporter, "gpu0"), (exporter, "gpu1"), (importer, "gpu1")):
+        chunk = each.create(2, location, handles=["fd"])
+        each.call("mem_export_to_shareable_handle", {"handle": chunk, "kind": 1}, result=5)
+    given = {"shared": 5, "kind": 1, "location": "gpu1"}
+    importer.map(base, 0, importer.call("mem_import_from_shareable_handle", given, result=7), 2)
+    text = spec_of(exporter.moment(importer, at="end"), "other")
+    assert "chunk-2: {from: a.chunk-2}" in text
