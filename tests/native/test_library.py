@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.native import CAPTURE, FLAGS, HEAPS, LIBRARIES, Library
+from memtopo.native import CAPTURE, FLAGS, HEAPS, LIBRARIES, Library, NoLibrary
 from memtopo.plans.trace import read_traces
 from tests.helpers import captures
 from tests.helpers.command_line import environment
@@ -57,6 +57,39 @@ def test_what_a_compiler_reports_is_shown(tmp_path: Path) -> None:
     _, error, outcome = run(tmp_path / "cache", CC=str(compiler))
     assert "cannot compile the library of heaps: cc: no such option" in error
     assert outcome == "ok"
+
+
+COMPILER = """#!/bin/sh
+while [ "$1" != -o ]; do shift; done
+echo made > "$2"
+exit $STATUS
+"""
+
+
+def test_a_library_is_compiled_again_if_its_source_a_header_or_an_option_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into one absolute path for each, which has no half of a library."""
+    folder = tmp_path / "native"
+    (folder / "own").mkdir(parents=True)
+    (tmp_path / "cc").write_text(COMPILER)
+    monkeypatch.setattr("memtopo.native._FOLDER", folder)
+    monkeypatch.setenv("CC", f"sh {tmp_path / 'cc'}")
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    monkeypatch.chdir(tmp_path)
+    (folder / "own.c").write_text("1")
+    own, other = Library("own", "tests"), Library("own", "tests", ("-DOTHER",))
+    monkeypatch.setenv("STATUS", "1")
+    with pytest.raises(NoLibrary):
+        own.file()
+    assert [*(tmp_path / "cache" / "memtopo").iterdir()] == []
+    monkeypatch.setenv("STATUS", "0")
+    made = [own.file(), own.file(), other.file()]
+    for file in ("own.c", "own/calls.h"):
+        (folder / file).write_text("2")
+        made.append(own.file())
+    assert [made.index(each) for each in made] == [0, 0, 2, 3, 4]
+    assert all(each.is_absolute() and each.read_text() == "made\n" for each in made)
 
 
 @pytest.mark.parametrize("checked", ["thread", "address,undefined"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import subprocess
 import sys
@@ -62,6 +63,21 @@ def test_a_table_has_room_for_an_allocation_of_each_granule_and_cannot_be_cut(la
     assert [each.address for each in table.allocations()] == addresses
     with pytest.raises(PermissionError):
         os.ftruncate(table.fd, 0)
+    assert fcntl.fcntl(table.fd, fcntl.F_GET_SEALS) == fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def test_no_program_that_a_process_starts_has_the_descriptors_of_its_tables(layout: Live) -> None:
+    ((_, table),) = tables_of(os.getpid(), "tables")
+    assert [os.get_inheritable(each.fd) for each in (table, table_of(layout))] == [False, False]
+    table.close()
+
+
+def test_of_a_table_that_is_damaged_no_more_is_read_than_it_has_room_for() -> None:
+    table = AllocationTable.create("damaged", "h", 2)
+    assert table.head
+    table.head.count = 1 << 40
+    assert len(table.allocations()) == 2
+    table.close()
 
 
 def test_a_heap_and_its_layout_may_have_the_longest_names() -> None:

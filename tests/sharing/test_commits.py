@@ -176,6 +176,7 @@ def test_the_memory_of_a_writer_that_is_gone_is_created_anew(dial: Connect, layo
     assert next_message(reader)["ok"]["exports"] == ["weights"]
     assert read(reader)["ok"]["generation"] == generation
     assert asked(second, "check")["ok"]["different"] == 0
+    assert asked(second, "metrics")["ok"]["changes"] == 1
 
 
 def test_memory_that_was_created_anew_stays_while_its_next_writer_has_it(dial: Connect, layout: Held) -> None:
