@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import NamedTuple
@@ -69,8 +69,7 @@ def replay(record: Record, target: Target) -> Replay:
     left_out: Counter[tuple[str, str]] = Counter()
     errors: Counter[str] = Counter()
     made, difference = 0, None
-    with _players(record, target) as players:
-        shares = _Shares(record)
+    with _players(record, target) as players, closing(_Shares(record)) as shares:
         for index, each in enumerate(record.calls):
             if each.call.method == MARK or each.call.seconds is None:
                 continue
@@ -85,7 +84,6 @@ def replay(record: Record, target: Target) -> Replay:
                 break
             if played.error != each.call.error:
                 errors[f"{each.call.call}: {played.error} for {each.call.error}"] += 1
-        shares.close()
     found = tuple(LeftOutCalls(name, number, reason) for (name, reason), number in left_out.most_common())
     name = next((head.layout for head in record.heads if head.layout), "")
     return Replay(target.line, name, len(record.heads), record.made, made, found, dict(errors), difference)

@@ -301,6 +301,18 @@ def test_a_handle_is_passed_to_each_of_its_imports_and_left_open_by_none(tmp_pat
     assert open_descriptors() == before
 
 
+def test_a_damaged_call_between_an_export_and_its_import_leaves_no_handle_open(tmp_path: Path) -> None:
+    calls = Calls()
+    chunk = calls.create(2, "gpu0", handles=["fd"])
+    calls.call("mem_export_to_shareable_handle", {"handle": chunk, "kind": 1, "flags": 0}, result="handle:1")
+    calls.call("mem_alloc_pitch", {}, result=1 << 40)
+    calls.call("mem_import_from_shareable_handle", {"shared": "handle:1", "kind": 1}, result=7)
+    record, before = read_record([calls.write(tmp_path / "r.jsonl")]), open_descriptors()
+    with pytest.raises(UsageError, match="call 3 of the record"):
+        replay(record, resolve("h200x2"))
+    assert open_descriptors() == before
+
+
 def test_addresses_that_were_freed_are_those_of_later_objects_alone(tmp_path: Path) -> None:
     """The first reservation was in the middle of the second one."""
     calls, base = Calls(), 1 << 40
