@@ -99,7 +99,8 @@ def test_a_layout_of_several_processes_is_held_by_processes_that_are_started() -
 def test_a_client_may_release_it() -> None:
     with memtopo.hold(SPEC, "h200x2") as held:
         with connect(endpoint(held.name)) as client:
-            assert client.release().outcome == "ok"
+            done = client.release(wait=PATIENCE)
+            assert (done.outcome, done.gone) == ("ok", True)
         assert held.wait(PATIENCE)
     assert held.report
     assert any("until a release" in note for note in held.report.notes)
@@ -124,6 +125,16 @@ def test_the_log_has_a_line_for_each_event(tmp_path: Path) -> None:
     with memtopo.hold(SPEC, "h200x2", socket=tmp_path / "w.sock", log=lines.append) as held:
         assert held.path == str(tmp_path / "w.sock")
     assert "layout=weights" in next(line for line in lines if "serving" in line)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_layout_is_held_in_a_folder_of_another_user_who_is_allowed(tmp_path: Path) -> None:
+    os.chown(tmp_path, 1234, -1)
+    refused = memtopo.hold(SPEC, "h200x2", socket=tmp_path / "w.sock")
+    with pytest.raises(ExchangeError, match="belongs to uid 1234"), refused:
+        pass
+    with memtopo.hold(SPEC, "h200x2", socket=tmp_path / "w.sock", allow_uids=[1234]) as held:
+        assert Path(held.path).is_socket()
 
 
 def test_a_name_is_held_once() -> None:

@@ -371,7 +371,11 @@ def test_imports_from_outside_have_what_their_kind_needs() -> None:
         given = {"shared": f"handle:{number}", "kind": 8, "location": "gpu1"}
         calls.map(calls.reserve(2), 0, calls.call("mem_import_from_shareable_handle", given, result=70 + number), 2)
     calls.call("ipc_open_mem_handle", {"handle": "handle:3", "flags": 1}, result=1 << 45, device=0)
+    calls.call("mem_pool_import_from_shareable_handle", {"shared": "handle:4", "kind": 1}, result=5)
+    calls.call("mem_pool_set_access", {"pool": 5, "grants": [{"location": "gpu1", "access": "rw"}]})
+    calls.call("mem_pool_import_pointer", {"pool": 5, "data": "handle:5"}, result=1 << 46)
     text = spec_of(calls.moment(), "outside")
+    assert "allocation: {from: outside/allocation, pool: gpu0, size: 2MiB, accessed_by: [gpu1]}" in text
     assert "chunk: {from: outside/chunk, location: gpu1, size: 2MiB, count: 2}" in text
     assert "buffer: {from: outside/buffer, via: ipc, location: gpu0, size: 2MiB}" in text
 
