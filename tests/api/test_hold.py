@@ -137,6 +137,20 @@ def test_a_layout_is_held_in_a_folder_of_another_user_who_is_allowed(tmp_path: P
         assert Path(held.path).is_socket()
 
 
+def test_parameters_check_and_grace_are_those_of_the_call() -> None:
+    with memtopo.hold(SPEC, "h200x2", params={"pages": 1}, check="full", grace=0.25) as held:
+        client = connect(endpoint(held.name))
+        for each in client.handles("w"):
+            each.close()
+        assert client.offers()["w"].count == 1
+    with client:
+        notice = client.notice(PATIENCE)
+        assert notice
+        assert (notice.kind, notice.grace) == ("releasing", 0.25)
+    assert held.report
+    assert any("4 KiB" in note for note in held.report.notes)
+
+
 def test_a_name_is_held_once() -> None:
     with memtopo.hold(SPEC, "h200x2"), pytest.raises(ExchangeError, match="weights"), memtopo.hold(SPEC, "h200x2"):
         pass
