@@ -19,6 +19,7 @@ from memtopo.common.files import (
     NotAFile,
     NotInTime,
     TooLarge,
+    closing_fd,
     open_output,
     output_path,
     read_descriptor,
@@ -105,6 +106,26 @@ def test_a_loop_of_links_has_no_path(tmp_path: Path) -> None:
     loop.symlink_to(loop)
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
         output_path(str(loop))
+
+
+def test_as_many_links_as_the_kernel_follows_lead_to_a_file(tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"{number}").symlink_to(f"{number + 1}")
+    (tmp_path / "40").write_text("found")
+    assert (tmp_path / "0").read_text() == "found"
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        output_path(str(tmp_path / "0"))
+    assert output_path(str(tmp_path / "1")) == str(tmp_path / "40")
+
+
+def test_no_link_to_a_pipe_is_written(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    with closing_fd(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        with pytest.raises(OSError, match="Too many levels of symbolic links"):
+            write_pipe(str(link), b"secret")
+        assert not os.read(reader, 1)
 
 
 def test_a_device_is_written_and_waited_for() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from memtopo.common.processes import (
     memory_file,
     process_stat,
     python_command,
+    signal_on_parent_death,
     spawn,
     spawn_connected,
 )
@@ -55,11 +57,11 @@ def test_a_child_that_cannot_be_started_leaves_no_descriptor() -> None:
         raise AssertionError("it was started")
 
 
-def test_variables_are_added_to_the_environment() -> None:
-    command = [sys.executable, "-c", "import os; print(os.environ['MEMTOPO_ADDED'], 'PATH' in os.environ)"]
-    with spawn(command, stdout=subprocess.PIPE, environment={"MEMTOPO_ADDED": "yes"}) as process:
+def test_variables_are_added_to_the_environment_or_replace_those_of_it() -> None:
+    command = ["/bin/sh", "-c", 'echo "$MEMTOPO_ADDED" "$HOME" "$PATH"']
+    with spawn(command, stdout=subprocess.PIPE, environment={"MEMTOPO_ADDED": "yes", "HOME": "/new"}) as process:
         assert process.stdout
-        assert process.stdout.read() == b"yes True\n"
+        assert process.stdout.read().decode() == f"yes /new {os.environ['PATH']}\n"
 
 
 def test_a_memory_file_is_read_from_its_beginning() -> None:
@@ -71,6 +73,18 @@ def test_a_memory_file_is_read_from_its_beginning() -> None:
 def test_a_process_does_nothing_without_the_parent_that_it_is_to_end_with() -> None:
     command = python_command("tests.common.test_processes:answer", parent=os.getppid())
     assert subprocess.run(command, check=False, stderr=subprocess.PIPE).stderr == b""
+
+
+def test_a_signal_is_requested_for_the_death_of_a_parent_that_has_not_died_already() -> None:
+    prctl, requested = ctypes.CDLL(None).prctl, ctypes.c_int()
+    try:
+        assert signal_on_parent_death(signal.SIGTERM)
+        assert signal_on_parent_death(signal.SIGTERM, os.getppid())
+        assert not signal_on_parent_death(signal.SIGTERM, os.getpid())
+        prctl(2, ctypes.byref(requested), 0, 0, 0)  # PR_GET_PDEATHSIG
+        assert requested.value == signal.SIGTERM
+    finally:
+        prctl(1, 0, 0, 0, 0)
 
 
 def test_time_between_two_readings_counts_up_to_its_limit() -> None:

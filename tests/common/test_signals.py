@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -58,6 +61,25 @@ def test_ignored_signals_stay_ignored() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with deferred():
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def test_a_handler_that_raises_before_its_signal_is_deferred_leaves_the_others_as_they_were() -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
+
+    def raise_after_the_first(frame: FrameType, _event: str, _value: Any) -> Any:
+        if frame.f_code is deferred.__enter__.__code__ and signal.getsignal(signal.SIGINT) is not handler:
+            signal.raise_signal(signal.SIGHUP)
+        return raise_after_the_first
+
+    before = sys.gettrace()
+    sys.settrace(raise_after_the_first)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            raise_deferred()
+    finally:
+        sys.settrace(before)
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_other_threads_defer_nothing() -> None:
