@@ -92,11 +92,13 @@ def test_a_process_that_is_late_at_the_first_gate_is_not_waited_for_at_the_secon
 
 
 def test_a_gate_that_is_left_keeps_its_descriptors_and_may_be_left_again() -> None:
-    """Their number shows leaks."""
-    before, gate = open_descriptors(), Gate(*os.pipe2(os.O_CLOEXEC))
+    """Their number shows leaks. No program that is started inherits them."""
+    before, ends = open_descriptors(), os.pipe2(os.O_CLOEXEC)
+    gate = Gate(*ends)
     for _ in range(2):
         gate.leave()
         assert (open_descriptors(), gate.wait(0)) == (before + 2, True)
+        assert not any(map(os.get_inheritable, ends))
     gate.close()
     assert open_descriptors() == before
 
