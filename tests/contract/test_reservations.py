@@ -59,10 +59,12 @@ def test_an_occupied_address_hint_succeeds_elsewhere(driver: Driver, granule: in
         assert abs(second - first) >= granule
 
 
-def test_an_address_hint_not_aligned_to_2_mib_is_refused(driver: Driver, granule: int) -> None:
+def test_an_address_hint_not_aligned_to_2_mib_or_as_the_reservation_is_refused(driver: Driver, granule: int) -> None:
     """Fact 11."""
     with refused(INVALID_VALUE):
         driver.mem_address_reserve(granule, address=TiB + 4 * KiB)
+    with refused(INVALID_VALUE):
+        driver.mem_address_reserve(granule, 32 * MiB, address=TiB + 2 * MiB)
 
 
 def test_only_a_whole_reservation_is_freed(driver: Driver, granule: int) -> None:

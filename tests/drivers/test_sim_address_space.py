@@ -55,3 +55,13 @@ def test_an_allocation_without_addresses_takes_no_memory(location: Location) -> 
     with pytest.raises(RefusedCall, match="no free addresses are left"):
         blocks.take("own" if location == gpu(0) else "pinned", 0, BLOCK)
     assert budget.free(location) == before
+
+
+@pytest.mark.parametrize("size", [1, 4096, 4097])
+def test_memory_of_the_host_that_is_unlocked_is_free_again(size: int) -> None:
+    budget = SimMemoryBudget(invented(1))
+    blocks, before = AllocationBlocks(budget), budget.free(WHOLE_HOST)
+    blocks.lock(size)
+    assert (before - budget.free(WHOLE_HOST)) % 4096 == 0
+    blocks.unlock(size)
+    assert budget.free(WHOLE_HOST) == before

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from memtopo.common.units import GiB, KiB, MiB
 from memtopo.driver.kernels import Kernels
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Access, Grant, HandleType, HostFlags, PoolProperties, gpu
+from memtopo.driver.types import Access, Grant, HandleType, HostFlags, PoolAttribute, PoolProperties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.machine import CONTEXT_BYTES
-from tests.contract.memory import INVALID_VALUE, created, current, refused
+from tests.contract.memory import INVALID_VALUE, OUT_OF_MEMORY, created, current, refused
 from tests.contract.shared_resources import allocated
 from tests.helpers.machines import invented
 from tests.helpers.simulator import LAXER, STRICTER, resident_bytes
@@ -171,3 +171,25 @@ def test_host_memory_ends_with_the_context_that_made_it_and_no_other_one(sim: Si
         sim.host_write(pinned, b"pinned")
         assert sim.memcpy_dtoh(pinned, 6) == b"pinned"
         sim.mem_free_host(pinned)
+
+
+def test_an_allocation_that_a_pool_has_no_memory_for_leaves_its_addresses_and_its_file(sim: SimDriver) -> None:
+    whole = 32 * MiB
+    pool = sim.mem_pool_create(PoolProperties(gpu(0), HandleType.FD, 2 * whole))
+    with current(sim):
+        first = sim.mem_alloc_from_pool_async(whole, pool)
+        with created(sim, sim.mem_get_info()[0] // M * M), refused(OUT_OF_MEMORY):
+            sim.mem_alloc_from_pool_async(whole, pool)
+        assert sim.mem_alloc_from_pool_async(whole, pool) == first + whole
+
+
+def test_the_highest_amounts_of_a_pool_are_reset_to_those_that_it_has(sim: SimDriver) -> None:
+    """Fact 80"""
+    pool = sim.mem_pool_create(PoolProperties(gpu(0)))
+    with current(sim):
+        sim.mem_alloc_from_pool_async(M, pool)
+        sim.mem_free_async(sim.mem_alloc_from_pool_async(2 * M, pool))
+        used, high = PoolAttribute.USED_MEM_CURRENT, PoolAttribute.USED_MEM_HIGH
+        assert [sim.mem_pool_get_attribute(pool, each) for each in (used, high)] == [M, 3 * M]
+        sim.mem_pool_set_attribute(pool, high, 0)
+        assert [sim.mem_pool_get_attribute(pool, each) for each in (used, high)] == [M, M]

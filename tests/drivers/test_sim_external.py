@@ -70,6 +70,14 @@ def test_a_reason_tells_why_memory_is_unknown(sim: SimDriver) -> None:
         assert "not a memory object" in why(sim.import_external_memory, os.memfd_create("x"), OPAQUE, M)
 
 
+def test_another_gpu_copies_from_a_buffer_only(sim: SimDriver) -> None:
+    """Fact 55; copies to one were never tried"""
+    with current(sim), whole(sim, memory(sim), M) as address, current(sim, 1):
+        assert sim.memcpy_dtoh(address, 1) == bytes(1)
+        with refused(INVALID_VALUE):
+            sim.memcpy_htod(address, b"1")
+
+
 def test_external_objects_leave_no_descriptor_open(sim: SimDriver) -> None:
     """Imported memory and semaphores, their buffers, and what was refused leave no descriptor open"""
     with current(sim):
@@ -80,6 +88,8 @@ def test_external_objects_leave_no_descriptor_open(sim: SimDriver) -> None:
             pass
         with refused(UNKNOWN):
             sim.import_external_memory(memory(sim, device=1), OPAQUE, M)
+        with closing(memory(sim, M + 1)) as fd, refused(UNKNOWN):
+            sim.mem_import_from_shareable_handle(fd, FD)
         assert open_descriptors() == before
 
 

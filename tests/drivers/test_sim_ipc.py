@@ -16,7 +16,7 @@ import pytest
 from memtopo.common.units import GiB, MiB
 from memtopo.driver.types import Access, EventFlags, Grant, HandleType, Location, PoolProperties, Properties, gpu
 from memtopo.drivers.sim import SimDriver
-from memtopo.drivers.sim.shared_files import SEALS, Tag
+from memtopo.drivers.sim.shared_files import SEALS, Tag, dma_buf, exclusive
 from memtopo.machine import Machine, Trial, dump
 from tests.contract.external_resources import UNKNOWN
 from tests.contract.memory import INVALID_VALUE, created, current, refused
@@ -359,11 +359,39 @@ def test_a_handle_is_not_of_the_next_process_with_the_same_number(sim: SimDriver
             sim.ipc_open_mem_handle(handle[:16] + bytes(8) + handle[24:])  # of a process that began with the machine
 
 
+def test_a_handle_is_of_one_simulator_and_not_of_the_next_file_with_its_number(sim: SimDriver) -> None:
+    with simulated(invented()) as other, current(other):
+        with allocated(other, M) as address:
+            first = other.ipc_get_mem_handle(address)
+            with current(sim), opened(sim, first), current(other), refused("CUDA_ERROR_INVALID_CONTEXT"):
+                other.ipc_open_mem_handle(first)
+        with allocated(other, M) as address:
+            second = other.ipc_get_mem_handle(address)
+            assert (second[:32], second[32:40] == first[32:40]) == (first[:32], False)
+            before = open_descriptors()
+            with current(sim), refused(INVALID_VALUE):
+                sim.ipc_open_mem_handle(first)
+            assert open_descriptors() == before
+
+
+def test_a_file_is_locked_for_one_at_a_time() -> None:
+    with (
+        closing(os.memfd_create("locked")) as fd,
+        exclusive(fd),
+        closing(dma_buf(fd)) as another,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(another, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
 def test_a_pool_that_is_imported_twice_has_one_file(sim: SimDriver) -> None:
     pool = sim.mem_pool_create(PoolProperties(gpu(0), FD))
     with closing(int(sim.mem_pool_export_to_shareable_handle(pool, FD))) as fd:
         first, before = sim.mem_pool_import_from_shareable_handle(fd, FD), open_descriptors()
         assert (sim.mem_pool_import_from_shareable_handle(fd, FD), open_descriptors()) == (first, before)
+        with refused("CUDA_ERROR_NOT_SUPPORTED"):
+            sim.mem_import_from_shareable_handle(fd, FD)
+        assert open_descriptors() == before
 
 
 def test_events_that_are_not_there(sim: SimDriver) -> None:
