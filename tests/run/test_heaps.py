@@ -33,7 +33,7 @@ M = 2 << 20
 SPEC = """
 heaps:
   weights: {location: gpu0, size: 16MiB, limit: 12MiB}
-  cache: {location: gpu0, size: 16MiB, limit: weights}
+  cache: {location: gpu0, size: 16MiB, limit: weights, handles: fd}
 access: {weights: {gpu0: rw}, cache: {gpu0: rw}}
 states: {empty: {drop: [weights]}}
 """
@@ -170,7 +170,9 @@ def test_what_is_refused_in_a_heap_leaves_its_allocations() -> None:
     """A limit counts what all heaps that share it have allocated, and an address is freed once."""
     with allocated() as (layout, content, addresses):
         cache = heaps(layout.execution.layout)["cache"]
-        allocate(cache, M)
+        shared = allocate(cache, M)
+        with pytest.raises(HeapRefused, match="has no handles of type 'fabric'"):
+            export(layout.ledger, cache, shared, HandleType.FABRIC)
         with pytest.raises(HeapFull, match=r"4 MiB of its limit of 12 MiB are left; 6 MiB are allocated in it$"):
             allocate(content, 3 * M)
         with pytest.raises(HeapFull, match=r"4 MiB of its limit of 12 MiB, which it shares with heap 'weights' are"):

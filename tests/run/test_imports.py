@@ -42,7 +42,7 @@ SPEC = {
     "map": {"weights": ["w"], "kv": ["page"]},
     "access": {"weights": {"gpu0": "rw"}, "kv": {"gpu0": "rw"}},
     "exports": {"w": {"chunk": "w", "via": "fd"}, "page": {"chunk": "page", "via": "fd"}},
-    "states": {"half": {"drop": ["kv"]}},
+    "states": {"half": {"drop": ["kv"]}, "bare": {"drop": ["weights"]}},
 }
 READER = """
 ranges: {view: {size: 2MiB}, cache: {size: 4MiB}, own: {size: 2MiB}}
@@ -198,6 +198,22 @@ def test_an_import_that_fails_leaves_nothing_of_it_here_or_with_its_holder(holde
         assert len(reader.moved) > 1, "what shows the mappings was told"
         reader.imports.follow(HOLDER, GIVES_PAGES)
         assert (reader.imports.absent, reader.made.recheck().different) == ({}, 0)
+
+
+def test_a_change_that_could_not_be_followed_comes_again_with_the_next_one_of_its_holder(holder: Held) -> None:
+    del holder
+    with reading({"mem_import_from_shareable_handle"}) as reader:
+        reader.imports.follow(HOLDER, TAKES_PAGES)
+        reader.failing.at = reader.failing.calls + 1
+        with pytest.raises(StepFailed):
+            reader.imports.follow(HOLDER, GIVES_PAGES)
+        assert reader.imports.next(60.0) == (HOLDER, GIVES_PAGES)
+        switch_now("bare")
+        found = reader.imports.next(0.0)
+        assert found
+        assert found[1].exports == ("page", "w")
+        reader.imports.follow(*found)
+        assert (reader.imports.absent, reader.imports.next(0.0)) == ({"loaded": "w"}, None)
 
 
 def test_an_import_that_cannot_be_let_go_of_stays_with_its_holder(holder: Held) -> None:

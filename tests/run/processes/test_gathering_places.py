@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,13 +13,16 @@ from typing import Any
 
 import pytest
 
+from memtopo.common.errors import Exit, Unavailable
 from memtopo.common.version import __version__
+from memtopo.driver.handles import Handle
 from memtopo.language import SpecText, read_text
 from memtopo.run.processes.gathering import Gathering, Join, NotComplete, NotJoined
 from memtopo.session.composition import Composition
 from memtopo.sharing.channel import Channel
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import until
+from tests.helpers.processes import open_descriptors
 
 SPEC = b"""
 memtopo: 1
@@ -38,15 +42,24 @@ class Team:
         self.waiting: Future[Composition] = pool.submit(self.gathering.wait, listener)
         self.listener, self._path, self._stack = listener, path, stack
 
-    def come(
-        self, process: str, world: int | None = None, machine: str = "h200x4", version: str = __version__
-    ) -> Channel[Any]:
+    def connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._stack.callback(sock.close)
         sock.connect(str(self._path))
-        channel: Channel[Any] = Channel(sock, (NotJoined,))
-        self._stack.callback(channel.close)
+        return sock
+
+    def come(
+        self,
+        process: str,
+        world: int | None = None,
+        machine: str = "h200x4",
+        version: str = __version__,
+        record: str | None = None,
+        handles: Sequence[Handle] = (),
+    ) -> Channel[Any]:
+        channel: Channel[Any] = Channel(self.connect(), (NotJoined,))
         spec = SpecText.of(read_text(SPEC, "team.yaml"))
-        channel.send(Join(version, process, spec, machine, None, (), "fast", PATIENCE, world))
+        channel.send(Join(version, process, spec, machine, record, (), "fast", PATIENCE, world), handles)
         return channel
 
     @property
@@ -77,6 +90,16 @@ def test_another_process_takes_the_place_of_one_that_ended_before_all_came(team:
     until(lambda: team.joined == ["rank.0"])
 
 
+def test_a_connection_without_a_process_is_closed_and_no_reason_to_refuse_others(team: Team) -> None:
+    stranger = team.connect()
+    stranger.send(b"GET / HTTP/1.1")
+    stranger.settimeout(PATIENCE)
+    assert stranger.recv(1) == b""
+    team.come("rank.0")
+    until(lambda: team.joined or team.waiting.done())
+    assert team.joined == ["rank.0"]
+
+
 def test_the_processes_of_a_launcher_are_those_of_one_entry(team: Team) -> None:
     team.come("rank.0", world=2)
     until(lambda: team.joined or team.waiting.done())
@@ -90,6 +113,7 @@ def test_the_processes_of_a_launcher_are_those_of_one_entry(team: Team) -> None:
     ("process", "other", "message"),
     [
         ("rank.1", {"machine": "h100x1"}, "rank.1 .* is for another machine, h100x1, than rank.0"),
+        ("rank.1", {"record": "{}"}, "rank.1 .* is for another machine, h200x4, than rank.0"),
         ("rank.1", {"version": "0.0"}, "rank.1 .* has memtopo 0.0, and the coordinator"),
         ("rank.0", {}, "rank.0 has joined twice"),
         ("rank.2", {}, "rank.2 .* is not a process of the layout"),
@@ -110,3 +134,23 @@ def test_a_process_that_does_not_fit_is_the_reason_for_which_all_that_came_are_r
         answer = each.receive()
         assert answer
         assert answer.message == NotJoined(refused.value.message, refused.value.hint, 4)
+
+
+def test_processes_are_refused_with_the_status_and_the_hint_of_the_error(team: Team) -> None:
+    came = team.come("rank.0")
+    until(lambda: team.joined == ["rank.0"])
+    team.stopped.set()
+    with pytest.raises(NotComplete, match="the coordinator of the layout was stopped"):
+        team.waiting.result(PATIENCE)
+    team.gathering.refuse(Unavailable("no GPU", hint="look for one"))
+    assert came.wait(PATIENCE)
+    answer = came.receive()
+    assert answer
+    assert answer.message == NotJoined("no GPU", "look for one", Exit.UNAVAILABLE)
+
+
+def test_descriptors_that_come_with_a_process_are_closed(team: Team) -> None:
+    before = open_descriptors()
+    team.come("rank.0", handles=[Handle(fd=os.dup(0))])
+    until(lambda: team.joined == ["rank.0"])
+    assert open_descriptors() == before + 2  # both ends of the connection

@@ -21,6 +21,7 @@ from memtopo.run.processes.fork_server import SpawnedWorker
 from memtopo.run.processes.router import Peers, Router
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Channel, Received
+from memtopo.sharing.errors import ExchangeError
 from tests.helpers.processes import open_descriptors
 
 LABELS = ("server", "reader", "other")
@@ -166,6 +167,7 @@ def _refuse(run: Run) -> None:
     asked = run.heard("server")
     assert asked
     assert asked.message == HandleRequest("#0", "server", "w", 0, 1)
+    assert run.workers["server"].busy
     answering(run, (HandleAnswer("#0", error="no"), []))()
 
 
@@ -177,6 +179,12 @@ def test_the_conductors_own_request_has_the_handles_of_its_answer(run: Run) -> N
     assert asked
     assert asked.message == HandleRequest(label, "server", "w", 4, 1)
     assert not run.workers["server"].busy
+
+
+def test_a_refusal_of_the_exchange_keeps_its_code(run: Run) -> None:
+    with pytest.raises(ExchangeError, match=r"^process server does not give w: not now$") as raised:
+        run.router.request("server", "w", 0, 1, answering(run, (HandleAnswer("#0", "not now", "state"), [])))
+    assert raised.value.code == "state"
 
 
 def test_an_answer_to_an_abandoned_request_is_closed(run: Run) -> None:

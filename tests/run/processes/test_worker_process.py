@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -14,14 +15,15 @@ from typing import Any, get_args
 
 import pytest
 
+from memtopo.common.files import closing_fd
 from memtopo.common.processes import LONGEST_STEP, RunningClock
 from memtopo.kinds.step import Phase
 from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run import messages
 from memtopo.run.messages import FromWorker, ToWorker
-from memtopo.run.processes.fork_server import SpawnedWorker
-from memtopo.run.processes.worker_process import UserProcess, WorkerProcess
+from memtopo.run.processes.fork_server import SpawnedWorker, WorkerServer
+from memtopo.run.processes.worker_process import UserProcess, WorkerProcess, launch
 from memtopo.sharing.channel import Channel, Received
 
 MACHINE = MachineLine("test", simulated=True, devices=(), driver="13.0")
@@ -213,6 +215,32 @@ def test_an_idle_worker_takes_down_by_message_and_a_busy_one_by_signal_too(pair:
     assert pair.heard() == [BUILD, messages.TakeDown()]
     pair.worker.receive(None)
     assert pair.worker.death == "was killed by SIGTERM"
+
+
+def test_a_worker_that_has_nothing_to_do_is_told_to_take_down_without_a_signal(pair: Pair) -> None:
+    pair.says(messages.WorkerReady(0, 0))
+    pair.worker.take_down()
+    assert pair.heard() == [messages.TakeDown()]
+    assert isinstance(pair.worker.process, SpawnedWorker)
+    assert pair.worker.process.process.stdin
+    pair.worker.process.process.stdin.close()
+    pair.worker.receive(None)
+    assert pair.worker.death == "ended with status 0"
+
+
+def test_a_worker_begins_with_signals_of_the_terminal_blocked_as_they_are_not_in_the_conductor() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        with closing_fd(os.memfd_create("mask")) as file:
+            code = "import os, signal; os.write(2, bytes(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
+            server = WorkerServer("", {}, file)
+            worker = launch("w", (), {}, RunningClock(), server, [sys.executable, "-I", "-S", "-c", code])
+            worker.channel.close()
+            assert worker.process.end(60.0) == 0
+            assert {*os.pread(file, 100, 0)} >= {signal.SIGHUP, signal.SIGINT}
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == {*before, signal.SIGHUP}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def test_a_heartbeat_is_sent_once_an_interval(pair: Pair) -> None:
