@@ -274,6 +274,18 @@ def test_a_creation_that_fails_in_between_leaves_the_pool_as_it_was() -> None:
         assert len(pool.free) == LIMIT
 
 
+def test_chunks_that_were_unmapped_are_mapped_again_in_their_order_and_those_of_the_layout_are_not_released() -> None:
+    with built() as (execution, _):
+        made = execution.driver, execution.layout
+        labels = elastic.change_range(*made, "kv", [MapRequest(0, "page", LEAST + 2)], [])
+        elastic.change_range(*made, "kv", [], [UnmapRequest(0, (LEAST + 2) * M)])
+        assert elastic.change_range(*made, "kv", [MapRequest(0, "page", LEAST + 2)], []) == labels
+        elastic.change_range(*made, "kv", [], [UnmapRequest(0, (LEAST + 2) * M)])
+        pool = execution.layout.of(ELASTIC_POOLS)["page"]
+        assert elastic.release(*made, "page", [*pool.free]) == 2
+        assert len(pool.free) == LEAST
+
+
 def test_work_of_gpus_is_awaited_before_chunks_are_unmapped_and_only_then() -> None:
     """But not of a GPU whose stream waits for a producer, and not where the caller has waited (facts 18 and 58)."""
     with built(only={"ctx_synchronize", "mem_unmap"}) as (execution, driver):
@@ -303,6 +315,13 @@ chunks:
   pair: {location: gpu0, size: 4MiB, count: {max: 3}}
 access: {kv: [{size: 6MiB, grant: {gpu0: rw}}, {offset: 6MiB, size: 10MiB, grant: {gpu0: r}}]}
 """
+
+
+def test_a_batch_maps_what_it_unmaps_of_a_pool_that_has_no_others() -> None:
+    with built(PIECES) as (execution, _):
+        made = execution.driver, execution.layout, "kv"
+        labels = elastic.change_range(*made, [MapRequest(0, "page", 7)], [])
+        assert elastic.change_range(*made, [MapRequest(7 * M, "page")], [UnmapRequest(0, M)]) == labels[:1]
 
 
 @pytest.mark.parametrize(
