@@ -37,6 +37,7 @@ from memtopo.machine import Cluster, Machine, dump, shipped
 from memtopo.machine.queries import changed
 from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
+from memtopo.plans.transition import Stage, transition
 from memtopo.rules.validation import NeverTried, require_tried
 from memtopo.run import processes
 from memtopo.sharing.offers import Offer
@@ -219,6 +220,13 @@ def test_a_state_drops_and_binds_the_memory_again() -> None:
     done = run(replace(made, rehearse=True), WORKS)
     assert done.report.outcome == "ok", done.report
     assert done.ledger.empty
+
+
+def test_a_change_gives_an_object_back_after_all_memory_is_released() -> None:
+    """GPUs that were added once cannot be added again if it fails before."""
+    stages = transition(plan_of(ALONE).steps, plan_of(ALONE.replace("4MiB", "8MiB")).steps).stages
+    assert CreateChunk in [type(each.step) for each in stages[Stage.RELEASE] if each.undo]
+    assert [type(each.step) for each in stages[Stage.CREATE] if each.undo] == [CreateMulticast]
 
 
 def test_memory_that_is_bound_by_its_address_is_bound_again_where_its_range_is_replaced() -> None:

@@ -47,6 +47,7 @@ def verbs(found: PlanDifference) -> list[tuple[str, str, int]]:
 def test_equal_specs_differ_in_nothing() -> None:
     found = compared(BEFORE)
     assert (found.empty, found.undo, found.do, found.lost) == (True, (), (), ())
+    assert found.kept == 10  # the context, the range, and each chunk with its mapping, which has the access
     assert found.memory == {"gpu0": MemoryChange(4 * M, 4 * M, 4 * M)}
 
 
@@ -132,6 +133,8 @@ def test_managed_memory_counts_at_the_location_of_plans() -> None:
     assert compared(managed, managed.replace(", prefer: gpu1", "")).memory == {
         "gpu0": MemoryChange(3 * M, M, 3 * M), "gpu1": MemoryChange(0, 2 * M, 2 * M)
     }  # fmt: skip
+    advised = compared("managed: {n: {size: 2MiB, prefer: host}}", "managed: {n: {size: 2MiB}}").memory
+    assert advised == {"gpu0": MemoryChange(M, 0, M), "host": MemoryChange(0, M, M)}  # without an allocation
 
 
 PAIR = """

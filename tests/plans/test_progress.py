@@ -43,3 +43,16 @@ def test_steps_are_counted_for_the_processes_that_take_part_in_the_phase() -> No
     counted.end()
     counted.extend(1)
     assert counted.state is None
+
+
+def test_the_time_that_is_left_is_known_while_steps_are_done_and_none_is_beyond_the_total() -> None:
+    now = 0.0
+    counted = CountedProgress(lambda: now)
+    counted.phase("create", 4)
+    now, left = 2.0, []
+    for _ in range(5):
+        assert counted.state
+        left.append(counted.state.seconds_left)
+        counted.advance(1)
+    assert counted.state
+    assert [*left, counted.state.seconds_left] == [None, 6.0, 2.0, 2 / 3, 0.0, None]

@@ -53,6 +53,13 @@ def test_a_captured_program_has_the_first_call_of_each_function_and_error(tmp_pa
     assert shown(read(tmp_path / "layout.jsonl", head(layout="kv"), *FAILED)) == [17, 1, 3, 16]
 
 
+def test_a_call_that_did_not_return_has_no_error(tmp_path: Path) -> None:
+    functions = summary(read(tmp_path / "layout.jsonl", head(layout="kv"), *FAILED)).functions
+    assert {each.function: (each.calls, each.errors) for each in functions} == {
+        "cuMemCreate": (16, 4), "cuMemMap": (1, 1)
+    }  # fmt: skip
+
+
 def test_a_failed_call_has_the_calls_before_it_in_its_own_process(tmp_path: Path) -> None:
     lines = [call(number, process) for number in range(1, 10) for process in ("p", "q")]
     file = tmp_path / "calls.jsonl"

@@ -243,6 +243,15 @@ def test_a_rollback_waits_for_copies_before_it_unmaps_what_they_write() -> None:
         layout.failing.at = 0
 
 
+def test_a_chunk_whose_bytes_return_exists_before_it_is_exported() -> None:
+    text = SLEEPING.replace("2MiB}}\nmap", "2MiB, handles: fd}}\nexports: {b: {chunk: b, via: fd}}\nmap")
+    awake, asleep = plan_of(text, TWO), planner.plan_states(plan_of(text, TWO), geometry_of(text, TWO))["asleep"]
+    with built(awake) as layout:
+        make_transition(layout.execution, asleep)
+        make_transition(layout.execution, awake)
+        assert {"a", "b"} <= layout.execution.layout.chunks.keys()
+
+
 def test_a_stopped_change_is_rolled_back() -> None:
     with built(plan_of(BEFORE, TWO)) as layout:
         before = layout.state()
