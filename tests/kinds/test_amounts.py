@@ -171,6 +171,8 @@ def test_a_share_of_the_host_is_of_its_recorded_memory() -> None:
     host = 64 << 30
     found = chunk(text, machine=changed(MACHINE, host_bytes=host))
     assert found.size == host // 4 // found.granule * found.granule
+    locked = chunk(text, machine=changed(MACHINE, host_bytes=host, pinned_bytes=host // 2))  # the most of it
+    assert locked.size == host // 8 // found.granule * found.granule
     (wrong,) = diagnose(text, changed(MACHINE, host_bytes=None))
     assert (wrong.code, wrong.help) == ("MT407", "write a size, or record the machine again")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtopo import planner
-from memtopo.geometry import Geometry
+from memtopo.geometry import Geometry, RangeGroup
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.states.geometry import in_state, state_names
 from memtopo.language import read_file
@@ -20,20 +20,33 @@ from tests.helpers.specs import EVERY_SPEC, document
 
 MACHINE = load("h200x4")
 PARTS = """
-ranges: {r: {size: 32MiB}, ring: {size: 8MiB}, other: {size: 8MiB, count: 2}, turns: {size: 8MiB, count: 3}}
+ranges:
+  r: {size: 32MiB}
+  ring: {size: 8MiB}
+  other: {size: 8MiB, count: 2}
+  turns: {size: 8MiB, count: 3}
+  repeated: {size: 16MiB, count: 2}
 chunks:
   a: {location: [gpu0, gpu1], size: 2MiB, count: 12}
   b: {location: gpu1, size: 2MiB, count: 8}
   c: {location: gpu0, size: 2MiB}
+  d: {location: gpu0, size: 2MiB}
+  e: {location: gpu0, size: 2MiB, count: 3}
 map:
   r: [{chunk: a, offset: 4MiB}]
   ring: [c, c, b.2, b.3]
   other: [{chunk: b, each: 4}]
   turns: [{chunk: a, each: 4, order: round-robin}]
-access: {r: {gpu0: rw, gpu1: rw}, ring: {gpu0: rw, gpu1: rw}, other: {gpu1: rw}, turns: {gpu0: rw, gpu1: rw}}
+  repeated: [{chunk: d, each: 3}, {chunk: e.1, each: 2}, {chunk: e, each: all}]
+access:
+  r: {gpu0: rw, gpu1: rw}
+  ring: {gpu0: rw, gpu1: rw}
+  other: {gpu1: rw}
+  turns: {gpu0: rw, gpu1: rw}
+  repeated: {gpu0: rw}
 states:
-  parts: {drop: ["a.1:3", a.5, b.0], offload: {"a.8:11": "host:0", b.7: pinned}}
-  ends: {drop: ["a.0:2", a.11, c]}
+  parts: {drop: ["a.1:3", a.5, b.0, e.0], offload: {"a.8:11": "host:0", b.7: pinned}}
+  ends: {drop: ["a.0:2", a.11, c, d, "e.1:3"]}
   ranges: {drop: [other.1], offload: {ring: "host:0"}}
 """
 IMPORTED = """
@@ -109,6 +122,19 @@ states: {asleep: {drop: [heap]}}
     awake, asleep = build_diagram(geometry, MACHINE), build_diagram(in_state(geometry, "asleep"), MACHINE)
     assert (awake.ranges[0].elastic, awake.ranges[0].zero, awake.memory[0].used) == (("segment",), "blank", 66 << 20)
     assert (asleep.ranges[0].elastic, asleep.ranges[0].zero, asleep.memory[0].used) == ((), "", 2 << 20)
+
+
+def test_ranges_are_elastic_in_a_state_that_drops_one_of_them() -> None:
+    text = """
+ranges: {heap: {size: 64MiB, count: 2, elastic: {chunks: segment}}}
+chunks: {segment: {location: gpu0, size: 2MiB, count: {min: 2, max: 32}}}
+access: {heap: {gpu0: rw}}
+states: {half: {drop: [heap.1]}, none: {drop: [heap]}}
+"""
+    geometry = validate(document(text), MACHINE).geometry
+    assert geometry
+    ranges = {state: in_state(geometry, state).of(RangeGroup)["heap"] for state in ("half", "none")}
+    assert {state: bool(each.elastic) for state, each in ranges.items()} == {"half": True, "none": False}
 
 
 def test_the_drawing_of_a_large_state_is_as_large_as_that_of_the_layout() -> None:

@@ -62,6 +62,16 @@ def test_an_export_is_absent_only_without_all_of_its_objects() -> None:
     assert [*found.exports_of(frozenset({FIRST, LAST}))] == ["server.all", "server.last"]
 
 
+def test_chunks_that_a_lending_pool_keeps_are_memory_of_its_export() -> None:
+    """An export that lends has memory for as long as one of them stays, or the pool."""
+    chunk = "{location: gpu0, size: 2MiB, handles: fd, count: {min: 2, max: 4}}"
+    request = run_request(f"chunks: {{c: {chunk}}}\nexports: {{lent: {{chunk: c, via: fd}}}}\n", MACHINE)
+    found, pool = LayoutPlans(request.geometry, request.plan), ("elastic chunks", "c")
+    kept = [("chunk", f"c.{number}") for number in range(2)]
+    for gone, reused in (([pool, *kept], set()), ([pool, kept[0]], {"lent"}), (kept, {"lent"})):
+        assert found.reused(["lent"], {"": gone}) == reused
+
+
 def test_bytes_of_an_import_are_lost_only_where_its_creator_gives_them_up() -> None:
     """What an importer alone gives back returns with its bytes; while it is away, it cannot be read there."""
     states = plans().states
