@@ -56,6 +56,16 @@ def test_effective_access_to_mapped_chunks_needs_peer_access(entries: str, acces
     assert [diagnostic.code for diagnostic in found if diagnostic.severity == "error"] == expected
 
 
+def test_the_host_and_its_nodes_have_one_access() -> None:
+    text = "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: host:0, size: 2MiB}}\nmap: {kv: c}\n"
+    text += "access: {kv: {ACCESS}}"
+    of_node, of_host = (
+        clean_geometry(text.replace("ACCESS", f"gpu0: r, {name}: rw")).parts["kv"] for name in ("host:0", "host")
+    )
+    assert of_node[0].grants == of_host[0].grants
+    assert codes(text.replace("ACCESS", "host: rw, host:0: r")) == ["MT204"]
+
+
 def test_a_gpu_of_two_sets_of_one_entry_is_declared_twice() -> None:
     (found, *_) = diagnose(f"{HEAD}map: {{kv: hot}}\naccess: {{kv: {{gpus: rw, peers: r}}}}", invented(2))
     assert (found.code, found.path) == ("MT204", ("access", "kv", "peers"))

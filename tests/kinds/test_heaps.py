@@ -65,6 +65,16 @@ def allocated(layout: Built, *values: int) -> list[int]:
     return found
 
 
+def test_heaps_with_limits_of_their_own_allocate_apart() -> None:
+    with built(plan_of(SPEC.replace("limit: weights", "limit: 4MiB"), TWO)) as layout:
+        weights, cache = heap(layout).native, heap(layout, "cache").native
+        assert weights.allocate(8 * M)
+        assert cache.allocate(2 * M)
+        for each in (weights, cache):
+            with pytest.raises(Refusal, match="its limit is reached"):
+                each.allocate(M)
+
+
 def test_heaps_with_one_limit_have_it_together_before_and_after_it_changes() -> None:
     with built(plan_of(SPEC, TWO)) as layout:
         weights, cache = heap(layout).native, heap(layout, "cache").native

@@ -54,6 +54,17 @@ def test_an_order_is_relative_to_the_number_of_the_importing_process(
         assert sources(found[f"pe.{process}"]) == expected
 
 
+def test_each_process_begins_the_round_robin_distribution_of_what_it_exports() -> None:
+    text = """
+processes:
+  left: {count: 2, chunks: {c: {location: [gpu0, gpu1], size: 2MiB, count: 3, handles: fd}},
+    exports: {c: {chunk: c, via: fd}}}
+  right: {ranges: {v: {size: 12MiB}}, imports: {x: {from: left.c}}, map: {v: x}, access: {v: {gpu0: r}}}
+"""
+    found = clean_geometry(text).processes["right"].of(ChunkGroup)["x"]
+    assert [found.location_of(index).id for index in range(found.count)] == [0, 1, 0, 0, 1, 0]
+
+
 def test_locations_follow_the_order() -> None:
     found = clean_geometry(PE.replace("COUNT", "3").replace("ORDER", "own-first")).processes["pe.1"].of(ChunkGroup)["x"]
     assert [found.location_of(index) for index in range(6)] == [gpu(each) for each in (1, 1, 0, 0, 0, 0)]

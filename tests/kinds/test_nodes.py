@@ -249,10 +249,11 @@ def test_alternatives_take_fabric_where_any_import_crosses(written: str) -> None
     assert transports(found) == {"fabric"}
 
 
-def test_alternatives_take_the_first_that_works_where_no_import_crosses() -> None:
+@pytest.mark.parametrize(("order", "size"), [("own", "2MiB"), ("own-node", "8MiB")])
+def test_alternatives_take_the_first_that_works_where_no_import_crosses(order: str, size: str) -> None:
     """An import of the own number stays on its node."""
-    text = HEAP.replace("fabric", "fd else fabric").replace("from: pe.part", "from: pe.part, order: own")
-    found = clean_geometry(text.replace("16MiB", "2MiB"), with_fabric(4))
+    text = HEAP.replace("fabric", "fd else fabric").replace("from: pe.part", f"from: pe.part, order: {order}")
+    found = clean_geometry(text.replace("16MiB", size), with_fabric(4))
     assert transports(found) == {"fd"}
 
 

@@ -9,7 +9,7 @@ from memtopo.driver.types import gpu
 from memtopo.executor import StepFailed
 from memtopo.kinds.chunks.pools import KeepPool
 from memtopo.kinds.layout import current
-from memtopo.kinds.states.groups import OffloadArea, StateGroup, copying_mappings, windows
+from memtopo.kinds.states.groups import OffloadArea, StateGroup, copying_mappings, kept_at, windows
 from memtopo.kinds.states.steps import COPIES, CopyIn, CopyOut
 from memtopo.planner import Plan
 from memtopo.plans.transition import transition
@@ -190,6 +190,16 @@ states: {s: {drop: DROPPED}}
     geometry = clean_geometry(text)
     assert bool(geometry.of(StateGroup)["s"].absent) is gone
     assert bool(steps_of(planner.plan_states(plan_of(text, TWO), geometry)["s"], KeepPool)) is not gone
+
+
+def test_each_area_in_pinned_memory_has_a_part_of_its_own() -> None:
+    chunks = ", ".join(
+        f"{name}: {{location: gpu0, size: {size}}}" for name, size in zip("abc", ("4MiB", "6MiB", "2MiB"), strict=True)
+    )
+    text = f"chunks: {{{chunks}}}\nranges: {{r: {{size: fill}}}}\nmap: {{r: [a, b, c]}}\naccess: {{r: {{gpu0: rw}}}}\n"
+    text += "pinned: {p: {size: 12MiB}}\nstates: {s: {offload: {a: p, b: p, c: p}}}"
+    places = kept_at(clean_geometry(text).of(OffloadArea).values())
+    assert list(places.values()) == [("p", 0), ("p", 2 * M), ("p", 5 * M)]
 
 
 def test_states_that_keep_the_same_chunks_in_the_same_memory_share_it() -> None:

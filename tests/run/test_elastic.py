@@ -252,6 +252,16 @@ def built(spec: str = SPEC % "", only: set[str] | None = None) -> Iterator[tuple
         assert not execution.take_down().leaks
 
 
+def test_a_call_refused_at_the_end_is_reported_though_all_is_unmapped_one_by_one() -> None:
+    with built(only={"mem_unmap"}) as (execution, driver):
+        elastic.change_range(execution.driver, execution.layout, "kv", [MapRequest(0, "page", 2)], [])
+        driver.at = driver.calls + 1
+        down = execution.take_down()
+        assert [each.action for each in down.failures] == ["open kv"]
+        assert not down.leaks
+        assert not execution.layout.of(ELASTIC_CONTENTS)
+
+
 def test_labels_of_a_batch_are_in_the_order_of_its_requests() -> None:
     """Whatever their offsets: a caller tells by them what is mapped where."""
     requests = [MapRequest(8 * M, "page", 2), MapRequest(4 * M, "pair"), MapRequest(0, "page", 1)]
