@@ -56,6 +56,12 @@ def test_effective_access_to_mapped_chunks_needs_peer_access(entries: str, acces
     assert [diagnostic.code for diagnostic in found if diagnostic.severity == "error"] == expected
 
 
+@pytest.mark.parametrize(("access", "expected"), [("none", []), ("r", ["MT403"])])
+def test_access_to_an_elastic_range_needs_peer_access_to_its_chunks(access: str, expected: list[str]) -> None:
+    text = "ranges: {kv: {size: 8MiB, elastic: true}}\nchunks: {c: {location: gpu0, size: 2MiB, count: {max: 4}}}\n"
+    assert codes(f"{text}access: {{kv: {{gpu0: rw, gpu1: {access}}}}}", APART) == expected
+
+
 def test_the_host_and_its_nodes_have_one_access() -> None:
     text = "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: host:0, size: 2MiB}}\nmap: {kv: c}\n"
     text += "access: {kv: {ACCESS}}"
@@ -237,5 +243,10 @@ def test_new_access_is_granted_to_a_limited_number_of_mappings_at_once_and_in_a_
     old, new = (plan_of(page_access(grants, count), invented(2)) for grants in ("{gpu0: r}", "{gpu0: rw}"))
     changed_ = [step.size >> 21 for step in transition(old.steps, new.steps).do if isinstance(step, SetAccess)]
     assert changed_ == [SHORT_GRANT, SHORT_GRANT, 1]
+    machine = invented(2, granule=1 << 20)
+    texts = (page_access(grants, count).replace("size: 2MiB", "size: 1MiB") for grants in ("{gpu0: r}", "{gpu0: rw}"))
+    old, new = (plan_of(text, machine) for text in texts)
+    small = [step.size >> 20 for step in transition(old.steps, new.steps).do if isinstance(step, SetAccess)]
+    assert small == [SHORT_GRANT, SHORT_GRANT, 1]  # of half the bytes
     calls = steps_of(plan_of(page_access("{gpu0: r}", 1001), invented(2)), SetAccess)
     assert [(each.offset >> 21, each.size >> 21) for each in calls] == [(0, 1000), (1000, 1)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memtopo import planner
 from memtopo.common.errors import InternalError
-from memtopo.driver.types import DriverError
+from memtopo.driver.types import Access, DriverError, Grant, gpu
 from memtopo.geometry import Geometry
 from memtopo.geometry.access import granted, mappings
 from memtopo.kinds.chunks.steps import RETAINED, CreateChunk
@@ -299,3 +299,17 @@ def test_mappings_side_by_side_are_unmapped_together_and_what_is_left_of_them_on
         for _ in range(2):
             together.undo(ledger, live)
             assert ([*live.mappings.values()], ledger.counts()["mappings"]) == (["c.0"], 1)
+
+
+def test_a_process_is_expected_to_have_access_for_the_gpus_that_it_sees() -> None:
+    text = """
+processes:
+  one:
+    visible: [gpu1]
+    ranges: {kv: {size: 2MiB}}
+    chunks: {c: {location: gpu1, size: 2MiB}}
+    map: {kv: c}
+    access: {kv: {gpu1: rw}}
+"""
+    (step,) = steps_of(plan_of(text, invented(2)).processes["one"], MapChunk)
+    assert step.access == (Grant(gpu(1), Access.RW),)
