@@ -10,7 +10,7 @@ from memtopo import planner
 from memtopo.driver.types import HandleType, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.alternatives import needed_trials
+from memtopo.kinds.alternatives import Support, needed_trials, weakest
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.language import read_text
 from memtopo.machine import Machine, Trial, load
@@ -187,3 +187,10 @@ def test_trials_that_a_spec_needs_are_those_of_its_alternatives() -> None:
     assert needed_trials(found) == {"fabric", "fd", "fd+fabric", "rdma"}
     plain, _ = read(read_text(b"memtopo: 1\nname: t\nchunks: {c: {location: gpu0, size: 2MiB, handles: fd}}", "t").root)
     assert needed_trials(plain) == frozenset()
+
+
+def test_what_was_not_tried_at_one_location_is_not_known_to_work_at_all() -> None:
+    works, untried, refused = (Support(works=each) for each in (True, None, False))
+    assert weakest([works, untried, works]) == untried
+    assert weakest([untried, refused, works]) == refused
+    assert weakest([works, works]) == works

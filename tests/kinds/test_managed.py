@@ -167,3 +167,7 @@ def test_more_memory_than_any_device_has_is_refused() -> None:
     """Fact 60."""
     assert codes("managed: {m: {size: 32TiB}}") == ["MT402"]
     assert codes("managed: {m: {size: 18446744073709551615B}}") == ["MT310", "MT402"]
+
+
+def test_all_wrong_devices_of_an_entry_are_reported() -> None:
+    assert codes("managed: {m: {size: 2MiB, prefer: gpu9, accessed_by: [gpu8]}}") == ["MT401", "MT401"]
