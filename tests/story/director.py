@@ -94,7 +94,7 @@ class Director:
     def _choices(self) -> Iterator[Choice]:
         draw = self.random
         if self.holder_now() == "none":
-            yield HOLDER, "start", (self.shape, draw.random() < 0.2)
+            yield HOLDER, "start", (self.shape, draw.random() < 0.2, draw.random() < 0.125)
         else:
             self.shape = self.oracle.held.shape if self.oracle.held else self.shape
             yield HOLDER, "stop", ()

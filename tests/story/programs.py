@@ -81,6 +81,9 @@ class HolderProgram:
     shape: Shape
     gpus: int
     rehearse: bool = False
+    full: bool = False
+    """True if the layout has a full check before it is held."""
+
     stopped: int = 0
     reload: Shape | None = None
     report: Report | None = None
@@ -103,7 +106,8 @@ class HolderProgram:
     def _hold(self, actor: Actor) -> None:
         target = target_of(self.gpus, actor.open_driver)
         composition = composition_of(self.shape, self.gpus)
-        request = composition.request(exclusive=False, rehearse=self.rehearse)
+        check = "full" if self.full else "fast"
+        request = composition.request(exclusive=False, rehearse=self.rehearse, check=check)
         composition = replace(composition, target=target)
         with claim(actor.world.endpoint) as claimed:
             self.oracle.held = self.held = Held(actor, self.shape)

@@ -117,10 +117,10 @@ class _Telling:
         self.oracle.observe()
         return going_on
 
-    def _start(self, name: str, shape: Any, rehearse: bool = False) -> None:
+    def _start(self, name: str, shape: Any, rehearse: bool = False, full: bool = False) -> None:
         holder = self.world.holder
         if holder is None or not holder.alive:
-            self.world.start(name, HolderProgram(self.oracle, shape, self.gpus, rehearse), holds=True)
+            self.world.start(name, HolderProgram(self.oracle, shape, self.gpus, rehearse, full), holds=True)
 
     def _holder_program(self) -> HolderProgram | None:
         holder = self.world.holder
