@@ -331,6 +331,29 @@ def test_an_object_is_kept_under_its_last_key_and_a_key_has_the_latest_of_its_ep
     assert (lend(second, 1, key="a")["blocks"], lend(second, 1, key="b")["blocks"]) == ([one], [four])
 
 
+@dataclass
+class Busy(OneState):
+    """A pool that takes nothing back while it is busy."""
+
+    busy: bool = True
+
+    def take_back(self, export: str, numbers: Sequence[int]) -> None:
+        if self.busy:
+            raise ExchangeError("busy", "nothing was changed")
+        super().take_back(export, numbers)
+
+
+def test_what_could_not_be_taken_back_while_its_process_was_busy_is_lent_again_later(runtime: Path) -> None:
+    path, pool = runtime / "memtopo" / "kv.sock", Busy((POOL,))
+    with closing(os.fdopen(pool.memory)), holding(pool), raw(path) as first, raw(path) as second:
+        blocks = lend(first, 6)["blocks"]
+        assert "ok" in asked(first, "let_go", exports=["pool"], blocks=blocks)
+        assert (terms(second), lend(second, 2)) == ((0, 0), "busy")
+        pool.busy = False
+        assert [each["number"] for each in lend(second, 6)["blocks"]] == [0, 1, 2, 3, 4, 5]
+        assert (terms(second), [each["number"] for each in lend(first, 2)["blocks"]]) == ((6, 0), [6, 7])
+
+
 class Unreleasable(OneState):
     """A pool that cannot release the objects that are given back."""
 

@@ -84,6 +84,8 @@ class Lending:
         self._provider, self._events, self._keep = provider, events, keep
         self._exports: dict[str, _Leases] = {}
         self._handles: dict[tuple[str, int], Handle] = {}
+        self._late: dict[str, Sequence[int]] = {}
+        """Free objects of exports whose provider was busy when they were to be taken back."""
         self._epoch = 0
 
     def allocated(self, offer: Offer) -> Mapping[str, int]:
@@ -121,6 +123,7 @@ class Lending:
             message = f"export {offer.name!r} lends {quota:,} to one client, which has {own:,}, and requests {count:,}"
             raise ExchangeError("full", message, hint="give some back first")
         if request.key is None:
+            self._take_back(offer.name)
             numbers = self._provider.lend(offer.name, count)
             self._epoch += bool(numbers)
             chosen = [Lease(number, self._epoch, None) for number in numbers]
@@ -170,10 +173,22 @@ class Lending:
         of_export = self._leases(export)
         free = [each.number for each in leases if of_export.end(each)]
         try:
-            if free and isinstance(self._provider, Lender):
-                self._provider.take_back(export, free)
+            if free:
+                self._take_back(export, free)
         except MemtopoError as error:
             self._events.add("lent memory not released", {"export": export, "reason": error.message}, "error")
+
+    def _take_back(self, export: str, numbers: Iterable[int] = ()) -> None:
+        """Have the provider take free objects back, and those for which it was busy before. Raises `MemtopoError`."""
+        every = self._leases(export).every
+        free = [*(each for each in self._late.pop(export, ()) if each not in every), *numbers]
+        try:
+            if free and isinstance(self._provider, Lender):
+                self._provider.take_back(export, free)
+        except ExchangeError as error:
+            if error.code == "busy":
+                self._late[export] = free
+            raise
 
     def let_go(self, connection: ClientConnection, exports: Iterable[str]) -> None:
         """End all leases of a client of some exports."""
