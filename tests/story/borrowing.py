@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from memtopo.api.attachment import Attached
 from memtopo.api.elastic import ElasticRange
+from memtopo.api.imports import lent_ranges
 from memtopo.kinds.layout import current
 from memtopo.sharing.errors import ExchangeError
-from tests.story.layouts import CACHE, CHUNK, POOL, ROOM
-from tests.story.lending import Chunk, Owner, Sealed, held_pool, lent_chunks
+from tests.story.layouts import CHUNK, POOL, ROOM
+from tests.story.lending import Chunk, Owner, Sealed, held_pool, lending_export, lent_chunks, lent_entry
 from tests.story.oracle import STAMP, Oracle, context_of, number_of, simulator_of, stamp
 from tests.story.world import Actor, Broken
 
@@ -37,7 +38,7 @@ class Borrower:
         """Map chunks one after another where there is room for them."""
         cache = self._cache(attached)
         with self.changing(actor, attached, ()):
-            cache.map(_gap(cache, count), POOL, count)
+            cache.map(_gap(cache, count), lent_entry(attached), count)
 
     def shrink(self, actor: Actor, attached: Attached, count: int, release: bool) -> None:
         """Unmap the last chunks, and give them back or keep them."""
@@ -53,7 +54,7 @@ class Borrower:
         cache = self._cache(attached)
         mapped = {_memory_at(attached, cache, each.offset) for each in cache.mappings}
         with self.changing(actor, attached, {*self.has.values()} - mapped):
-            attached.chunks(POOL).trim()
+            attached.chunks(lent_entry(attached)).trim()
 
     def stamp(self, actor: Actor, attached: Attached) -> None:
         """Write all that is mapped and not sealed."""
@@ -63,7 +64,7 @@ class Borrower:
             if memory in self.keys or memory not in self.has.values():
                 continue
             number = self.oracle.new_content(actor, POOL)
-            with current(driver, context_of(attached, POOL)):
+            with current(driver, context_of(attached, lending_export(attached))):
                 driver.memcpy_htod(cache.address + each.offset, stamp(number, 0))
                 self.oracle.lent.wrote(memory, leased=_leased(attached))
                 self.oracle.written = self.oracle.world.now
@@ -71,7 +72,7 @@ class Borrower:
 
     def look(self, actor: Actor, attached: Attached) -> None:
         """Compare what is mapped with what this process has written, or adopted."""
-        if POOL in attached.absent:
+        if lending_export(attached) in attached.absent:
             return
         cache = self._cache(attached)
         for each in cache.mappings:
@@ -198,7 +199,8 @@ class Borrower:
             raise Broken(f"{actor.name} has {len(chunks)} chunks that are stale: {error.message}")
 
     def _cache(self, attached: Attached) -> ElasticRange:
-        found = attached.range(CACHE)
+        (name,) = lent_ranges(attached.exports)
+        found = attached.range(name)
         assert isinstance(found, ElasticRange)
         return found
 
@@ -214,7 +216,7 @@ class Borrower:
 
     def _read(self, attached: Attached, cache: ElasticRange, offset: int) -> int | None:
         driver = attached._session.driver
-        with current(driver, context_of(attached, POOL)):
+        with current(driver, context_of(attached, lending_export(attached))):
             self.oracle.checked += 1
             return number_of(driver.memcpy_dtoh(cache.address + offset, STAMP))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.story.borrowing import VERBS, Borrower
 from tests.story.layouts import POOL, STATES, Shape, changed_shape
+from tests.story.lending import lending_export
 from tests.story.oracle import Oracle
 from tests.story.programs import MISTAKES, EngineProgram, Event
 from tests.story.workers import MemberProgram
@@ -139,8 +140,8 @@ class Director:
         if isinstance(program, EngineProgram) and program.writes:
             yield name, "write", (False,)
             yield name, "commit", ()
-        if POOL in attached.exports and isinstance(program, EngineProgram):
-            yield from self._of_borrower(name, program.borrower, absent=POOL in attached.absent)
+        if isinstance(program, EngineProgram) and (pool := lending_export(attached)):
+            yield from self._of_borrower(name, program.borrower, absent=pool in attached.absent)
 
     def _of_borrower(self, name: str, borrower: Borrower, *, absent: bool) -> Iterator[Choice]:
         draw = self.random

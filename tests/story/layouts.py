@@ -88,7 +88,7 @@ class Shape:
     """True for a layout of two processes: one has the pages, the other one imports them and has the rest."""
 
     pool: Pool | None = None
-    """Chunks that are lent, of a layout of one process."""
+    """Chunks that are lent."""
 
     joined: bool = False
     """True if users have started the two processes, which join the layout."""
@@ -103,6 +103,11 @@ class Shape:
         """Exports by the names that clients know."""
         return {self.public(name): each for name, each in self.exports}
 
+    @property
+    def lender(self) -> str:
+        """Label of the process that has the chunks which are lent."""
+        return "b" if self.split else ""
+
     def public(self, name: str) -> str:
         """Return the name of an export for clients."""
         return name if not self.split else f"a.{name}" if name == "page" else f"b.{name}"
@@ -112,17 +117,17 @@ class Shape:
         """The spec, as JSON."""
         head = {"memtopo": 1, "name": NAME}
         if not self.split:
-            return json.dumps(head | self._part(self.named))
+            return json.dumps(head | self._part(self.named, self.pool))
         exports = self.named
         page = exports.pop("page", None)
-        pages, rest = self._part({"page": page} if page else {}), self._part(exports, scratch=False)
+        pages, rest = self._part({"page": page} if page else {}, None), self._part(exports, self.pool, scratch=False)
         if page:
             rest["imports"], rest["map"]["seen"] = {"seen": {"from": "a.page"}}, ["seen"]
             rest["ranges"]["seen"], rest["access"]["seen"] = {"size": f"{2 * page.count}MiB"}, {f"gpu{page.gpu}": "r"}
         return json.dumps(head | {"processes": {"a": pages, "b": rest}})
 
-    def _part(self, exports: dict[str, Export], *, scratch: bool = True) -> dict[str, Any]:
-        """Sections of a process that has some exports."""
+    def _part(self, exports: dict[str, Export], pool: Pool | None, *, scratch: bool = True) -> dict[str, Any]:
+        """Sections of a process that has some exports, and chunks that are lent."""
         found: dict[str, Any] = {"ranges": {}, "chunks": {}, "map": {}, "access": {}, "exports": {}, "states": {}}
         if scratch:
             found["ranges"][SCRATCH] = {"size": "2MiB"}
@@ -144,17 +149,17 @@ class Shape:
             found["map"][f"{name}-range"] = [name]
             found["access"][f"{name}-range"] = {f"gpu{each.gpu}": "rw"}
             found["exports"][name] = {"chunk": name, "via": "fd"} | ({"commit": "required"} if each.committed else {})
-        if self.pool:
-            count = {"min": self.pool.least, "max": self.pool.most}
+        if pool:
+            count = {"min": pool.least, "max": pool.most}
             found["ranges"][CACHE] = {"size": f"{2 * ROOM}MiB", "elastic": {"chunks": [POOL]}}
-            found["chunks"][POOL] = {"location": f"gpu{self.pool.gpu}", "size": "2MiB", "count": count, "handles": "fd"}
-            found["access"][CACHE] = {f"gpu{self.pool.gpu}": "rw"}
-            found["exports"][POOL] = {"chunk": POOL, "via": "fd", "quota": self.pool.quota}
+            found["chunks"][POOL] = {"location": f"gpu{pool.gpu}", "size": "2MiB", "count": count, "handles": "fd"}
+            found["access"][CACHE] = {f"gpu{pool.gpu}": "rw"}
+            found["exports"][POOL] = {"chunk": POOL, "via": "fd", "quota": pool.quota}
         for state in STATES[1:]:
             acts = {name: each.in_state(state) for name, each in exports.items()}
             offload = {f"{name}-range": "host:0" for name, act in acts.items() if act == "offload"}
             drop = [SCRATCH] * scratch + [f"{name}-range" for name, act in acts.items() if act == "drop"]
-            drop += [CACHE] if self.pool and state in self.pool.drops else []
+            drop += [CACHE] if pool and state in pool.drops else []
             if offload or drop:
                 found["states"][state] = {key: each for key, each in (("drop", drop), ("offload", offload)) if each}
         return found
@@ -195,7 +200,7 @@ def drawn_shape(random: Random, gpus: int) -> Shape:
     page = Export(random.randint(1, 3), random.randrange(gpus), half=random.choice(("drop", "keep")))
     split = random.random() < 0.3
     block, cell, tick = (not split and random.random() < 0.3 for _ in range(3))
-    pool = drawn_pool(random, gpus) if not split and random.random() < 0.7 else None
+    pool = drawn_pool(random, gpus) if random.random() < 0.7 else None
     joined = split and random.random() < 0.4
     return Shape((("w", weights), ("page", page)), block, cell, tick, split, pool, joined)
 
@@ -223,7 +228,7 @@ def changed_pool(random: Random, pool: Pool | None, gpus: int) -> Pool | None:
 
 def changed_shape(random: Random, shape: Shape, gpus: int) -> Shape:
     """Return a spec to which a layout of another one may be changed."""
-    if not shape.split and random.random() < 0.5:
+    if random.random() < 0.5:
         return _changed_beside(random, shape, gpus)
     exports = shape.named
     match random.randrange(5):
@@ -245,7 +250,7 @@ def changed_shape(random: Random, shape: Shape, gpus: int) -> Shape:
 
 def _changed_beside(random: Random, shape: Shape, gpus: int) -> Shape:
     """Return a spec with something else than chunks of ranges, or without it."""
-    match random.randrange(4):
+    match random.randrange(4) if not shape.split else 3:
         case 0:
             return replace(shape, block=not shape.block)
         case 1:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memtopo.api.attachment import Attached
+from memtopo.api.imports import entry_names
 from memtopo.kinds.elastic import ELASTIC_POOLS
 from memtopo.kinds.layout import Layout
 from memtopo.sharing.client import Client
@@ -234,23 +235,33 @@ class LentMemory:
         return ((key, each) for key, every in self.seals.items() for each in every)
 
 
+def lending_export(attached: Attached) -> str:
+    """Return the name of the export of lent chunks that a process imports; empty if it imports none."""
+    return next((name for name, offer in attached.exports.items() if offer.lends), "")
+
+
+def lent_entry(attached: Attached) -> str:
+    """Return the name of the lent chunks in a process that imports them."""
+    return entry_names(attached.exports).get(lending_export(attached), "")
+
+
 def lent_chunks(attached: Attached) -> Mapping[Chunk, str]:
     """Return the memory of the chunks that a process was lent, mapped or not."""
     opened: Any = attached._session._opened
-    return _memory_of(attached._session.layout, opened.simulator)
+    return _memory_of(attached._session.layout, lent_entry(attached), opened.simulator)
 
 
 def held_pool(held: Any) -> Mapping[str, int] | None:
     """Return the numbers of the chunks that a holder has by their memory; None if it has no pool now."""
-    run, driver = held.parts.get("", (None, None))
+    run, driver = held.parts.get(held.shape.lender, (None, None))
     if run is None or driver is None or POOL not in run.execution.layout.of(ELASTIC_POOLS):
         return None
-    return {memory: number for (number, _), memory in _memory_of(run.execution.layout, driver.simulator).items()}
+    return {memory: number for (number, _), memory in _memory_of(run.execution.layout, POOL, driver.simulator).items()}
 
 
 def leases_of(held: Any) -> Mapping[int, Any]:
     """Return the leases of a holder by the numbers of the chunks."""
-    found = held.loop._responder.lending._exports.get(POOL) if held.loop else None
+    found = held.loop._responder.lending._exports.get(held.shape.public(POOL)) if held.loop else None
     return found.every if found else {}
 
 
@@ -258,13 +269,14 @@ def lent_beyond(held: Any) -> int:
     """Return the number of chunks that a holder has since they are lent or sealed, or could not be released."""
     least = held.shape.pool.least if held.shape.pool else 0
     numbers = {number for number in leases_of(held) if number >= least}
-    if held.actor.keeps_chunks and (pool := held_pool(held)):
+    keeps_chunks = any(each.keeps_chunks for each in (held.actor, *held.actor.children))
+    if keeps_chunks and (pool := held_pool(held)):
         numbers.update(number for number in pool.values() if number >= least)
     return len(numbers)
 
 
-def _memory_of(layout: Layout, simulator: Any) -> dict[Chunk, str]:
-    pool = layout.of(ELASTIC_POOLS).get(POOL)
+def _memory_of(layout: Layout, name: str, simulator: Any) -> dict[Chunk, str]:
+    pool = layout.of(ELASTIC_POOLS).get(name)
     found: dict[Chunk, str] = {}
     for each in tuple(pool.created.values()) if pool else ():
         physical = simulator.chunks.get(layout.chunks[each.label]).physical

@@ -276,9 +276,11 @@ class Oracle:
     def _require_reasonable(self, event: HolderEvent) -> None:
         """Require that an event is no error of memtopo itself, and that a failure has a cause."""
         internal = event.text == "internal error" or "met an internal error" in event.text
-        internal |= event.text == "lent memory not released" and not self.faults
         reason = str(event.fields.get("reason", "-"))
         late = "did not take part within" in reason  # a process of a user that was busy
+        if event.text == "lent memory not released" and self.held:
+            internal |= not (self.faults or late)
+            self.held.actor.keeps_chunks |= late
         without = event.text == "memory not created for a writer" and not (self.faults or late)
         if internal or without or reason.startswith(";"):
             raise Broken(f"{event.text}: {event.fields}")

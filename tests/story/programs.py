@@ -46,6 +46,7 @@ from tests.story.layouts import (
     machine_of,
     target_of,
 )
+from tests.story.lending import lending_export
 from tests.story.oracle import Held, Oracle, context_of, memory_of, stamp, version_of
 from tests.story.workers import StorySource
 from tests.story.world import Actor, Broken, Died
@@ -204,7 +205,7 @@ class EngineProgram:
         try:
             if event.verb not in VERBS:
                 getattr(self, event.verb)(actor, *event.args)
-            elif self.attached and POOL in self.attached.exports:
+            elif self.attached and lending_export(self.attached):
                 getattr(self.borrower, event.verb)(actor, self.attached, *event.args)
         except NotApplied:
             raise
@@ -469,7 +470,8 @@ class OperatorProgram:
     def take_lent(self, actor: Actor, count: int) -> None:
         """Be lent chunks, and keep their handles."""
         client = self.kept.enter_context(self._connect(actor))
-        blocks, _ = client.lend(POOL, count)
+        assert self.oracle.held
+        blocks, _ = client.lend(self.oracle.held.shape.public(POOL), count)
         self.kept.callback(close_handles, [each.handle for each in blocks])
 
     def restore(self, _actor: Actor) -> None:

@@ -20,7 +20,7 @@ from memtopo.sharing.endpoints import endpoint
 from tests.story.coverage import Reached, listening
 from tests.story.director import HOLDER, OPERATORS, Director, Situation
 from tests.story.layouts import CHUNK, POOL, Pool, drawn_machine, drawn_shape
-from tests.story.lending import LentMemory, leases_of
+from tests.story.lending import LentMemory, leases_of, lending_export, lent_entry
 from tests.story.oracle import Oracle, memory_of
 from tests.story.programs import SIGTERM, EngineProgram, Event, HolderProgram, OperatorProgram
 from tests.story.workers import MemberProgram, WorkerProgram
@@ -223,7 +223,7 @@ class _Telling:
         self._rest(1.0)
         if not (pool := self._lends()) or not (keys := self.oracle.lent.free_keys(pool.quota)):
             return
-        self._ask(_ADOPTER, "attach", "reader", (POOL,), 1.0, False)
+        self._ask_adopter()
         for key in keys:
             self._ask(_ADOPTER, "adopt", key)
             self._go_on()
@@ -235,13 +235,19 @@ class _Telling:
         self._ask(_ADOPTER, "leave")
         self._go_on()
 
+    def _ask_adopter(self) -> None:
+        """Have an engine attach to what is lent."""
+        held = self.oracle.held
+        assert held
+        self._ask(_ADOPTER, "attach", "reader", (held.shape.public(POOL),), 1.0, False)
+
     def _borrow_all(self) -> None:
         """Require that what is not sealed can be lent once no process has any of it."""
         self._rest(1.0)
         if not (pool := self._lends()):
             return
         free = min(pool.quota, pool.most - len(leases_of(self.oracle.held)))
-        self._ask(_ADOPTER, "attach", "reader", (POOL,), 1.0, False)
+        self._ask_adopter()
         self._ask(_ADOPTER, "grow", max(free, 1))
         self._go_on()
         if (has := len(self.world.actors[_ADOPTER].program.borrower.has)) != free:
@@ -308,15 +314,16 @@ class _Telling:
         for actor in self.world.actors.values():
             program = actor.program
             attached = program.attached if isinstance(program, EngineProgram) and actor.alive else None
-            if attached and POOL in attached.exports:
+            if attached and lending_export(attached):
                 found.append((actor, attached))
         self.oracle.lent.require_leases(held, found)
         for actor, attached in found if self._lends() else ():
             if not (client := attached._lease.client) or client.pid != held.actor.pid or client.gone():
                 continue
-            own, now = attached.exports[POOL], offers[POOL][1]
+            name = lending_export(attached)
+            own, now = attached.exports[name], offers[name][1]
             if replace(own, count=now.count, lends=now.lends) == now and (
-                POOL in attached.absent or attached.chunks(POOL).limit != now.count
+                name in attached.absent or attached.chunks(lent_entry(attached)).limit != now.count
             ):
                 raise Broken(f"{actor.name} cannot be lent what the holder lends: {own}, {now}")
 

@@ -41,6 +41,8 @@ _PAGE = ("page", Export(1, 0))
 _LENT = Shape((_W, _PAGE), pool=Pool(1, 8, 4))
 _MOVED_LATER = Shape((_W, ("page", Export(1, 4))), pool=Pool(1, 1, 4, 1, ()))
 
+_LENT_BY_MEMBER = Shape((_W, _PAGE), split=True, pool=Pool(0, 3, 4, drops=()), joined=True)
+
 FOUND: dict[str, tuple[int, Sequence[Event]]] = {
     "a refused change keeps no context": (
         1,
@@ -860,6 +862,17 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             ),
             Event("e1", "attach", ("writer", ("w",), 0.0, False, 0), 0),
             Event("e1", "commit", (), 1),
+        ),
+    ),
+    "what a process of a user was too busy to take back is lent again": (
+        1,
+        (
+            Event("h", "start", (_LENT_BY_MEMBER,), 400),
+            Event("e1", "attach", ("reader", ("b.pool",), 5.0, False), 200),
+            Event("e1", "grow", (3,), 200),
+            Event("b", "compute", (40.0,), 40),
+            Event("e1", "shrink", (2, True), 100),
+            Event("e1", "look", (), 400),
         ),
     ),
 }
