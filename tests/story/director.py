@@ -17,7 +17,10 @@ from tests.story.programs import MISTAKES, EngineProgram, Event
 from tests.story.workers import MemberProgram
 from tests.story.world import ERRORS, Actor, World
 
-ENGINES = ("e1", "e2", "e3", "e4")
+GUEST = "e5"
+"""Engine of another user, who may import."""
+
+ENGINES = ("e1", "e2", "e3", "e4", GUEST)
 OPERATORS = ("o1", "o2")
 HOLDER = "h"
 FAULTS = ("kill", "doom", "fail", "late", "jump", "cut", "hog")

@@ -25,7 +25,7 @@ from memtopo.run.processes.ensemble import Ensemble
 from memtopo.run.processes.router import Peers
 from memtopo.run.processes.workers import Workers
 from memtopo.session.composition import Composition, revision
-from memtopo.session.request import HoldResult, RunRequest
+from memtopo.session.request import Holding, HoldResult, RunRequest
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.errors import ExchangeError
@@ -49,9 +49,12 @@ from tests.story.layouts import (
 from tests.story.lending import lending_export
 from tests.story.oracle import Held, Oracle, context_of, memory_of, stamp, version_of
 from tests.story.workers import StorySource
-from tests.story.world import Actor, Broken, Died
+from tests.story.world import OTHER_USER, STRANGER, USER, Actor, Broken, Died
 
-MISTAKES = ("lease", "stale", "invalid", "range", "unknown", "packet", "version", "request", "imported")
+_USERS = {"owner": OTHER_USER, "forbidden": STRANGER}
+"""Other users who make a mistake, by its code."""
+
+MISTAKES = ("lease", "stale", "invalid", "range", "unknown", "packet", "version", "request", *_USERS, "imported")
 """Codes of what an operator requests by mistake."""
 
 _AT_ANY_TIME = ("gone", "timeout", "starting", "changing", "releasing", "state", "absent", "uncommitted", "failed")
@@ -117,6 +120,7 @@ class HolderProgram:
                 claimed,
                 about_holder(composition, request),
                 partial(revision, target=target),
+                Holding(allow_uids=(OTHER_USER,)),
                 supervised=lambda: _entered(Supervision(reload=self._reload, log=self.oracle.note)),
                 progress=ProgressNotices(actor.system.now),
                 system=actor.system,
@@ -426,6 +430,7 @@ class OperatorProgram:
 
     def mistake(self, actor: Actor, code: str) -> None:
         """Request what a holder has to refuse with a code, unless it refuses all requests now."""
+        actor.user = _USERS.get(code, USER)
         try:
             with self._connect(actor) as client:
                 if code == "imported":
@@ -437,6 +442,8 @@ class OperatorProgram:
             if error.code not in (code, *(["unknown"] if code == "imported" else []), *_AT_ANY_TIME):
                 raise Broken(f"{code}: refused as {error.code}: {error.message}") from error
             raise
+        finally:
+            actor.user = USER
         raise Broken(f"{code}: not refused")
 
     def _mistake(self, client: Client, code: str) -> None:
@@ -459,6 +466,8 @@ class OperatorProgram:
                 client.exchange("status", memtopo=99)
             case "request":
                 client.exchange("dance")
+            case "owner" | "forbidden":
+                client.switch("awake")
 
     def borrow(self, actor: Actor, export: str) -> None:
         """Take handles of an export, and keep them."""

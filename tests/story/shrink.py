@@ -31,4 +31,4 @@ def shrink(told: Told, limit: int = 400) -> Told:
 
 def kind(told: Told) -> str:
     """Return what was broken, without the names and numbers of one story."""
-    return re.sub(r"[0-9a-f]{16}|\b[eo][1-4]\b|[0-9]+", "#", told.reason)[:60] if told.failure else ""
+    return re.sub(r"[0-9a-f]{16}|\b[eo][1-5]\b|[0-9]+", "#", told.reason)[:60] if told.failure else ""

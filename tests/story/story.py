@@ -18,13 +18,13 @@ from memtopo.api.attachment import Attached
 from memtopo.driver.types import gpu
 from memtopo.sharing.endpoints import endpoint
 from tests.story.coverage import Reached, listening
-from tests.story.director import HOLDER, OPERATORS, Director, Situation
+from tests.story.director import GUEST, HOLDER, OPERATORS, Director, Situation
 from tests.story.layouts import CHUNK, POOL, Pool, drawn_machine, drawn_shape
 from tests.story.lending import LentMemory, leases_of, lending_export, lent_entry
 from tests.story.oracle import Oracle, memory_of
 from tests.story.programs import SIGTERM, EngineProgram, Event, HolderProgram, OperatorProgram
 from tests.story.workers import MemberProgram, WorkerProgram
-from tests.story.world import Actor, Broken, Fault, World
+from tests.story.world import OTHER_USER, USER, Actor, Broken, Fault, World
 
 LENGTH = 200
 """Events of a story."""
@@ -107,6 +107,7 @@ class _Telling:
         if actor is None or not actor.alive:
             program: Any = EngineProgram if event.actor not in OPERATORS else OperatorProgram
             actor = self.world.start(event.actor, program(self.oracle, self.gpus))
+            actor.user = OTHER_USER if event.actor == GUEST else USER
         if len(actor.inbox) < 3:
             actor.inbox.append(event)
 

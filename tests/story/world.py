@@ -47,6 +47,11 @@ _ANY = frozenset({"mem_get_info", "ctx_push_current", "ctx_pop_current"})
 ERRORS = ("CUDA_ERROR_UNKNOWN", "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_OPERATING_SYSTEM")
 
 
+USER = os.geteuid()
+OTHER_USER, STRANGER = USER + 1, USER + 2
+"""Users whom a holder allows to import, and not."""
+
+
 class Died(BaseException):
     """End of an actor, whose descriptors are closed already: what it does while it unwinds reaches nobody."""
 
@@ -67,13 +72,14 @@ class Fault:
 class Actor:
     """A process: a program in a greenlet, its sockets and drivers, and what it waits for.
 
-    `late` is the time before which it is not resumed, `doom` the number of steps after which it dies; 0 for none.
-    `failed` counts the driver calls that a fault has made fail; `keeps_contexts` is true if one released a context,
-    and `keeps_chunks` if one released a chunk.
+    `user` is that of its next connections, `late` the time before which it is not resumed, `doom` the number of steps
+    after which it dies; 0 for none. `failed` counts the driver calls that a fault has made fail; `keeps_contexts` is
+    true if one released a context, and `keeps_chunks` if one released a chunk.
     """
 
     def __init__(self, world: World, name: str, program: Any) -> None:
         self.world, self.name, self.pid, self.program = world, name, _FIRST_PID + len(world.every), program
+        self.user = USER
         self.alive, self.dying = True, False
         self.until: float | None = world.now
         self.waits: Sequence[Descriptor] = ()
@@ -217,9 +223,9 @@ class Actor:
         self.sockets.append(sock)
         world = self.world
         if self is world.holder:
-            return PeerProcess(world.connecting.popleft().pid if world.connecting else 0, os.geteuid())
-        world.connecting.append(self)
-        return PeerProcess(world.holder.pid if world.holder else 0, os.geteuid())
+            return world.connecting.popleft() if world.connecting else PeerProcess(0, USER)
+        world.connecting.append(PeerProcess(self.pid, self.user))
+        return PeerProcess(world.holder.pid if world.holder else 0, USER)
 
 
 class StorySelector(selectors.EpollSelector):
@@ -302,7 +308,7 @@ class World:
     every: list[Actor] = field(default_factory=list)
     holder: Actor | None = None
     last: Actor | None = None
-    connecting: deque[Actor] = field(default_factory=deque)
+    connecting: deque[PeerProcess] = field(default_factory=deque)
     trace: list[str] = field(default_factory=list)
     reached: Reached = field(default_factory=Counter)
     failure: BaseException | None = None
