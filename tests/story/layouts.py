@@ -36,6 +36,9 @@ CACHE = "cache"
 
 ROOM = 16
 
+COMMON = "common"
+"""Range at the same address in all processes that have it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Export:
@@ -91,7 +94,10 @@ class Shape:
     """Chunks that are lent."""
 
     joined: bool = False
-    """True if users have started the two processes, which join the layout."""
+    """True if users have started the processes, which join the layout."""
+
+    common: bool = False
+    """True with two more processes, which have a range at the same address."""
 
     @property
     def named(self) -> dict[str, Export]:
@@ -124,7 +130,8 @@ class Shape:
         if page:
             rest["imports"], rest["map"]["seen"] = {"seen": {"from": "a.page"}}, ["seen"]
             rest["ranges"]["seen"], rest["access"]["seen"] = {"size": f"{2 * page.count}MiB"}, {f"gpu{page.gpu}": "r"}
-        return json.dumps(head | {"processes": {"a": pages, "b": rest}})
+        more = {"c": {"count": 2, "ranges": {COMMON: {"size": "2MiB", "same_address": True}}}} if self.common else {}
+        return json.dumps(head | {"processes": {"a": pages, "b": rest, **more}})
 
     def _part(self, exports: dict[str, Export], pool: Pool | None, *, scratch: bool = True) -> dict[str, Any]:
         """Sections of a process that has some exports, and chunks that are lent."""
@@ -201,8 +208,8 @@ def drawn_shape(random: Random, gpus: int) -> Shape:
     split = random.random() < 0.3
     block, cell, tick = (not split and random.random() < 0.3 for _ in range(3))
     pool = drawn_pool(random, gpus) if random.random() < 0.7 else None
-    joined = split and random.random() < 0.4
-    return Shape((("w", weights), ("page", page)), block, cell, tick, split, pool, joined)
+    joined, common = split and random.random() < 0.4, split and random.random() < 0.3
+    return Shape((("w", weights), ("page", page)), block, cell, tick, split, pool, joined, common)
 
 
 def drawn_pool(random: Random, gpus: int) -> Pool:

@@ -20,7 +20,7 @@ from memtopo.sharing import sockets
 from memtopo.sharing.holder.loop import ServerLoop
 from memtopo.sharing.holder.state import HolderEvent
 from memtopo.sharing.imports import Version
-from tests.story.layouts import CHUNK, Shape
+from tests.story.layouts import CHUNK, COMMON, Shape
 from tests.story.lending import LentMemory, lent_beyond
 from tests.story.world import Actor, Broken, StoryDriver, World
 
@@ -346,6 +346,14 @@ class Oracle:
         if not held.conductor.absent and held.complete and held.whole:
             self.lent.observe(held)
             self._require_memory(held, held.conductor.state)
+            self._require_common(held)
+
+    def _require_common(self, held: Held) -> None:
+        """Require that processes have a range at the same address where the spec requests it."""
+        ranges = (run.execution.layout.ranges.get(COMMON) for run, _ in held.parts.values() if run)
+        addresses = [each.address for each in ranges if each]
+        if len(addresses) != 2 * held.shape.common or len({*addresses}) > 1:
+            raise Broken(f"processes have {COMMON} at {addresses}")
 
     def _require_memory(self, held: Held, state: str) -> None:
         """Require that the processes of a layout have the memory of its state, and no more."""
