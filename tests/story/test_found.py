@@ -864,6 +864,18 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("e1", "commit", (), 1),
         ),
     ),
+    "a late process may read what it was lent before its connection was lost": (
+        1,
+        (
+            Event("h", "start", (replace(_LENT, pool=Pool(0, 4, 4, drops=())),), 64),
+            Event("e1", "attach", ("reader", ("pool",), 5.0, False), 64),
+            Event("e2", "attach", ("reader", ("pool",), 5.0, False), 64),
+            Event("e1", "grow", (1,), 2),
+            Event("e1", "late", (12.0,), 0),
+            Event("e1", "cut", (), 4),
+            Event("e2", "grow", (1,), 8),
+        ),
+    ),
     "what a process of a user was too busy to take back is lent again": (
         1,
         (
