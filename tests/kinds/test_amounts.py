@@ -185,6 +185,12 @@ def test_a_share_of_the_host_leaves_out_memory_that_exceeds_gpus_and_prefers_the
     assert found.size == (48 << 30) // 4 // found.granule * found.granule
 
 
+def test_a_share_of_the_host_is_of_what_its_nodes_leave() -> None:
+    text = shared(", near: {location: host:0, size: 16GiB}").replace("page: {location: gpu0", "page: {location: host")
+    found = chunk(text.replace("SHARE", "25%"), machine=changed(MACHINE, host_bytes=64 << 30))
+    assert found.size == (48 << 30) // 4 // found.granule * found.granule
+
+
 def test_a_share_of_more_chunks_than_a_spec_may_declare_is_refused() -> None:
     small = invented(1, granule=4096)
     assert codes(shared(size="4KiB", count="1%").replace("w: {size: fill}", "w: {size: 1GiB}"), small) == []
@@ -217,6 +223,13 @@ def test_all_instances_of_a_counted_process_take_the_smallest_of_their_shares() 
     sizes = {label: found[label].of(ChunkGroup)["kv"].size for label in found}
     assert set(sizes.values()) == {room * 60 // 100 // GRANULE * GRANULE}
     assert found["reader"].of(ChunkGroup)["most"].size == room * 40 // 100 // GRANULE * GRANULE
+
+
+def test_all_instances_of_a_counted_process_have_as_many_chunks_as_the_one_with_the_least_room() -> None:
+    found = clean_geometry(PROCESSES.replace("size: 60%", "size: 2MiB, count: 60%")).processes
+    room = MACHINE.devices[1].memory_bytes - 2 * CONTEXT_BYTES - (4 << 30)
+    counts = [found[f"worker.{number}"].of(ChunkGroup)["kv"].count for number in range(2)]
+    assert counts == [room * 60 // 100 // GRANULE] * 2
 
 
 def test_shares_of_one_gpu_in_all_processes_are_at_most_the_whole() -> None:

@@ -13,6 +13,7 @@ from memtopo.common.units import MiB
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import MemAttach
 from memtopo.drivers.sim import SimDriver, external_api
+from memtopo.kinds.step import HandleReference
 from memtopo.machine import Machine
 from memtopo.plans.report import Check, Report
 from memtopo.run.apply import apply
@@ -223,6 +224,14 @@ def test_a_closed_descriptor_is_reported() -> None:
         assert report.failure
         assert report.failure.step == "copy descriptor frame"
         assert report.failure.error == "camera/frame: the received descriptor cannot be duplicated: Bad file descriptor"
+
+
+def test_a_copy_of_a_received_descriptor_is_closed_on_exec() -> None:
+    with InProcessProducer({"frame": _null()}) as owner:
+        os.set_inheritable(owner.given["frame"], True)
+        fd = HandleReference("camera", "frame", 0, "camera/frame").duplicate_descriptor(owner)
+        assert not os.get_inheritable(fd)
+        os.close(fd)
 
 
 class Reuses(SimDriver):
