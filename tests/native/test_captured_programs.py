@@ -339,3 +339,12 @@ def test_a_mark_without_a_capture_does_nothing() -> None:
     memtopo.mark("nothing")
     with pytest.raises(memtopo.UsageError):
         memtopo.mark("x" * 5000)
+
+
+def test_the_limit_of_a_mark_is_that_of_its_bytes_in_the_record() -> None:
+    import memtopo
+
+    memtopo.mark("x" * 4094)  # in quotes
+    for label in ("x" * 4095, "é" * 683):  # of six bytes each
+        with pytest.raises(memtopo.UsageError, match=r"the label of a mark has 4,\d+ bytes"):
+            memtopo.mark(label)

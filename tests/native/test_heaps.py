@@ -94,6 +94,17 @@ def test_a_heap_keeps_the_margin_of_its_gpu_free_and_no_context_current() -> Non
             driver.ctx_pop_current()
 
 
+def test_the_margin_of_a_heap_is_of_the_free_memory_of_its_gpu() -> None:
+    with opened() as (driver, heap):
+        with current(driver):
+            free, _ = driver.mem_get_info()
+        heap.keep_free(free - GRANULE)
+        heap.allocate(GRANULE)
+        with pytest.raises(Refusal) as refused:
+            heap.allocate(GRANULE)
+        assert refused.value.no_margin
+
+
 def test_a_heap_whose_memory_cannot_be_freed_gives_its_functions_to_the_next_one() -> None:
     with opened(every=True) as (driver, heap):
         functions = heap.functions()
