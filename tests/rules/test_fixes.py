@@ -77,6 +77,7 @@ def test_several_errors_are_corrected_that_hide_one_another() -> None:
     [
         ("size: 64MiB}", "size: 64}"),  # MiB or B
         ("size: 64MiB}", "size: 064MiB}"),  # octal in YAML 1.1
+        ("size: 64MiB\n", "size: 2MiB\n    count: 032\n"),  # the same
         ("size: 64MiB}", "size: 4 pages}"),  # granules, or 4 KiB each
         ("size: 64MiB}", "size: 64MiB, sise: 64MiB}"),  # given twice then
         ("[hot]", "[cold]"),
