@@ -35,6 +35,12 @@ def test_each_process_has_its_own_objects_in_the_place_of_imported_ones() -> Non
         assert [step.source.holder for step in steps_of(plans[label], OpenEvent)] == [f"rank.{(number - 1) % 3}"]
 
 
+def test_the_own_objects_of_an_exported_slice_are_those_of_the_slice() -> None:
+    text = ranks(2).replace("count: 2}", "count: 4}").replace("{buffer: data,", "{buffer: data.2:4,")
+    plan = plan_of(text, MACHINE).processes["rank.1"]
+    assert {step.label: step.own for step in steps_of(plan, AliasBuffer)} == {"all.2": "data.2", "all.3": "data.3"}
+
+
 def test_an_own_object_takes_no_call_and_no_memory() -> None:
     plan = plan_of(ranks(1), MACHINE)
     assert plan.memory == {"gpu0": 4 << 20}
