@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memtopo.driver.handles import Secret
+from memtopo.driver.handles import Handle, Secret, close_handles
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
@@ -87,6 +87,14 @@ def test_closing_the_iterator_closes_handles_in_flight(holder: Holder, client: C
     found.close()  # type: ignore[attr-defined]
     assert open_descriptors() == before
     until(lambda: holder.open_descriptors() == holder.idle + 1)
+
+
+def test_a_handle_that_is_closed_already_keeps_no_other_open() -> None:
+    before = open_descriptors()
+    handles = [Handle(fd=os.memfd_create("x")) for _ in range(3)]
+    handles[0].close()
+    close_handles(handles)
+    assert open_descriptors() == before
 
 
 def test_secrets_appear_in_no_repr_text_format_json_or_pickle(client: Client) -> None:
