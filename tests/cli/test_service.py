@@ -278,9 +278,11 @@ def test_systemd_is_notified_of_a_reload_which_its_variable_implies(spec: Path, 
         with holding(spec, variables={"NOTIFY_SOCKET": str(tmp_path / "notify")}) as process:
             assert systemd.recv(4096) == b"READY=1\nSTATUS=holding kv, 1 exports"
             line_with(process, "serving")
+            before = time.monotonic_ns()
             process.send_signal(signal.SIGHUP)
             first, second = systemd.recv(4096).decode().split("\n")
             assert (first, second.partition("=")[0]) == ("RELOADING=1", "MONOTONIC_USEC")
+            assert before // 1000 <= int(second.partition("=")[2]) <= time.monotonic_ns() // 1000
             assert systemd.recv(4096).startswith(b"READY=1")
             process.terminate()
             assert systemd.recv(4096) == b"STOPPING=1"
