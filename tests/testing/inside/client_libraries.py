@@ -48,6 +48,16 @@ def test_a_finalizer_can_call_the_driver_while_a_call_is_answered(simulated_gpus
     assert not simulated_gpus.leaks
 
 
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_call_leaves_the_collection_of_garbage_as_it_was(*, enabled: bool) -> None:
+    try:
+        (gc.enable if enabled else gc.disable)()
+        made(driver.cuStreamSynchronize(0))
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
+
+
 def test_events_have_the_milliseconds_between_their_records() -> None:
     start, end, untimed = (made(driver.cuEventCreate(flags)) for flags in (0, 0, 2))
     made(driver.cuEventRecord(start, 0))
