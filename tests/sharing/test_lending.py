@@ -354,6 +354,36 @@ def test_what_could_not_be_taken_back_while_its_process_was_busy_is_lent_again_l
         assert (terms(second), [each["number"] for each in lend(first, 2)["blocks"]]) == ((6, 0), [6, 7])
 
 
+@dataclass
+class BusyAfterChange(RolledBack):
+    """Such a pool that does not say for a while which of its objects it has kept."""
+
+    busy: bool = True
+
+    def lent(self, export: str) -> Collection[int]:
+        if self.busy:
+            raise ExchangeError("busy", "nothing was changed")
+        return super().lent(export)
+
+
+def test_leases_are_kept_until_a_busy_process_says_which_of_their_objects_a_failed_change_has_left(
+    runtime: Path,
+) -> None:
+    path, failure = runtime / "memtopo" / "kv.sock", ChangeFailed("as before", broken=False)
+    pool = BusyAfterChange((POOL,), failure=failure)
+    with closing(os.fdopen(pool.memory)), holding(pool), raw(path) as borrower, raw(path) as other:
+        first, second = lend(borrower, 2)["blocks"]
+        assert "ok" in asked(borrower, "seal", export="pool", blocks=[first, second], key="key")
+        assert refusal(other, "switch", state="asleep", force=True) == "failed"
+        assert next_message(borrower)["notice"] == "changed"
+        assert (terms(other), lend(other, 1)) == ((2, 0), "busy")
+        pool.busy = False
+        assert lend(other, 1, key="key") == "sealed"
+        assert terms(other) == (1, 0)
+        assert refusal(borrower, "let_go", exports=["pool"], blocks=[second]) == "stale"
+        assert "ok" in asked(borrower, "let_go", exports=["pool"], blocks=[first])
+
+
 class Unreleasable(OneState):
     """A pool that cannot release the objects that are given back."""
 

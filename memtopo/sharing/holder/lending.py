@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from memtopo.common.errors import MemtopoError
@@ -86,6 +86,8 @@ class Lending:
         self._handles: dict[tuple[str, int], Handle] = {}
         self._late: dict[str, Sequence[int]] = {}
         """Free objects of exports whose provider was busy when they were to be taken back."""
+        self._unsettled: set[str] = set()
+        """Exports whose provider was busy when a change was over: some of their leases may be of objects that went."""
         self._epoch = 0
 
     def allocated(self, offer: Offer) -> Mapping[str, int]:
@@ -112,6 +114,7 @@ class Lending:
         if offer.lends is None:
             raise ExchangeError("lease", f"export {offer.name!r} does not lend", hint="request its handles")
         assert isinstance(self._provider, Lender)
+        self._settle(offer.name)
         leases, count = self._leases(offer.name), min(request.count, most)
         chosen, total = [], 0
         if request.key is not None:
@@ -207,18 +210,29 @@ class Lending:
                 self.end(export, ended)
 
     def forget(self, exports: Iterable[str]) -> None:
-        """Forget the leases of the objects of some exports that have gone in a change."""
+        """Forget the leases of the objects of some exports that have gone in a change, once their provider is free."""
         for export in self._exports.keys() & set(exports):
-            leases, lent = self._exports[export], self._still_lent(export)
-            for each in [lease for lease in leases.every.values() if lease.number not in lent]:
-                leases.seal(each, None)
-                leases.end(each)
+            self._unsettled.add(export)
+            with suppress(ExchangeError):
+                self._settle(export)
+
+    def _settle(self, export: str) -> None:
+        """Forget leases of objects that went in the last change. Raises `ExchangeError` while the provider is busy."""
+        if export not in self._unsettled:
+            return
+        leases, lent = self._leases(export), self._still_lent(export)
+        self._unsettled.remove(export)
+        for each in [lease for lease in leases.every.values() if lease.number not in lent]:
+            leases.seal(each, None)
+            leases.end(each)
 
     def _still_lent(self, export: str) -> Collection[int]:
         try:
             return self._provider.lent(export) if isinstance(self._provider, Lender) else ()
-        except MemtopoError:  # its process has ended, and its memory with it
-            return ()
+        except MemtopoError as error:
+            if isinstance(error, ExchangeError) and error.code == "busy":
+                raise
+            return ()  # its process has ended, and its memory with it
 
     def _leases(self, export: str) -> _Leases:
         return self._exports.setdefault(export, _Leases())
