@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 from memtopo.common.errors import UsageError
 from memtopo.driver.handles import Handle
 from memtopo.driver.recorder import DriverCall
+from memtopo.driver.types import gpu
 from memtopo.drivers.target import Target, resolve
 from memtopo.output import schemas
 from memtopo.output.programs import recorded_program
@@ -348,6 +349,59 @@ def test_memory_without_a_pool_is_of_the_pool_that_the_program_has_set(tmp_path:
     calls.call("mem_alloc_async", {"size": 64 * MIB, "stream": 0}, **more)
     found = replay(read_record([calls.write(tmp_path / "r.jsonl")]), resolve("h200x2"))
     assert (found.difference, found.left_out) == (None, ())
+
+
+def test_the_context_of_a_call_is_current_for_it_alone(tmp_path: Path) -> None:
+    calls = Calls()
+    calls.call("mem_alloc", {"size": 2 * MIB}, result=1 << 40, device=0, thread=1)
+    calls.call("mem_alloc", {"size": 2 * MIB}, error="CUDA_ERROR_INVALID_CONTEXT")
+    found = replay(read_record([calls.write(tmp_path / "r.jsonl")]), resolve("h200x2"))
+    assert (found.difference, found.made, found.other_errors) == (None, 2, {})
+
+
+def test_memory_ends_with_the_context_that_a_program_itself_has_retained(tmp_path: Path) -> None:
+    calls = Calls()
+    calls.call("device_primary_ctx_retain", {"device": 0}, result=5, device=0, thread=1)
+    calls.call("mem_alloc", {"size": 2 * MIB}, result=1 << 40, device=0, thread=1)
+    calls.call("device_primary_ctx_release", {"device": 0}, device=0, thread=1)
+    calls.call("mem_free", {"address": 1 << 40}, error="CUDA_ERROR_INVALID_VALUE", device=0, thread=1)
+    found = replay(read_record([calls.write(tmp_path / "r.jsonl")]), resolve("h200x2"))
+    assert (found.difference, found.made, found.other_errors) == (None, 4, {})
+
+
+def test_memory_that_a_program_registers_is_there_until_it_is_unregistered(tmp_path: Path) -> None:
+    calls = Calls()
+    calls.call("device_primary_ctx_retain", {"device": 0}, result=5, device=0, thread=1)
+    for number in range(8):
+        given = {"address": (1 << 40) + number * MIB, "size": 8192, "flags": 0}
+        calls.call("mem_host_register", given, device=0, thread=1)
+    found = replay(read_record([calls.write(tmp_path / "r.jsonl")]), resolve("h200x2"))
+    assert (found.difference, found.made) == (None, 9)
+
+
+def test_memory_without_a_pool_is_of_the_pool_of_the_same_gpu_of_its_process(tmp_path: Path) -> None:
+    """Which is another number of the record; the pool is too small for it, in the record and here."""
+    first, second = Calls("a", ("GPU-a",)), Calls("b", ("GPU-b",))
+    first.reserve(2)
+    more: dict[str, Any] = {"device": 0, "thread": 1}
+    properties = {"location": "gpu0", "handles": [], "max_size": 32 * MIB}
+    second.call("mem_pool_create", {"properties": properties}, result=5, **more)
+    second.call("device_set_mem_pool", {"device": 0, "pool": 5}, **more)
+    error = "CUDA_ERROR_OUT_OF_MEMORY"
+    second.call("mem_alloc_async", {"size": 64 * MIB, "stream": 0}, error=error, **more)
+    record = read_record([each.write(tmp_path / f"{each.head.process}.jsonl") for each in (first, second)])
+    found = replay(record, resolve("h200x2"))
+    assert (found.difference, found.left_out, found.other_errors) == (None, (), {})
+
+
+def test_a_program_makes_the_pool_in_place_of_the_default_one_at_the_gpu_of_its_process(tmp_path: Path) -> None:
+    """GPUs have other numbers for it than in the record: its second one is the first of the other process."""
+    first, second = Calls("a", ("GPU-a", "GPU-b", "GPU-c")), Calls("b", ("GPU-c", "GPU-a", "GPU-b"))
+    first.reserve(2)
+    second.call("mem_alloc_async", {"size": MIB, "stream": 0}, result=1 << 40, device=0)
+    record = read_record([each.write(tmp_path / f"{each.head.process}.jsonl") for each in (first, second)])
+    (made,) = (each for each in program_calls(record, 1, None) if each.method == "mem_pool_create")
+    assert made.arguments["properties"].location == gpu(2)
 
 
 def programmed(calls: Calls, folder: Path, last: int | None = None) -> list[DriverCall]:

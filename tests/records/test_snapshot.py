@@ -86,6 +86,21 @@ def test_calls_have_the_times_and_the_stacks_of_their_events(tmp_path: Path) -> 
     ]
 
 
+def test_a_stack_has_the_innermost_functions_of_its_event(tmp_path: Path) -> None:
+    frames = [{"filename": "a.py", "line": number, "name": "f"} for number in range(300)]
+    history = [event("segment_alloc", 0x1000000, 2 * MIB, frames=frames)]
+    found = calls(written({"segments": [segment(0x1000000, 2 * MIB)], "device_traces": [history]}, tmp_path), tmp_path)
+    assert found[-1].stack == tuple(f"a.py:{number} f" for number in range(256))
+
+
+def test_events_without_a_time_are_at_the_begin(tmp_path: Path) -> None:
+    history = [event("segment_alloc", 0x1000000 * n, 2 * MIB, 2_000_000 * n) for n in (1, 2, 3)]
+    del history[0]["time_us"]
+    values = {"segments": [segment(0x1000000 * n, 2 * MIB) for n in (1, 2, 3)], "device_traces": [history]}
+    found = calls(written(values, tmp_path), tmp_path)
+    assert [each.time for each in found if each.method == "mem_alloc"] == [0.0, 0.0, 2.0]
+
+
 def test_what_existed_before_the_history_is_made_at_its_begin(tmp_path: Path) -> None:
     """A segment that is freed without an allocation, one that is still there, and a map that is undone in part."""
     history = [
@@ -206,7 +221,8 @@ def test_a_pickle_that_is_cut_deep_or_of_another_form_is_refused(tmp_path: Path)
         {"segments": [segment(1, -5)]}, {"segments": [], "device_traces": 7},
         {"segments": [], "device_traces": [[{"action": 7}]]},
         {"segments": [], "device_traces": [[{"action": "segment_alloc", "addr": "1", "size": 2}]]},
-        {"segments": [segment(True, 5)]},
+        {"segments": [segment(True, 5)]}, {"segments": [segment(1, 5, device=1024)]},
+        {"segments": [], "device_traces": [[event("segment_alloc", 1, 2, 1 << 53)]]},
     ]  # fmt: skip
     for values in wrong:
         with pytest.raises(UsageError, match="is not a snapshot of PyTorch"):
