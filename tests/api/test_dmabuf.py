@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,8 @@ from memtopo.sharing.status import Notice
 from tests.api.child_process import Process
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.held_layouts import Held, Switch, held
-from tests.helpers.holders import until
+from tests.helpers.holders import holding, until
+from tests.helpers.memfd_exports import PAGES, OneState
 from tests.helpers.processes import open_descriptors
 from tests.helpers.reports import require_taken_down
 
@@ -272,6 +275,16 @@ def test_a_layout_in_this_process_opens_its_own_dma_bufs(machine: Target) -> Non
         layout.dma_buf("kv").close()
         del weights
     require_taken_down(layout)
+
+
+@pytest.mark.usefixtures("runtime")
+def test_dma_bufs_are_not_entered_if_one_cannot_be_had_for_another_reason_than_a_state() -> None:
+    found = OneState([replace(PAGES, name=name, via="dmabuf", count=1) for name in ("page", "broken")])
+    with closing(os.fdopen(found.memory)), holding(found):
+        before = open_descriptors()
+        with pytest.raises(ExchangeError, match="cannot be had"):
+            memtopo.dma_bufs("kv").__enter__()
+        assert open_descriptors() == before
 
 
 def test_a_dma_buf_is_closed_once() -> None:

@@ -90,7 +90,7 @@ def test_create_and_trim_change_what_is_not_mapped(machine: Target) -> None:
         assert (pages.trim(keep=2), pages.created) == (3, 4)
         with pytest.raises(memtopo.Unsuitable, match="a number of chunks"):
             pages.trim(keep="a")  # type: ignore[arg-type]
-        assert (pages.trim(), pages.created) == (2, 2)
+        assert (pages.trim(keep=-1), pages.created) == (2, 2)
         with pytest.raises(
             memtopo.Unsuitable, match="chunks 'page': 7 more are requested, and 6 of 8 can still be created"
         ):

@@ -422,6 +422,15 @@ def test_views_are_of_one_allocation(layout: Live) -> None:
         heap.keep_free(-1)
 
 
+def test_a_heap_without_a_margin_allocates_what_is_left(layout: Live) -> None:
+    heap = layout.heap("weights")
+    heap.keep_free(1 << 50)
+    with pytest.raises(OutOfMemory, match="less than its margin free"):
+        heap.allocate(2 * M)
+    heap.keep_free(0)
+    heap.allocate(2 * M)
+
+
 def test_threads_allocate_in_heaps_of_their_own_while_another_one_switches_states(machine: Any) -> None:
     """A pattern for each allocation; no allocation is lost, and none of a heap that a state names is made meanwhile."""
     spec = {

@@ -264,6 +264,14 @@ def test_managed_memory_without_advice_is_where_its_context_is() -> None:
     assert held(calls) == {"gpu1": 1}
 
 
+def test_managed_memory_without_a_flag_is_of_all_streams() -> None:
+    calls = Calls()
+    calls.call("mem_alloc_managed", {"size": MIB}, result=1 << 40, device=0)
+    calls.call("mem_alloc_managed", {"size": MIB, "flags": 2}, result=2 << 40, device=0)
+    (process,) = calls.moment(at=END).processes
+    assert [each.details["attach"] for each in process.objects("managed")] == ["global", "host"]
+
+
 def test_advice_and_prefetches_are_of_managed_memory_alone() -> None:
     calls = Calls()
     calls.call("mem_alloc", {"size": MIB}, result=1 << 40, device=0)

@@ -152,6 +152,13 @@ def test_forced_release_notifies_users_of_ipc_and_reports_those_that_lost(start:
     assert holder.end(None)["held"]["lost"][0]["pid"] == importer.pid
 
 
+def test_an_answer_to_a_release_is_awaited_for_the_grace_beyond_the_time_of_other_answers() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    silent = pytest.raises(ExchangeError, match=r"no answer to 'release' within 0\.03 s")
+    with theirs, Client(ours, "/silent.sock", timeout=0.01) as client, silent:
+        client.release(force=True, grace=0.02)
+
+
 def test_grace_ends_with_the_last_user_of_ipc(start: Callable[..., Any]) -> None:
     holder, importer = start(grace=60.0), start("importer", export="block", notices=1)
     importer.read_line()

@@ -145,6 +145,15 @@ def test_counts_that_shrink_begin_the_phase_again() -> None:
         assert [part for _, part in hooks.found] == [PhasePart(4, 9), PhasePart(8, 9), PhasePart(2, 9)]
 
 
+def test_a_total_that_shrinks_is_that_of_the_phase_before() -> None:
+    packets = [{"notice": "progress", "phase": "change", "done": done, "total": 9 - done} for done in (1, 2)]
+    hooks = Recorded()
+    with scripted(*((each, ()) for each in (*packets, {"ok": ANSWER}))) as found:
+        with found.followed(hooks):
+            found.switch("asleep")
+        assert [part for _, part in hooks.found] == [PhasePart(1, 8), PhasePart(2, 8)]
+
+
 def test_a_client_that_follows_nothing_any_more_ignores_the_progress(runtime: Path, layout: Slow) -> None:
     del runtime
     hooks = Recorded()
