@@ -9,6 +9,7 @@ from memtopo.driver.handles import Handle, Secret
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import (
     Access,
+    DriverError,
     Grant,
     HandleType,
     Location,
@@ -35,6 +36,7 @@ from memtopo.kinds.pools.steps import (
 )
 from memtopo.kinds.step import HandleReference
 from memtopo.machine import Trial
+from memtopo.plans.transition import transitions
 from tests.helpers.machines import invented
 from tests.helpers.sharing_specs import only_diagnostic
 from tests.helpers.specs import clean_geometry, codes, plan_of, steps_of
@@ -159,6 +161,25 @@ processes:
         assert not steps_of(plan, AliasPool)
 
 
+def test_what_a_process_uses_of_its_own_is_made_anew_with_it() -> None:
+    text = """
+processes:
+  rank:
+    count: 2
+    devices: {mine: gpus}
+    pools: {p: {location: mine, handles: fd, max_size: 64MiB}}
+    allocations: {a: {pool: p, size: 8MiB}}
+    exports: {a: {allocation: a, via: fd}}
+    imports: {all: {from: rank.a, accessed_by: mine}}
+"""
+    before, after = (plan_of(each, MACHINE).steps_by_process for each in (text, text.replace("64MiB", "96MiB")))
+    found = transitions(before, after)["rank.0"]
+    for steps in (found.undo, found.do):
+        assert [(each.label, each.own) for each in steps if isinstance(each, AliasAllocation)] == [("all.0", "a")]
+    names = [type(each) for each in found.undo]
+    assert names.index(AliasAllocation) < names.index(AllocateFromPool)
+
+
 def test_an_own_pool_that_is_imported_gets_the_access_that_it_lacks() -> None:
     text = """
 processes:
@@ -244,6 +265,42 @@ def test_what_two_exports_offer_is_there_until_the_last_import_of_it_ends(order:
                 assert importer.mem_pool_get_access(pool, location) == Access.RW
             steps[label].undo(ledger, layout)
         assert {what: number for what, number in ledger.counts().items() if number} == {}
+
+
+class Repeated(Exported):
+    """Handles of several pools in turn, each with the pointer of one allocation."""
+
+    def __init__(self, driver: SimDriver, pools: list[int], address: int) -> None:
+        super().__init__(driver, pools[0], address)
+        self.pools = pools
+
+    def take(self, holder: str, export: str, index: int) -> Handle:
+        self.pool = self.pools[index]
+        return super().take(holder, export, index)
+
+
+def test_an_allocation_is_imported_only_from_its_own_pool() -> None:
+    """Though another pool has one with equal bytes."""
+    with SimDriver(MACHINE) as exporter, SimDriver(MACHINE) as importer:
+        for each in (exporter, importer):
+            each.init()
+        context, layout = exporter.device_primary_ctx_retain(0), Layout()
+        with current(exporter, context):
+            pools = [exporter.mem_pool_create(PoolProperties(gpu(0), HandleType.FD)) for _ in range(2)]
+            address = exporter.mem_alloc_from_pool_async(8 * MiB, pools[0])
+        layout.contexts[0] = importer.device_primary_ctx_retain(0)
+        layout.handle_source = Repeated(exporter, pools, address)
+        sources = [HandleReference("server", "a", index, f"server.a.{index}") for index in range(2)]
+        for label, source in zip("pq", sources, strict=True):
+            ImportPool((), label, 0, source).do(importer, layout)
+        first, second = (
+            ImportPointer((), label, 0, 8 * MiB, pool, (0,), source)
+            for label, pool, source in zip("ab", "pq", sources, strict=True)
+        )
+        first.do(importer, layout)
+        with pytest.raises(DriverError, match="INVALID_VALUE"):
+            second.do(importer, layout)
+        assert [*layout.buffers] == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,15 @@ def test_an_address_is_an_offset_in_the_range_that_was_reserved_there_last() -> 
         assert address == ObjectAddress(Object("range", place[0]), place[1])
 
 
+def test_memory_whose_registration_failed_names_no_address() -> None:
+    reserved = made("mem_address_reserve", "low", 0x1000)
+    for error, name in ((None, Object("registered", "r")), ("CUDA_ERROR_INVALID_VALUE", Object("range", "low"))):
+        registered = made("mem_host_register", "r", error=error, address=0x5000)
+        address = dict(last(reserved, registered, MAP).arguments)["address"]
+        assert isinstance(address, ObjectAddress)
+        assert address.object == name
+
+
 def test_a_handle_of_another_process_is_that_which_was_received_last() -> None:
     opened = made("mem_import_from_shareable_handle", "w", 9, shared=b"", kind=1)
     first, second = (Exchange("receive", "server", "w", number) for number in range(2))

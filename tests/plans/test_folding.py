@@ -148,6 +148,21 @@ def test_a_neighbour_on_another_node_has_the_same_name(word: str) -> None:
     assert where == {(f"pe.{word}.part",)}
 
 
+def test_a_number_of_an_entry_is_not_that_of_its_node() -> None:
+    """The first process of a node that uses the memory of the first one of all has not its own."""
+    machines = Cluster({"a": with_fabric(4), "b": with_fabric(4)})
+    geometry = validate(read_text(RING.replace("ORDER", "own").encode(), "ring.yaml"), machines).geometry
+    assert geometry
+    others = []
+    for number, each in enumerate(plan(geometry, machines).summary().processes):
+        where = (f"pe.{(number + 4) % 8}.part",)
+        rows = tuple(replace(row, where=where) if row.phase == "import" else row for row in each.rows)
+        others.append(replace(each, rows=rows))
+    found = [*folding.alike(others, {})]
+    assert [(each.plan.node, each.plan.count) for each in found] == [("a", 4), ("b", 4)]
+    assert {row.where for each in found for row in each.plan.rows if row.phase == "import"} == {("pe.+4.part",)}
+
+
 def test_neighbours_are_not_shown_as_all_processes() -> None:
     text = RING.replace("ORDER", "[previous, next]").replace("size: 2MiB}}\n    exports", "size: 4MiB}}\n    exports")
     text = text.replace("    nodes: [a, b]\n", "").replace("count: 8", "count: 4")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from memtopo.common.errors import UsageError
 from memtopo.plans.trace import CONTEXT, TraceFile, read_traces, summary
 
 
@@ -58,6 +61,12 @@ def test_a_call_that_did_not_return_has_no_error(tmp_path: Path) -> None:
     assert {each.function: (each.calls, each.errors) for each in functions} == {
         "cuMemCreate": (16, 4), "cuMemMap": (1, 1)
     }  # fmt: skip
+
+
+def test_a_call_whose_time_or_duration_is_negative_is_damage(tmp_path: Path) -> None:
+    for wrong in (call(2, seconds=-0.1), call(2, time=-0.1)):
+        with pytest.raises(UsageError, match="is damaged: line 3 is no call"):
+            read(tmp_path / "damaged.jsonl", head(), call(1, seconds=0.0), wrong, call(3))
 
 
 def test_a_failed_call_has_the_calls_before_it_in_its_own_process(tmp_path: Path) -> None:

@@ -77,6 +77,21 @@ def test_contexts_that_are_released_twice_are_retained_once() -> None:
         assert driver.empty
 
 
+def test_a_phase_of_several_parts_begins_with_the_first_and_ends_with_the_last() -> None:
+    with ledger() as driver:
+        execution = Execution(plan_of(SPEC, MACHINE), driver)
+        for phase, steps in (("create", 2), ("map", 1)):
+            with execution.timed(phase, steps):
+                pass
+        first, between = execution.times
+        with execution.timed("create", 3, announce=False):
+            pass
+        whole, _ = execution.times
+        assert (whole.phase, whole.steps, whole.began) == ("create", 5, first.began)
+        assert whole.ended > between.ended
+        assert first.seconds < whole.seconds < whole.ended - whole.began
+
+
 def test_teardown_leaves_nothing_open() -> None:
     with ledger() as driver:
         execution = Execution(plan_of(SPEC, MACHINE), driver)
