@@ -14,11 +14,12 @@ from memtopo.kinds.ipc import BufferGroup, EventGroup
 from memtopo.kinds.pinned import PinnedGroup
 from memtopo.kinds.step import HandleReference
 from memtopo.kinds.views import Member, all_mapped_memory, recorded_events
+from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.machine import Trial
 from memtopo.spec import read
 from tests.helpers.machines import invented
 from tests.helpers.sharing_specs import SERVER, VIEW, member, only_diagnostic, reader
-from tests.helpers.specs import clean_geometry, codes, document, geometry_of, validate_text
+from tests.helpers.specs import clean_geometry, codes, diagnose, document, geometry_of, validate_text
 
 IMPORTS = [
     ("{from: server.w}", []),
@@ -185,6 +186,23 @@ def test_two_processes_import_from_each_other() -> None:
         origin = found[name].of(ChunkGroup)["x"].origin
         assert origin
         assert origin.holders == (other,)
+
+
+def test_handles_of_all_instances_count_against_the_largest_number() -> None:
+    """Of which each has fewer."""
+    text = """
+processes:
+  server:
+    count: 4
+    chunks: {w: {location: gpu0, size: 2MiB, count: COUNT, handles: fd}}
+    exports: {w: {chunk: w, via: fd}}
+  reader:
+    imports: {x: {from: server.w}}
+"""
+    machine = invented(1, memory=1 << 50)
+    for count, refused in ((LARGEST_COUNT // 4, False), (LARGEST_COUNT // 4 + 1, True)):
+        found = [each.message for each in diagnose(text.replace("COUNT", str(count)), machine) if each.code == "MT109"]
+        assert [each for each in found if f"import 'x' is {4 * count:,} handles" in each] == found[:refused]
 
 
 @pytest.mark.parametrize("of", ["b", "e"])

@@ -14,7 +14,7 @@ from memtopo.machine import Cluster, MachineLine
 from memtopo.machine.queries import changed
 from memtopo.session.saved import SavedPlan, compare, saved_facts, saved_nodes
 from tests.helpers.machines import in_clique, invented, with_fabric
-from tests.helpers.specs import clean_geometry, codes, diagnose, document, plan_of, steps_of
+from tests.helpers.specs import clean_geometry, codes, diagnose, document, geometry_of, plan_of, steps_of
 
 HEAP = """
 processes:
@@ -84,6 +84,14 @@ def test_devices_are_distributed_on_each_node_as_local_ranks() -> None:
     found = clean_geometry(HEAP, Cluster({"a": with_fabric(4), "b": with_fabric(3)}))
     own = [member.of(ChunkGroup)["part"].location_of(0).id for member in found.processes.values()]
     assert own == [0, 1, 2, 3, 0, 1, 2, 0]
+
+
+def test_instances_of_a_node_that_share_a_device_are_those_of_their_numbers_there() -> None:
+    """With numbers of the whole process, other ones would share it."""
+    text = pages("nodes: [a, b]\n    devices: {mine: [gpu0, gpu0, gpu1]}", count=8).replace("gpu0, size", "mine, size")
+    found = geometry_of(text.replace("{gpu0: rw}", "{mine: rw}"), invented(2))
+    own = [member.of(ChunkGroup)["page"].location_of(0).id for member in found.processes.values()]
+    assert own == [0, 0, 1, 0] * 2
 
 
 def test_memory_of_another_node_has_its_node() -> None:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from memtopo import planner
-from memtopo.language import SpecText
+from memtopo.language import SpecText, read_text
 from memtopo.machine import Cluster, Fabric, Machine, MachineLine
 from memtopo.machine.queries import changed
 from memtopo.plans.transition import difference
-from memtopo.session.saved import SavedChange, SavedPlan, StalePlan, compare, digest_of, saved_facts, saved_nodes
+from memtopo.session.saved import (
+    SavedChange,
+    SavedPlan,
+    StalePlan,
+    compare,
+    digest_of,
+    is_saved,
+    saved_facts,
+    saved_nodes,
+    spec_in,
+)
 from tests.helpers.machines import invented
 from tests.helpers.specs import document, geometry_of
 
@@ -78,6 +90,43 @@ def test_a_plan_is_of_equal_machines_on_the_same_nodes() -> None:
     others = Cluster({"a": large, "b": small}), Cluster({"a": small, "c": large}), Cluster({"a": small}), small
     assert not any(plan.is_of(each) for each in others)
     assert replace(plan, nodes={}).is_of(live(40 << 30))
+
+
+def written(blanks: str = "") -> bytes:
+    """The file of a saved plan."""
+    return blanks.encode() + TypeAdapter(SavedPlan).dump_json(saved(FIXED, live(40 << 30)))
+
+
+@pytest.mark.parametrize("blanks", ["", "\n\t  "])
+def test_the_spec_in_a_saved_plan_has_its_own_name_and_that_of_the_plan(tmp_path: Path, blanks: str) -> None:
+    found = spec_in(read_text(written(blanks), "plan.json"))
+    assert (found.name, found.plan, found.diagnostics) == ("test.yaml", "plan.json", ())
+    file = tmp_path / "plan.json"
+    file.write_bytes(written(blanks))
+    assert is_saved(str(file))
+
+
+def test_a_damaged_plan_has_its_own_name_and_another_document_is_the_spec_itself(tmp_path: Path) -> None:
+    (damage,) = spec_in(read_text(written()[:-9], "plan.json")).diagnostics
+    assert "'plan.json' is damaged" in damage.message
+    spec = document(FIXED)
+    assert spec_in(spec) is spec
+    file = tmp_path / "plan.json"
+    for start in (b"x", b" " * 256):
+        file.write_bytes(start + written())
+        assert not is_saved(str(file))
+
+
+def test_a_plan_has_the_facts_of_each_node_without_what_identifies_it() -> None:
+    """With its own free memory, if there are shares."""
+    nodes = Cluster({"a": live(40 << 30), "b": live(30 << 30)})
+    for text, free in ((SHARED, [40 << 30, 30 << 30]), (FIXED, [None, None])):
+        found = saved_nodes(nodes, geometry_of(text, live(40 << 30)))
+        assert [*found] == ["a", "b"]
+        assert [(each.devices[0].free_bytes, each.devices[0].uuid) for each in found.values()] == [
+            (each, None) for each in free
+        ]
+    assert saved_nodes(live(40 << 30), geometry_of(FIXED, live(40 << 30))) == {}
 
 
 def test_a_plan_is_stale_if_memory_has_other_properties_now() -> None:
