@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -215,6 +216,30 @@ def test_a_change_that_could_not_be_followed_comes_again_with_the_next_one_of_it
         assert found[1].exports == ("page", "other", "w")
         reader.imports.follow(*found)
         assert (reader.imports.absent, reader.imports.next(0.0)) == ({"loaded": "w"}, None)
+
+
+def test_a_notice_is_not_awaited_while_a_change_is_to_be_followed(holder: Held) -> None:
+    del holder
+    with reading({"mem_import_from_shareable_handle"}) as reader:
+        reader.imports.follow(HOLDER, TAKES_PAGES)
+        reader.failing.at = reader.failing.calls + 1
+        with pytest.raises(StepFailed):
+            reader.imports.follow(HOLDER, GIVES_PAGES)
+        started = time.monotonic()
+        assert reader.imports.next(5.0) == (HOLDER, GIVES_PAGES)
+        assert time.monotonic() - started < 5.0
+
+
+def test_what_a_change_receives_again_is_of_the_version_that_was_imported_before(holder: Held) -> None:
+    """An import that the change leaves is of the old memory, and is made again."""
+    with reading() as reader:
+        switch_now("half")
+        switch_now("awake")
+        holder.write("kv", b"new")
+        more = "imports:\n  more: {from: sleeper/page, location: gpu0, size: 2MiB, count: 2}"
+        reader.imports.change(request(READER.replace("imports:", more)))
+        reader.imports.follow(HOLDER, GIVES_PAGES)
+        assert reader.bytes_of("cache") == b"new"
 
 
 def test_an_import_that_cannot_be_let_go_of_stays_with_its_holder(holder: Held) -> None:
