@@ -246,6 +246,16 @@ def test_what_a_killed_client_has_sealed_is_adopted_with_its_bytes_and_its_epoch
     assert len(pool_of(layout).created) == 3
 
 
+@pytest.mark.usefixtures("layout")
+def test_the_epoch_of_a_seal_is_the_latest_one_of_its_chunks(client: Attached) -> None:
+    """Also if the chunk that was lent last is not mapped last."""
+    kv = client.range("kv")
+    kv.map(2 * M, "page")
+    kv.map(0, "page")
+    kv.map(M, "page")
+    assert [kv.seal(at, size, key="prompt") for at, size in ((0, 3 * M), (2 * M, M), (0, M))] == [3, 1, 2]
+
+
 def test_a_view_shows_what_its_range_has_adopted(layout: Held, client: Attached, machine: Target) -> None:
     del layout
     with attached(machine) as first:

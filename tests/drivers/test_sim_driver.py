@@ -144,6 +144,15 @@ def test_bytes_stay_while_anything_holds_the_chunk(sim: SimDriver) -> None:
                 assert sim.memcpy_dtoh(at + 4, 6) == b"\0kept\0"
 
 
+def test_a_mapping_that_was_asked_for_last_is_gone_after_its_end(sim: SimDriver) -> None:
+    """Also inside of it."""
+    with current(sim), reserved(sim, M) as address, created(sim, M) as handle:
+        with mapped(sim, address, M, handle):
+            assert sim.mem_get_access(address + 4096, gpu(0)) == Access.NONE
+        with refused("CUDA_ERROR_INVALID_VALUE"):
+            sim.mem_get_access(address + 4096, gpu(0))
+
+
 def test_creation_beyond_the_budget_is_out_of_memory(sim: SimDriver) -> None:
     """Each device has the machine's memory less what an active context takes, and no more"""
     with created(sim, 80 * GiB), refused("CUDA_ERROR_OUT_OF_MEMORY"):

@@ -60,6 +60,16 @@ def test_a_failed_trial_refuses_creation(what: str) -> None:
             sim.mem_create(M, Properties(gpu(0), rdma=what == "rdma", compressible=what == "compressible"))
 
 
+def test_memory_that_is_not_free_is_refused_before_handles_that_failed_in_a_trial() -> None:
+    """Fact 65."""
+    never = Trial(works=False, error="CUDA_ERROR_NOT_PERMITTED")
+    with SimDriver(invented(trials={"fabric": never})) as sim:
+        sim.init()
+        for size, error in ((1024 * GiB, "CUDA_ERROR_OUT_OF_MEMORY"), (M, "CUDA_ERROR_NOT_PERMITTED")):
+            with refused(error):
+                sim.mem_create(size, Properties(gpu(0), HandleType.FABRIC))
+
+
 def test_fabric_handles_work_where_a_trial_succeeded() -> None:
     """Fact 4: fabric works where a trial showed it to, alone and beside fd"""
     with SimDriver(invented(trials={"fabric": Trial(advertised=True, works=True)})) as sim:

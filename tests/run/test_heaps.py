@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -98,6 +100,25 @@ def test_a_sleep_that_fails_leaves_the_heap_awake_with_its_bytes(method: str) ->
         slept(layout)
         woken(layout)
         assert read(layout, addresses) == [b"one", b"two"]
+
+
+def test_a_sleep_without_pageable_memory_for_the_bytes_leaves_the_heap_awake() -> None:
+    """For lack of addresses."""
+    large = SPEC.replace("size: 16MiB, limit: 12MiB", "size: 32GiB")
+    with built(plan_of(large.replace("limit: weights, ", ""), TWO)) as layout:
+        content = heaps(layout.execution.layout)["weights"]
+        address = allocate(content, 16 << 30)
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 30), hard))
+        try:
+            with pytest.raises(HeapFailed, match=r"^heap 'weights' is not asleep: .*Cannot allocate .*as before$"):
+                slept(layout, "pageable")
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        assert not content.asleep
+        free(content, address)
+        allocate(content, M)
 
 
 @pytest.mark.parametrize("method", ["mem_create", "memcpy_async", "ctx_synchronize"])
