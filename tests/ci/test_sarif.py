@@ -128,6 +128,16 @@ def test_a_fingerprint_stays_when_faults_of_other_entries_and_files_are_correcte
     assert alone == every[-2:]
 
 
+def test_a_fingerprint_without_a_place_in_the_spec_is_of_the_message(checked: Checking) -> None:
+    """It stays when another fault without one is corrected."""
+    both, one = (
+        [result["partialFingerprints"]["memtopoFault/v1"] for result in sarif(text("sarif", found))["results"]]
+        for found in (checked({"x.yaml": f"{GOOD}? [k]\n: v\n?\n: w\n"}), checked({"x.yaml": f"{GOOD}?\n: w\n"}))
+    )
+    assert len(both) == 2
+    assert both[1:] == one
+
+
 def test_equal_diagnostics_at_different_positions_have_different_fingerprints(checked: Checking) -> None:
     run = sarif(text("sarif", checked({"x.yaml": GOOD + "name: a\nname: b\nname: c\n"})))
     marks = [result["partialFingerprints"]["memtopoFault/v1"] for result in run["results"]]

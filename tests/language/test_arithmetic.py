@@ -40,6 +40,7 @@ def refused(text: str) -> InvalidValue:
         ("$none + $page", "2MiB"),
         ("$page * $none", "0"),
         (f"$big + 0 * {LARGEST}", str(LARGEST)),
+        ("(0 - $big) + $big", "0"),
     ],
 )
 def test_arithmetic_has_the_value_of_its_operators(text: str, value: str) -> None:
@@ -75,6 +76,7 @@ def test_arithmetic_has_the_value_of_its_operators(text: str, value: str) -> Non
         ("$pages / 3", "MT903"),
         ("$big * $big", "MT903"),
         ("$big + 1", "MT903"),
+        ("(0 - $big - 1) * 0", "MT903"),
         ("$where * 2", "MT903"),
         ("$grain * 2", "MT903"),
     ],

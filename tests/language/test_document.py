@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memtopo.language import Document, SpecText, read_text
-from memtopo.language.limits import DEEPEST
+from memtopo.language.limits import DEEPEST, MOST_ENTRIES
 
 
 def test_a_python_mapping_gives_the_values_of_the_same_text() -> None:
@@ -71,6 +71,12 @@ def test_an_object_of_another_type_is_a_diagnostic_at_its_path(
     (fault,) = document.diagnostics
     assert (fault.code, fault.path) == (code, path)
     assert "a" not in document.root or document.root["a"] in ([{}], "a")
+
+
+def test_a_mapping_has_at_most_as_many_entries_as_a_text() -> None:
+    assert Document.from_object({"a": ["1"] * (MOST_ENTRIES - 1)}).diagnostics == ()
+    (fault,) = Document.from_object({"a": ["1"] * MOST_ENTRIES}).diagnostics
+    assert (fault.code, fault.path) == ("MT002", ("a", MOST_ENTRIES - 1))
 
 
 def test_the_text_of_a_mapping_has_its_parameters_and_settings() -> None:

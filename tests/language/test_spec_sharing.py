@@ -259,6 +259,13 @@ processes:
     assert not a.may_have("chunks", "other")
 
 
+def test_the_number_of_processes_is_unknown_with_a_merge_key() -> None:
+    """It may be among what is merged."""
+    merged = document("processes:\n  a: {<<: *base, chunks: {}}\n  b: {chunks: {}}\n")
+    found, _ = language.read(merged.root, merged.left_out)
+    assert [each.countless for each in found.processes.values()] == [True, False]
+
+
 VIEW = "ranges: {v: {size: 2MiB}}, map: {v: c}, access: {v: {gpu0: r}}"
 
 

@@ -44,6 +44,17 @@ def corrected(text: str) -> str:
     return correct(read_text(text.encode(), "spec.yaml")).after
 
 
+def test_edits_that_touch_are_made_and_those_that_overlap_are_not() -> None:
+    """A value, and an entry that is added behind it."""
+    document = read_text(b"chunks: {hot: {location: gpu0, size: 64MiB}}", "spec.yaml")
+    path = "chunks", "hot"
+    size, added = Edit((*path, "size"), "value", "64MiB", "2MiB"), Edit(path, "value", "", "handles: fd")
+    found = replacements(document, [size, added])
+    after = "chunks: {hot: {location: gpu0, size: 2MiB, handles: fd}}"
+    assert edited(document.text, found.values()) == after
+    assert replacements(document, [size, Edit(path, "value", "size: 64MiB", "size: 2MiB")]) == {}
+
+
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

@@ -85,6 +85,28 @@ def test_arithmetic_of_sizes_is_checked() -> None:
     assert (found.code, found.path) == ("MT305", ("map", "kv", 0))
 
 
+@pytest.mark.parametrize(
+    ("name", "code"), [("heap-limit-beyond-addresses", "MT811"), ("parts-beyond-their-chunk", "MT313")]
+)
+def test_help_with_values_of_a_machine_is_left_out(name: str, code: str) -> None:
+    found = read_file(ROOT / "tests" / "bad" / f"{name}.yaml")
+    with_machine, without = (
+        next(each for each in checked.diagnostics if each.code == code)
+        for checked in (validate(found, load("h200x2")), validate_without_machine(found))
+    )
+    assert without.message == with_machine.message
+    assert (with_machine.help is None, without.help) == (False, None)
+
+
+def test_a_comment_is_used_if_it_is_on_any_machine() -> None:
+    """One of a large granularity, and one of little memory."""
+    comments = {"size: 64KiB": "MT301", "size: 512GiB": "MT402"}
+    for size, code in comments.items():
+        text = spec(f"location: gpu0, {size}").replace("\nmap", f"  # memtopo: ignore[{code}]\nmap")
+        (used,) = validate_without_machine(document(text)).used
+        assert text.splitlines()[1].find(code) + 1 == used.column
+
+
 def test_comments_about_machines_are_not_reported_as_unused() -> None:
     text = spec("location: gpu0, size: 64MiB").replace("\nmap", "  # memtopo: ignore[MT402]\nmap")
     assert [each.code for each in validate(document(text), load("h200x2")).diagnostics] == ["MT505"]
