@@ -98,6 +98,16 @@ def test_help_with_values_of_a_machine_is_left_out(name: str, code: str) -> None
     assert (with_machine.help is None, without.help) == (False, None)
 
 
+def test_notes_with_values_of_a_machine_are_left_out() -> None:
+    text = (ROOT / "tests" / "bad" / "multicast-bound-unaligned.yaml").read_text().replace("1MiB", "4KiB")
+    with_machine, without = (
+        next(each for each in checked.diagnostics if each.code == "MT720")
+        for checked in (validate(document(text), noted(text)), validate_without_machine(document(text)))
+    )
+    assert without.message == with_machine.message
+    assert (len(with_machine.notes), without.notes) == (1, ())
+
+
 def test_a_comment_is_used_if_it_is_on_any_machine() -> None:
     """One of a large granularity, and one of little memory."""
     comments = {"size: 64KiB": "MT301", "size: 512GiB": "MT402"}
