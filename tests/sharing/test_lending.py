@@ -384,6 +384,23 @@ def test_leases_are_kept_until_a_busy_process_says_which_of_their_objects_a_fail
         assert "ok" in asked(borrower, "let_go", exports=["pool"], blocks=[first])
 
 
+class EndedInChange(OneState):
+    """A pool whose process has ended in a change."""
+
+    def lent(self, export: str) -> Collection[int]:
+        raise MemtopoError(f"the process of {export} has ended")
+
+
+def test_leases_end_with_the_process_that_had_their_objects(runtime: Path) -> None:
+    path = runtime / "memtopo" / "kv.sock"
+    pool = EndedInChange((POOL,), failure=ChangeFailed("as before", broken=False))
+    with closing(os.fdopen(pool.memory)), holding(pool), raw(path) as borrower, raw(path) as other:
+        blocks = lend(borrower, 2)["blocks"]
+        assert "ok" in asked(borrower, "seal", export="pool", blocks=blocks, key="key")
+        assert refusal(other, "switch", state="asleep", force=True) == "failed"
+        assert (terms(other), lend(other, 1, key="key")) == ((0, 0), "unknown")
+
+
 class Unreleasable(OneState):
     """A pool that cannot release the objects that are given back."""
 
