@@ -339,7 +339,7 @@ class Busy(OneState):
 
     def take_back(self, export: str, numbers: Sequence[int]) -> None:
         if self.busy:
-            raise ExchangeError("busy", "nothing was changed")
+            raise ExchangeError("changing", "nothing was changed")
         super().take_back(export, numbers)
 
 
@@ -348,10 +348,24 @@ def test_what_could_not_be_taken_back_while_its_process_was_busy_is_lent_again_l
     with closing(os.fdopen(pool.memory)), holding(pool), raw(path) as first, raw(path) as second:
         blocks = lend(first, 6)["blocks"]
         assert "ok" in asked(first, "let_go", exports=["pool"], blocks=blocks)
-        assert (terms(second), lend(second, 2)) == ((0, 0), "busy")
+        assert (terms(second), lend(second, 2)) == ((0, 0), "changing")
         pool.busy = False
         assert [each["number"] for each in lend(second, 6)["blocks"]] == [0, 1, 2, 3, 4, 5]
         assert (terms(second), [each["number"] for each in lend(first, 2)["blocks"]]) == ((6, 0), [6, 7])
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_loan_refused_since_a_process_is_busy_ends_neither_the_connection_nor_its_leases() -> None:
+    pool = Busy((POOL,))
+    with closing(os.fdopen(pool.memory)), holding(pool), connect(endpoint("kv")) as client:
+        (kept, given_back), _ = client.lend("pool", 2)
+        client.give_back("pool", {given_back.number: given_back.epoch})
+        with pytest.raises(ExchangeError) as refused:
+            client.lend("pool", 1)
+        assert (refused.value.code, client.gone()) == ("changing", False)
+        pool.busy = False
+        (lent,), _ = client.lend("pool", 1)
+        assert (kept.number, lent.number) == (0, 1)
 
 
 @dataclass
@@ -362,7 +376,7 @@ class BusyAfterChange(RolledBack):
 
     def lent(self, export: str) -> Collection[int]:
         if self.busy:
-            raise ExchangeError("busy", "nothing was changed")
+            raise ExchangeError("changing", "nothing was changed")
         return super().lent(export)
 
 
@@ -376,7 +390,7 @@ def test_leases_are_kept_until_a_busy_process_says_which_of_their_objects_a_fail
         assert "ok" in asked(borrower, "seal", export="pool", blocks=[first, second], key="key")
         assert refusal(other, "switch", state="asleep", force=True) == "failed"
         assert next_message(borrower)["notice"] == "changed"
-        assert (terms(other), lend(other, 1)) == ((2, 0), "busy")
+        assert (terms(other), lend(other, 1)) == ((2, 0), "changing")
         pool.busy = False
         assert lend(other, 1, key="key") == "sealed"
         assert terms(other) == (1, 0)

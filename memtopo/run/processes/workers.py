@@ -236,7 +236,7 @@ class Workers(Conductor):
                 raise ExchangeError("state", "the layout is about to be taken down")
             if clock.time() > self.ensemble.timeout:
                 message = f"{enumerated(absent)} did not take part within {self.ensemble.timeout:g} s"
-                raise ExchangeError("busy", f"{message}; nothing was changed", hint="call layout.poll() there")
+                raise ExchangeError("changing", f"{message}; nothing was changed", hint="call layout.poll() there")
 
     def switch(self, state: str, in_use: Collection[str] = (), *, check: Check = "fast") -> Checks:
         """Bring all processes to a state; processes of a user do not take part in what another one has requested."""

@@ -189,7 +189,7 @@ class Lending:
             if free and isinstance(self._provider, Lender):
                 self._provider.take_back(export, free)
         except ExchangeError as error:
-            if error.code == "busy":
+            if error.code == "changing":
                 self._late[export] = free
             raise
 
@@ -230,7 +230,7 @@ class Lending:
         try:
             return self._provider.lent(export) if isinstance(self._provider, Lender) else ()
         except MemtopoError as error:
-            if isinstance(error, ExchangeError) and error.code == "busy":
+            if isinstance(error, ExchangeError) and error.code == "changing":
                 raise
             return ()  # its process has ended, and its memory with it
 

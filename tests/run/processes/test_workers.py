@@ -207,8 +207,9 @@ def test_nothing_is_changed_before_the_processes_of_a_user_take_part() -> None:
     made, progress = ensemble(TWO, MACHINE, timeout=0.1), SafeProgress(Progress())
     with Workers(made, progress, lambda: 0, Peers(), SilentPrograms()) as workers:
         workers.resume()
-        with pytest.raises(ExchangeError, match=r"did not take part within 0.1 s; nothing was changed"):
+        with pytest.raises(ExchangeError, match=r"did not take part within 0.1 s; nothing was changed") as refused:
             workers.switch("awake")
+        assert refused.value.code == "changing"  # of a code that leaves a client its connection, and its leases
 
 
 def test_each_round_needs_all_processes_of_a_user_which_go_on_with_their_programs_after_it() -> None:
