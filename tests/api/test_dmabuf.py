@@ -284,7 +284,7 @@ def test_dma_bufs_are_not_entered_if_one_cannot_be_had_for_another_reason_than_a
         before = open_descriptors()
         with pytest.raises(ExchangeError, match="cannot be had"):
             memtopo.dma_bufs("kv").__enter__()
-        assert open_descriptors() == before
+        until(lambda: open_descriptors() <= before)  # the holder closes its end a moment later
 
 
 def test_a_dma_buf_is_closed_once() -> None:
