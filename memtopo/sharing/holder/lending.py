@@ -84,10 +84,8 @@ class Lending:
         self._provider, self._events, self._keep = provider, events, keep
         self._exports: dict[str, _Leases] = {}
         self._handles: dict[tuple[str, int], Handle] = {}
-        self._late: dict[str, Sequence[int]] = {}
-        """Free objects of exports whose provider was busy when they were to be taken back."""
         self._unsettled: set[str] = set()
-        """Exports whose provider was busy when a change was over: some of their leases may be of objects that went."""
+        """Exports whose provider was busy: it may have other objects lent than there are leases."""
         self._epoch = 0
 
     def allocated(self, offer: Offer) -> Mapping[str, int]:
@@ -126,7 +124,6 @@ class Lending:
             message = f"export {offer.name!r} lends {quota:,} to one client, which has {own:,}, and requests {count:,}"
             raise ExchangeError("full", message, hint="give some back first")
         if request.key is None:
-            self._take_back(offer.name)
             numbers = self._provider.lend(offer.name, count)
             self._epoch += bool(numbers)
             chosen = [Lease(number, self._epoch, None) for number in numbers]
@@ -176,22 +173,12 @@ class Lending:
         of_export = self._leases(export)
         free = [each.number for each in leases if of_export.end(each)]
         try:
-            if free:
-                self._take_back(export, free)
-        except MemtopoError as error:
-            self._events.add("lent memory not released", {"export": export, "reason": error.message}, "error")
-
-    def _take_back(self, export: str, numbers: Iterable[int] = ()) -> None:
-        """Have the provider take free objects back, and those for which it was busy before. Raises `MemtopoError`."""
-        every = self._leases(export).every
-        free = [*(each for each in self._late.pop(export, ()) if each not in every), *numbers]
-        try:
             if free and isinstance(self._provider, Lender):
                 self._provider.take_back(export, free)
-        except ExchangeError as error:
-            if error.code == "changing":
-                self._late[export] = free
-            raise
+        except MemtopoError as error:
+            if _is_busy(error):
+                self._unsettled.add(export)
+            self._events.add("lent memory not released", {"export": export, "reason": error.message}, "error")
 
     def let_go(self, connection: ClientConnection, exports: Iterable[str]) -> None:
         """End all leases of a client of some exports."""
@@ -213,24 +200,26 @@ class Lending:
         """Forget the leases of the objects of some exports that have gone in a change, once their provider is free."""
         for export in self._exports.keys() & set(exports):
             self._unsettled.add(export)
-            with suppress(ExchangeError):
+            with suppress(MemtopoError):
                 self._settle(export)
 
     def _settle(self, export: str) -> None:
-        """Forget leases of objects that went in the last change. Raises `ExchangeError` while the provider is busy."""
+        """End leases of objects that went, and have those taken back that have no lease. Raises `MemtopoError`."""
         if export not in self._unsettled:
             return
         leases, lent = self._leases(export), self._still_lent(export)
-        self._unsettled.remove(export)
         for each in [lease for lease in leases.every.values() if lease.number not in lent]:
             leases.seal(each, None)
             leases.end(each)
+        if (late := [each for each in lent if each not in leases.every]) and isinstance(self._provider, Lender):
+            self._provider.take_back(export, late)
+        self._unsettled.remove(export)
 
     def _still_lent(self, export: str) -> Collection[int]:
         try:
             return self._provider.lent(export) if isinstance(self._provider, Lender) else ()
         except MemtopoError as error:
-            if isinstance(error, ExchangeError) and error.code == "changing":
+            if _is_busy(error):
                 raise
             return ()  # its process has ended, and its memory with it
 
@@ -269,3 +258,8 @@ def _sealed(export: str, key: str, lease: Lease) -> ExchangeError:
     """Return the refusal of a key that another client has."""
     who = process_name(lease.client.peer.pid) if lease.client else "a client that has ended"
     return ExchangeError("sealed", f"{who} has sealed objects of export {export!r} under {key!r}")
+
+
+def _is_busy(error: MemtopoError) -> bool:
+    """Return whether a process of the layout did not take part in time, and nothing was changed."""
+    return isinstance(error, ExchangeError) and error.code == "changing"
