@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -26,6 +28,7 @@ from memtopo.run.processes.router import Peers
 from memtopo.run.processes.workers import Workers
 from memtopo.session.composition import Composition, revision
 from memtopo.session.request import Holding, HoldResult, RunRequest
+from memtopo.sharing import wire
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.errors import ExchangeError
@@ -54,10 +57,14 @@ from tests.story.world import OTHER_USER, STRANGER, USER, Actor, Broken, Died
 _USERS = {"owner": OTHER_USER, "forbidden": STRANGER}
 """Other users who make a mistake, by its code."""
 
-MISTAKES = ("lease", "stale", "invalid", "range", "unknown", "packet", "version", "request", *_USERS, "imported")
+MISTAKES = (
+    "lease", "stale", "invalid", "range", "unknown", "packet", "version", "request", "unread", *_USERS, "imported",
+)  # fmt: skip
 """Codes of what an operator requests by mistake."""
 
-_AT_ANY_TIME = ("gone", "timeout", "starting", "changing", "releasing", "state", "absent", "uncommitted", "failed")
+_AT_ANY_TIME = (
+    "gone", "timeout", "starting", "changing", "releasing", "state", "absent", "uncommitted", "failed", "limit",
+)  # fmt: skip
 """Codes of errors that depend on the situation."""
 
 _SILENCE = 30.0
@@ -437,6 +444,8 @@ class OperatorProgram:
                     with self._connect(actor) as other:
                         close_handles(list(other.handles(CELL)))
                         close_handles(list(client.handles(CELL)))
+                if code == "unread":
+                    return self._read_late(actor, client)
                 self._mistake(client, code)
         except ExchangeError as error:
             if error.code not in (code, *(["unknown"] if code == "imported" else []), *_AT_ANY_TIME):
@@ -468,6 +477,17 @@ class OperatorProgram:
                 client.exchange("dance")
             case "owner" | "forbidden":
                 client.switch("awake")
+
+    def _read_late(self, actor: Actor, client: Client) -> None:
+        """Request handles again and again before their answers are read, which may be refused."""
+        assert self.oracle.held
+        request = {"request": "handles", "export": self.oracle.held.shape.public("page"), "first": 0, "count": 1}
+        with socket.socket(fileno=os.dup(client.fileno())) as sock, suppress(OSError):
+            for _ in range(3):
+                wire.send(sock, wire.encode(request))
+                actor.pause(1.0)
+            while packet := wire.receive(sock):
+                packet.close()
 
     def borrow(self, actor: Actor, export: str) -> None:
         """Take handles of an export, and keep them."""

@@ -24,7 +24,7 @@ from tests.story.lending import LentMemory, leases_of, lending_export, lent_entr
 from tests.story.oracle import Oracle, memory_of
 from tests.story.programs import SIGTERM, EngineProgram, Event, HolderProgram, OperatorProgram
 from tests.story.workers import MemberProgram, WorkerProgram
-from tests.story.world import OTHER_USER, USER, Actor, Broken, Fault, World
+from tests.story.world import OTHER_USER, USER, Actor, Broken, Fault, World, crowding
 
 LENGTH = 200
 """Events of a story."""
@@ -60,7 +60,7 @@ def tell(seed: int, events: Sequence[Event] | None = None, length: int = LENGTH)
         telling = _Telling(seed, folder)
         failure = reason = ""
         try:
-            with listening(telling.world.reached):
+            with listening(telling.world.reached), crowding(telling.world):
                 telling.tell(events, length)
         except (Exception, Broken) as error:
             failure = "".join(traceback.format_exception(error))
@@ -182,6 +182,11 @@ class _Telling:
         if (actor := self.world.actors.get(name)) and actor.alive:
             actor.cut()
 
+    def _crowd(self, _name: str, seconds: float) -> None:
+        """Have unread descriptors of other programs reach the limit of the holder's user for some seconds."""
+        self.oracle.faults += 1
+        self.world.crowded_until = self.world.now + seconds
+
     def _hog(self, _name: str, ordinal: int, left: int) -> None:
         """Have another process take all memory of a GPU but for some chunks, or give it back."""
         place, budget = gpu(ordinal), self.world.budget
@@ -196,6 +201,7 @@ class _Telling:
         self.world.note("", "no more faults")
         for actor in self.world.actors.values():
             actor.doom, actor.fault, actor.late = 0, Fault(), self.world.now
+        self.world.crowded_until = 0.0
         for ordinal in tuple(self.hogged):
             self._hog("", ordinal, -1)
         self._go_on()

@@ -6,12 +6,13 @@ through a `StoryDriver`: at each of them another actor may go on, or the actor m
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from random import Random
@@ -28,6 +29,7 @@ from memtopo.machine import Machine
 from memtopo.sharing import sockets
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.endpoints import Endpoint
+from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.loop import ServerLoop
 from memtopo.sharing.sockets import PeerProcess
 from memtopo.sharing.system import Descriptor, System, wait_readable
@@ -312,6 +314,8 @@ class World:
     trace: list[str] = field(default_factory=list)
     reached: Reached = field(default_factory=Counter)
     failure: BaseException | None = None
+    crowded_until: float = 0.0
+    """Time until which the system takes no more descriptors of the holder into queues."""
     main: Any = field(default_factory=getcurrent)
     budget: SimMemoryBudget = field(init=False)
 
@@ -349,3 +353,20 @@ class World:
         self.now += self.random.choice(_DURATIONS)
         actor.greenlet.switch()
         return True
+
+
+@contextmanager
+def crowding(world: World) -> Iterator[None]:
+    """Refuse descriptors of holders while a world is crowded."""
+    send = ClientConnection.send_descriptors
+
+    def refused(self: ClientConnection, message: Mapping[str, Any], fds: Sequence[int]) -> None:
+        if fds and world.now < world.crowded_until:
+            raise OSError(errno.ETOOMANYREFS, "the story has it")
+        send(self, message, fds)
+
+    ClientConnection.send_descriptors = refused  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ClientConnection.send_descriptors = send  # type: ignore[method-assign]
