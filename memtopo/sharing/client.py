@@ -220,11 +220,22 @@ class Client(HolderConnection):
     def give_back(self, export: str, blocks: Mapping[int, int]) -> None:
         """Give lent objects back, by number with their epoch, of which nothing is left here.
 
-        The code of the error is `stale` if one of them is not lent to this client in that epoch; then none is given
-        back of the same packet.
+        The code of the error is `stale` if one of them is not lent to this client in that epoch; the others are given
+        back.
         """
-        for part in _parts(blocks):
+        refusals = [error for part in _parts(blocks) for error in self._give_back(export, part)]
+        if refusals:
+            raise refusals[0]
+
+    def _give_back(self, export: str, part: Sequence[dict[str, int]]) -> Sequence[ExchangeError]:
+        """Give back the objects of a packet, each alone if one of them is not lent; return the refusals."""
+        try:
             self.request("let_go", Acknowledgement, timeout=LET_GO_TIMEOUT, exports=[export], blocks=part)
+        except ExchangeError as error:
+            if error.code != "stale":
+                raise
+            return [error] if len(part) == 1 else [each for one in part for each in self._give_back(export, [one])]
+        return []
 
     def seal(self, export: str, blocks: Mapping[int, int], key: str | None) -> None:
         """Have the holder keep lent objects under a key when they are given back; without one, no longer.

@@ -336,6 +336,16 @@ def test_a_lease_that_has_ended_is_stale(layout: Held, machine: Target) -> None:
     until(lambda: not pool_of(layout).lent)
 
 
+def test_a_lease_that_has_ended_keeps_no_other_chunk_from_being_given_back(layout: Held) -> None:
+    with connect(endpoint("pool")) as client:
+        chunks = borrowed(client, 2)
+        client.give_back("page", dict(chunks[:1]))
+        with pytest.raises(memtopo.ExchangeError, match=f"object {chunks[0][0]} .* is free") as stale:
+            client.give_back("page", dict(chunks))
+        assert (code(stale), lent()) == ("stale", (0, 0))
+    assert not pool_of(layout).lent
+
+
 def borrowed(client: Client, count: int) -> list[tuple[int, int]]:
     """Numbers and epochs of chunks that a client is lent, whose handles it closes."""
     blocks, _ = client.lend("page", count)

@@ -31,8 +31,6 @@ class Borrower:
     has: dict[Chunk, str] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
-    stale: bool = False
-    """True from a refusal of chunks of another generation, of which the holder takes none back, to the next notice."""
 
     def grow(self, actor: Actor, attached: Attached, count: int) -> None:
         """Map chunks one after another where there is room for them."""
@@ -160,9 +158,6 @@ class Borrower:
         self.oracle.lent.let_go(actor, going)
         try:
             yield
-        except ExchangeError as error:
-            self.stale |= error.code == "stale"
-            raise
         finally:
             if not actor.dying:
                 self._follow(actor, attached, adopts=adopts)
@@ -170,7 +165,7 @@ class Borrower:
     def end(self, actor: Actor) -> None:
         """Forget everything, which is about to end."""
         self.oracle.lent.let_go(actor, self.has.values())
-        self.has, self.numbers, self.keys, self.stale = {}, {}, {}, False
+        self.has, self.numbers, self.keys = {}, {}, {}
 
     def _follow(self, actor: Actor, attached: Attached, *, adopts: bool) -> None:
         now, client, lent = dict(lent_chunks(attached)), attached._lease.client, self.oracle.lent

@@ -198,7 +198,7 @@ class LentMemory:
         for actor in self.world.actors.values():
             borrower: Any = getattr(actor.program, "borrower", None)
             client = actor.program.attached._lease.client if borrower and actor.program.attached else None
-            if actor.doing or not client or borrower.stale or client.pid != holder or not Owner(actor, client).leases:
+            if actor.doing or not client or client.pid != holder or not Owner(actor, client).leases:
                 continue
             own = (each for each in leases.values() if each.client and each.client.peer.pid == actor.pid)
             if forgotten := {(each.number, each.epoch) for each in own} - borrower.has.keys():

@@ -270,7 +270,6 @@ class EngineProgram:
             if attached._lease.client is not before:  # of another holder, whose exports it leases again
                 self.writes, self.stamped = attached._importer.role == "writer", {}
         if notice:
-            self.borrower.stale = False
             actor.world.note(actor.name, f"follows {notice.kind} {sorted(notice.exports)}")
         self.look(actor)
 
