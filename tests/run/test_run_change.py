@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, count
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +18,7 @@ from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import StepFailed
 from memtopo.kinds.layout import current
+from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check, Checks, Placed, Report
 from memtopo.plans.transition import Stage
 from memtopo.run.apply import apply
@@ -71,8 +72,9 @@ def held(
     leaks: bool = False,
     only: set[str] | None = None,
     stop: Callable[[], int] = lambda: 0,
+    progress: Progress | None = None,
 ) -> Report:
-    """Report of a run that is used while it is held; `only` as for `Failing`, `stop` as for `apply`."""
+    """Report of a run that is used while it is held; `only` as for `Failing`, `stop` and `progress` as for `apply`."""
     with SimDriver(MACHINE) as driver:
         driver.init()
         failing = Failing(driver, only=only)
@@ -82,7 +84,7 @@ def held(
             use(made, failing)
             return HoldResult()
 
-        report = apply(request_of(text, check), ledger, hold=hold, stop=stop)
+        report = apply(request_of(text, check), ledger, hold=hold, stop=stop, progress=progress)
         assert ledger.empty is not leaks
         return report
 
@@ -333,6 +335,38 @@ def test_a_signal_after_any_part_of_a_change_brings_the_layout_back(last: Change
         assert not made.recheck().different
 
     assert held(BEFORE, use).exit_code == 0
+
+
+class Interrupted(Progress):
+    """Hooks in the call number `at` of which Ctrl-C comes."""
+
+    at = calls = 0
+
+    def advance(self, steps: int, process: str = "") -> None:
+        del steps, process
+        self.calls += 1
+        if self.calls == self.at:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_in_any_part_of_a_change_brings_the_layout_back() -> None:
+    hooks = Interrupted()
+
+    def use(made: Conducted, _: Failing) -> None:
+        before = made.request, made.run.ledger.counts()
+        for part in count(1):
+            hooks.at = hooks.calls + part
+            try:
+                made.change(request_of(AFTER))
+            except KeyboardInterrupt:
+                assert (made.request, made.run.ledger.counts()) == before
+                assert not made.recheck().different
+            else:
+                break
+        hooks.at = 0
+        assert part > 10
+
+    assert held(BEFORE, use, progress=hooks).exit_code == 0
 
 
 def test_a_signal_stops_a_check_after_a_change_that_was_rolled_back() -> None:

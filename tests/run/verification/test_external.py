@@ -153,6 +153,21 @@ def test_a_wait_is_looked_at_after_a_signal_whose_context_cannot_be_popped(produ
     assert not ledger.empty
 
 
+class Unanswered(Forwarder):
+    """A driver that begins a wait, and fails."""
+
+    def wait_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
+        self._driver.wait_external_semaphore(semaphore, value, stream)
+        raise DriverError("cuWaitExternalSemaphoresAsync", "CUDA_ERROR_UNKNOWN")
+
+
+@pytest.mark.timeout(60)
+def test_a_wait_that_has_begun_although_its_call_failed_keeps_what_it_blocks(producer: ScriptedProducer) -> None:
+    report, _ = apply_from_producer(producer, timeout=0.2, wrap=Unanswered)
+    (leak,) = report.leaks
+    assert (report.exit_code, leak.what, leak.stays) == (5, "wait of gpu0", (*STAYS, *CONTEXTS))
+
+
 def test_a_signal_of_a_producer_that_has_ended_counts(producer: ScriptedProducer) -> None:
     def last() -> None:
         producer.request("signal 1")
