@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from memtopo.driver.recorder import CallContext
 from memtopo.driver.trace import Trace, traced
 from memtopo.driver.trace_files import empty_folder
 from memtopo.driver.types import DriverError, HandleType
+from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.plans.calls import Entry, Exchange, ListedCall, listed, named
 from memtopo.plans.trace import TraceFile, read_traces, summary
@@ -139,6 +141,27 @@ def test_a_failed_call_is_first_in_the_summary_with_those_before_it(tmp_path: Pa
     assert failed.call.error
     assert [call.call for call in failed.before] == [call.call for call in calls[at - 5 : at]]
     assert next(each for each in found.functions if each.function == "cuMemMap").errors == 1
+
+
+class Interrupted(Forwarder):
+    """A driver that Ctrl-C interrupts while it releases a chunk."""
+
+    def mem_release(self, handle: int) -> None:
+        del handle
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_call_that_a_signal_interrupts_has_its_end_in_the_trace_and_others_follow(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with SimDriver(H200X4) as simulator, traced(Interrupted(simulator), str(path), ABOUT) as (driver, _):
+        driver.init()
+        with pytest.raises(KeyboardInterrupt):
+            driver.mem_release(7)
+        driver.device_get_count()
+    (trace,) = read_traces([path])
+    found = [(call.call, call.error) for call in trace.calls]
+    assert found == [("cuInit", None), ("cuMemRelease", "KeyboardInterrupt"), ("cuDeviceGetCount", None)]
+    assert all(call.seconds is not None for call in trace.calls)
 
 
 def test_a_call_that_does_not_return_is_in_the_trace(tmp_path: Path) -> None:
