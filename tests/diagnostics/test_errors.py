@@ -9,9 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
+from docs import make_fact_index
 from memtopo import machine
+from memtopo.diagnostics import read_page
 from memtopo.diagnostics.errors import Cause, causes, of
-from memtopo.diagnostics.explanations import facts
+from memtopo.diagnostics.explanations import PAGE, facts
 from memtopo.driver.types import (
     Access,
     AllocationType,
@@ -304,6 +306,12 @@ def test_explain_lists_causes_with_checks_and_further_facts() -> None:
     assert found.widest <= 80
     document = run_memtopo("explain", "cuMemMap", "NOT_SUPPORTED", "--json").document
     assert [cause["facts"] for cause in document["causes"]] == [[13, 28], [13]]
+
+
+@pytest.mark.parametrize("call", ["cuMemAlloc", "cuMemcpy", "cuMemMap"])
+def test_explain_cites_the_facts_that_name_a_call_and_none_of_a_longer_name(call: str) -> None:
+    cited = run_memtopo("explain", call, "--json").document["facts"]
+    assert [fact["number"] for fact in cited] == make_fact_index.calls(read_page(PAGE))[call]
 
 
 @pytest.mark.parametrize("error", ["INVALID_VALUE", "INVALID_CONTEXT", ""])
