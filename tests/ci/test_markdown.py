@@ -34,6 +34,11 @@ def test_markdown_of_many_files_is_shortened_and_counted(checked: Checking) -> N
     assert len(page) < 65_536
 
 
+def test_no_line_of_a_block_of_text_ends_it() -> None:
+    shown = ["```", " ````", "~~~", "# a heading"]
+    assert markdown("\n".join(lines.fenced(shown))) == ([], ["".join(f"{line}\n" for line in shown)])
+
+
 def test_a_failed_check_gives_its_reason_in_markdown() -> None:
     page = "\n".join(formats.failure("markdown", Unavailable("no <GPU>", hint="use --machine")))
     assert markdown(page) == ([], [])
