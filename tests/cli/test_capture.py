@@ -6,13 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from memtopo.plans.trace import read_traces
 from tests.helpers import captures
+from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import MEMTOPO, CommandResult, run_memtopo
 
 ALLOCATE = captures.BEFORE + "Driver().init(0).allocate(5)\n"
@@ -61,8 +63,25 @@ def test_a_signal_that_ends_the_program_is_the_status(file: Path) -> None:
     assert (result.status, result.err) == (137, f"captured 1 call of 1 process in {file}\n")
 
 
-def waiting(file: Path, **more: object) -> subprocess.Popen[str]:
-    """A captured program that waits for SIGTERM or SIGINT, and ends with 7."""
+@pytest.mark.parametrize("number", [signal.SIGPIPE, signal.SIGXFSZ])
+def test_a_signal_that_only_python_ignores_ends_the_program(number: signal.Signals, file: Path) -> None:
+    result = capture("/bin/sh", "-c", f"ulimit -c 0; kill -{number} $$", options=("-o", file))
+    assert result.status == 128 + number
+
+
+def test_a_program_has_the_signals_blocked_that_the_command_began_with(file: Path) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        result = capture("grep", "^SigBlk", "/proc/self/status", options=("-o", file))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    blocked = sum(1 << number - 1 for number in {*before, signal.SIGUSR1})
+    assert result.out == f"SigBlk:\t{blocked:016x}\n"
+
+
+@contextmanager
+def waiting(file: Path) -> Iterator[subprocess.Popen[str]]:
+    """A captured program that waits for SIGTERM or SIGINT, and ends with 7; both processes end with the block."""
     code = (
         "import signal, sys; [signal.signal(n, lambda *_: sys.exit(7)) for n in (2, 15)]; print('on', flush=True)\n"
         "while True: signal.pause()"
@@ -76,16 +95,21 @@ def waiting(file: Path, **more: object) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
-    assert process.stdout
-    assert process.stdout.readline() == "on\n"
-    return process
+    with process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "on\n"
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_for_the_command_goes_to_the_program(number: signal.Signals, file: Path) -> None:
     with waiting(file) as process:
         process.send_signal(number)
-        assert process.wait() == 7
+        assert process.wait(PATIENCE) == 7
         assert process.stderr
         assert process.stderr.read() == f"no process made a CUDA memory call: {file} is empty\n"
 

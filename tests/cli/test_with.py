@@ -103,8 +103,11 @@ def test_a_producer_command_can_be_memtopo(tmp_path: Path) -> None:
     assert result.document["outcome"] == "ok"
 
 
-def test_an_unbound_holder_is_simulated_on_a_simulated_machine(spec: Path) -> None:
+@pytest.mark.parametrize("text", [SPEC, SEVERAL], ids=["one process", "several"])
+def test_an_unbound_holder_is_simulated_on_a_simulated_machine(text: str, tmp_path: Path) -> None:
     """The report says so."""
+    spec = tmp_path / "frames.yaml"
+    spec.write_text(text)
     result = apply_with(spec)
     assert result.document["outcome"] == "ok"
     assert "camera is simulated by a built-in producer: this machine is simulated" in result.document["notes"]
