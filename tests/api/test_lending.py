@@ -401,6 +401,18 @@ def test_a_client_that_keeps_its_chunks_refuses_a_switch(layout: Held, client: A
     assert client.absent == {"page"}
 
 
+def test_chunks_are_unmapped_whose_memory_was_made_anew_without_a_notice_before(
+    layout: Held, client: Attached, switch: Switch
+) -> None:
+    del layout
+    kv = client.range("kv")
+    kv.map(0, "page", 3)
+    for state in ("asleep", "awake"):
+        switch(state, wait=0, force=True).result(PATIENCE)
+    until(lambda: bool(client.poll()))
+    assert (client.absent, kv.mappings, kv.map(0, "page")) == (frozenset(), (), ("page.0",))
+
+
 def test_another_largest_number_is_followed_by_clients(layout: Held, client: Attached) -> None:
     kv = client.range("kv")
     kv.map(0, "page", 6)

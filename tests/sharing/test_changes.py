@@ -647,6 +647,41 @@ def test_a_layout_that_breaks_while_memory_is_created_anew_is_released(runtime: 
         assert len(planning.made) == 1
 
 
+@pytest.mark.parametrize(("reused", "made", "code"), [({"page"}, 4, "absent"), (set(), 3, None)])
+def test_memory_that_a_writer_has_left_is_created_anew_unless_a_change_has_released_all_of_it(
+    runtime: Path, planning: Planning, reused: set[str], made: int, code: str | None
+) -> None:
+    """What the layout keeps of it is tried once in each generation."""
+    planning.kept, path = (replace(PAGES, commit="empty"),), runtime / "memtopo" / "kv.sock"
+    planning.failure = ChangeFailed("cuMemCreate failed", broken=False)
+    with holding(planning), raw(path) as first, raw(path) as second:
+        assert "ok" in asked(first, "write", exports=["page"])
+        wire.send(second, wire.encode({"request": "write", "exports": ["page"], "wait": PATIENCE}))
+        first.close()
+        assert next_message(second)["error"]["code"] == "failed"
+        planning.failure, planning.reused = None, frozenset(reused)
+        for state in ("asleep", "awake"):
+            assert "ok" in asked(second, "switch", state=state, force=False)
+        for _ in range(2):
+            assert asked(second, "write", exports=["page"]).get("error", {}).get("code") == code
+        assert len(planning.made) == made
+
+
+def test_a_writer_of_another_export_waits_on_when_memory_cannot_be_created(runtime: Path, planning: Planning) -> None:
+    planning.kept, path = [replace(each, commit="empty") for each in OFFERS[:2]], runtime / "memtopo" / "kv.sock"
+    planning.failure = ChangeFailed("cuMemCreate failed", broken=False)
+    with holding(planning), ExitStack() as stack:
+        first, second, owner, waiting = (stack.enter_context(raw(path)) for _ in range(4))
+        assert "ok" in asked(first, "write", exports=["page"])
+        assert "ok" in asked(owner, "write", exports=["hot"])
+        for sock, export in ((waiting, "hot"), (second, "page")):
+            wire.send(sock, wire.encode({"request": "write", "exports": [export], "wait": PATIENCE}))
+        first.close()
+        assert next_message(second)["error"]["code"] == "failed"
+        assert "ok" in asked(owner, "commit", exports=[{"name": "hot", "generation": 1}])
+        assert next_message(waiting)["error"]["code"] == "committed"
+
+
 class Waiting(OneState):
     """Exports whose check lasts until the test goes on."""
 
@@ -687,15 +722,17 @@ def test_only_importers_are_notified_of_the_end_of_the_hold(
 
 
 def test_each_client_that_requests_the_release_is_answered_at_its_end(dial: Connect) -> None:
-    """The later one shortens the grace."""
+    """The later one shortens the grace; what the requesters have imported themselves they know."""
     importer, first, second = dial(), dial(), dial()
     import_pages(importer, "block", 1)
+    import_pages(first)
     wire.send(first, wire.encode({"request": "release", "force": True, "grace": PATIENCE}))
     assert next_message(importer)["grace"] == PATIENCE
     wire.send(second, wire.encode({"request": "release", "force": True, "grace": 0.0}))
     for each in (first, second):
         answer = next_message(each)["ok"]
         assert [[taken["export"] for taken in lost["taken"]] for lost in answer["lost"]] == [["block"]]
+        assert answer["kept"] == []
         assert heard(each) is None
     assert heard(importer) is None
 

@@ -176,6 +176,24 @@ def test_the_socket_that_systemd_passed_listens_after_the_end_and_its_file_stays
         connect(endpoint(socket=str(tmp_path / "kv")), timeout=5).close()
 
 
+def test_a_reload_after_the_end_of_a_hold_has_begun_is_not_made(runtime: Path) -> None:
+    layout, pending = OneState(), list[Callable[[], str]]()
+    supervision = Supervision(reload=lambda: pending.pop() if pending else None)
+    with (
+        closing(os.fdopen(layout.memory)),
+        holding(layout, supervision=supervision, grace=PATIENCE) as end,
+        raw(runtime / "memtopo" / "kv.sock") as importer,
+    ):
+        assert "ok" in asked(importer, "handles", export="block", first=0, count=1)
+        end()
+        assert next_message(importer)["notice"] == "releasing"
+        pending.append(lambda: "{}")
+        for _ in range(2):
+            assert asked(importer, "status")["ok"]["state"] == "releasing"
+        importer.close()
+    assert layout.source == ""
+
+
 def test_a_reload_is_over_for_systemd_when_its_change_is_made_or_refused(
     runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,3 +60,19 @@ def test_a_child_that_lives_on_keeps_neither_name_nor_connections_of_a_dead_hold
         holder.close_input()
         until(lambda: gone(child))
         assert sorted(each.name for each in tmp_path.glob("kv*")) == ["kv", "kv.lock"]
+
+
+def test_a_child_that_lives_on_keeps_no_handle_of_objects_that_are_lent(
+    tmp_path: Path, start: Callable[..., Any]
+) -> None:
+    """It would pin the memory."""
+    where = endpoint(socket=str(tmp_path / "kv"))
+    holder = start("forking_holder", where=where.path, thread=False, lasting=True)
+    assert holder.read_line()
+    with connect(where) as client:
+        blocks, _ = client.lend("pool", 2)
+        for each in blocks:
+            each.handle.close()
+        folders = [Path("/proc", str(pid), "fd") for pid in (holder.pid, forked(holder))]
+        assert [sum("shelf" in str(fd.readlink()) for fd in folder.iterdir()) for folder in folders] == [3, 1]
+        holder.close_input()

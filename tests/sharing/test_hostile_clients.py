@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -462,6 +463,27 @@ def test_another_user_that_may_import_changes_nothing(runtime: Path, layout: One
         assert "ok" in asked(sock, "handles", export="hot", first=0, count=1)
         assert asked(sock, "status")["ok"]["state"] == "serving"
     assert (layout.state, layout.generation, layout.source) == ("awake", 1, "")
+
+
+class Limited(OneState):
+    """Exports of which one has no handles, since the system limits descriptors in flight."""
+
+    def handle(self, export: str, index: int) -> Handle:
+        if export == "hot":
+            raise OSError(errno.ETOOMANYREFS, "too many references")
+        return super().handle(export, index)
+
+
+def test_a_client_that_is_found_gone_by_a_notice_while_its_request_is_retried_is_forgotten(runtime: Path) -> None:
+    layout, path = Limited(), runtime / "memtopo" / "kv.sock"
+    with closing(os.fdopen(layout.memory)), holding(layout), raw(path) as leaving, raw(path) as other:
+        assert "ok" in asked(leaving, "handles", export="page", first=0, count=1)
+        assert "ok" in asked(leaving, "let_go", exports=["page"])
+        wire.send(leaving, request(request="handles", export="hot", first=0, count=1))
+        leaving.close()
+        assert "ok" in asked(other, "switch", state="asleep", force=False)
+        for _ in range(2):
+            assert asked(other, "importers", after=0)["ok"]["importers"] == []
 
 
 class Failing(OneState):

@@ -120,10 +120,11 @@ def test_sealed_objects_wait_for_a_client_that_names_the_key(dial: Callable[[], 
     assert lend(second, 0, key="k", epoch=1) == {"blocks": [], "total": 2, "handles": [], "generation": 1}
     assert lend(second, 2, key="k", epoch=2) == "stale"
     assert lend(second, 1, key="k")["blocks"] == [two]
+    assert lend(second, 2, key="k") == "sealed", "it has the first one"
     assert (lend(third, 1, key="k"), refusal(third, "seal", export="pool", blocks=[three], key="k")) == (
         "sealed", "stale",
     )  # fmt: skip
-    assert lend(second, 5, key="k", first=1)["blocks"] == [one]
+    assert lend(second, 6, key="k", first=1)["blocks"] == [one], "within the quota"
     (own,) = lend(third, 1)["blocks"]
     assert refusal(third, "seal", export="pool", blocks=[own], key="k") == "sealed"
     assert "ok" in asked(second, "let_go", exports=["pool"], blocks=[one])
@@ -312,6 +313,19 @@ def test_no_handle_stays_open_of_an_object_that_is_released_when_it_is_given_bac
             each.handle.close()
         client.give_back("pool", {each.number: each.epoch for each in blocks})
         assert pool.descriptors() == 1 + lends.kept
+
+
+@pytest.mark.usefixtures("runtime")
+def test_no_more_handles_stay_open_than_there_are_descriptors_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert POOL.lends
+    monkeypatch.setattr("memtopo.sharing.holder.service._MOST_KEPT", 1)
+    pool = Recorded((replace(POOL, lends=replace(POOL.lends, kept=3)),))
+    with closing(os.fdopen(pool.memory)), holding(pool), connect(endpoint("kv")) as client:
+        blocks, _ = client.lend("pool", 3)
+        for each in blocks:
+            each.handle.close()
+        client.give_back("pool", {each.number: each.epoch for each in blocks})
+        assert pool.descriptors() == 1 + 1
 
 
 def test_an_object_is_kept_under_its_last_key_and_a_key_has_the_latest_of_its_epochs(

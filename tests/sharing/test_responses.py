@@ -51,12 +51,12 @@ class Client:
     def __init__(self, id: int, responder: Responder, everyone: list[Client]) -> None:
         self.end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.connection = ClientConnection(id, theirs, PeerProcess(1000 + id, 50 + id), RunningClock())
-        self._responder, self._everyone = responder, everyone
+        self.responder, self._everyone = responder, everyone
         everyone.append(self)
 
     def request(self, request: str, **fields: Any) -> None:
         connections = [each.connection for each in self._everyone]
-        self._responder.answer(self.connection, requested(request, **fields), connections)
+        self.responder.answer(self.connection, requested(request, **fields), connections)
 
     def answer(self, request: str, **fields: Any) -> Any:
         """The object under `ok`; its descriptors are closed."""
@@ -192,35 +192,39 @@ def test_handles_that_do_not_exist_are_refused(
     assert not client.connection.attached
 
 
-def test_handles_are_refused_while_earlier_ones_are_unread_or_the_layout_is_released(
-    responder: Responder, clients: Callable[[], Client]
-) -> None:
-    client, other = clients(), clients()
-    client.request("handles", export="page", first=0, count=1)
-    assert refused(lambda: client.request("handles", export="page", first=1, count=1)).code == "unread"
-    other.answer("handles", export="page", first=1, count=1)
-    packet = wire.receive(client.end)
-    assert packet
-    packet.close()
-    client.answer("handles", export="page", first=1, count=1)
-    responder.releasing = True
-    assert refused(lambda: client.request("handles", export="page", first=0, count=1)).code == "releasing"
-
-
 ALLOCATIONS = replace(PAGES, name="pool", kind="allocation")
 
 
 @contextmanager
-def one_process(*exports: Offer) -> Iterator[tuple[Client, Client]]:
+def one_process(*exports: Offer, pid: int = 1000) -> Iterator[tuple[Client, Client]]:
     """Two connections of one process to a holder of some exports."""
     shelf, everyone = Memfds(kept=exports), list[Client]()
     responder = Responder(shelf, HolderInfo("kv", None, MACHINE), Supervision(), batch=3, deadline=None)
     first, second = (Client(number, responder, everyone) for number in (1, 2))
-    first.connection.peer = second.connection.peer = PeerProcess(1000, 50)
+    first.connection.peer = second.connection.peer = PeerProcess(pid, 50)
     yield first, second
     for each in everyone:
         each.close()
     os.close(shelf.memory)
+
+
+@pytest.mark.parametrize(
+    ("request_", "fields"),
+    [("handles", {"export": "page", "first": 0, "count": 1}), ("lend", {"export": "pool", "count": 1})],
+)
+def test_handles_are_refused_while_earlier_ones_are_unread_or_the_layout_is_released(
+    request_: str, fields: dict[str, Any]
+) -> None:
+    with one_process(PAGES, POOL) as (client, other):
+        client.request(request_, **fields)
+        assert refused(lambda: client.request(request_, **fields)).code == "unread"
+        other.answer(request_, **fields)
+        packet = wire.receive(client.end)
+        assert packet
+        packet.close()
+        client.answer(request_, **fields)
+        client.responder.releasing = True
+        assert refused(lambda: client.request(request_, **fields)).code == "releasing"
 
 
 def test_an_allocation_is_imported_again_over_another_connection_once_the_first_has_ended() -> None:
@@ -237,6 +241,12 @@ def test_an_allocation_is_imported_once_by_a_process_from_whichever_export() -> 
         first.answer("handles", export="pool", first=1, count=1)
         assert refused(lambda: second.request("handles", export="some", first=0, count=1)).code == "imported"
         assert second.answer("handles", export="some", first=1, count=1)["descriptors"] == 1
+
+
+def test_processes_of_other_pid_namespaces_which_have_no_number_import_the_same_allocation() -> None:
+    with one_process(ALLOCATIONS, pid=0) as (first, second):
+        for each in (first, second):
+            assert each.answer("handles", export="pool", first=0, count=1)["descriptors"] == 1
 
 
 def test_a_handle_that_cannot_be_made_is_an_error_and_not_counted(

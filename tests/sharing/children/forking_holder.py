@@ -9,13 +9,17 @@ import json
 import os
 import select
 import sys
+from dataclasses import replace
 
 import memtopo
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo, hold
-from tests.helpers.memfd_exports import MACHINE, Memfds
+from tests.helpers.memfd_exports import MACHINE, OFFERS, POOL, Memfds
 from tests.helpers.processes import print_json
+
+LENT = replace(POOL, lends=replace(POOL.lends, kept=2)) if POOL.lends else POOL
+"""A pool of which two objects stay allocated."""
 
 
 def main(where: str, *, thread: bool, lasting: bool) -> None:
@@ -35,7 +39,7 @@ def main(where: str, *, thread: bool, lasting: bool) -> None:
 
     with claim(endpoint(socket=where)) as claimed:
         about = HolderInfo("kv", None, MACHINE)
-        hold(Memfds(), claimed, about, stop=stop, ready=lambda: print_json({"serving": where}))
+        hold(Memfds((*OFFERS, LENT)), claimed, about, stop=stop, ready=lambda: print_json({"serving": where}))
 
 
 def fork(*, lasting: bool) -> None:
