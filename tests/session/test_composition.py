@@ -54,6 +54,8 @@ def test_a_spec_is_read_again_with_the_settings_of_the_layout(tmp_path: Path) ->
     file.write_text(SPEC.replace("2MiB", "4MiB"))
     found = parsed_source(held.reread()).document
     assert (found.values, found.root["chunks"]["page"]["size"]) == ({"pages": "3"}, "4MiB")  # type: ignore[index,call-overload]
+    file.write_text(SPEC.replace("$pages", "4"))
+    assert parsed_source(held.reread()).document.diagnostics, "warnings are no refusal"
     file.write_text(SPEC.replace("location: gpu0, ", ""))
     with pytest.raises(ExchangeError, match="cannot be changed to"):
         revision(held.reread(), held.request(), held.target)

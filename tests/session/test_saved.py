@@ -142,14 +142,14 @@ def test_a_plan_is_stale_if_a_gpu_has_other_access_to_memory_now() -> None:
     assert raised.value.details[-1].endswith("gpu1 r"), raised.value.details
 
 
-def test_nodes_of_two_clusters_are_of_two_in_a_saved_plan_without_their_uuids() -> None:
+def test_nodes_of_several_clusters_are_of_several_in_a_saved_plan_without_their_uuids() -> None:
     one, nodes = invented(1), dict[str, Machine]()
-    for node, uuid in (("a", "1"), ("b", "2"), ("c", "1")):
+    for node, uuid in (("a", "1"), ("b", "2"), ("c", "1"), ("d", "4"), ("e", "3")):
         fabric = Fabric(cluster=f"0000000{uuid}-0000-0000-0000-000000000000", clique=1)
         nodes[node] = changed(one, devices=[one.devices[0].model_copy(update={"fabric": fabric})])
     found = saved_nodes(Cluster(nodes), geometry_of(FIXED, one))
     clusters = [each.devices[0].fabric.cluster for each in found.values() if each.devices[0].fabric]
-    assert clusters == ["cluster 0", "cluster 1", "cluster 0"]
+    assert clusters == [f"cluster {number}" for number in (0, 1, 0, 3, 2)]
 
 
 def test_a_plan_is_stale_if_the_same_calls_map_memory_at_another_offset_now() -> None:

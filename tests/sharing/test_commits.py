@@ -686,6 +686,7 @@ def test_an_export_is_available_while_its_holder_has_it_committed_and_as_declare
     assert source.available("kv", "weights", imported=False)
     assert not source.available("kv", "nothing", imported=False)
     assert source.take("kv", "weights", 0).fd is not None
+    old = source.version("kv", "weights")
     source.settle()  # the handle that was taken, and the one after it
     until(lambda: open_descriptors() == before)  # the holder, in this process, closes its own descriptor
     for state in ("empty", "awake"):
@@ -697,6 +698,11 @@ def test_an_export_is_available_while_its_holder_has_it_committed_and_as_declare
     assert source.notice(PATIENCE)
     assert source.available("kv", "weights", imported=False)
     source.let_go("kv", ["weights"])
+    before = open_descriptors()
+    with source.requiring({("kv", "weights"): old}), pytest.raises(ExchangeError, match="has other memory now"):
+        source.take("kv", "weights", 0)
+    source.let_go("kv", ["weights"])
+    assert open_descriptors() == before
     operator.change(json.dumps({"spec": json.dumps(larger)}), force=True)
     assert source.notice(PATIENCE)
     assert not source.available("kv", "weights", imported=True)
