@@ -165,6 +165,8 @@ def test_descriptors_of_the_program_are_no_leak(machine: Target, tmp_path: Path)
         kept = [(tmp_path / str(i)).open("w") for i in range(5)]
     assert layout.report
     assert layout.report.exit_code == 0
+    assert layout.report.left
+    assert layout.report.left.fds_after == layout.report.left.fds_before
     assert open_descriptors() == before + 5
     with memtopo.applied(SMALL, machine):
         for file in kept:

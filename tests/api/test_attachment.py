@@ -28,7 +28,9 @@ from memtopo.plans.report import Leak
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
+from memtopo.sharing.system import SYSTEM
 from tests.api.child_process import Process
+from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import environment
 from tests.helpers.processes import open_descriptors
 from tests.helpers.python_process import PythonProcess
@@ -191,8 +193,9 @@ class Attempts:
             raise self.errors.pop(0)
         return self
 
-    def build(self) -> object:
-        return build_attachment(lambda: AttachTerms.within(0.0), self, ExitStack())
+    def build(self, wait: float = 0.0) -> object:
+        system = replace(SYSTEM, pause=lambda _: None)
+        return build_attachment(lambda: AttachTerms.within(wait, system=system), self, ExitStack())
 
 
 def failed_by(error: Exception, **changes: Any) -> memtopo.NotApplied:
@@ -213,6 +216,7 @@ def test_an_attempt_to_attach_is_repeated_on_the_same_terms_while_the_layout_cha
     with pytest.raises(ExchangeError):
         endless.build()
     assert len(endless.terms) == 10
+    assert endless.build(PATIENCE) is endless
 
 
 def test_memory_that_goes_at_the_end_of_a_change_does_not_end_the_attempts_that_the_change_has_ended() -> None:

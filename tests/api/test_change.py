@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable
+from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,11 @@ def test_switched_returns_to_the_state_before_also_after_an_error(machine: Targe
         with pytest.raises(ZeroDivisionError), layout.switched("asleep"):
             raise ZeroDivisionError
         assert layout.state == "awake"
+
+
+def test_a_layout_that_was_taken_down_meanwhile_is_not_switched_back(machine: Target) -> None:
+    with ExitStack() as stack, memtopo.applied(SPEC, machine) as layout:
+        stack.enter_context(layout.switched("asleep"))
 
 
 @pytest.mark.parametrize("stays", [0, 1])

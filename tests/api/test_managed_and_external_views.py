@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,8 +49,12 @@ def test_host_and_gpu_views_of_managed_memory_have_the_same_bytes() -> None:
     require_taken_down(layout)
 
 
-def test_external_memory_is_viewed_whole_and_by_buffer() -> None:
-    with memtopo.applied(SPEC, machine="h200x2") as layout:
+def test_external_memory_is_viewed_whole_and_by_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The producer, with its folder, ends with the layout."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = memtopo.applied(SPEC, machine="h200x2")
+    with made as layout:
+        assert len(os.listdir(tmp_path)) == 1
         whole, luma = (
             np.from_dlpack(layout.external("frame")),
             np.from_dlpack(layout.external("frame.y", shape=(1024, -1))),
@@ -62,6 +69,7 @@ def test_external_memory_is_viewed_whole_and_by_buffer() -> None:
         assert layout.address("frame.y") != layout.address("frame")
         del whole, luma, odd
         gc.collect()
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(

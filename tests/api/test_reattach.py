@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ import pytest
 
 import memtopo
 from memtopo.api.attachment import Attached
+from memtopo.api.imports import AttachTerms
+from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.status import Notice
 from tests.api.child_process import Process
 from tests.api.test_apply import failing
+from tests.helpers.child_process import PATIENCE
 from tests.helpers.held_layouts import held
 from tests.helpers.holders import until
 
@@ -172,6 +176,14 @@ def test_a_reader_waits_for_the_commit_of_the_new_content(runtime: Path) -> None
             until(lambda: bool(shared.poll(1)))
             assert weights[0] == 2
             del weights
+
+
+def test_a_new_holder_that_ends_before_it_answers_is_not_there_yet(runtime: Path) -> None:
+    del runtime
+    with claim(where := endpoint("kv")) as claimed, claimed.listen() as listener, ThreadPoolExecutor() as pool:
+        ended = pool.submit(lambda: listener.accept()[0].close())
+        assert AttachTerms.within(0).again(where, (), 0.0, {}) is None
+        ended.result(PATIENCE)
 
 
 def test_exports_that_this_process_never_had_are_not_awaited(runtime: Path) -> None:
