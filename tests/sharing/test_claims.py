@@ -283,3 +283,14 @@ def test_a_survey_removes_files_that_dead_processes_left_beside_a_layout(named: 
     with claim(living) as held, held.listen():
         assert survey().layouts == ()
         assert files(named) == ["kv.engine.0.sock", "kv.engine.0.sock.lock"]
+
+
+def test_a_socket_that_a_dead_holder_has_left_in_a_named_folder_is_replaced(tmp_path: Path) -> None:
+    where = endpoint(socket=str(tmp_path / "kv"))
+    dead = claim(where)
+    dead.listen().close()
+    dead.abandon()
+    assert sorted(os.listdir(tmp_path)) == ["kv", "kv.lock"]
+    with claim(where) as claimed, claimed.listen():
+        connect(where).close()
+    assert os.listdir(tmp_path) == []
