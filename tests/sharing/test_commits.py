@@ -27,7 +27,7 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderEvent, Supervision
 from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.commits import Contents
-from memtopo.sharing.imports import CommitWait, HolderHandles, ImportMismatch
+from memtopo.sharing.imports import CommitWait, HolderHandles, ImportMismatch, Version
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.failing_driver import Failing
 from tests.helpers.held_layouts import Held, held
@@ -686,7 +686,6 @@ def test_an_export_is_available_while_its_holder_has_it_committed_and_as_declare
     assert source.available("kv", "weights", imported=False)
     assert not source.available("kv", "nothing", imported=False)
     assert source.take("kv", "weights", 0).fd is not None
-    old = source.version("kv", "weights")
     source.settle()  # the handle that was taken, and the one after it
     until(lambda: open_descriptors() == before)  # the holder, in this process, closes its own descriptor
     for state in ("empty", "awake"):
@@ -698,16 +697,29 @@ def test_an_export_is_available_while_its_holder_has_it_committed_and_as_declare
     assert source.notice(PATIENCE)
     assert source.available("kv", "weights", imported=False)
     source.let_go("kv", ["weights"])
-    before = open_descriptors()
-    with source.requiring({("kv", "weights"): old}), pytest.raises(ExchangeError, match="has other memory now"):
-        source.take("kv", "weights", 0)
-    source.let_go("kv", ["weights"])
-    assert open_descriptors() == before
     operator.change(json.dumps({"spec": json.dumps(larger)}), force=True)
     assert source.notice(PATIENCE)
     assert not source.available("kv", "weights", imported=True)
     with pytest.raises(ImportMismatch, match="declares count 2; kv/weights has 4"):
         source.available("kv", "weights", imported=False)
+    source.detach("kv")
+
+
+def test_a_handle_of_another_version_than_the_required_one_is_closed(
+    layout: Held, client: Callable[[], Client]
+) -> None:
+    writer = client()
+    writer.write(["weights"])
+    for each in writer.handles("weights"):
+        each.close()
+    writer.commit(["weights"])
+    source = imports(writer)
+    source.attach("kv")
+    before, other = open_descriptors(), Version(writer, 1)
+    with source.requiring({("kv", "weights"): other}), pytest.raises(ExchangeError, match="has other memory now"):
+        source.take("kv", "weights", 0)
+    source.let_go("kv", ["weights"])
+    assert open_descriptors() == before
     source.detach("kv")
 
 
