@@ -15,6 +15,7 @@ from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.chunks.pools import Borrowed, KeepPool, LimitPool, NoneLeft, lend, release_all, take_back
+from memtopo.kinds.chunks.steps import RETAINED
 from memtopo.kinds.elastic import (
     ELASTIC_CONTENTS,
     ELASTIC_POOLS,
@@ -85,6 +86,21 @@ def test_the_number_of_a_released_chunk_goes_to_the_next_one_with_its_location()
         handles = [live.chunks[each.label] for each in again]
         found = [driver.mem_get_allocation_properties_from_handle(handle).location for handle in handles]
         assert found == [gpu(0), gpu(1), gpu(1)]
+
+
+def test_a_reference_that_a_failed_check_has_kept_is_released_with_its_chunk() -> None:
+    with built(plan_of(PLAIN, TWO)) as layout:
+        pool, live = pool_of(layout), layout.execution.layout
+        made, _ = pool.source.create(layout.ledger, live, pool, 2)
+        base, _ = live.ranges["kv"]
+        layout.ledger.mem_map(base, M, live.chunks["page.2"])
+        live.of(RETAINED)["page.2"] = layout.ledger.mem_retain_allocation_handle(base)
+        layout.ledger.mem_unmap(base, M)
+        failing = Failing(layout.ledger, 1, only={"mem_release"})
+        released, error = pool.source.release(failing, live, pool, made)
+        assert (released, isinstance(error, DriverError), [*live.of(RETAINED)]) == (0, True, ["page.2"])
+        assert pool.source.release(layout.ledger, live, pool, made) == (2, None)
+        assert (layout.ledger.counts()["handles"], live.of(RETAINED)) == (2, {})
 
 
 def test_numbers_of_chunks_that_could_not_be_created_are_used_in_order() -> None:
@@ -180,6 +196,12 @@ def test_a_change_of_the_limit_alone_keeps_the_pool_and_what_is_mapped() -> None
         assert live.of(ELASTIC_CONTENTS)["kv"].at == mapped
 
 
+def test_a_change_of_the_number_of_chunks_that_stay_replaces_the_pool() -> None:
+    change = transition(*(plan_of(text, TWO).steps for text in (PLAIN, PLAIN.replace("min: 2", "min: 1"))))
+    for steps in (change.undo, change.do):
+        assert [step.name for step in steps if isinstance(step, KeepPool)] == ["page"]
+
+
 def test_the_end_of_a_pool_releases_all_that_can_be_and_the_rest_in_a_second_try() -> None:
     with built(plan_of(PLAIN, TWO)) as layout:
         pool, live = pool_of(layout), layout.execution.layout
@@ -244,6 +266,11 @@ def test_of_borrowed_chunks_those_that_could_not_be_imported_are_given_back_at_o
         assert (holder.given_back, holder.open, sorted(layout.chunks)) == ({8: 108}, [], labels(made))
         assert (source.create(driver, layout, pool, 3)[1], [*pool.created]) == (None, [5, 6, 7, 9, 10, 11])
         assert holder.open == []
+        holder.given_back.clear()
+        holder.number, handles = 11, dict(layout.chunks)
+        again, error = source.create(driver, layout, pool, 1)
+        assert (again, error and error.message) == ([], "server/page lends chunk 11, which this process has already")
+        assert (layout.chunks, holder.given_back, holder.open) == (handles, {11: 111}, [])
         holder.given_back.clear()
         driver.at = driver.calls + 2
         released, error = source.release(driver, layout, pool, [*pool.created.values()])

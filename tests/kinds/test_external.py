@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
+from memtopo.common.errors import MemtopoError
 from memtopo.common.units import MiB
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError, gpu
-from memtopo.drivers.sim import SimDriver
+from memtopo.driver.wrappers import Forwarder
+from memtopo.drivers.sim import SimDriver, external_api
 from memtopo.kinds.external import MEMORY_KINDS, ExternalObject, produced
 from memtopo.kinds.external.semaphores import ImportedSemaphore
 from memtopo.kinds.external.steps import (
     DESCRIPTORS,
+    GRACE,
+    SEMAPHORE_HANDLES,
+    AwaitStream,
     Descriptor,
     DuplicateDescriptor,
     ImportObject,
     MapExternal,
 )
 from memtopo.kinds.layout import Layout
+from memtopo.kinds.resources import STREAMS, WAITING, Wait
 from memtopo.kinds.step import HandleReference
 from memtopo.machine import Trial
 from tests.helpers.external_specs import FAILED, FRAME, NEVER, TIMELINE, semaphores
 from tests.helpers.failing_driver import Failing
-from tests.helpers.in_process_producer import camera
+from tests.helpers.in_process_producer import InProcessProducer, camera
 from tests.helpers.machines import invented
 from tests.helpers.specs import codes, diagnose, geometry_of, plan_of, steps_of
 
@@ -235,3 +242,42 @@ def test_an_object_that_could_not_be_destroyed_is_not_destroyed_again() -> None:
             calls = driver.calls
             step.undo(ledger, layout)
             assert (driver.calls, step.objects(layout)) == (calls, {})
+
+
+class LastSignal(Forwarder):
+    """A driver at whose third query of a stream the signal of a producer arrives that has ended."""
+
+    def __init__(self, driver: SimDriver, producer: InProcessProducer) -> None:
+        super().__init__(driver)
+        self.producer, self.queries = producer, 0
+
+    def stream_query(self, stream: int) -> bool:
+        self.queries += 1
+        if self.queries == 3 and self.producer.left:
+            external_api.signal(self.producer.given["ready"], 7)
+        return bool(self._driver.stream_query(stream))
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_process_does_not_signal_for_a_producer_that_is_there_or_whose_last_signal_arrives(left: bool) -> None:
+    machine = invented(1)
+    plan = plan_of(semaphores("wait: 5"), machine)
+    with camera(machine, signalled=0) as owner, SimDriver(machine) as simulator:
+        simulator.init()
+        driver, layout = LastSignal(simulator, owner), Layout("frames", handle_source=owner, timeout=0.02)
+        for step in plan.steps:
+            step.do(driver, layout)
+        driver.wait_external_semaphore(layout.of(SEMAPHORE_HANDLES)["s0"], 5, layout.of(STREAMS)[0])
+        layout.of(WAITING)[0] = Wait("s0", 5, "camera")
+        driver.queries, owner.left, began = 0, left, time.monotonic()
+        (wait,) = steps_of(plan, AwaitStream)
+        if left:
+            wait.undo(driver, layout)
+        else:
+            with pytest.raises(MemtopoError, match="'s0' of camera to reach 5, which was not signalled"):
+                wait.undo(driver, layout)
+            assert time.monotonic() - began < GRACE
+        assert external_api.counter(owner.given["ready"]) == (7 if left else 0)
+        external_api.signal(owner.given["ready"], 7)
+        for step in reversed(plan.steps):
+            step.undo(driver, layout)

@@ -8,8 +8,8 @@ from memtopo import planner
 from memtopo.driver.types import DriverError
 from memtopo.executor import StepFailed
 from memtopo.kinds.heaps import HEAPS
-from memtopo.kinds.heaps.steps import CopyOutHeap, HeapContent, heaps, release_backups
-from memtopo.kinds.layout import current
+from memtopo.kinds.heaps.steps import CopyOutHeap, HeapContent, OpenHeap, heaps, release_backups
+from memtopo.kinds.layout import LateError, current
 from memtopo.kinds.states.steps import COPIES
 from memtopo.native.heaps import Refusal
 from memtopo.planner import Plan
@@ -38,6 +38,11 @@ def asleep(text: str = SPEC) -> Plan:
 
 def heap(layout: Built, label: str = "weights") -> HeapContent:
     return heaps(layout.execution.layout)[label]
+
+
+def opening(layout: Built) -> OpenHeap:
+    """Step that opens the heap `weights`."""
+    return next(each for each in layout.execution.plan.steps if isinstance(each, OpenHeap) and each.label == "weights")
 
 
 def write(layout: Built, address: int, value: int) -> None:
@@ -138,7 +143,7 @@ def test_a_heap_that_could_not_be_offloaded_has_its_bytes_and_admits_allocations
         with pytest.raises(StepFailed):
             make_transition(layout.execution, asleep())
         layout.failing.at = 0
-        assert (read(layout, *addresses), open_objects(layout)) == ([3, 4], before)
+        assert (read(layout, *addresses), open_objects(layout), heap(layout).present) == ([3, 4], before, True)
         assert allocated(layout, 5)
         assert heap(layout, "cache").native.allocate(M)
 
@@ -157,6 +162,10 @@ def test_a_copy_of_a_heap_closes_it_until_it_fails_or_is_undone(method: str) -> 
         assert (heap(layout).native.is_open, [*heap(layout).kept], [*live.of(COPIES)]) == (False, [0], ["weights"])
         copy.undo(layout.ledger, live)
         assert (heap(layout).native.is_open, live.of(COPIES)) == (True, {})
+        heap(layout).native.close()
+        heap(layout).asleep = True
+        copy.undo(layout.ledger, live)
+        assert not heap(layout).native.is_open
 
 
 def test_a_heap_that_cannot_be_emptied_is_open_again_with_its_bytes() -> None:
@@ -177,6 +186,31 @@ def test_a_heap_that_a_program_put_to_sleep_stays_without_memory_when_the_layout
             make_transition(layout.execution, plan)
             assert (heap(layout).native.is_open, heap(layout).native.mapped) == (False, 0)
             assert (heap(layout).present, heap(layout).backups) == (present, {})
+
+
+def test_the_end_of_a_layout_closes_a_heap_whose_memory_ends_with_its_table() -> None:
+    with built(plan_of(SPEC, TWO)) as layout:
+        addresses, layout.execution.layout.ending = allocated(layout, 3), True
+        opening(layout).undo(layout.ledger, layout.execution.layout)
+        assert (heap(layout).native.is_open, read(layout, *addresses)) == (False, [3])
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_heap_whose_end_had_to_be_repeated_is_gone_and_its_error_is_reported(at: int) -> None:
+    with built(plan_of(SPEC, TWO)) as layout:
+        allocated(layout, 3)
+        live, keep = layout.execution.layout, heap(layout).step
+        layout.failing.at = layout.failing.calls + at
+        with pytest.raises(LateError):
+            keep.undo(layout.ledger, live)
+        assert ([*heaps(live)], open_objects(layout).get("handles", 0)) == (["cache"], 0)
+
+
+def test_a_check_of_a_heap_fails_where_the_access_to_an_allocation_cannot_be_queried() -> None:
+    with built(plan_of(SPEC, TWO)) as layout:
+        allocated(layout, 3)
+        with pytest.raises(DriverError):
+            list(opening(layout).check(Failing(layout.ledger, 1, only={"mem_get_access"}), layout.execution.layout))
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,20 @@ from memtopo.drivers.sim import SimDriver
 from memtopo.geometry.groups import from_outside
 from memtopo.kinds.layout import HandleSource, Layout
 from memtopo.kinds.pinned import PinnedGroup
-from memtopo.kinds.pinned.steps import FILES, PINNED, AllocatePinned, MapFile, RegisterMemory, UnsuitableFile
+from memtopo.kinds.pinned.steps import (
+    FILES,
+    PINNED,
+    AllocatePinned,
+    MapFile,
+    RegisterMemory,
+    SharedFile,
+    UnsuitableFile,
+    unmap_file,
+)
 from memtopo.kinds.states.groups import OffloadArea, kept_at
-from memtopo.kinds.step import HandleReference
+from memtopo.kinds.step import HandleReference, Phase, remaining
 from memtopo.machine import Trial, queries
+from memtopo.plans.transition import transition
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import clean_geometry, codes, diagnose, plan_of, steps_of
@@ -230,3 +240,25 @@ def test_objects_of_a_file_are_its_bytes_and_its_descriptor_stays_with_the_other
             mapped.do(ledger, layout)
         assert (len(os.listdir("/proc/self/fd")), os.pread(fd, 5, 4096)) == (before, b"first")
     os.close(fd)
+
+
+def test_a_file_that_is_mapped_elsewhere_is_unregistered_before_and_registered_again() -> None:
+    text = "pinned: {p: {file: /dev/shm/f, size: 4096B, offset: 4096B}}"
+    plans = (plan_of(each, invented(1)) for each in (text, text.replace("offset: 4096B", "offset: 8192B")))
+    change = transition(*(plan.steps for plan in plans))
+    undone, done = ([type(step) for step in steps if step.phase is Phase.IMPORT] for steps in (change.undo, change.do))
+    assert (undone, done) == ([RegisterMemory, MapFile], [MapFile, RegisterMemory])
+
+
+def test_memory_of_a_producer_ends_with_the_connection_to_it() -> None:
+    plan = plan_of("pinned: {p: {from: camera, size: 4096B}}", invented(1))
+    steps = steps_of(plan, MapFile, RegisterMemory)
+    assert [*remaining(steps, [("holder", "camera")])] == []
+
+
+def test_a_file_that_cannot_be_unmapped_stays_open() -> None:
+    reading, writing = os.pipe()
+    with pytest.raises(OSError, match="Invalid argument"):
+        unmap_file(SharedFile(reading, 1, 4096))
+    os.close(reading)
+    os.close(writing)

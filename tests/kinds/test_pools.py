@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from memtopo.common.units import MiB
@@ -37,6 +39,7 @@ from memtopo.kinds.pools.steps import (
 from memtopo.kinds.step import HandleReference
 from memtopo.machine import Trial
 from memtopo.plans.transition import transitions
+from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.sharing_specs import only_diagnostic
 from tests.helpers.specs import clean_geometry, codes, plan_of, steps_of
@@ -211,6 +214,8 @@ def test_a_pool_with_two_names_keeps_access_until_the_last_of_them_goes() -> Non
             each.do(driver, layout)
         one.undo(driver, layout)
         assert driver.mem_pool_get_access(pool, gpu(1)) == Access.RW
+        with pytest.raises(DriverError):
+            other.undo(Failing(driver, 1, only={"mem_pool_set_access"}), layout)
         other.undo(driver, layout)
         assert driver.mem_pool_get_access(pool, gpu(1)) == Access.NONE
 
@@ -232,7 +237,7 @@ class Exported(HandleSource):
     ("order", "location"), [("abpq", gpu(0)), ("baqp", gpu(0)), ("bqap", gpu(0)), ("apbq", gpu(0)), ("abpq", NODE)]
 )
 def test_what_two_exports_offer_is_there_until_the_last_import_of_it_ends(order: str, location: Location) -> None:
-    """And is released as often as it was imported: a pool twice, an allocation once (fact 82)."""
+    """And is released as often as it was imported: a pool twice, an allocation once (fact 82), after failures too."""
     with SimDriver(MACHINE) as exporter, SimDriver(MACHINE) as importer:
         for each in (exporter, importer):
             each.init()
@@ -241,7 +246,8 @@ def test_what_two_exports_offer_is_there_until_the_last_import_of_it_ends(order:
             own = exporter.mem_pool_create(PoolProperties(location, HandleType.FD))
             address = exporter.mem_alloc_from_pool_async(8 * MiB, own)
             exporter.ctx_synchronize()
-        ledger, layout = Ledger(importer), Layout()
+        failing, layout = Failing(importer, only={"mem_pool_destroy", "mem_free"}), Layout()
+        ledger = Ledger(failing)
         layout.contexts[0], layout.handle_source = (
             importer.device_primary_ctx_retain(0),
             Exported(exporter, own, address),
@@ -257,6 +263,11 @@ def test_what_two_exports_offer_is_there_until_the_last_import_of_it_ends(order:
             step.do(ledger, layout)
         assert layout.buffers["a"].address == layout.buffers["b"].address
         for label in order:
+            for nth in (1, 2):
+                failing.at = failing.calls + nth
+                with suppress(DriverError):
+                    steps[label].undo(ledger, layout)
+            failing.at = 0
             steps[label].undo(ledger, layout)
             if (left := [*layout.buffers.values()]) and location == gpu(0):
                 with current(importer, layout.contexts[0]):

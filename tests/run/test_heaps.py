@@ -136,6 +136,34 @@ def test_a_wake_that_fails_leaves_the_heap_asleep_without_memory_and_with_its_by
         assert read(layout, addresses) == [b"one", b"two"]
 
 
+def test_a_wake_that_cannot_give_the_memory_back_leaves_the_heap_closed() -> None:
+    with allocated({"memcpy_async", "mem_unmap"}) as (layout, content, _):
+        slept(layout)
+        layout.failing.at = layout.failing.calls + 1
+        with pytest.raises(HeapFailed, match=r"^heap 'weights' stays asleep: "):
+            woken(layout)
+        assert (content.asleep, content.native.is_open) == (True, False)
+
+
+def test_a_heap_that_has_lost_memory_can_only_be_taken_down() -> None:
+    """One allocation was unmapped, the other could not be, and the first could not be mapped again."""
+    with allocated({"mem_unmap", "mem_map"}) as (layout, content, addresses):
+        driver, made = layout.ledger, layout.execution.layout
+        layout.failing.at = layout.failing.calls + 2
+        with pytest.raises(HeapFailed, match=r"not asleep: .* be taken down: .* 1 allocations have no memory$"):
+            slept(layout, None)
+        layout.failing.at = 0
+        refused: list[Callable[[], object]] = [
+            lambda: slept(layout),
+            lambda: free(content, addresses[0]),
+            lambda: drop_backups(driver, made, "weights"),
+        ]
+        for act in refused:
+            with pytest.raises(HeapFailed, match="heap 'weights' can only be taken down: "):
+                act()
+        assert "heap" in {each.aspect for each in layout.execution.check() if each.expected != each.observed}
+
+
 def test_a_heap_that_sleeps_refuses_all_but_its_wake() -> None:
     """A second sleep would keep the bytes of memory that is gone."""
     with allocated() as (layout, content, addresses):

@@ -67,6 +67,8 @@ exports:
   b: {buffer: b, via: dmabuf}
 """
 
+ALLOCATED = "pools: {p: {location: gpu0}}\nallocations: {a: {pool: p, size: 4MiB}}\n"
+
 POOLS = """
 pools:
   p: {location: gpus, handles: fd, release_threshold: 2MiB, reuse_allow_opportunistic: false, accessed_by: gpus}
@@ -235,13 +237,13 @@ def test_a_failure_of_every_call_is_undone_or_named(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "at", "stays"),
-    [("mem_unmap", 2, ("range b",)), ("mem_release", 9, ()), ("mem_address_free", 1, ()),
-     ("device_primary_ctx_release", 1, ())],
+    ("text", "method", "at", "stays"),
+    [(RING, "mem_unmap", 2, ("range b",)), (RING, "mem_release", 9, ()), (RING, "mem_address_free", 1, ()),
+     (RING, "device_primary_ctx_release", 1, ()), (ALLOCATED, "mem_free_async", 1, ("pool p",))],
 )  # fmt: skip
-def test_a_failed_undo_is_a_leak_with_what_has_to_stay(method: str, at: int, stays: tuple[str, ...]) -> None:
+def test_a_failed_undo_is_a_leak_with_what_has_to_stay(text: str, method: str, at: int, stays: tuple[str, ...]) -> None:
     machine = invented(2)
-    done = run(run_request(RING, machine), machine, at=at, only={method})
+    done = run(run_request(text, machine), machine, at=at, only={method})
     assert done.report.exit_code == 5
     assert done.report.outcome == "leaked"
     (leak,) = done.report.leaks
