@@ -177,12 +177,20 @@ def test_a_refused_creation_takes_nothing(sim: SimDriver) -> None:
 
 
 def test_memory_with_a_dma_buf_over_several_chunks_is_not_in_the_system_twice(sim: SimDriver) -> None:
-    """It moves to the file of the dma-buf."""
+    """It moves to the file of the dma-buf, which has none of a chunk that is mapped twice in its range."""
     with current(sim), laid_out(sim, (M, M), access=Access.RW) as address:
         sim.memset_d8(address, 1, 2 * M)
         with closing(sim.mem_get_handle_for_address_range(address, 2 * M)):
             assert resident_bytes(sim) == 2 * M
         assert sim.memcpy_dtoh(address + M - 1, 2) == b"\1\1"
+    with current(sim), created(sim, M, PLAIN) as handle, reserved(sim, 2 * M) as address:
+        for at in (address, address + M):
+            sim.mem_map(at, M, handle)
+        sim.mem_set_access(address, 2 * M, (Grant(gpu(0), Access.RW),))
+        sim.memset_d8(address, 1, M)
+        with closing(sim.mem_get_handle_for_address_range(address, 2 * M)):
+            assert resident_bytes(sim) == M
+        sim.mem_unmap(address, 2 * M)
 
 
 def test_memory_is_given_back_without_addresses_for_the_simulator(sim: SimDriver) -> None:
@@ -267,3 +275,21 @@ def test_the_highest_amount_of_a_pool_is_reset_to_what_is_in_use(sim: SimDriver)
         assert sim.mem_pool_get_attribute(pool, highest) == 2 * M
         sim.mem_pool_set_attribute(pool, highest, 0)
         assert sim.mem_pool_get_attribute(pool, highest) == M
+
+
+def test_an_rdma_chunk_is_not_mapped_beside_a_mapping_that_has_access_without_the_first_one(sim: SimDriver) -> None:
+    """Access that a peer loses changes nothing of that, and what its own GPU loses ends it (fact 64)."""
+    with current(sim), created(sim, M, PLAIN._replace(rdma=True)) as handle:
+        base = sim.mem_address_reserve(3 * M)
+        for at in (base, base + M):
+            sim.mem_map(at, M, handle)
+        sim.mem_set_access(base + M, M, (Grant(gpu(1), Access.RW),))
+        sim.mem_unmap(base, M)
+        sim.mem_set_access(base + M, M, (Grant(gpu(0), Access.RW),))
+        sim.mem_set_access(base + M, M, (Grant(gpu(1), Access.NONE),))
+        with refused("CUDA_ERROR_UNKNOWN"):
+            sim.mem_map(base, M, handle)
+        sim.mem_set_access(base + M, M, (Grant(gpu(0), Access.NONE),))
+        sim.mem_map(base, M, handle)
+        sim.mem_unmap(base, 2 * M)
+        sim.mem_address_free(base, 3 * M)

@@ -265,6 +265,13 @@ def test_properties_are_shared_with_the_chunk() -> None:
         with exported(first, handle) as fd, simulated(invented()) as second, imported(second, fd) as taken:
             seen = second.mem_get_allocation_properties_from_handle(taken)
             assert seen == asked._replace(handles=HandleType.NONE)
+        with (
+            created(first, 64 << 10, Properties(gpu(0), FD, rdma=True)) as theirs,
+            exported(first, theirs) as fd,
+            imported(first, fd) as taken,
+        ):
+            assert first.mem_get_allocation_properties_from_handle(theirs).rdma
+            assert not first.mem_get_allocation_properties_from_handle(taken).rdma
         with exported(first, handle) as fd, imported(first, fd) as taken, usable(first, 64 << 10, taken) as address:
             assert first.mem_get_access(address, gpu(0))
 
@@ -445,20 +452,30 @@ def test_a_wait_for_an_interprocess_event_on_the_stream_of_another_gpu_is_refuse
 
 
 def test_an_allocation_of_an_imported_pool_is_imported_again_after_it_was_freed(sim: SimDriver) -> None:
+    descriptors, addresses = open_descriptors(), set()
     with current(sim):
         pool = sim.mem_pool_create(PoolProperties(gpu(0), FD))
+        with refused(INVALID_VALUE):
+            sim.mem_pool_export_to_shareable_handle(pool, FD, 1)
         with closing(int(sim.mem_pool_export_to_shareable_handle(pool, FD))) as fd:
             another = sim.mem_pool_import_from_shareable_handle(fd, FD)
         allocation = sim.mem_alloc_from_pool_async(M, pool)
         sim.memcpy_htod(allocation, b"pool")
         pointer = sim.mem_pool_export_pointer(allocation)
         for _ in range(2):
-            address = sim.mem_pool_import_pointer(another, pointer)
+            addresses.add(address := sim.mem_pool_import_pointer(another, pointer))
             assert sim.memcpy_dtoh(address, 4) == b"pool"
             sim.mem_free(address)
             with refused(INVALID_VALUE):
                 sim.memcpy_dtoh(address, 4)
         sim.mem_pool_destroy(another)
+        sim.mem_pool_destroy(pool)
+        with refused(INVALID_VALUE):
+            sim.mem_pool_export_pointer(allocation)
+        with refused(INVALID_VALUE):
+            sim.mem_free(allocation)
+        sim.mem_free_async(allocation)
+    assert (len(addresses), open_descriptors()) == (1, descriptors)
 
 
 def test_a_chunk_with_a_dma_buf_over_several_is_shared_without_its_neighbours(sim: SimDriver) -> None:

@@ -71,11 +71,13 @@ def test_memory_that_is_not_free_is_refused_before_handles_that_failed_in_a_tria
 
 
 def test_fabric_handles_work_where_a_trial_succeeded() -> None:
-    """Fact 4: fabric works where a trial showed it to, alone and beside fd"""
+    """Fact 4: fabric works where a trial showed it to, alone and beside fd, and on the host's nodes"""
     with SimDriver(invented(trials={"fabric": Trial(advertised=True, works=True)})) as sim:
         sim.init()
         with created(sim, M, Properties(gpu(0), HandleType.FD | HandleType.FABRIC)) as handle:
             assert sim.mem_get_allocation_properties_from_handle(handle).handles.words == ("fd", "fabric")
+        with created(sim, M, Properties(NODE, HandleType.FABRIC)) as handle:
+            assert sim.mem_get_allocation_properties_from_handle(handle).handles == HandleType.FABRIC
 
 
 def test_granularity_is_the_machines() -> None:
