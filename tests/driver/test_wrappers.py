@@ -4,6 +4,7 @@ import pytest
 
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver, call_name
+from memtopo.driver.recorder import CallContext, CallList, Recorder
 from memtopo.driver.types import (
     HOST,
     Access,
@@ -17,7 +18,7 @@ from memtopo.driver.types import (
     RangeAttribute,
     gpu,
 )
-from memtopo.driver.wrappers import Renumbered
+from memtopo.driver.wrappers import Renumbered, defaults
 from memtopo.drivers.sim import SimDriver
 from tests.contract.memory import INVALID_DEVICE, NODE, PLAIN, current, refused
 from tests.helpers.failing_driver import Failing
@@ -219,3 +220,33 @@ def test_renumbered_grants_access_to_the_gpus_of_the_caller() -> None:
         with refused(INVALID_DEVICE):
             driver.mem_set_access(address, M, (Grant(gpu(3), Access.NONE), Grant(gpu(0), Access.RW)))
         assert sim.mem_get_access(address, gpu(0)) == Access.RW
+
+
+@pytest.mark.parametrize(
+    ("method", "omitted"),
+    [
+        ("mem_create", {"flags": 0}),
+        ("mem_get_allocation_granularity", {"recommended": False}),
+        ("import_external_memory", {"dedicated": False}),
+        ("mem_release", {}),
+    ],
+)
+def test_arguments_that_a_caller_leaves_out_have_the_defaults_of_the_protocol(
+    method: str, omitted: dict[str, object]
+) -> None:
+    assert defaults(method) == omitted
+
+
+def test_a_call_between_two_steps_is_of_none_and_one_within_a_step_of_something_else_is_no_undo() -> None:
+    with SimDriver(invented()) as simulator:
+        context = CallContext("teardown")
+        record = CallList(context)
+        driver = Recorder(simulator, record)
+        context.at("map", "kv", undo=True)
+        with context.within("verify", "page"):
+            driver.init()
+        driver.device_get_count()
+        context.leave()
+        driver.device_get_count()
+    about = [("verify", "page", False, 1), ("map", "kv", True, 1), ("", "", False, 1)]
+    assert [(each.verb, each.subject, each.undo, each.number) for each in record.calls] == about
