@@ -56,6 +56,13 @@ def test_a_batch_copies_what_single_calls_copy(properties: Properties) -> None:
     assert found[0][0][M - 64 : M + 64] == bytes(range(1, 129))
 
 
+def test_memory_that_a_copy_of_a_batch_reaches_behind_the_bound_of_a_chunk_is_given_back() -> None:
+    with SimDriver(invented()) as sim:
+        with memory(sim) as (base, staged, stream):
+            assert copy_each(sim, [(base + M - 64, staged, 128)], stream) is None
+        assert resident_bytes(sim) == 0
+
+
 def test_zeros_of_untouched_memory_touch_nothing() -> None:
     with SimDriver(invented()) as sim, memory(sim) as (base, _, stream):
         empty = sim.mem_host_alloc(SIZE, HostFlags.PORTABLE)

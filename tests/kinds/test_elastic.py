@@ -155,7 +155,9 @@ def test_a_chunk_that_comes_back_and_cannot_be_released_is_lent_again() -> None:
         layout.failing.at = 0
         assert ([*pool_of(layout).lent], labels(pool_of(layout).free)) == ([0, 1], ["page.3"])
         assert lent(layout, 1) == [3]
+        returned(layout, 2, 5)
         assert existing(layout) == ["page.0", "page.1", "page.3"]
+        assert ([*pool_of(layout).lent], labels(pool_of(layout).free)) == ([0, 1, 3], [])
 
 
 def test_a_lower_limit_releases_free_chunks_and_counts_those_that_stay() -> None:

@@ -121,6 +121,7 @@ def test_a_waiting_gpu_is_polled_and_its_blocked_resources_are_named() -> None:
         "mapped buffer frame", "mapped buffer frame.y", "semaphore ready", "semaphore shown",
     }  # fmt: skip
     assert {each for each in step.stays if "context" in each} == {f"context of gpu{each}" for each in range(3)}
+    assert step.blocks() == step.stays
 
 
 def test_managed_memory_counts_where_allocated_and_external_memory_does_not() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 from dataclasses import replace
@@ -11,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
+from memtopo.common.errors import UsageError
 from memtopo.driver.kernels import Area
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.trace import Trace, traced
-from memtopo.driver.trace_files import empty_folder
+from memtopo.driver.trace_files import HEAD, empty_folder, is_record, require_replaceable
 from memtopo.driver.types import DriverError, HandleType
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
@@ -234,3 +236,26 @@ def test_a_trace_that_has_no_room_ends_with_a_whole_line_and_the_report_has_a_no
     (trace,) = read_traces([path])
     assert path.read_text().endswith("\n")
     assert f"the trace ends before call {len(trace.calls) + 1}: file too large" in report.notes
+
+
+def test_a_pipe_is_no_record_and_nobody_waits_for_a_writer(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.jsonl"
+    os.mkfifo(pipe)
+    assert [is_record(path) for path in (pipe, tmp_path)] == [False, False]
+    with pytest.raises(UsageError, match="exists, and is not a trace"):
+        require_replaceable(pipe)
+
+
+def test_a_folder_of_traces_is_emptied_of_traces_alone(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside.jsonl", tmp_path / "traces"
+    folder.mkdir()
+    for path in (outside, folder / "old.jsonl"):
+        path.write_text(HEAD)
+    (folder / "other.jsonl").write_text("{}")
+    (folder / "link.jsonl").symlink_to(outside)
+    (folder / "old.txt").write_text(HEAD)
+    empty_folder(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["link.jsonl", "old.txt", "other.jsonl"]
+    with pytest.raises(UsageError, match="exists, and is not a trace"):
+        require_replaceable(folder / "link.jsonl", link=False)
+    require_replaceable(folder / "link.jsonl")
