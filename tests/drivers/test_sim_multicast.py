@@ -78,6 +78,8 @@ def test_memory_is_bound_where_it_is_mapped(sim: SimDriver) -> None:
 def test_nothing_is_bound_or_mapped_before_all_gpus_are_added(sim: SimDriver) -> None:
     handle, each = sim.multicast_create(2, M, FD), chunk(sim, 0)
     sim.multicast_add_device(handle, 0)
+    with pytest.raises(DriverError, match="the gpu is added already"):
+        sim.multicast_add_device(handle, 0)
     address = sim.mem_address_reserve(M)
     with pytest.raises(DriverError, match="1 of the 2 GPUs"):
         sim.multicast_bind_mem(handle, 0, each, 0, M)
@@ -120,6 +122,18 @@ def test_a_refusal_says_that_it_is_from_documentation(why: str, call: Callable[[
             call(sim, team(sim))
     assert why in str(error.value.reason)
     assert "fact 87: from documentation, not tried on hardware" in str(error.value.reason)
+
+
+def test_an_object_that_can_be_shared_accepts_only_memory_that_can_be_wherever_it_is_imported(sim: SimDriver) -> None:
+    own, alone = team(sim), team(sim, handles=HandleType.NONE)
+    fd = sim.mem_export_to_shareable_handle(own, FD)
+    imported, unshared = sim.mem_import_from_shareable_handle(fd, FD), chunk(sim, 0, handles=HandleType.NONE)
+    os.close(int(fd))
+    for handle in (own, imported):
+        with refused(INVALID_VALUE):
+            sim.multicast_bind_mem(handle, 0, unshared, 0, M)
+        sim.multicast_bind_mem(handle, 0, chunk(sim, 0), 0, M)
+    sim.multicast_bind_mem(alone, 0, unshared, 0, M)
 
 
 def test_two_bindings_of_one_gpu_do_not_overlap(sim: SimDriver) -> None:

@@ -10,6 +10,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
+from memtopo.driver.recorder import CallContext, CallList, Recorder
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Properties, gpu
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
@@ -86,6 +87,9 @@ def test_the_number_of_a_released_chunk_goes_to_the_next_one_with_its_location()
         handles = [live.chunks[each.label] for each in again]
         found = [driver.mem_get_allocation_properties_from_handle(handle).location for handle in handles]
         assert found == [gpu(0), gpu(1), gpu(1)]
+        (keep,) = steps_of(layout.execution.plan, KeepPool)
+        checked = [each.subject for each in keep.check(driver, live) if each.expected == each.observed]
+        assert sorted(checked) == ["page.2", "page.3", "page.4", "page.5"]
 
 
 def test_a_reference_that_a_failed_check_has_kept_is_released_with_its_chunk() -> None:
@@ -316,6 +320,10 @@ def test_a_zero_page_has_zeros_that_nobody_writes_wherever_a_range_has_nothing_e
         change_range(ledger, live, "kv", [MapRequest(0, "page", 2), MapRequest(6 * M, "page", 1)], [])
         (opened,) = steps_of(execution.plan, OpenRange)
         assert {each.observed == each.expected for each in opened.check(ledger, live)} == {True}
+        opened.undo(ledger, live)
+        opened.do(Recorder(ledger, record := CallList(CallContext())), live)
+        filled = [each.method for each in record.calls if each.method in ("memset_d8", "ctx_synchronize", "mem_unmap")]
+        assert filled == ["memset_d8", "ctx_synchronize", "mem_unmap"]  # fact 18
         opened.undo(ledger, live)
         assert [*live.mappings.values()] == ["hot"]
         assert ledger.counts()["mappings"] == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cuda.bindings import driver
+from cuda.bindings import driver, runtime
 from cuda.core import Device, VirtualMemoryResource, VirtualMemoryResourceOptions
 
 from memtopo.testing import Simulation, simulated
@@ -48,3 +48,10 @@ def test_the_refused_call_of_an_exception_is_found(simulated_gpus: Simulation) -
     driver.cuDeviceGetCount()
     assert simulated_gpus.why().startswith("cuDeviceGetCount(")
     assert simulated_gpus.why(raised.value).startswith("cuMemAllocFromPoolAsync(")
+
+
+def test_the_runtime_synchronizes_by_itself_again_after_a_simulation() -> None:
+    before = runtime.cudaDeviceSynchronize
+    with simulated():
+        assert runtime.cudaDeviceSynchronize is not before
+    assert runtime.cudaDeviceSynchronize is before
