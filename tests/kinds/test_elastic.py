@@ -307,6 +307,21 @@ def bytes_at(driver: Driver, layout: Layout, offset: int) -> bytes:
         return driver.memcpy_dtoh(layout.address("kv") + offset, 4)
 
 
+def test_the_end_of_a_range_gives_its_chunks_back_to_each_of_its_pools() -> None:
+    text = PLAIN.replace("chunks: page}", "chunks: [page, big]}").replace(
+        "chunks: {page", "chunks: {big: {location: gpu0, size: 4MiB, count: {min: 1, max: 2}}, page"
+    )
+    with built(plan_of(text, TWO)) as layout:
+        live = layout.execution.layout
+        change_range(layout.ledger, live, "kv", [MapRequest(0, "page", 3), MapRequest(6 * M, "big", 1)], [])
+        for opened in steps_of(layout.execution.plan, OpenRange):
+            opened.undo(layout.ledger, live)
+        pools = live.of(ELASTIC_POOLS)
+        assert {name: sorted(labels(pool.free)) for name, pool in pools.items()} == {
+            "big": ["big.0"], "page": ["page.0", "page.1"]
+        }  # fmt: skip
+
+
 def test_a_zero_page_has_zeros_that_nobody_writes_wherever_a_range_has_nothing_else() -> None:
     with SimDriver(TWO) as simulator:
         simulator.init()
