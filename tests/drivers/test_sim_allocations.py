@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Callable
 
 from hypothesis import given
@@ -10,7 +12,17 @@ from hypothesis import strategies as st
 from memtopo.common.units import GiB, KiB, MiB
 from memtopo.driver.kernels import Kernels
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Access, Grant, HandleType, HostFlags, PoolAttribute, PoolProperties, gpu
+from memtopo.driver.types import (
+    WHOLE_HOST,
+    Access,
+    Grant,
+    HandleType,
+    HostFlags,
+    PoolAttribute,
+    PoolProperties,
+    RegisterFlags,
+    gpu,
+)
 from memtopo.drivers.sim import SimDriver
 from memtopo.machine import CONTEXT_BYTES
 from tests.contract.memory import INVALID_VALUE, OUT_OF_MEMORY, created, current, refused
@@ -193,3 +205,13 @@ def test_the_highest_amounts_of_a_pool_are_reset_to_those_that_it_has(sim: SimDr
         assert [sim.mem_pool_get_attribute(pool, each) for each in (used, high)] == [M, 3 * M]
         sim.mem_pool_set_attribute(pool, high, 0)
         assert [sim.mem_pool_get_attribute(pool, each) for each in (used, high)] == [M, M]
+
+
+def test_memory_that_is_registered_is_taken_of_the_host_until_it_is_not(sim: SimDriver) -> None:
+    memory, free = mmap.mmap(-1, 64 * KiB), sim.process.budget.free(WHOLE_HOST)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    with current(sim):
+        sim.mem_host_register(address, 64 * KiB, RegisterFlags.PORTABLE)
+        assert sim.process.budget.free(WHOLE_HOST) == free - 64 * KiB
+        sim.mem_host_unregister(address)
+        assert sim.process.budget.free(WHOLE_HOST) == free
