@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,11 @@ from memtopo.kinds.layout import current
 from memtopo.sharing.client import IN_FLIGHT, Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.holder import HolderEvent, Supervision
 from memtopo.sharing.status import Changed, Notice
 from tests.api.test_apply import failing
 from tests.helpers.child_process import PATIENCE
-from tests.helpers.held_layouts import Held, Switch, held
+from tests.helpers.held_layouts import Held, Switch, held, switching
 from tests.helpers.holders import until
 from tests.helpers.processes import open_descriptors
 from tests.helpers.reports import require_taken_down
@@ -105,6 +107,31 @@ def test_only_what_goes_is_let_go_of(layout: Held, shared: Attached, switch: Swi
     assert bytes(weights[:3]) == b"xyz"
     assert shared.absent == {"page"}
     del weights
+
+
+def test_a_process_attaches_after_a_change_for_which_others_let_go(runtime: Path, machine: Target) -> None:
+    events: list[HolderEvent] = []
+
+    def absent() -> frozenset[str]:
+        with memtopo.attach("sleeper", "page", machine=machine, wait=PATIENCE) as late:
+            return late.absent
+
+    def early() -> bool:
+        return any(each.text == "importer attached" and each.fields["handles"] == 0 for each in events)
+
+    with (
+        held(SPEC, machine, supervision=Supervision(log=events.append)),
+        memtopo.attach("sleeper", machine=machine) as shared,
+        switching("sleeper") as switch,
+        ThreadPoolExecutor() as pool,
+    ):
+        half = switch("half")
+        until(lambda: any(each.text == "switch requested" for each in events))
+        attached = pool.submit(absent)
+        until(lambda: attached.done() or early())
+        poll(shared)
+        half.result()
+        assert attached.result(PATIENCE) == {"page"}
 
 
 def test_views_of_memory_that_is_gone_are_refused(shared: Attached, switch: Switch) -> None:
