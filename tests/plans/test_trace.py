@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.errors import UsageError
-from memtopo.plans.trace import CONTEXT, TraceFile, read_traces, summary
+from memtopo.plans.trace import CONTEXT, MARK, TraceFile, read_traces, summary
 
 
 def head(process: str = "", pid: int = 1, layout: str = "") -> str:
@@ -61,6 +61,11 @@ def test_a_call_that_did_not_return_has_no_error(tmp_path: Path) -> None:
     assert {each.function: (each.calls, each.errors) for each in functions} == {
         "cuMemCreate": (16, 4), "cuMemMap": (1, 1)
     }  # fmt: skip
+
+
+def test_a_mark_is_no_call(tmp_path: Path) -> None:
+    found = summary(read(tmp_path / "calls.jsonl", head(), call(1), call(2, name=MARK), call(3)))
+    assert (found.calls, [(each.function, each.calls) for each in found.functions]) == (2, [("cuMemCreate", 2)])
 
 
 def test_a_call_whose_time_or_duration_is_negative_is_damage(tmp_path: Path) -> None:
