@@ -18,6 +18,7 @@ from memtopo.common.errors import UsageError
 from memtopo.driver.handles import Handle
 from memtopo.driver.recorder import DriverCall
 from memtopo.driver.types import gpu
+from memtopo.driver.wrappers import Call, Forwarder
 from memtopo.drivers.target import Target, resolve
 from memtopo.output import schemas
 from memtopo.output.programs import recorded_program
@@ -300,6 +301,39 @@ def test_a_handle_is_passed_to_each_of_its_imports_and_left_open_by_none(tmp_pat
     found = replay(record, resolve("h200x2"))
     assert (found.difference, found.left_out, found.made) == (None, (), len(calls.calls))
     assert open_descriptors() == before
+
+
+class Counting(Forwarder):
+    """A simulator that counts the open descriptors before each chunk is created."""
+
+    def __init__(self, driver: Any) -> None:
+        self.close, self.open = driver.close, list[int]()
+        super().__init__(driver)
+
+    def _wrap(self, method: str, call: Call) -> Call:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.open.append(open_descriptors())
+            return call(*args, **kwargs)
+
+        return counted if method == "mem_create" else call
+
+
+def test_a_handle_that_no_later_call_imports_is_closed_at_once(tmp_path: Path) -> None:
+    """An open one would keep its memory (fact 29), also of an object that is exported again after its last import."""
+    calls = Calls()
+    for size, imports in ((2, 0), (4, 1), (6, 0)):
+        chunk, shared = calls.create(size, "gpu0", handles=["fd"]), f"handle:{size}"
+        for number in range(imports + 1):
+            calls.call("mem_export_to_shareable_handle", {"handle": chunk, "kind": 1, "flags": 0}, result=shared)
+            if number < imports:
+                calls.call("mem_import_from_shareable_handle", {"shared": shared, "kind": 1}, result=7)
+                calls.call("mem_release", {"handle": 7})
+        calls.call("mem_release", {"handle": chunk})
+    machine = resolve("h200x2")
+    driver = Counting(machine.open())
+    counting = Target("h200x2", machine.machine, simulated=True, _opener=lambda: driver)
+    found = replay(read_record([calls.write(tmp_path / "r.jsonl")]), counting)
+    assert (found.difference, found.made, len(driver.open), len({*driver.open})) == (None, len(calls.calls), 3, 1)
 
 
 def test_a_damaged_call_between_an_export_and_its_import_leaves_no_handle_open(tmp_path: Path) -> None:
