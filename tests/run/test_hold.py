@@ -145,6 +145,21 @@ def test_a_change_that_does_not_fit_releases_the_contexts_that_it_retained() -> 
     assert held(CHUNKS, act).outcome == "ok"
 
 
+def test_a_change_counts_the_memory_that_importers_keep_as_not_free() -> None:
+    """It is refused before its first call."""
+    text = "chunks: {x: {location: gpu0, size: 40GiB, handles: fd}}\nexports: {x: {chunk: x, via: fd}}\n"
+    larger = text.replace("40GiB", "50GiB")
+
+    def act(made: Conducted, _: Failing) -> None:
+        layout = HeldLayout(made, "", lambda source, _request: Revision(run_request(larger, TWO), source))
+        with pytest.raises(DoesNotFit, match="gpu0 needs 50 GiB more than now at its peak"):
+            layout.change("", None).make(full=False, in_use=frozenset({"x"}))
+        assert layout.generation == 1
+        layout.change("", None).make(full=False)
+
+    assert held(text, act).outcome == "ok"
+
+
 def test_a_change_that_is_given_up_releases_the_contexts_that_its_plan_retained() -> None:
     def act(made: Conducted, _: Failing) -> None:
         larger = run_request(CHUNKS.replace("2MiB", "4MiB").replace("8MiB", "16MiB"), TWO)
