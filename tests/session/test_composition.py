@@ -104,6 +104,13 @@ def test_a_change_keeps_all_of_the_request_but_the_spec() -> None:
     assert replace(done.request, **{name: getattr(before, name) for name in OF_SPEC}) == before
 
 
+def test_the_source_after_a_change_has_the_machine_of_the_layout_though_that_of_the_change_has_none() -> None:
+    """Others attach to a simulated layout by it, and plan the next change."""
+    before = composed(SPEC, MACHINE)
+    done = revision(json.dumps({"spec": SPEC.replace("pages: 2", "pages: 5")}), before.request(), before.target)
+    assert parsed_source(done.source).machine == parsed_source(before.source).machine != ""
+
+
 def test_a_change_is_refused_that_is_for_another_machine_or_layout_or_invalid() -> None:
     before = composed(SPEC, MACHINE)
     larger = SPEC.replace("pages: 2", "pages: 5")
