@@ -134,6 +134,29 @@ def test_a_client_whose_request_for_handles_was_too_early_learns_when_it_may_rep
     assert asked(requester, "metrics")["ok"]["clients"] == 3
 
 
+def test_a_client_that_lets_go_of_what_went_before_it_asked_for_it_learns_when_it_is_back(dial: Connect) -> None:
+    client, requester = dial(), dial()
+    switch(requester)
+    assert next_message(requester)["ok"]["state"] == "asleep"
+    assert let_go(client, "page")["exports"] == []
+    switch(requester, "awake")
+    assert next_message(client) == CHANGED | {"generation": 3, "state": "awake"}
+
+
+def test_a_client_awaits_what_it_had_and_a_limited_number_of_other_exports(
+    dial: Connect, importer: socket.socket
+) -> None:
+    for part in range(3):
+        let_go(importer, *(f"{part}.{number}" for number in range(4096)))
+    assert let_go(importer, "block", "page")["exports"] == ["page"]
+    switch(requester := dial())
+    awaited: list[str] = []
+    while len(awaited) < 3 * 4096 + 1:
+        awaited += next_message(importer)["exports"]
+    assert (awaited[-1], "block" in awaited) == ("page", False)
+    assert "ok" in next_message(requester)
+
+
 def test_an_importer_that_does_not_let_go_is_named_at_the_deadline(dial: Connect, importer: socket.socket) -> None:
     """With what it keeps; it learns that the change is off, and everything is as before."""
     requester = dial()

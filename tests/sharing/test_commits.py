@@ -179,6 +179,17 @@ def test_the_memory_of_a_writer_that_is_gone_is_created_anew(dial: Connect, layo
     assert asked(second, "metrics")["ok"]["changes"] == 1
 
 
+def test_the_memory_of_a_writer_that_is_gone_is_created_anew_though_no_other_writer_waits(
+    dial: Connect, layout: Held
+) -> None:
+    writer, observer = dial(), dial()
+    ask(writer, "write")
+    layout.write("w", b"half-written")
+    writer.close()
+    until(lambda: asked(observer, "status")["ok"]["generation"] > 1)
+    assert layout.bytes_of("w", 0, 12) != b"half-written"
+
+
 def test_memory_that_was_created_anew_stays_while_its_next_writer_has_it(dial: Connect, layout: Held) -> None:
     first, second, third = dial(), dial(), dial()
     ask(first, "write")

@@ -18,9 +18,10 @@ from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
+from memtopo.sharing.system import System
 from tests.helpers.child_process import PATIENCE
-from tests.helpers.holders import Holder, Process, heard, raw, until
-from tests.helpers.memfd_exports import MACHINE, OFFERS, Memfds
+from tests.helpers.holders import Holder, Process, heard, holding, raw, until
+from tests.helpers.memfd_exports import MACHINE, OFFERS, Memfds, OneState
 
 
 def left(runtime: Path) -> list[str]:
@@ -104,6 +105,21 @@ def test_a_hold_ends_at_its_deadline_which_its_status_has(runtime: Path, start: 
         found = client.status()
     assert found.deadline
     assert found.deadline - found.since == pytest.approx(600, abs=5)
+
+
+def test_importers_over_ipc_have_the_grace_of_a_hold_at_its_deadline(runtime: Path, layout: OneState) -> None:
+    now = [0.0]
+    with (
+        holding(layout, lasting=10.0, grace=60.0, system=System(now=lambda: now[0])),
+        connect(endpoint("kv")) as importer,
+        connect(endpoint("kv")) as other,
+    ):
+        list(importer.handles("block"))
+        now[0] = 10.0
+        notice = importer.notice(PATIENCE)
+        assert notice
+        assert (notice.kind, notice.grace) == ("releasing", 60.0)
+        assert [each.bound for each in other.status().importers] == [True], "it is still served"
 
 
 def test_release_returns_after_the_process_its_socket_and_its_lock_are_gone(runtime: Path, holder: Holder) -> None:
