@@ -122,6 +122,7 @@ def test_check_can_be_repeated_and_leaves_the_ledger_unchanged() -> None:
         before = driver.counts()
         first, second = list(execution.check()), list(execution.check())
         assert first == second
+        assert execution.checked == len(execution.plan.steps)
         assert all(finding.expected == finding.observed for finding in first)
         assert {finding.aspect for finding in first} == {"properties", "mapped chunk", "access"}
         assert sum(each.times for each in first if each.aspect == "access") == 7 * 2

@@ -8,11 +8,13 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 
+from memtopo.common.errors import Stopped
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed, TeardownGates
+from memtopo.kinds.layout import HandleSource
 from memtopo.plans.progress import Progress, SafeProgress
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
@@ -149,6 +151,45 @@ def test_a_failed_undo_without_a_resource_is_a_failure_that_names_its_step() -> 
         (failure,) = teardown.failures
         assert failure.step
         assert (failure.step.verb, failure.action) == ("synchronize", "synchronize gpu1")
+        assert (teardown.leaks, ledger.empty) == ((), True)
+
+
+def test_a_failure_after_the_effect_of_an_undo_is_no_leak() -> None:
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        ledger = Ledger(failing := Failing(driver, only={"ctx_pop_current"}))
+        text = "pools: {p: {location: gpu0}}\nallocations: {a: {pool: p, size: 2MiB}}"
+        execution = Execution(plan_of(text, MACHINE), ledger)
+        execution.build()
+        failing.at = failing.calls + 2  # the first one is that of the wait for the GPU
+        teardown = execution.take_down()
+        assert [each.action for each in teardown.failures] == ["allocate from pool a"]
+        assert (teardown.leaks, ledger.empty) == ((), True)
+
+
+class StoppedHolder(HandleSource):
+    """A holder whose connection a stop keeps from being closed, and which gives nothing."""
+
+    def attach(self, holder: str) -> int:
+        del holder
+        return 0
+
+    def detach(self, holder: str) -> None:
+        del holder
+        raise Stopped
+
+
+def test_a_stop_in_an_undo_is_its_failure_and_stops_no_other() -> None:
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        ledger = Ledger(driver)
+        text = f"{SPEC}imports: {{w: {{from: other/w, location: gpu0, size: 2MiB}}}}\n"
+        execution = Execution(plan_of(text, MACHINE), ledger)
+        execution.layout.handle_source = StoppedHolder()
+        with pytest.raises(StepFailed, match=r"^import w"):
+            execution.build()
+        teardown = execution.take_down()
+        assert [each.action for each in teardown.failures] == ["attach other"]
         assert (teardown.leaks, ledger.empty) == ((), True)
 
 

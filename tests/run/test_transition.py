@@ -152,6 +152,14 @@ def test_the_generation_counts_changes_that_touched_the_layout() -> None:
         assert layout.execution.generation == 3
 
 
+def test_a_change_that_only_waited_for_the_gpus_has_not_touched_the_layout() -> None:
+    with built(plan_of(BEFORE, TWO), failing={"ctx_synchronize"}) as layout:
+        layout.failing.at = layout.failing.calls + 2
+        with pytest.raises(StepFailed, match=r"^undo synchronize"):
+            make_transition(layout.execution, plan_of(AFTER, TWO))
+        assert layout.execution.generation == 1
+
+
 def test_a_rollback_undoes_in_reverse_order() -> None:
     """Access is taken from a pool before the pool is destroyed."""
     pools = "pools: {p: {location: gpu0, accessed_by: gpu1}}\nallocations: {a: {pool: p, size: 2MiB}}\n"

@@ -136,10 +136,13 @@ def merged_report(
             _process(workers[label], failed=ending[1] != 0) for label in request.geometry.processes if label in workers
         ),
     )
-    if failed is None or ending[1]:
+    if failed is None or interrupted or failure:
+        return report
+    report = replace(report, failure=failure_of(failed, request))
+    if ending[1]:
         return report
     code = failed.error.exit_code if isinstance(failed.error, MemtopoError) else Exit.FAILED
-    return replace(report, outcome="failed", exit_code=code, failure=failure_of(failed, request))
+    return replace(report, outcome="failed", exit_code=code)
 
 
 def _statuses(workers: Iterable[WorkerProcess]) -> Iterator[int]:

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
+from memtopo.common.errors import UsageError
 from memtopo.common.processes import RunningClock
+from memtopo.executor import StepFailed
 from memtopo.plans.report import Checks, DeviceMemory, Difference, Failure, Leak, Left, PhaseTime, Rate, Report, Tally
 from memtopo.run import messages, processes
 from memtopo.run.messages import FromWorker
@@ -48,7 +50,9 @@ def merge() -> Iterator[Merge]:
     """Merges what the processes a, b.0 and b.1 sent; the number of a signal is how one is killed."""
     workers: list[WorkerProcess] = []
 
-    def merged(*found: list[FromWorker | Report | int], first: int = 0, interrupted: int = 0) -> Report:
+    def merged(
+        *found: list[FromWorker | Report | int], first: int = 0, interrupted: int = 0, failed: StepFailed | None = None
+    ) -> Report:
         for label, sent in zip(LABELS, found, strict=True):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             theirs.close()
@@ -63,7 +67,7 @@ def merge() -> Iterator[Merge]:
                     message = messages.WorkerFinished(each) if isinstance(each, Report) else each
                     worker.receive(Received(message))
         order = [workers[first], *workers]
-        return merged_report(REQUEST, {each.label: each for each in order}, TIMES, interrupted)
+        return merged_report(REQUEST, {each.label: each for each in order}, TIMES, interrupted, failed)
 
     yield merged
     for each in workers:
@@ -164,6 +168,23 @@ def test_leaks_outweigh_signals_and_these_differences_and_these_failures(merge: 
     report = merge([leaks], [differs], [FAILED], interrupted=15)
     assert (report.outcome, report.exit_code) == ("leaked", 5)
     assert report.leaks == (Leak("a: chunk c", "an error", ("range r",), ("chunks", "c")),)
+
+
+@pytest.mark.parametrize(
+    ("leaks", "interrupted", "outcome", "exit_code", "failed"),
+    [
+        ((), 0, "failed", 2, True),
+        ((Leak("chunk c", "an error"),), 0, "leaked", 5, True),
+        ((), 15, "interrupted", 143, False),
+    ],
+)
+def test_a_failure_of_no_process_is_that_of_the_run_and_outweighs_no_leak_or_signal(
+    merge: Merge, leaks: tuple[Leak, ...], interrupted: int, outcome: str, exit_code: int, failed: bool
+) -> None:
+    error = StepFailed(None, "work with the processes", UsageError("the socket is taken"))
+    report = merge([replace(OK, leaks=leaks)], [OK], [OK], interrupted=interrupted, failed=error)
+    assert (report.outcome, report.exit_code) == (outcome, exit_code)
+    assert (report.failure and report.failure.error) == ("the socket is taken" if failed else None)
 
 
 @pytest.mark.parametrize(("interrupted", "outcome", "exit_code"), [(15, "interrupted", 143), (0, "different", 6)])

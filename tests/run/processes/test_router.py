@@ -210,6 +210,17 @@ def test_an_answer_to_a_request_that_is_given_up_as_it_comes_is_closed(run: Run)
     assert [each.shared for each in found] == [b"s" * 64]
 
 
+def test_an_answer_that_comes_between_two_requests_is_closed(run: Run) -> None:
+    def give_up() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        run.router.request("server", "w", 0, 1, give_up)
+    answering(run, (HandleAnswer("#0"), [Handle(fd=os.dup(0))]))()
+    found = run.router.request("server", "w", 0, 1, answering(run, (HandleAnswer("#1"), [SECRET])))
+    assert [each.shared for each in found] == [b"s" * 64]
+
+
 class Elsewhere(Peers):
     """Another conductor, which has the process `far`: requests and answers that go there."""
 

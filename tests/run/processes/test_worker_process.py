@@ -243,6 +243,47 @@ def test_a_worker_begins_with_signals_of_the_terminal_blocked_as_they_are_not_in
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+class Noted:
+    """A process that notes the signals that it is sent, and has ended by itself."""
+
+    pid = 0
+
+    def __init__(self) -> None:
+        self.signals: list[signal.Signals] = []
+
+    def signal(self, number: signal.Signals) -> bool:
+        self.signals.append(number)
+        return True
+
+    def end(self, seconds: float) -> int:
+        del seconds
+        return 0
+
+
+def test_a_worker_that_has_ended_is_sent_no_signal() -> None:
+    """Another process may have its number by then."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker = WorkerProcess("w", process := Noted(), Channel[FromWorker](ours, get_args(FromWorker)), RunningClock())
+    theirs.close()
+    worker.command(BUILD)
+    worker.receive(None)
+    worker.take_down()
+    worker.close()
+    assert (worker.owes, process.signals) == (True, [])
+
+
+def test_no_heartbeat_is_queued_behind_messages_that_a_worker_does_not_read(pair: Pair) -> None:
+    sent = 0
+    while not pair.worker.channel.pending:
+        pair.worker.channel.send(BUILD)
+        sent += 1
+    pair.passes(3)
+    pair.worker.keep_alive(2)
+    heard = pair.heard()
+    pair.worker.channel.flush()
+    assert [*heard, *pair.heard()] == [BUILD] * sent
+
+
 def test_a_heartbeat_is_sent_once_an_interval(pair: Pair) -> None:
     pair.passes(2)
     pair.worker.keep_alive(2)

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -28,24 +28,30 @@ from memtopo.run.holder import HeldLayout
 from memtopo.run.messages import (
     Attend,
     Attending,
+    ChangeResult,
+    Command,
+    EndChange,
     Ended,
     FromWorker,
     KeepAlive,
     Leave,
     Resume,
     StartWorker,
+    StepsDone,
     TakeDown,
     WorkerFinished,
 )
 from memtopo.run.processes import Workers
-from memtopo.run.processes.ensemble import NotStarted
+from memtopo.run.processes.ensemble import Ensemble, NotStarted
 from memtopo.run.processes.router import Peers
 from memtopo.run.processes.worker_process import UserProcess, WorkerProcess
+from memtopo.run.processes.workers import SPARE
 from memtopo.run.verification.rounds import FORBIDDEN
 from memtopo.session.request import HoldResult, Revision
 from memtopo.sharing.channel import Channel
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import ChangeFailed
+from memtopo.sharing.system import wait_readable
 from tests.helpers.holders import until
 from tests.helpers.machines import identified, invented
 from tests.helpers.processes import open_descriptors
@@ -275,6 +281,100 @@ def test_a_process_of_a_user_hears_why_the_layout_ends_and_has_the_report_of_all
     assert report.failure
     assert (report.outcome, report.failure.error) == ("failed", "process reader has ended")
     assert [(each.name, each.outcome) for each in report.processes] == [("server", "taken down"), ("reader", "died")]
+
+
+class Answering(SilentPrograms):
+    """Processes of a user that take part, and answer each command whenever the conductor waits, except the silent ones.
+
+    Time passes as it waits. `heard` has what each has received, without heartbeats.
+    """
+
+    def __init__(self, checks: Checks, silent: Collection[str] = ()) -> None:
+        super().__init__()
+        self.heard: dict[str, list[Any]] = {"server": [], "reader": []}
+        self.alive = False
+        self.moment = 0.0
+        self._checks, self._silent = checks, silent
+
+    def conduct(self, made: Ensemble) -> Workers:
+        system = replace(made.system, now=lambda: self.moment, wait=self._wait)
+        return Workers(replace(made, system=system), SafeProgress(Progress()), lambda: 0, Peers(), self)
+
+    def _wait(self, any_of: Collection[Any], seconds: float | None, writable: Collection[Any] = ()) -> bool:
+        self.moment += 0.25
+        for label, end in zip(self.heard, self.ends, strict=True):
+            if end.fileno() >= 0:
+                self._answer(label, Channel[Any](end, TO_WORKER))
+        return wait_readable(any_of, 0 if seconds else seconds, writable)
+
+    def _answer(self, label: str, channel: Channel[Any]) -> None:
+        if self.alive:
+            channel.send(StepsDone(0))
+        while channel.wait(0) and (received := channel.receive()):
+            self.heard[label] += [received.message] if received.message != KeepAlive() else []
+            if isinstance(received.message, Attend):
+                channel.send(Attending(received.message.number))
+            elif isinstance(received.message, get_args(Command)) and label not in self._silent:
+                channel.send(ChangeResult(checks=self._checks))
+
+
+AS_DECLARED, DIFFERENT = Checks((), (), 0), Checks((), (), 1)
+
+
+@pytest.mark.parametrize(("checks", "again"), [(AS_DECLARED, 0), (DIFFERENT, 1)])
+def test_a_switch_to_the_present_state_is_made_again_unless_all_was_as_declared(checks: Checks, again: int) -> None:
+    programs = Answering(checks)
+    with programs.conduct(ensemble(TWO, MACHINE)) as workers:
+        workers.resume()
+        for times in (1, 1 + again):
+            assert workers.switch("awake").different == 2 * checks.different
+            assert [programs.heard[label].count(EndChange()) for label in programs.heard] == [times] * 2
+
+
+def test_a_process_of_a_user_that_owes_an_answer_for_too_long_ends_the_layout() -> None:
+    programs = Answering(AS_DECLARED, silent=["server"])
+    with programs.conduct(ensemble(TWO, MACHINE, timeout=1.0)) as workers:
+        workers.resume()
+        with pytest.raises(MemtopoError, match="a process has ended, and cannot be checked"):
+            workers.recheck()
+        assert (workers.watch(), workers.workers["server"].death) == (-1, "was silent for 1 s")
+
+
+class Deaf:
+    """A worker that is alive, and does not take down, until it is killed."""
+
+    pid = 0
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def signal(self, number: signal.Signals) -> bool:
+        if number == signal.SIGKILL:
+            self._end.close()
+        return True
+
+    def end(self, seconds: float) -> int:
+        del seconds
+        return -signal.SIGKILL
+
+
+class DeafWorkers(Answering):
+    """Workers in place of processes of a user."""
+
+    def process(self, label: str, gates: Sequence[int], clock: RunningClock, origin: float) -> WorkerProcess:
+        found = super().process(label, gates, clock, origin)
+        return WorkerProcess(label, Deaf(self.ends[-1]), found.channel, clock)
+
+
+def test_workers_that_are_alive_and_do_not_take_down_are_killed_after_twice_the_timeout() -> None:
+    programs = DeafWorkers(AS_DECLARED)
+    programs.alive = True
+    with programs.conduct(ensemble(TWO, MACHINE, timeout=2.0)) as workers:
+        workers.take_down()
+        assert 2 * 2 + SPARE < programs.moment < 2 * 2 + SPARE + 2
+        assert {each.death for each in workers.workers.values()} == {
+            "did not take down in time and was killed by SIGKILL"
+        }
 
 
 def test_a_switch_that_a_process_does_not_survive_leaves_the_layout_broken() -> None:
