@@ -217,6 +217,13 @@ def test_a_step_that_is_stopped_while_it_waits_is_no_failure_of_the_run() -> Non
     assert ledger.empty
 
 
+def test_the_failure_of_a_run_is_its_first_though_its_teardown_has_one_too() -> None:
+    """Free memory cannot be measured any more once a chunk could not be created."""
+    report = run(run_request(SPEC, MACHINE), MACHINE, at=3, only={"mem_get_info", "mem_create"}, every=True).report
+    assert report.failure
+    assert (report.exit_code, report.failure.step, report.left) == (4, "create hot", None)
+
+
 def test_a_run_leaves_no_reference_cycle() -> None:
     """A run has a few objects for each chunk, which the collector would have to go through."""
     driver, source = SimDriver(MACHINE), HandleSource()

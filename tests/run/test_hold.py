@@ -121,6 +121,16 @@ def test_checks_and_switches_retain_contexts_and_release_them() -> None:
     assert held(CHUNKS, act).outcome == "ok"
 
 
+def test_a_check_that_fails_releases_the_contexts_that_it_retained() -> None:
+    def act(made: Conducted, failing: Failing) -> None:
+        failing.at = failing.calls + 1
+        with pytest.raises(MemtopoError, match="the check was not finished"):
+            made.recheck()
+        assert made.contexts == []
+
+    assert held(CHUNKS, act, only={"mem_get_access"}).outcome == "ok"
+
+
 def test_a_change_that_is_rolled_back_or_not_checked_releases_the_contexts_that_it_retained() -> None:
     def act(made: Conducted, _: Failing) -> None:
         made.stop = lambda: 15

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from memtopo.common.errors import Stopped
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.target import Target, uuids
@@ -275,6 +276,27 @@ def test_a_follower_notes_a_failure_once_and_follows_the_next_notice(holder: Hel
         assert reader.made.whole
         reader.made.stop = lambda: 15
         assert follower.stop() == 15
+
+
+def test_a_follower_that_is_stopped_notes_no_failure(holder: Held) -> None:
+    del holder
+    with reading() as reader:
+        follower = Follower(reader.made)
+        switch_now("half")
+        reader.made.stop = lambda: 15
+        with pytest.raises(Stopped):
+            follower.stop()
+        assert (follower.notes, reader.made.whole) == ([], True)
+
+
+def test_what_a_change_no_longer_imports_is_let_go_of_when_its_holder_takes_it_back(holder: Held) -> None:
+    del holder
+    without = "  shown: {from: sleeper/page, location: gpu0, size: 2MiB, count: 2}\n"
+    with reading() as reader:
+        text = READER.replace(without, "").replace("cache: [shown], ", "")
+        reader.imports.change(request(text))
+        reader.imports.follow(HOLDER, TAKES_PAGES)
+        assert (reader.imports.absent, taken()) == ({}, {"w"})
 
 
 def test_memory_that_was_released_is_not_replaced_by_other_memory_in_a_rollback(holder: Held) -> None:

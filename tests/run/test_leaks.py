@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -83,7 +84,7 @@ def test_a_change_that_is_stopped_in_its_end_leaves_what_the_layout_held_in_the_
 
 
 @pytest.mark.parametrize("fault", [None, faults.LosesHandleTypes, faults.GrantsNothing])
-def test_only_a_layout_that_is_as_declared_is_held(fault: type[faults.Faulty] | None) -> None:
+def test_only_a_layout_that_is_as_declared_is_rehearsed_and_held(fault: type[faults.Faulty] | None) -> None:
     held: list[Conducted] = []
 
     def hold(made: Conducted) -> HoldResult:
@@ -94,5 +95,7 @@ def test_only_a_layout_that_is_as_declared_is_held(fault: type[faults.Faulty] | 
     with SimDriver(machine) as driver:
         driver.init()
         spec = SPEC.replace(", handles: fd", "") if fault is faults.GrantsNothing else SPEC
-        report: Report = apply(run_request(spec, machine), Ledger(fault(driver) if fault else driver), hold=hold)
+        request = replace(run_request(spec, machine), rehearse=True)
+        report: Report = apply(request, Ledger(fault(driver) if fault else driver), hold=hold)
     assert (report.exit_code, len(held)) == ((6, 0) if fault else (0, 1))
+    assert ("rehearse" in [each.phase for each in report.times]) is not bool(fault)

@@ -17,7 +17,7 @@ from memtopo.driver.types import Access, Grant, Properties, gpu
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import StepFailed
-from memtopo.kinds.layout import current
+from memtopo.kinds.layout import HandleSource, current
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check, Checks, Placed, Report
 from memtopo.plans.transition import Stage
@@ -380,7 +380,7 @@ def test_a_signal_stops_a_check_after_a_change_that_was_rolled_back() -> None:
         with pytest.raises(MemtopoError, match="the check was not finished"):
             made.recheck()
 
-    held(BEFORE, use, stop=lambda: sum(received))
+    assert held(BEFORE, use, stop=lambda: sum(received)).outcome == "ok"  # and not interrupted by the check
 
 
 def test_a_change_that_the_end_of_another_process_cuts_off_leaves_nothing() -> None:
@@ -455,6 +455,19 @@ def test_a_change_that_fails_leaves_the_exports() -> None:
     assert held(exporting, use, only={"mem_create"}).exit_code == 0
 
 
+@pytest.mark.parametrize("check", ["none", "fast"])
+def test_the_exports_of_a_held_layout_are_those_of_the_spec_to_which_it_was_changed(check: Check) -> None:
+    exporting = ONE_GPU.replace("4MiB}", "4MiB, handles: fd}") + "exports: {one: {chunk: a, via: fd}}\n"
+
+    def use(made: Conducted, _: Failing) -> None:
+        made.release_contexts()
+        for text, names in ((exporting.replace("one:", "other:"), ["other"]), (ONE_GPU, [])):
+            made.change(request_of(text, check))
+            assert [*made.exports()] == names
+
+    assert held(exporting, use, check).exit_code == 0
+
+
 def test_a_change_that_cannot_be_rolled_back_leaves_a_run_that_is_taken_down() -> None:
     moved = BEFORE.replace("hot: {location: gpu1", "hot: {location: gpu0")
 
@@ -508,6 +521,27 @@ def test_a_rollback_that_does_not_bring_the_layout_back_is_a_failure() -> None:
     report = held(BEFORE, use)
     assert (report.outcome, report.exit_code, report.leaks) == ("failed", 4, ())
     assert raised
+
+
+class Unsettled(HandleSource):
+    """A source that twice cannot close what was received: in a change, and in its rollback."""
+
+    left = 2
+
+    def settle(self) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            raise OSError("cannot be closed")
+
+
+def test_an_error_of_no_step_in_a_rollback_leaves_a_run_that_can_only_be_taken_down() -> None:
+    def use(made: Conducted, _: Failing) -> None:
+        made.run.execution.layout.handle_source = Unsettled()
+        with pytest.raises(RollbackFailed, match=r"^rollback, to roll back a change \(cannot be closed\)"):
+            made.change(request_of(AFTER))
+
+    report = held(BEFORE, use)
+    assert (report.outcome, report.exit_code, report.leaks) == ("failed", 4, ())
 
 
 def test_the_addresses_of_a_changed_run_are_in_the_order_of_its_spec() -> None:

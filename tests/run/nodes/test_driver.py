@@ -12,6 +12,7 @@ from memtopo.plans.report import Report
 from memtopo.run.nodes.agent import NodeResult
 from memtopo.run.nodes.cluster import PlacedAgents, PlacedNode, RayCluster
 from memtopo.run.nodes.driver import NodesRun
+from memtopo.run.processes.workers import SPARE
 from tests.helpers.machines import with_fabric
 from tests.helpers.nodes import node_request, node_tasks
 from tests.run.nodes.test_reports import HOSTS, ended
@@ -51,6 +52,7 @@ class Agents(RayCluster):
     def __init__(self, left: list[int] | None = None) -> None:
         super().__init__(None)
         self.left, self.surveyed, self.killed = left, list[str](), list[str]()
+        self.patience = 0.0
 
     def loss(self, error: BaseException) -> str | None:
         return str(error) if isinstance(error, EOFError) else None
@@ -59,7 +61,8 @@ class Agents(RayCluster):
         return isinstance(error, ConnectionError)
 
     def lost_processes(self, node: PlacedNode, name: str, run: str, seconds: float) -> list[int] | None:
-        del node, run, seconds
+        del node, run
+        self.patience = seconds
         self.surveyed.append(name)
         return self.left
 
@@ -87,6 +90,7 @@ def test_the_others_hear_of_a_lost_agent_and_its_node_is_searched_for_workers() 
     cluster = Agents(left=[11])
     report = report_of(cluster, hub, a=a, b=b)
     assert hub.named("lose") == [("a", "its agent is lost: it was killed")]
+    assert cluster.patience > 30.0 + SPARE, "the workers take as long to see that nobody leads them, and to take down"
     assert (cluster.surveyed, [leak.what for leak in report.leaks]) == (["a"], ["node a: processes 11"])
     assert [each.outcome for each in report.nodes] == ["lost", "taken down"]
 

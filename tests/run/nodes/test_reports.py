@@ -67,6 +67,7 @@ def test_processes_that_an_agent_left_behind_are_a_leak() -> None:
     assert (found.outcome, found.exit_code) == ("leaked", 5)
     assert [each.what for each in found.leaks] == ["node b: processes 11, 12"]
     assert found.nodes[1].outcome == "lost"
+    assert [each.outcome for each in found.processes] == ["taken down", "taken down", "lost", "lost"]
 
 
 def test_a_node_that_does_not_answer_is_lost_with_what_it_may_hold() -> None:
@@ -143,5 +144,8 @@ def test_leaks_signals_and_differences_have_their_exit_codes() -> None:
     assert (merged(ended("a"), leak).outcome, merged(ended("a"), leak).exit_code) == ("leaked", 5)
     found = merged(ended("a"), ended("b"), interrupted=15)
     assert (found.outcome, found.exit_code, found.failure) == ("interrupted", 143, None)
+    late = ended("b", outcome="failed", exit_code=4, failure=Failure("rank.2: import all.0", "node a has ended"))
+    found = merged(ended("a", outcome="interrupted", exit_code=143), late, RunEnd("b", "no answer"), interrupted=15)
+    assert (found.outcome, found.failure, found.nodes[0].outcome) == ("interrupted", None, "taken down")
     different = ended("b", outcome="different", exit_code=6, checks=replace(CHECKS, different=1))
     assert (merged(ended("a"), different).outcome, merged(ended("a"), different).exit_code) == ("different", 6)

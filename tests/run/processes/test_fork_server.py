@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from memtopo.common.processes import RunningClock
 from memtopo.run.processes.fork_server import ForkedWorker, WorkerServer
 from memtopo.run.processes.worker_process import WorkerProcess, launch
+from tests.helpers.holders import until
 from tests.helpers.processes import open_descriptors
 
 ROOT = Path(__file__).parents[3]
@@ -38,6 +39,19 @@ def gates() -> Iterator[list[int]]:
 
 def started(server: WorkerServer, ends: list[int], **variables: str) -> WorkerProcess:
     return launch("w", ends, variables, RunningClock(), server)
+
+
+def sockets(pid: int) -> set[str]:
+    """Sockets that a process has open."""
+    found = set[str]()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has been closed meanwhile
+            found.add(str(each.readlink()))
+    return {each for each in found if each.startswith("socket:")}
+
+
+def server_of(worker: WorkerProcess) -> int:
+    return int(status(worker.process.pid, "PPid"))
 
 
 def end(worker: WorkerProcess) -> int:
@@ -123,6 +137,7 @@ def test_a_forked_worker_has_its_own_descriptors_alone() -> None:
     with gates() as ends, closing(simulated()) as server:
         workers = [started(server, ends) for _ in range(3)]
         assert {open_descriptors(each.process.pid) for each in workers} <= {3 + 1 + 4, 3 + 1 + 4 + 1}
+        until(lambda: not any(sockets(each.process.pid) & sockets(server_of(each)) for each in workers))
         for each in workers:
             each.close()
 

@@ -7,10 +7,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from uuid import UUID
 
 import pytest
 
+from memtopo.common.errors import MemtopoError
 from memtopo.common.version import __version__
 from memtopo.drivers import target
 from memtopo.language import SpecText, read_file
@@ -82,6 +84,19 @@ def test_each_process_has_the_gpus_of_its_part_or_all_are_told_which_other_one_d
         except NotComplete as error:
             answer = error.message
     assert answer == expected
+
+
+@pytest.mark.parametrize(
+    ("seen", "visible"), [(([SECOND], [SECOND]), f"GPU-{UUID(SECOND)}"), (([FIRST], [SECOND]), None)]
+)
+def test_the_machine_has_the_gpus_that_all_processes_see_or_all_gpus(
+    monkeypatch: pytest.MonkeyPatch, seen: Sequence[Sequence[str]], visible: str | None
+) -> None:
+    """Whatever the process sees that has started the coordinator."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"GPU-{UUID(FIRST)}")
+    with gathered(*seen) as found, suppress(MemtopoError):  # there may be no such GPUs here
+        found._composed()
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
 
 
 def test_a_process_has_to_see_each_gpu_of_its_part() -> None:

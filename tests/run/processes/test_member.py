@@ -8,13 +8,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import repeat
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+from memtopo.common.errors import MemtopoError
+from memtopo.common.version import __version__
+from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
 from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.step import Phase
+from memtopo.language import SpecText
 from memtopo.plans.report import Report
 from memtopo.plans.transition import Stage
 from memtopo.run import messages
@@ -32,10 +37,13 @@ from memtopo.run.messages import (
     TakeDown,
     WorkerFailed,
 )
+from memtopo.run.processes import member
 from memtopo.run.processes.gates import Gate
+from memtopo.run.processes.gathering import Join
 from memtopo.run.processes.member import Member, ProcessLost
 from memtopo.session.request import HoldResult
 from memtopo.sharing.channel import Channel, Received
+from memtopo.sharing.endpoints import endpoint
 from tests.helpers.failing_driver import Failing
 from tests.helpers.processes import open_descriptors
 from tests.run.processes.conversation import TO_WORKER, start_message
@@ -261,3 +269,26 @@ def test_a_member_that_leaves_in_the_middle_of_a_change_says_that_it_was_interru
     assert [each for each in built.heard() if isinstance(each, WorkerFailed | messages.Leave)] == [
         WorkerFailed("interrupted")
     ]
+
+
+def test_a_process_that_cannot_plan_its_part_holds_up_no_other_one_at_a_gate(tmp_path: Path) -> None:
+    where, ends, came = endpoint(socket=f"{tmp_path}/two.sock"), [*os.pipe(), *os.pipe()], list[Channel[Join]]()
+    before = open_descriptors()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(where.path)
+        listener.listen()
+
+        def coordinate() -> int:
+            if not came:
+                came.append(Channel(listener.accept()[0], (Join,)))
+                start = replace(start_message(TEXT, "server"), machine="none")
+                came[0].send(start, [Handle(fd=os.dup(each)) for each in ends])
+            return 0
+
+        join = Join(__version__, "server", SpecText("two.yaml", TEXT), "two", None, (), "fast", 1.0)
+        with pytest.raises(MemtopoError, match="two"):
+            member.joined(where, lambda: join, 60.0, coordinate)
+        came[0].close()
+    assert open_descriptors() == before
+    for each in ends:
+        os.close(each)

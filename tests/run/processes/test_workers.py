@@ -366,6 +366,19 @@ class DeafWorkers(Answering):
         return WorkerProcess(label, Deaf(self.ends[-1]), found.channel, clock)
 
 
+def test_a_change_may_be_given_up_after_the_end_of_a_process() -> None:
+    """Which the next command finds."""
+    programs = DeafWorkers(AS_DECLARED)
+    with programs.conduct(ensemble(TWO, MACHINE)) as workers:
+        change = HeldLayout(workers, "", lambda _source, before: Revision(before, "")).switch("awake")
+        programs.ends[1].close()
+        while not workers.watch():
+            pass
+        change.give_up()
+        with pytest.raises(ChangeFailed, match="process reader was killed by SIGKILL"):
+            change.make(full=True)
+
+
 def test_workers_that_are_alive_and_do_not_take_down_are_killed_after_twice_the_timeout() -> None:
     programs = DeafWorkers(AS_DECLARED)
     programs.alive = True
