@@ -52,6 +52,12 @@ def verbs(found: Transition, stage: Stage) -> list[str]:
     return [f"{action.step.verb} {action.step.describe().subject}" for action in found.stages[stage]]
 
 
+def test_the_growth_is_that_of_the_peak_and_not_of_the_end() -> None:
+    (step,) = (step for step in steps_of(SHARED)["reader.0"] if step.allocates)
+    found = Transition.of([(Stage.CREATE, Action(step)), (Stage.BIND, Action(step, undo=True))])
+    assert found.growth == {gpu(1): 2 << 20}
+
+
 class Existing:
     """What exists in all processes: effects, and resources with the number of their creation."""
 

@@ -334,6 +334,19 @@ def test_a_batch_maps_what_it_unmaps_of_a_pool_that_has_no_others() -> None:
         assert elastic.change_range(*made, [MapRequest(7 * M, "page")], [UnmapRequest(0, M)]) == labels[:1]
 
 
+def test_a_batch_that_fails_before_it_unmaps_leaves_what_it_would_map_again_at_its_place() -> None:
+    with built(PIECES, only={"ctx_synchronize"}) as (execution, driver):
+        made = execution.driver, execution.layout, "kv"
+        elastic.change_range(*made, [MapRequest(0, "page", 7)], [])
+        mappings, mapped = {**execution.layout.mappings}, {**execution.layout.of(ELASTIC_CONTENTS)["kv"].at}
+        driver.at = driver.calls + 1
+        with pytest.raises(elastic.ElasticFailed, match="it is as before"):
+            elastic.change_range(*made, [MapRequest(0, "page")], [UnmapRequest(0, M)])
+        assert (execution.layout.mappings, execution.layout.of(ELASTIC_CONTENTS)["kv"].at) == (mappings, mapped)
+        driver.at = 0
+        elastic.change_range(*made, [], [UnmapRequest(0, 7 * M)])
+
+
 @pytest.mark.parametrize(
     ("maps", "unmaps", "why"),
     [

@@ -11,6 +11,7 @@ import pytest
 from memtopo.common.errors import Stopped
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
+from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed, TeardownGates
@@ -152,6 +153,13 @@ def test_a_failed_undo_without_a_resource_is_a_failure_that_names_its_step() -> 
         assert failure.step
         assert (failure.step.verb, failure.action) == ("synchronize", "synchronize gpu1")
         assert (teardown.leaks, ledger.empty) == ((), True)
+
+
+def test_calls_after_a_failed_undo_are_made_for_no_step() -> None:
+    with built(fails="device_primary_ctx_release", every=True) as (execution, _):
+        execution.context = CallContext()
+        assert execution.take_down().leaks
+        assert (execution.context.verb, execution.context.undo) == ("", False)
 
 
 def test_a_failure_after_the_effect_of_an_undo_is_no_leak() -> None:

@@ -87,12 +87,23 @@ def test_a_heap_wakes_with_the_bytes_of_its_last_sleep() -> None:
         assert read(layout, addresses) == [bytes(3)] * 2
 
 
-@pytest.mark.parametrize("method", ["ctx_synchronize", "mem_host_alloc", "memcpy_async", "mem_unmap"])
-def test_a_sleep_that_fails_leaves_the_heap_awake_with_its_bytes(method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "at", "keep"),
+    [
+        ("ctx_synchronize", 1, None),
+        ("ctx_synchronize", 1, "pageable"),
+        ("ctx_synchronize", 2, "page-locked"),
+        ("mem_host_alloc", 1, "page-locked"),
+        ("memcpy_async", 1, "page-locked"),
+        ("mem_unmap", 1, "page-locked"),
+    ],
+)
+def test_a_sleep_that_fails_leaves_the_heap_awake_with_its_bytes(method: str, at: int, keep: Keep | None) -> None:
+    """Work of the GPU is awaited before the bytes are copied or given up, and the copies are."""
     with allocated({method}) as (layout, content, addresses):
-        layout.failing.at = layout.failing.calls + 1
+        layout.failing.at = layout.failing.calls + at
         with pytest.raises(HeapFailed, match=r"^heap 'weights' is not asleep: .*; it is as before$"):
-            slept(layout)
+            slept(layout, keep)
         layout.failing.at = 0
         assert not content.asleep
         assert read(layout, addresses) == [b"one", b"two"]

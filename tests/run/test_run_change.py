@@ -500,6 +500,18 @@ class Deaf(Forwarder):
             self._driver.mem_set_access(address, size, grants)
 
 
+def test_new_memory_without_its_access_is_a_difference_and_no_kernel_accesses_it() -> None:
+    """Which would end the process (fact 24)."""
+
+    def use(made: Conducted, _: Failing) -> None:
+        driver = made.run.execution.driver = Deaf(made.run.ledger)
+        driver.deaf = True
+        made.change(request_of(ONE_GPU.replace("4MiB", "2MiB").replace("8MiB", "4MiB"), "full"))
+        assert {each.aspect for each in made.checks().differences} == {"access"}
+
+    assert held(ONE_GPU, use, "full").outcome == "different"
+
+
 def test_a_rollback_that_does_not_bring_the_layout_back_is_a_failure() -> None:
     raised: list[RollbackFailed] = []
 
