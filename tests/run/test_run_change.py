@@ -500,6 +500,16 @@ class Deaf(Forwarder):
             self._driver.mem_set_access(address, size, grants)
 
 
+def test_kernels_that_fail_before_a_change_are_unloaded() -> None:
+    def use(made: Conducted, failing: Failing) -> None:
+        failing.at = failing.calls + 1
+        with pytest.raises(StepFailed, match=r"^fingerprints of kept memory: "):
+            made.change(request_of(ONE_GPU, "full"))
+        assert made.run.ledger.counts()["modules"] == 0
+
+    assert held(ONE_GPU, use, only={"fingerprint"}).outcome == "ok"
+
+
 def test_new_memory_without_its_access_is_a_difference_and_no_kernel_accesses_it() -> None:
     """Which would end the process (fact 24)."""
 
