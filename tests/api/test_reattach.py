@@ -15,6 +15,7 @@ import pytest
 import memtopo
 from memtopo.api.attachment import Attached
 from memtopo.api.imports import AttachTerms
+from memtopo.driver.handles import close_handles
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
@@ -184,6 +185,23 @@ def test_a_new_holder_that_ends_before_it_answers_is_not_there_yet(runtime: Path
         ended = pool.submit(lambda: listener.accept()[0].close())
         assert AttachTerms.within(0).again(where, (), 0.0, {}) is None
         ended.result(PATIENCE)
+
+
+def test_a_new_holder_that_is_being_released_is_not_there_yet(runtime: Path) -> None:
+    del runtime
+    weights = {"w": {"chunk": "w", "via": "fd", "commit": "required"}, "b": {"buffer": "b", "via": "ipc"}}
+    spec = SPEC | {"buffers": {"b": {"location": "gpu0", "size": "2MiB"}}, "exports": weights}
+    where = endpoint("kv")
+    with memtopo.hold(spec, machine=MACHINE), connect(where) as bound, ThreadPoolExecutor() as pool:
+        had = {"w": bound.offers()["w"]}
+        close_handles(list(bound.handles("b")))
+        with connect(where) as client:
+            released = pool.submit(client.release, force=True, grace=PATIENCE)
+            assert (notice := bound.notice(PATIENCE))
+            assert notice.kind == "releasing"
+            assert AttachTerms.within(0).again(where, (), 0.0, had) is None
+            bound.close()
+            released.result(PATIENCE)
 
 
 def test_exports_that_this_process_never_had_are_not_awaited(runtime: Path) -> None:
