@@ -10,15 +10,11 @@ from itertools import chain, permutations, product
 from math import prod
 from typing import TypeVar
 
-from memtopo import planner
 from memtopo.common.units import rounded, summed
 from memtopo.diagnostics.model import Diagnostic, Path
-from memtopo.driver.types import LocationKind
 from memtopo.kinds.states.geometry import in_state, state_names
-from memtopo.language.names import AWAKE
 from memtopo.machine import CONTEXT_BYTES, Machine, MachineLine
 from memtopo.plans.report import MemoryChange
-from memtopo.plans.transition import memory_changes, transitions
 from memtopo.rules.memory import Balance, Needs, balances, lacking, needed, together
 from memtopo.session.composition import Composition
 
@@ -267,17 +263,12 @@ def _at(used: Iterable[str], amounts: Mapping[str, T]) -> dict[str, T]:
 
 
 def _switches(layouts: Sequence[_Layout], room: Mapping[str, int]) -> Iterator[SwitchPeak]:
-    """Switches of all layouts between any two of their states. Those of equal specs are planned once."""
-    planned: dict[object, dict[tuple[str, str], Bytes]] = {}
+    """Switches of all layouts between any two of their states: each gives memory back before it takes any."""
     for layout in layouts:
-        document = layout.composition.document
-        key = document.text, *sorted(document.values.items())
-        if key not in planned:
-            planned[key] = dict(_extra(layout.composition)) if len(layout.states) > 1 else {}
         others = list(_others(layouts, layout))
-        for (before, after), extra in planned[key].items():
+        for before, after in permutations(layout.states, 2):
             memory = {
-                at: MemoryChange(first, last, max(first, last) + extra.get(at, 0))
+                at: MemoryChange(first, last, max(first, last))
                 for at, first in layout.bytes[before].items()
                 for last in (layout.bytes[after][at],)
             }
@@ -298,23 +289,6 @@ def _others(layouts: Sequence[_Layout], but: _Layout) -> Iterator[tuple[States, 
     for states in _combinations([each.states for each in others], MOST_BESIDE)[0]:
         taken = summed([contexts, *(each.bytes[state] for each, state in zip(others, states, strict=True))])
         yield {each.name: state for each, state in zip(others, states, strict=True)}, taken
-
-
-def _extra(composition: Composition) -> Iterator[tuple[tuple[str, str], Bytes]]:
-    """Bytes that each switch takes at its peak beyond the larger one of its states, by location.
-
-    Memory that a program allocates is no step: a switch gives it back before others take it.
-    """
-    plans = {AWAKE: composition.plan} | planner.plan_states(composition.plan, composition.geometry)
-    steps = {state: plan.steps_by_process for state, plan in plans.items()}
-    for before, after in permutations(steps, 2):
-        changes = transitions(steps[before], steps[after])
-        extra = Counter[str]()
-        for at, change in memory_changes(steps[before], steps[after], changes, {}).items():
-            size = change.peak - max(change.before, change.after)
-            host = () if at.kind is LocationKind.GPU else ("host", PAGE_LOCKED)
-            extra.update(dict.fromkeys({str(at), *host}, size))
-        yield (before, after), dict(extra)
 
 
 def _notes(layouts: Sequence[_Layout], used: Iterable[str], machine: Machine) -> Iterator[str]:
