@@ -47,8 +47,8 @@ _CHANGE: tuple[Literal["changing"], Literal["changed"]] = ("changing", "changed"
 
 AccessName = Literal["r", "rw"]
 
-_CHANGED_MEANWHILE = ("absent", "changed", "changing")
-"""Codes of errors of a holder that has switched or changed its layout between two requests of an attachment."""
+_CHANGED_MEANWHILE = ("absent", "changed", "changing", "releasing")
+"""Codes of errors of a holder that switches, changes or releases its layout between two requests of an attachment."""
 
 _ATTEMPTS = 10
 """Attempts without a wait that end with the same one of these codes."""

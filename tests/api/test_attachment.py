@@ -219,6 +219,11 @@ def test_an_attempt_to_attach_is_repeated_on_the_same_terms_while_the_layout_cha
     assert endless.build(PATIENCE) is endless
 
 
+def test_an_attempt_during_a_release_is_repeated_for_the_next_holder_while_there_is_time_to_wait() -> None:
+    attempts = Attempts(*[ExchangeError("releasing", "it is being released")] * 20)
+    assert attempts.build(PATIENCE) is attempts
+
+
 def test_memory_that_goes_at_the_end_of_a_change_does_not_end_the_attempts_that_the_change_has_ended() -> None:
     attempts = Attempts(*[CHANGED] * 9, ExchangeError("absent", "it sleeps"))
     assert attempts.build() is attempts
