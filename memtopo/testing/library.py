@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from threading import RLock, Timer
+from threading import RLock, Timer, main_thread
 from types import CodeType
 
 from memtopo.common.errors import UsageError
@@ -126,7 +126,7 @@ def _without_collection(answer: Answer) -> Callable[..., int]:
         try:
             return answer(number, words)
         except KeyboardInterrupt:  # raised here it would be lost in C: again, when the call has returned
-            Timer(_AGAIN, signal.raise_signal, [signal.SIGINT]).start()
+            Timer(_AGAIN, signal.pthread_kill, [main_thread().ident, signal.SIGINT]).start()
             return _UNKNOWN
         finally:
             with lock:

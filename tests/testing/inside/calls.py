@@ -6,9 +6,11 @@ import ctypes
 import mmap
 import os
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from cuda.bindings import driver
@@ -18,6 +20,7 @@ from memtopo.driver.types import DriverError
 from memtopo.native import NoLibrary
 from memtopo.testing import Simulation, simulated
 from memtopo.testing.library import SOCKET
+from tests.helpers.child_process import PATIENCE
 from tests.helpers.client_calls import FD, GPU, SIZE, access, made, mapped, properties, unmap, use
 
 INVALID = driver.CUresult.CUDA_ERROR_INVALID_VALUE
@@ -278,31 +281,23 @@ def test_memory_of_the_host_ends_with_the_context_that_has_it(simulated_gpus: Si
     made(driver.cuMemFreeHost(again))
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_ctrl_c_while_a_call_is_answered_is_not_lost() -> None:
-    """It is pressed again if the calls go on, as users do: one may come while nothing can be raised."""
-    interrupted, calls = threading.Event(), [0]
+def test_ctrl_c_while_a_call_is_answered_is_raised_once_the_call_has_returned() -> None:
+    def press(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_back and frame.f_back.f_code.co_name == "called":
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
 
-    def press() -> None:
-        seen = 0
-        while not interrupted.wait(0.1):
-            if calls[0] > seen + 100:
-                seen = calls[0]
-                signal.raise_signal(signal.SIGINT)
-
-    def call_for_ever() -> None:
-        while True:
-            driver.cuMemGetInfo()
-            calls[0] += 1
+    def call() -> None:
+        sys.setprofile(press)
+        assert driver.cuMemGetInfo()[0] == driver.CUresult.CUDA_ERROR_UNKNOWN
+        threading.Event().wait(PATIENCE)
+        pytest.fail("the signal is lost")
 
     with simulated():
         use()
-        pressing = threading.Thread(target=press)
-        pressing.start()
         with pytest.raises(KeyboardInterrupt):
-            call_for_ever()
-        interrupted.set()
-        pressing.join()
+            call()
+        made(driver.cuMemGetInfo())
 
 
 def test_errors_and_gpus_that_there_are_not_are_named(simulated_gpus: Simulation) -> None:
