@@ -263,15 +263,16 @@ def build_attachment(
 
     Raises as `attach` when entered.
     """
-    agreed, attempts = terms(), Counter[str]()
+    agreed, attempts = terms(), Counter[object]()
     while True:
         try:
             return attempt(agreed)
         except (NotApplied, ExchangeError) as error:
             code = getattr(error.__cause__ or error, "code", "")
             left = isinstance(error, NotApplied) and error.report.leaks
-            attempts[code] += 1
-            if left or code not in _CHANGED_MEANWHILE or (attempts[code] >= _ATTEMPTS and not agreed.left):
+            end = type(error), code  # the lease of an export without memory is refused, and memory goes later
+            attempts[end] += 1
+            if left or code not in _CHANGED_MEANWHILE or (attempts[end] >= _ATTEMPTS and not agreed.left):
                 raise
         agreed.system.pause(min(agreed.left, PAUSE))
 

@@ -225,9 +225,10 @@ def test_an_attempt_during_a_release_is_repeated_for_the_next_holder_while_there
 
 
 def test_memory_that_goes_at_the_end_of_a_change_does_not_end_the_attempts_that_the_change_has_ended() -> None:
-    attempts = Attempts(*[CHANGED] * 9, ExchangeError("absent", "it sleeps"))
+    absent = ExchangeError("absent", "it sleeps")
+    attempts = Attempts(*[CHANGED] * 9, *[absent] * 9, failed_by(absent))
     assert attempts.build() is attempts
-    assert len(attempts.terms) == 11
+    assert len(attempts.terms) == 20
 
 
 @pytest.mark.parametrize("error", [GONE, failed_by(GONE), failed_by(CHANGED, leaks=(Leak("range w", "an error"),))])
