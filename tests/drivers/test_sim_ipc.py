@@ -358,6 +358,17 @@ def test_a_process_that_nobody_waited_for_is_gone(sim: SimDriver) -> None:
             sim.ipc_open_mem_handle(handle)
 
 
+def test_open_memory_is_not_opened_again_after_the_death_of_its_exporter(sim: SimDriver) -> None:
+    """Fact 46 for memory that is open, which was never tried on hardware, so refused"""
+    with elsewhere(invented()) as other, current(sim):
+        other.ctx_push_current(other.device_primary_ctx_retain(0))
+        handle = other.ipc_get_mem_handle(other.mem_alloc(M))
+        with opened(sim, handle):
+            other.kill()
+            with refused(INVALID_HANDLE):
+                sim.ipc_open_mem_handle(handle)
+
+
 def test_a_handle_is_not_of_the_next_process_with_the_same_number(sim: SimDriver) -> None:
     with elsewhere(invented()) as other, current(sim), current(other), allocated(other, M) as address:
         handle = other.ipc_get_mem_handle(address)
