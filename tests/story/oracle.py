@@ -79,6 +79,11 @@ class Held:
         """True while the holder waits for clients, and nothing is under way in it."""
         return self.actor.alive and not self.actor.dying and self.served and self.actor.doing == "serve"
 
+    @property
+    def provides(self) -> bool:
+        """True while it serves a layout that is complete and not being released: clients get handles."""
+        return self.serves and self.conductor is not None and not self.broken and self.ending is None
+
     def memory(self, name_of: Callable[[Any], Any] | None = None) -> Mapping[str, tuple[Any, ...]]:
         """Memory of each export that has some: what names the file of each chunk, or what a function returns."""
         found, name_of, parts = {}, name_of or named, self.parts

@@ -218,7 +218,7 @@ class _Telling:
     def _lends(self) -> Pool | None:
         """Return the pool of which the holder lends now."""
         held = self.oracle.held
-        if held is None or not held.serves or held.conductor is None or held.broken:
+        if held is None or not held.provides or held.conductor is None:
             return None
         return held.shape.lends_in(held.conductor.state)
 
@@ -290,7 +290,7 @@ class _Telling:
     def _require_converged(self) -> None:
         """Require that each importer has the memory that the holder has, and lacks what it lacks."""
         held = self.oracle.held
-        if held is None or not held.serves or held.conductor is None or held.broken:
+        if held is None or not held.provides or held.conductor is None:
             return
         memory, offers = held.memory(), held.conductor.exports()
         self._require_live_writers()
