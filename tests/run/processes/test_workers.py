@@ -340,6 +340,22 @@ def test_a_process_of_a_user_that_owes_an_answer_for_too_long_ends_the_layout() 
         assert (workers.watch(), workers.workers["server"].death) == (-1, "was silent for 1 s")
 
 
+class Leisurely(Answering):
+    """Processes of a user whose programs leave long after the layout has ended."""
+
+    def _answer(self, label: str, channel: Channel[Any]) -> None:
+        super()._answer(label, channel)
+        if self.moment > 1000:
+            channel.send(WorkerFinished(REPORT))
+
+
+def test_processes_of_a_user_take_down_when_their_programs_leave_however_long_that_takes() -> None:
+    programs = Leisurely(AS_DECLARED)
+    with programs.conduct(ensemble(TWO, MACHINE, timeout=1.0)) as workers:
+        workers.take_down()
+        assert [each.outcome for each in workers.report().processes] == ["ok"] * 2
+
+
 class Deaf:
     """A worker that is alive, and does not take down, until it is killed."""
 
