@@ -52,6 +52,14 @@ def spec(**export: Any) -> dict[str, Any]:
 
 
 SPEC = spec()
+ENGINE: dict[str, Any] = {
+    "memtopo": 1,
+    "name": "engine",
+    "ranges": {"cache": {"size": "32MiB", "elastic": {"chunks": ["pages"]}}},
+    "imports": {"pages": {"from": "pool/page", "location": "gpu0", "size": "2MiB", "count": {"max": 4}}},
+    "access": {"cache": {"gpu0": "rw"}},
+    "states": {"idle": {"drop": ["cache"]}},
+}
 
 
 @pytest.fixture
@@ -511,15 +519,7 @@ def test_a_range_of_another_size_is_reserved(layout: Held, machine: Target) -> N
 
 def test_a_spec_declares_a_pool_that_is_lent(layout: Held, machine: Target) -> None:
     del layout
-    own = {
-        "memtopo": 1,
-        "name": "engine",
-        "ranges": {"cache": {"size": "32MiB", "elastic": {"chunks": ["pages"]}}},
-        "imports": {"pages": {"from": "pool/page", "location": "gpu0", "size": "2MiB", "count": {"max": 4}}},
-        "access": {"cache": {"gpu0": "rw"}},
-        "states": {"idle": {"drop": ["cache"]}},
-    }
-    with memtopo.applied(own, machine) as engine:
+    with memtopo.applied(ENGINE, machine) as engine:
         assert engine.range("cache").map(0, "pages", 3) == ("pages.0", "pages.1", "pages.2")
         with pytest.raises(memtopo.Unsuitable, match="2 are requested, and 1 of 4 are left"):
             engine.range("cache").map(8 * M, "pages", 2)
@@ -528,12 +528,22 @@ def test_a_spec_declares_a_pool_that_is_lent(layout: Held, machine: Target) -> N
         engine.switch("awake")
         engine.range("cache").map(0, "pages", 4)
         assert (lent(), engine.check().different) == ((4, 0), 0)
-    wrong = copy.deepcopy(own)
-    wrong["imports"]["pages"]["count"] = 4  # type: ignore[index]
+    wrong = copy.deepcopy(ENGINE)
+    wrong["imports"]["pages"]["count"] = 4
     wrong["ranges"], wrong["map"] = {"cache": {"size": "8MiB"}}, {"cache": ["pages"]}
     del wrong["states"]
     with pytest.raises(memtopo.NotApplied, match="declares it as not elastic"):
         memtopo.applied(wrong, machine).__enter__()
+
+
+def test_a_spec_that_imports_what_is_lent_is_its_importer_before_it_maps_any(
+    layout: Held, machine: Target, switch: Switch
+) -> None:
+    del layout
+    with memtopo.applied(ENGINE, machine) as engine:
+        switch("asleep").result()
+        assert (notice := engine.poll(PATIENCE))
+        assert (notice.kind, notice.exports, engine.absent) == ("changed", ("page",), frozenset({"pages"}))
 
 
 def test_processes_that_are_held_lend_by_their_names(runtime: Path) -> None:
