@@ -194,6 +194,21 @@ def test_nothing_is_let_go_of_with_an_export_that_does_not_exist() -> None:
         assert bufs["kv"][0].fileno() >= 0
 
 
+def test_what_is_let_go_of_is_closed_before_the_holder_is_told(layout: Held) -> None:
+    """Also if it cannot be told."""
+    with memtopo.dma_bufs("nic", ["kv", "pages"]) as bufs:
+        kv, *pages = *bufs["kv"], *bufs["pages"]
+        layout.end()
+        with pytest.raises(ExchangeError, match="the holder has ended the connection"):
+            until(lambda: bufs.notice(PATIENCE) is None)
+        with pytest.raises(ExchangeError):
+            bufs.let_go(["pages"])
+        for each in pages:
+            with pytest.raises(memtopo.Unsuitable, match="is closed"):
+                each.fileno()
+        assert (bufs["pages"], bufs["kv"]) == ((), (kv,))
+
+
 def test_dma_bufs_of_an_export_without_a_part_of_its_memory_are_all_closed(machine: Target, runtime: Any) -> None:
     """Also those of an answer before the one that was refused."""
     count = IN_FLIGHT + 1

@@ -140,6 +140,18 @@ def test_a_program_that_was_started_ends_if_the_layout_is_not_built(tmp_path: Pa
     assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
 
 
+def test_a_program_that_was_started_ends_after_the_layout_is_taken_down(tmp_path: Path) -> None:
+    """Or the report would note that it ended before."""
+    made = spec({"ring": {"from": "engine", "size": "64KiB"}})
+    command = [sys.executable, "-c", PRODUCER, str(tmp_path / "pid")]
+    with memtopo.applied(made, machine="h200x2", bind={"engine": command}) as layout:
+        pass
+    require_taken_down(layout)
+    assert layout.report
+    assert "while its layout was in use" not in " ".join(layout.report.notes)
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+
+
 def test_host_memory_that_is_no_file_of_that_size_is_refused(file: int, tmp_path: Path) -> None:
     reading, writing = os.pipe()
     try:

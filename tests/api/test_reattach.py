@@ -124,6 +124,17 @@ def test_a_new_holder_of_an_export_of_another_size_is_refused(hold: Hold) -> Non
         assert importers() == []
 
 
+def test_a_new_holder_of_another_spec_than_the_expected_one_is_refused(hold: Hold) -> None:
+    """Though it offers the same."""
+    first = hold()
+    with attached(expect=memtopo.load(SPEC).digest) as shared:
+        first.kill()
+        hold(events={"ready": {"device": "gpu0"}})
+        with pytest.raises(memtopo.Unsuitable, match=r"has the digest .*, and .* is expected"):
+            until(lambda: bool(shared.poll(1)))
+        assert importers() == []
+
+
 def test_without_reattach_the_end_of_the_holder_is_raised(hold: Hold) -> None:
     first = hold()
     with memtopo.attach("kv", machine=MACHINE) as shared:
