@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
-from memtopo.api.memory import Shape, ViewRequest, determines_size, whole_number
+from memtopo.api.memory import Shape, ViewRequest, whole_number
 from memtopo.common.units import exact
 from memtopo.driver.types import HandleType
 from memtopo.native import NoLibrary
@@ -104,9 +105,10 @@ class Heap:
         holding = (each for each in self.allocations if each.address <= address < each.address + each.size)
         if (found := next(holding, None)) is None:
             raise Unsuitable(f"heap {self.name!r}: nothing is allocated at {address:#x}")
-        if size is None and not determines_size(shape):
-            size = found.address + found.size - address
-        return self._memory.view(self.name, ViewRequest.of(dtype, shape, address - content.base, size, device))
+        request = ViewRequest.of(dtype, shape, address - found.address, size, device)
+        start, end = request.span(f"the allocation at {found.address:#x}", found.size)
+        part = replace(request, offset=found.address - content.base + start, size=end - start)
+        return self._memory.view(self.name, part)
 
     def export(self, address: int, via: Literal["fd", "fabric"] = "fd") -> int | bytes:
         """Return a shareable handle of an allocation, with which another process maps its memory.

@@ -416,8 +416,9 @@ def test_views_are_of_one_allocation(layout: Live) -> None:
     assert np.from_dlpack(heap.view(address + M, dtype="uint8")).shape == (3 * M,)
     with pytest.raises(Unsuitable, match="nothing is allocated"):
         heap.view(address + 8 * M)
-    with pytest.raises(Unsuitable, match="bytes"):
-        heap.view(address, size=80 * M)
+    for too_much in ({"size": 80 * M}, {"size": 6 * M}, {"dtype": "float32", "shape": (M + M // 2,)}):
+        with pytest.raises(Unsuitable, match=r"the allocation at 0x.* has 4MiB, and this view would be its bytes"):
+            heap.view(address, **too_much)
     with pytest.raises(Unsuitable, match="margin is -1 bytes"):
         heap.keep_free(-1)
 
