@@ -53,8 +53,14 @@ def change_range(
         raise ElasticRefused(f"range {label!r} can only be taken down: {content.broken}")
     batch = _Batch(driver, layout, content, maps, unmaps)
     batch.make(wait=wait)
+    refusals: list[ElasticFailed] = []
     for name, chunks in batch.released.items():
-        release(driver, layout, name, chunks)
+        try:
+            release(driver, layout, name, chunks)
+        except ElasticFailed as error:
+            refusals.append(error)
+    if refusals:
+        raise refusals[0]
     return batch.labels
 
 

@@ -318,6 +318,30 @@ def test_a_failed_creation_or_release_leaves_the_pool_consistent() -> None:
     require_taken_down(layout)
 
 
+def test_a_batch_whose_release_is_refused_is_completed() -> None:
+    """Chunks of the other entry are released, and what it maps stays."""
+    two = spec(least=0)
+    two["chunks"]["big"] = {"location": "gpu0", "size": "4MiB", "count": {"min": "0", "max": "2"}}
+    with memtopo.applied(two, failing(0)) as layout:
+        driver: Any = layout._session._opened
+        kv, pages, large = layout.range("kv"), layout.chunks("page"), layout.chunks("big")
+        kv.map(0, "page", 2)
+        kv.map(2 * M, "big", 2)
+        point = 0
+        while driver.failed != "cuMemRelease":
+            point += 1
+            batch = kv.batch()
+            batch.unmap(0, 6 * M, release=True)
+            batch.map(12 * M, "page")
+            driver.at = driver.calls + point
+            with pytest.raises(memtopo.NotMapped), batch:
+                pass
+        driver.at = 0
+        assert (offsets(kv), large.created, pages.free) == ([12], 0, pages.created - 1)
+        assert not layout.check().different
+    require_taken_down(layout)
+
+
 def test_memory_that_is_exhausted_names_the_remedy() -> None:
     with memtopo.applied(spec(), failing(0, error="CUDA_ERROR_OUT_OF_MEMORY")) as layout:
         driver: Any = layout._session._opened
