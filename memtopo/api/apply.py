@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
@@ -103,6 +104,18 @@ def producers_of(found: Composition, bind: Mapping[str, Bound], **limits: Any) -
     return start_producers(found.geometry, bind, machine, name=found.target.name, **limits)
 
 
+def _shown_if_failed(log: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function of a program whose errors are shown, and do not end the layout."""
+
+    def shown(line: str) -> None:
+        try:
+            log(line)
+        except Exception:  # noqa: BLE001 of the program
+            sys.excepthook(*sys.exc_info())
+
+    return shown
+
+
 def _bound(given: BoundLike) -> Bound:
     return os.fspath(given) if isinstance(given, str | os.PathLike) else tuple(given)
 
@@ -136,7 +149,7 @@ class Held:
         log: Callable[[str], None] | None,
     ) -> None:
         self._compose, self._terms, self._bind, self._timeout = compose, terms, bind, timeout
-        self._log = log or (lambda _line: None)
+        self._log = _shown_if_failed(log) if log else lambda _line: None
         self._resources = ExitStack()
         self._background = Background("memtopo-hold")
         self.name = ""

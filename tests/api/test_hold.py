@@ -127,6 +127,16 @@ def test_the_log_has_a_line_for_each_event(tmp_path: Path) -> None:
     assert "layout=weights" in next(line for line in lines if "serving" in line)
 
 
+def test_an_error_of_the_log_is_shown_and_the_layout_goes_on(capfd: pytest.CaptureFixture[str]) -> None:
+    def log(line: str) -> None:
+        raise BrokenPipeError(line)
+
+    with memtopo.hold(SPEC, "h200x2", log=log) as held, memtopo.attach(held.name):
+        assert not held.over
+    require_taken_down(held)
+    assert "BrokenPipeError" in capfd.readouterr().err
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
 def test_a_layout_is_held_in_a_folder_of_another_user_who_is_allowed(tmp_path: Path) -> None:
     os.chown(tmp_path, 1234, -1)
