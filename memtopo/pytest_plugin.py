@@ -49,12 +49,13 @@ def simulated_gpus(request: pytest.FixtureRequest) -> Iterator[Simulation]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note that a test has failed: what it leaves is a consequence."""
-    report = yield
-    if report.when == "call":
-        item.stash[_FAILED] = report.failed
-    return report
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note that a test was not run to its end, as expected or not: what it leaves is a consequence."""
+    before = call.when != "setup" and item.stash.get(_FAILED, False)
+    item.stash[_FAILED] = before or call.excinfo is not None
+    return (yield)
 
 
 def _asked(request: pytest.FixtureRequest) -> tuple[str, str]:

@@ -45,6 +45,26 @@ def test_that_raises(simulated_gpus):
     mapped()
     raise RuntimeError
 
+@pytest.mark.xfail(strict=True)
+def test_that_is_expected_to_raise(simulated_gpus):
+    use()
+    mapped()
+    raise RuntimeError
+
+def test_that_is_skipped_in_the_middle(simulated_gpus):
+    use()
+    mapped()
+    pytest.skip()
+
+@pytest.fixture
+def broken(simulated_gpus):
+    use()
+    mapped()
+    raise RuntimeError
+
+def test_whose_fixture_raises(broken):
+    pass
+
 @pytest.mark.simulated_gpus("h900")
 def test_on_an_unknown_machine(simulated_gpus):
     pass
@@ -64,7 +84,7 @@ def test_a_test_that_leaves_memory_fails_with_the_line(tmp_path: Path) -> None:
     assert "machine 'h900' is not known" in found
     assert "the marker is simulated_gpus(machine='h200x2', leaks='fail')" in found
     assert found.count("ERROR at teardown") == 1  # what a test leaves that has failed is a consequence
-    assert "1 failed, 2 passed, 3 errors" in found, found
+    assert "1 failed, 2 passed, 1 skipped, 1 xfailed, 4 errors" in found, found
 
 
 MANY = """
