@@ -16,6 +16,7 @@ from memtopo.api.errors import (
     NotJoined,
     NotMapped,
     NotSwitched,
+    OutOfMemory,
     Unsuitable,
     ViewOutlived,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "NotMapped",
     "NotSwitched",
     "NotWritten",
+    "OutOfMemory",
     "ProcessLost",
     "ProducerFailed",
     "Semaphore",
