@@ -76,10 +76,11 @@ def validate_command(
     outputs = reports(form, report or (), as_json=as_json)
     if diff and (form or report or as_json):
         raise UsageError("--diff prints a difference, and no report", hint="omit --format, --report and --json")
+    sources = outputs.sources(specs)
     try:
         validation = Validation(
             files.selection(select or (), ignore or ()),
-            collect(specs),
+            sources,
             _variants(settings(given)),
             _targets(machine) if machine else {},
         )
@@ -248,6 +249,18 @@ class Reports(NamedTuple):
     form: Format
     files: dict[str, Format]
     runner: bool = False
+
+    def sources(self, specs: Iterable[str]) -> list[SpecPath]:
+        """Return the files to validate. Raises as `collect`, and `UsageError` if a report would replace one of them."""
+        try:
+            found = collect(specs)
+        except MemtopoError as error:
+            self.write_failure(error)
+            raise
+        places = {os.path.realpath(each.name) for each in found}
+        if replaced := next((file for file in self.files if os.path.realpath(file) in places), None):
+            raise UsageError(f"report {replaced!r} would replace a spec", hint="name another file")
+        return found
 
     def write(self, checked: Checked) -> None:
         """Write the results in every requested format. Raises `NotWritten` at the end if a file was not written."""

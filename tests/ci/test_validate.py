@@ -115,6 +115,16 @@ def test_any_number_of_reports_are_written_whole(run_inline: InlineRunner, specs
     assert len(forms.markdown(Path("markdown.out").read_text())[0]) == 5
 
 
+def test_a_report_replaces_no_spec_that_is_validated(run_inline: InlineRunner, specs: Path) -> None:
+    del specs
+    spec = Path("specs/good.yaml")
+    before = spec.read_text()
+    result = run_inline("validate", "specs", M, "--report", "sarif=other.out", "--report", f"json=specs/../{spec}")
+    assert (result.status, spec.read_text()) == (2, before)
+    assert "would replace a spec" in result.err
+    assert not Path("other.out").exists()
+
+
 def test_an_unwritable_report_exits_with_4_and_others_are_written(run_inline: InlineRunner, specs: Path) -> None:
     result = run_inline("validate", "specs/good.yaml", M, "--report", "sarif=/nowhere/x", "--report", "junit=y")
     assert result.status == 4
