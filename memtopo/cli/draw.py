@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -20,7 +21,7 @@ from memtopo.cli.options import (
     settings,
     stdout_format,
 )
-from memtopo.cli.results import write
+from memtopo.cli.results import require_replaceable, write
 from memtopo.cli.specs import load, print_diagnostics
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import unknown_state
@@ -33,6 +34,7 @@ from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, SUFFIXES, text_page
 from memtopo.plans.folding import picture as folded
 
+_PICTURES = re.compile(rb'\{\s*"memtopo_picture"')
 _FORMATS_BY_SUFFIX = {".txt": "text", ".json": "json", **SUFFIXES}
 _NAMES = ("text", "json", *FORMATS)
 
@@ -52,7 +54,7 @@ class DrawOptions:
     output: Annotated[list[str] | None, option("--output -o", _FILES, "FILE", "MEMTOPO_DRAW_OUTPUT")] = None
     form: Form = None
     ascii: Annotated[bool, option("--ascii", "Draw text with only ASCII characters.")] = False
-    width: Annotated[int | None, option("--width", _WIDTH, "COLUMNS", min=plain.NARROWEST, max=1000)] = None
+    width: Annotated[int | None, option("--width", _WIDTH, "COLUMNS", min=plain.NARROWEST, max=plain.WIDEST)] = None
     every: Every = False
     as_json: AsJson = False
 
@@ -120,10 +122,12 @@ def _in_state(geometry: Geometry, state: str) -> Geometry:
 
 
 def _files(output: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each file with the format of its suffix. Raises `UsageError` for any other suffix."""
+    """Each file with the format of its suffix. Raises `UsageError` for another suffix, and JSON that is no picture."""
     for file in output:
         suffix = PurePath(file).suffix.lower()
         if file != "-" and suffix not in _FORMATS_BY_SUFFIX:
             message = f"{file!r} has no suffix of a drawing" if file else "-o names no file"
             raise UsageError(message, hint=f"there are {', '.join(_FORMATS_BY_SUFFIX)}")
+        if suffix == ".json":  # that of machines and plans, too
+            require_replaceable(file, _PICTURES)
         yield file, _FORMATS_BY_SUFFIX.get(suffix, "")

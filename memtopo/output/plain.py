@@ -11,7 +11,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.common.text import output_line, printable
 
 DEFAULT_WIDTH = 80
-NARROWEST = 20
+NARROWEST, WIDEST = 20, 1000
 WIDEST_PROSE = 100
 
 _STYLES = {
@@ -29,10 +29,10 @@ def colour(stream: TextIO) -> bool:
 
 
 def width(stream: TextIO) -> int:
-    """Columns of a stream: COLUMNS if it is set, else the terminal's, else 80."""
+    """Columns of a stream: COLUMNS if it is set, else the terminal's, else 80; at least 20 and at most 1,000."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isascii() and columns.isdecimal() and int(columns[:6]):
-        return max(int(columns[:6]), NARROWEST)
+        return min(max(int(columns[:6]), NARROWEST), WIDEST)
     try:
         return max(os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH, NARROWEST)
     except (OSError, ValueError):

@@ -93,6 +93,14 @@ def test_several_output_files_can_be_drawn(run_inline: InlineRunner, tmp_path: P
     assert [file.read_text() for file in files] == kept
 
 
+def test_a_picture_replaces_no_other_json(run_inline: InlineRunner, tmp_path: Path) -> None:
+    picture, plan = tmp_path / "picture.json", tmp_path / "plan.json"
+    run_inline("plan", HAND_OVER, M, "-o", plan)
+    before = plan.read_text()
+    statuses = [run_inline("draw", HAND_OVER, M, "-o", file).status for file in (picture, picture, plan)]
+    assert (statuses, plan.read_text()) == ([0, 0, 2], before)
+
+
 @pytest.mark.parametrize("file", ["map.png", "map", "", ".dot", "a.dot.gz"])
 def test_an_unknown_suffix_is_wrong_usage(run_inline: InlineRunner, file: str) -> None:
     """The hint lists the suffixes; nothing is drawn."""
