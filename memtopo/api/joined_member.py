@@ -18,6 +18,7 @@ from memtopo.common.processes import RunningClock
 from memtopo.common.signals import deferred
 from memtopo.drivers.target import Target
 from memtopo.language import SpecText
+from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.run.processes.member import Member, ProcessLost
 from memtopo.session.request import HoldResult
@@ -32,6 +33,8 @@ _ANSWER = 5.0
 OnLost = Literal["raise"] | Callable[[str], object]
 """What follows from the end of another process: `ProcessLost`, or a call with the reason."""
 
+Refused = type[NotSwitched] | type[NotChanged]
+
 
 class JoinedSession(Session):
     """Part of a layout that this process has, whose changes are made with all other processes."""
@@ -40,6 +43,8 @@ class JoinedSession(Session):
         super().__init__(target.line, member.run, member.driver, signals)
         self.member, self._where = member, where
         self._lost: ProcessLost | None = None
+        self.requested: tuple[str, str] | None = None
+        """State, and source of the spec, of the change that this process has requested; None if it requests none."""
 
     def begin(self) -> None:
         super().begin()
@@ -61,14 +66,22 @@ class JoinedSession(Session):
         return self.member.generation
 
     def switch(self, state: str) -> Checks:
-        return self._requested(lambda client: client.switch(state).checks, NotSwitched)
+        return self._requested((state, ""), lambda client: client.switch(state).checks, NotSwitched)
 
     def change(self, spec: SpecLike, check: Check, params: Params | None = None) -> Checks:
         text = SpecText.of(load(spec, params=params).document)
         source = json.dumps({"spec": text.text, "name": text.name, "settings": text.settings})
-        return self._requested(lambda client: client.change(source, full=check == "full").checks, NotChanged)
+        full = check == "full"
+        return self._requested((AWAKE, source), lambda client: client.change(source, full=full).checks, NotChanged)
 
-    def _requested(self, request: Callable[[Client], Checks], refused: type[NotSwitched | NotChanged]) -> Checks:
+    def _requested(self, goal: tuple[str, str], request: Callable[[Client], Checks], refused: Refused) -> Checks:
+        self.requested = goal
+        try:
+            return self._answered(request, refused)
+        finally:
+            self.requested = None
+
+    def _answered(self, request: Callable[[Client], Checks], refused: Refused) -> Checks:
         """Send a request to the coordinator from a thread, and take part in what it commands meanwhile."""
         self.member.require_complete()
         if self.member.over is not None:
@@ -129,6 +142,8 @@ class JoinedLayout(Live):
         Nothing may use the layout's memory meanwhile; the work of the GPUs is waited for. Returns the notice `changed`
         of a change, also of one that was refused. `on_change` is called with that, and before with the notice
         `changing`, which names the state that comes, and with the seconds that this process has to take part.
+
+        A `switch` or `change` of this process calls it, too, for what others have requested before, but not for itself.
         """
         return super().poll(timeout)
 
@@ -169,7 +184,9 @@ class LayoutOfMembers(JoinedLayout):
 
     def __init__(self, session: JoinedSession, process: str, on_lost: OnLost) -> None:
         super().__init__(session, process, on_lost)
-        self._member = session.member
+        self._joined, self._member = session, session.member
+        self._member.announce = self._announce
+        self._announced = False
 
     @property
     def over(self) -> str | None:
@@ -184,20 +201,52 @@ class LayoutOfMembers(JoinedLayout):
 
     def _take_part(self) -> Notice | None:
         """Take part in what has been requested. Return a notice of the change, if there was one."""
-        coming: list[str] = []
-
-        def announce(state: str) -> None:
-            coming.append(state)
-            if self.on_change:
-                self.on_change(Notice("changing", self._member.timeout, self.generation, state=state))
-
         try:
             with self._elastic.lock, deferred(), self._changing_memory():
-                self._member.poll(announce)
+                self._member.poll()
         except ProcessLost:
             self._note_lost()
-        if not coming:
+        return self._note_changed()
+
+    def switch(self, state: str, *, stream: object = None, device: str | int | None = None) -> Checks:
+        with self._requesting():
+            return super().switch(state, stream=stream, device=device)
+
+    def change(
+        self,
+        spec: SpecLike,
+        *,
+        params: Params | None = None,
+        check: Literal["fast", "full"] = "fast",
+        stream: object = None,
+        device: str | int | None = None,
+    ) -> Checks:
+        with self._requesting():
+            return super().change(spec, params=params, check=check, stream=stream, device=device)
+
+    @contextmanager
+    def _requesting(self) -> Iterator[None]:
+        """Tell `on_change` what others had requested before the request of this process, also if that is refused."""
+        try:
+            yield
+        except (NotSwitched, NotChanged):
+            self._note_changed()
+            raise
+        self._note_changed()
+
+    def _announce(self, state: str, source: str) -> None:
+        """Tell `on_change` what another process has requested, before this one takes part in it."""
+        if (state, source) == self._joined.requested:
+            return
+        if self.on_change:
+            self.on_change(Notice("changing", self._member.timeout, self.generation, state=state))
+        self._announced = True
+
+    def _note_changed(self) -> Notice | None:
+        """Tell `on_change` that what was announced is over, and return that notice; None if nothing was."""
+        if not self._announced:
             return None
+        self._announced = False
         notice = Notice("changed", generation=self.generation, state=self.state)
         if self.on_change:
             self.on_change(notice)

@@ -196,11 +196,8 @@ class Live:
         states = self._session.states
         if state not in states:
             raise unknown("state", state, states)
-        with self._elastic.lock, deferred(), self._awaiting(stream, device):
-            try:
-                return self._session.switch(state)
-            finally:
-                self._views.refresh()
+        with self._elastic.lock, deferred(), self._awaiting(stream, device), self._changing_memory():
+            return self._session.switch(state)
 
     def _awaiting(self, stream: object, device: str | int | None) -> AbstractContextManager[None]:
         where = None if device is None else self._memory.location(device).id
@@ -252,12 +249,13 @@ class Live:
 
     @contextmanager
     def _changing_memory(self) -> Iterator[None]:
-        """Follow the session, which the code inside brings to another geometry."""
-        before = self._views.reservations()
+        """Follow the session, which the code inside brings to another state or geometry."""
+        geometry, before = self._session.geometry, self._views.reservations()
         try:
             yield
         finally:
-            self._memory = LayoutMemory(self._session.geometry)
+            if self._session.geometry is not geometry:
+                self._memory = LayoutMemory(self._session.geometry)
             self._views.follow(self._memory, before)
             self._elastic.follow(self._memory)
             self._imports = self._imports or self._session.imports(self._views.refresh)

@@ -258,12 +258,15 @@ class ViewFactory:
         return {label: layout.reservation(label) for label in labels if self._exists(label)}
 
     def follow(self, memory: LayoutMemory, before: Mapping[str, Reservation]) -> None:
-        """Follow a change of the layout to one with another memory; `before` has the reservations from before it."""
+        """Follow a change of the layout; `before` has the reservations from before it.
+
+        `memory` is another one after a change to another spec. Views of memory that only a state takes away stay valid.
+        """
         layout = self._session.layout
-        self._memory = memory
+        same, self._memory = memory is self._memory, memory
         stays = {label for label, each in before.items() if self._exists(label) and layout.reservation(label) == each}
         for view, part in self._views.items():
-            if part.label not in stays or not memory.covers(part, content_of(layout, part.label)):
+            if part.label not in stays or not (same or memory.covers(part, content_of(layout, part.label))):
                 self._gone.add(view)
         for key in [key for key in self._mappings if key[0] not in stays]:
             mapping = self._mappings.pop(key)

@@ -191,7 +191,7 @@ class Conductor:
             self.progress.end()
 
     def _bring_to(self, goal: Goal) -> None:
-        with self.attended(goal.variant[0]):
+        with self.attended(goal.variant[0], goal.source):
             plans = self.plan(goal)
             unchecked = goal.check == "none" and goal.request is None
             self._results = self._make(*([] if unchecked else [CheckChange()]))
@@ -231,12 +231,12 @@ class Conductor:
         """Return the report of all processes, after their teardown."""
         raise NotImplementedError
 
-    def attended(self, state: str | None = None) -> AbstractContextManager[object]:
-        """Have all processes take part in the code inside, which brings the layout to a state if it changes that.
+    def attended(self, state: str | None = None, source: str = "") -> AbstractContextManager[object]:
+        """Have all processes take part in the code inside, which brings the layout to a state, and a spec, if it does.
 
         Raises `ExchangeError` if one does not in time.
         """
-        del state
+        del state, source
         return nullcontext()
 
     @property

@@ -207,11 +207,12 @@ class TakeDown:
 class Attend:
     """Execute commands until `Resume`, in place of the user's program; answered by `Attending` with the same number.
 
-    `state` is the one that a change brings the layout to; None if nothing is changed.
+    `state` is the one that a change brings the layout to; None if nothing is changed. `source` is that of another spec.
     """
 
     number: int
     state: str | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

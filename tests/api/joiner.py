@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import sys
 import time
 from dataclasses import asdict, replace
@@ -106,6 +107,20 @@ def idle_until_over(layout: Any, _method: str, _given: list[Any]) -> None:
         until(lambda: layout.over)
 
 
+def pending(layout: Any, _method: str, _given: list[Any]) -> None:
+    """Wait until another process has requested something, without taking part in it."""
+    member = layout._member
+    with socket.socket(fileno=os.dup(member._channel.fileno())) as messages:
+
+        def requested() -> bool:
+            peeked = messages.recv(1 << 16, socket.MSG_PEEK) if member.wait(1.0) else b""
+            if peeked and b"Attend" not in peeked:
+                assert member._receive_command() is None, "this is no heartbeat"
+            return b"Attend" in peeked
+
+        until(requested)
+
+
 def refuse(layout: Any, _method: str, given: list[Any]) -> Any:
     """Poll with a function that raises when it is called with a notice."""
 
@@ -117,6 +132,22 @@ def refuse(layout: Any, _method: str, given: list[Any]) -> Any:
         return call(layout, "poll", given)
     finally:
         layout.on_change = before
+
+
+def keep(layout: Any, _method: str, given: list[Any]) -> None:
+    """Keep a view of a range, or of an allocation in a heap."""
+    name, *address = given
+    layout.kept = layout.heap(name).view(*address) if address else layout.range(name)
+
+
+def kept(layout: Any, _method: str, _given: list[Any]) -> str:
+    """Return why the view that was kept is invalid; nothing if it is valid."""
+    view, layout.kept = layout.kept, None
+    try:
+        view.__dlpack__()
+    except BufferError as error:
+        return str(error)
+    return ""
 
 
 def write(layout: Any, _method: str, given: list[Any]) -> None:
@@ -182,7 +213,8 @@ def done(_layout: Any, _method: str, _given: list[Any]) -> None:
 
 ACTIONS = {
     "absent": absent, "allocate": allocate, "done": done, "elastic": elastic, "fill": fill, "idle": idle,
-    "idle_until_over": idle_until_over, "part": part, "read": read, "refuse": refuse, "write": write,
+    "idle_until_over": idle_until_over, "keep": keep, "kept": kept, "part": part, "pending": pending, "read": read,
+    "refuse": refuse, "write": write,
 }  # fmt: skip
 
 

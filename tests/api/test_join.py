@@ -136,7 +136,8 @@ def test_all_processes_may_ask_for_the_same_state_at_once(join: Start) -> None:
     for state in ("asleep", "awake"):
         for each in members:
             each.request("switch", state)
-        assert [each.read().get("state") for each in members] == [state] * 3
+        answers = [each.read() for each in members]
+        assert [(each["state"], each["seen"]) for each in answers] == [(state, [])] * 3
     reports(members)
 
 
@@ -419,12 +420,61 @@ def test_a_change_to_another_spec_is_made_with_all(join: Start, pair: Path) -> N
     reports([first, second])
 
 
+def test_a_process_follows_what_another_one_has_requested_before_its_own_request(join: Start, pair: Path) -> None:
+    """Its program hears of that, and not of its own request."""
+    first, second = members = join(pair, labels(pair))
+    ready(members)
+    larger = PAIR.replace("own: {size: 4MiB}", "own: {size: 6MiB}").replace("own: [c]", "own: [c, d]")
+    pair.write_text(larger.replace("chunks: {", "chunks: {d: {location: mine, size: 2MiB}, "))
+    second.call("keep", "own")
+    first.request("change", str(pair))
+    second.call("pending")
+    second.request("switch", "level-1")
+    first.read()
+    assert first.call("idle") == {"idle": True}
+    assert second.read()["seen"] == [["changing", "awake", "awake"], ["changed", "level-1", "level-1"]]
+    assert second.call("switch", "awake")["generation"] == 4
+    assert "its layout was changed" in second.call("kept")["answer"]
+    second.call("write", "own", 5)
+    assert second.call("read", "own")["answer"] == [5]
+    first.request("done")
+    assert [each[:2] for each in first.read()["seen"]] == [
+        [kind, state] for state in ("level-1", "awake") for kind in ("changing", "changed")
+    ]
+    reports(members)
+
+
+def test_a_process_hears_what_another_one_has_made_before_its_request_was_refused(join: Start, pair: Path) -> None:
+    first, second = members = join(pair, labels(pair))
+    ready(members)
+    first.request("switch", "level-1")
+    second.call("pending")
+    assert second.call("change", str(changed(pair)))["error"] == "NotChanged"
+    assert second.call("done")["seen"] == [["changing", "level-1", "awake"], ["changed", "level-1", "level-1"]]
+    first.read()
+    reports(members)
+
+
 HEAP = (
     PAIR.replace("ranges: {", "heaps: {h: {location: mine, size: 64MiB}}\n    ranges: {")
     .replace("states: {level-1: {drop: [c]}}", "states: {level-1: {offload: {h: pinned}, drop: [c]}}")
     .replace("access: {", "access: {h: {mine: rw}, ")
 )
 """The pair with a heap, in which the first process allocates before all switch."""
+
+
+def test_a_view_stays_valid_while_another_process_switches_to_a_state_and_back(join: Start, pair: Path) -> None:
+    pair.write_text(HEAP)
+    first, second = members = join(pair, labels(pair))
+    ready(members)
+    second.call("keep", "h", second.call("allocate", "h", 4 << 20)["answer"])
+    for state in ("level-1", "awake"):
+        second.request("poll", TIMEOUT)
+        first.call("switch", state)
+        assert second.read()["state"] == state
+    assert second.call("kept")["answer"] == ""
+    reports(members)
+
 
 CALLS = 265
 """Driver calls of a process of the pair: 98 until it is built, 3 to allocate, 71 of two switches, 75 of a change."""

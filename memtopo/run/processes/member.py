@@ -82,7 +82,11 @@ class Member(Worker):
         """True if that is the end or the failure of another process, or of the coordinator."""
         self.generation = 1
         self._attending = False
-        self._announce: Callable[[str], None] = lambda _state: None
+        self.announce: Callable[[str, str], None] = lambda _state, _source: None
+        """Function called before this process takes part in a change, with its state and the source of its spec.
+
+        If it raises, this process does not take part.
+        """
         opened: list[KernelDriver] = []
 
         def opening(process: str, driver: KernelDriver) -> KernelDriver:
@@ -101,13 +105,11 @@ class Member(Worker):
             if self.over is not None:
                 raise ProcessLost(self.over)
 
-    def poll(self, announce: Callable[[str], None] = lambda _state: None) -> None:
+    def poll(self) -> None:
         """Execute the commands that have come, and those of a change until it is over.
 
-        `announce` is called with the state that a change brings the layout to, before this process takes part in it.
-        Raises what that raises, and `ProcessLost`; then the layout stays as it is until `leave`.
+        Raises what `announce` raises, and `ProcessLost`; then the layout stays as it is until `leave`.
         """
-        self._announce = announce
         while self.over is None and (self._attending or self._channel.wait(0)):
             try:
                 if self._attending:
@@ -162,9 +164,9 @@ class Member(Worker):
         match command:
             case Hold():
                 self._channel.send(ChangeResult(offers=tuple(self.run.exports.offers())))
-            case Attend(number, state):
+            case Attend(number, state, source):
                 if state is not None:
-                    self._announce(state)
+                    self.announce(state, source)
                 self._attending = True
                 self._channel.send(messages.Attending(number))
             case Resume(generation):

@@ -208,14 +208,14 @@ class Workers(Conductor):
         return [worker.label for worker in self.workers.values() if worker.left]
 
     @contextmanager
-    def attended(self, state: str | None = None) -> Iterator[None]:
+    def attended(self, state: str | None = None, source: str = "") -> Iterator[None]:
         if self._attended or not self._free:
             yield
             return
         self._rounds += 1
         self._attended = True
         for worker in self._free:
-            worker.channel.send(messages.Attend(self._rounds, state))
+            worker.channel.send(messages.Attend(self._rounds, state, source))
         try:
             self._await_attendance()
             yield

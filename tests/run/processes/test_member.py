@@ -162,11 +162,12 @@ def switch_to(state: str) -> list[object]:
 
 
 def test_a_member_makes_a_change_that_its_program_hears_of_before(built: Joined) -> None:
-    seen: list[tuple[str, int, list[Any]]] = []
-    built.tell(Attend(1, "asleep"), *switch_to("asleep"), Resume(2), Attend(2), Resume(2))
+    seen: list[tuple[str, str, int, list[Any]]] = []
+    built.tell(Attend(1, "asleep", "source"), *switch_to("asleep"), Resume(2), Attend(2), Resume(2))
     member = built.member
-    member.poll(lambda state: seen.append((state, built.chunks, built.heard())))
-    assert seen == [("asleep", 4, [])]
+    member.announce = lambda state, source: seen.append((state, source, built.chunks, built.heard()))
+    member.poll()
+    assert seen == [("asleep", "source", 4, [])]
     assert (member.run.variant[0], member.generation, built.chunks) == ("asleep", 2, 0)
     answers = built.heard()
     assert (answers[0], answers[-2].touched, answers[-1]) == (Attending(1), True, Attending(2))
@@ -174,13 +175,15 @@ def test_a_member_makes_a_change_that_its_program_hears_of_before(built: Joined)
 
 
 def test_a_member_whose_program_refuses_does_not_take_part_in_that_round(built: Joined) -> None:
-    def refuse(state: str) -> None:
+    def refuse(state: str, _source: str) -> None:
         raise KeyError(state)
 
+    built.member.announce, accept = refuse, built.member.announce
     built.tell(Attend(1, "asleep"))
     with pytest.raises(KeyError):
-        built.member.poll(refuse)
-    built.member.poll(refuse)
+        built.member.poll()
+    built.member.poll()
+    built.member.announce = accept
     assert built.heard() == []
     built.tell(Resume(1), Attend(2, "asleep"), Resume(1))
     built.member.poll()
