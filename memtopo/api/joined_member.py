@@ -121,8 +121,8 @@ class JoinedLayout(Live):
 
     The other processes, and other programs by its name, may request a switch, a change or a check: this process takes
     part in `poll`, within `idle`, or in a request of its own. These raise `ProcessLost` once another process has ended,
-    unless `on_lost` is a function, which is called with the reason instead; the memory stays until the end of the
-    `with`.
+    unless `on_lost` is a function, which is called with the reason instead, once: then requests raise `NotSwitched` and
+    `NotChanged`. The memory stays until the end of the `with`.
     """
 
     def __init__(self, session: Session, process: str, on_lost: OnLost) -> None:
@@ -209,7 +209,7 @@ class LayoutOfMembers(JoinedLayout):
         return self._note_changed()
 
     def switch(self, state: str, *, stream: object = None, device: str | int | None = None) -> Checks:
-        with self._requesting():
+        with self._requesting(NotSwitched):
             return super().switch(state, stream=stream, device=device)
 
     def change(
@@ -221,15 +221,22 @@ class LayoutOfMembers(JoinedLayout):
         stream: object = None,
         device: str | int | None = None,
     ) -> Checks:
-        with self._requesting():
+        with self._requesting(NotChanged):
             return super().change(spec, params=params, check=check, stream=stream, device=device)
 
     @contextmanager
-    def _requesting(self) -> Iterator[None]:
-        """Tell `on_change` what others had requested before the request of this process, also if that is refused."""
+    def _requesting(self, refused: Refused) -> Iterator[None]:
+        """Tell `on_change` what others had requested before the request of this process, also if that is refused.
+
+        Raises `refused` after the end of another process that `on_lost` is called with.
+        """
         try:
             yield
-        except (NotSwitched, NotChanged):
+        except ProcessLost as error:
+            self._note_lost()
+            self._note_changed()
+            raise refused(error.message, hint=error.hint) from error
+        except refused:
             self._note_changed()
             raise
         self._note_changed()

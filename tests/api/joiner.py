@@ -107,16 +107,16 @@ def idle_until_over(layout: Any, _method: str, _given: list[Any]) -> None:
         until(lambda: layout.over)
 
 
-def pending(layout: Any, _method: str, _given: list[Any]) -> None:
-    """Wait until another process has requested something, without taking part in it."""
-    member = layout._member
+def pending(layout: Any, _method: str, given: list[Any]) -> None:
+    """Wait for a message, by default that another process has requested something, without receiving it."""
+    member, kind = layout._member, "".join(given or ["Attend"]).encode()
     with socket.socket(fileno=os.dup(member._channel.fileno())) as messages:
 
         def requested() -> bool:
             peeked = messages.recv(1 << 16, socket.MSG_PEEK) if member.wait(1.0) else b""
-            if peeked and b"Attend" not in peeked:
+            if peeked and kind not in peeked:
                 assert member._receive_command() is None, "this is no heartbeat"
-            return b"Attend" in peeked
+            return kind in peeked
 
         until(requested)
 

@@ -260,6 +260,22 @@ def test_a_function_is_called_once_with_the_death_of_a_process(join: Start, pair
     reports([second])
 
 
+@pytest.mark.parametrize(("method", "error"), [("switch", "NotSwitched"), ("change", "NotChanged")])
+def test_a_function_is_called_with_a_death_that_refuses_a_request(
+    join: Start, pair: Path, method: str, error: str
+) -> None:
+    first, second = join(pair, labels(pair), callback=True)
+    ready([first, second])
+    first.kill()
+    second.call("pending", "TakeDown")
+    for _ in range(2):
+        answer = second.call(method, "level-1" if method == "switch" else str(pair))
+        assert (answer["error"], "rank.0 has ended" in answer["message"]) == (error, True)
+    (reason,) = second.call("done")["lost"]
+    assert "rank.0 has ended" in reason
+    reports([second])
+
+
 def joined_and_lost(join: Start, pair: Path, runtime: Path) -> list[Joined]:
     """Return the processes of a layout whose coordinator was killed, each of which has found that."""
     members = join(pair, labels(pair))
