@@ -134,11 +134,14 @@ class ElasticMemory:
 
     @contextmanager
     def followed(self, label: str) -> Iterator[None]:
-        """Bring views up to date with a change of the code inside; on a GPU, they are by themselves."""
+        """Bring views up to date with a change of the code inside, which signals do not interrupt.
+
+        On a GPU, the views are by themselves, and the change runs no Python.
+        """
         if not self._session.simulator:
             yield
             return
-        with self.lock:
+        with self.changing():
             try:
                 yield
             finally:

@@ -180,6 +180,34 @@ def interrupted_after(function: str) -> Iterator[None]:
         sys.setprofile(None)
 
 
+def test_an_interrupted_allocation_in_a_heap_is_made_or_freed_before_the_interrupt_is_raised() -> None:
+    target, driver = interrupting()
+    spec = {"memtopo": 1, "name": "heaps", "heaps": {"heap": {"location": "gpu0", "size": "8MiB"}}}
+    with memtopo.applied(spec | {"access": {"heap": {"gpu0": "rw"}}}, target) as layout:
+        heap = layout.heap("heap")
+        changes: list[tuple[Callable[[], object], list[int]]] = [
+            (lambda: heap.allocate(1), [heap.granule]),
+            (lambda: heap.free(heap.address), []),
+        ]
+        first = driver.calls
+        for change, _ in changes:
+            change()
+        calls = driver.calls - first
+        assert calls > 6
+        for at in range(1, calls + 1):
+            driver.at, interrupts = driver.calls + at, 0
+            for change, sizes in changes:
+                try:
+                    change()
+                except KeyboardInterrupt:
+                    interrupts += 1
+                assert [each.size for each in heap.allocations] == sizes, at
+            assert interrupts == 1, at
+    assert layout.report
+    assert (layout.report.outcome, layout.report.leaks, driver.empty) == ("ok", (), True)
+    driver.simulator.close()
+
+
 def test_an_interrupted_poll_follows_the_notice_before_the_interrupt_is_raised(machine: Target, runtime: Path) -> None:
     """At each call that lets go of memory, and at each that imports it again."""
     del runtime
