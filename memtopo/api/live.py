@@ -277,7 +277,8 @@ class Live:
         Views stay valid objects: on a GPU, accessing them is a fault until the memory is back, on a simulator they read
         zeros. Raises `NotSwitched` if a call fails, and what `on_change` raises: then the memory stays as it is. Raises
         `ExchangeError` if a call of the holder fails, or the holder is gone. After `NotSwitched` and a failure of the
-        holder, a later `poll` imports what has changed.
+        holder, a later `poll` imports what has changed. Raises `ImportMismatch` if exports do not match the imports any
+        more, after it has imported the others, whose notice the next `poll` returns.
         """
         self._require_open()
         found = self._imports.next(timeout) if self._imports else None

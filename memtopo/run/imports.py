@@ -15,7 +15,7 @@ from memtopo.run.layout_plans import Absent
 from memtopo.run.transition import RollbackFailed
 from memtopo.session.request import RunRequest
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.imports import NOT_NOW, HolderHandles, Version
+from memtopo.sharing.imports import NOT_NOW, HolderHandles, ImportMismatch, Version
 from memtopo.sharing.status import Notice
 
 ExportKey = tuple[str, str]
@@ -66,7 +66,8 @@ class OutsideImports:
         """Let go of what a holder takes back, or import again what it has changed.
 
         What cannot be had yet stays away until the next notice. Raises `StepFailed` with everything as it was before,
-        `RollbackFailed`, and `ExchangeError` if the holder fails or is gone.
+        `RollbackFailed`, `ExchangeError` if the holder fails or is gone, and `ImportMismatch` once the exports that
+        still match their imports were imported; the notice comes again for these.
         """
         self.note_made()
         if notice.kind == "changing":
@@ -74,23 +75,37 @@ class OutsideImports:
         elif notice.kind == "changed":
             late = self._unfollowed.pop(holder, notice)
             try:
-                self._follow_change(holder, sorted(self.concerned(holder, notice)))
+                mismatches = self._follow_change(holder, sorted(self.concerned(holder, notice)))
             except RollbackFailed:
                 raise
-            except (StepFailed, ExchangeError):
-                if not self._handles.gone(holder):
-                    self._unfollowed[holder] = late
+            except BaseException:
+                self._follow_later(holder, late)
                 raise
+            if mismatches:
+                fitting = tuple(export for export in late.exports if export not in mismatches)
+                self._follow_later(holder, replace(late, exports=fitting))
+                raise next(iter(mismatches.values()))
 
-    def _follow_change(self, holder: str, exports: Sequence[str]) -> None:
-        present = {export for export in exports if (holder, export) not in self._absent}
-        available = {
-            export for export in exports if self._handles.available(holder, export, imported=export in present)
-        }
+    def _follow_later(self, holder: str, notice: Notice) -> None:
+        if notice.exports and not self._handles.gone(holder):
+            self._unfollowed[holder] = notice
+
+    def _follow_change(self, holder: str, exports: Sequence[str]) -> dict[str, ImportMismatch]:
+        """Import exports again as far as they match their imports; return the errors of the others, which stay."""
+        available, mismatches = set(), {}
+        for export in exports:
+            imported = None if (holder, export) in self._absent else self._made[holder, export]
+            try:
+                if self._handles.available(holder, export, imported):
+                    available.add(export)
+            except ImportMismatch as mismatch:
+                mismatches[export] = mismatch
+        present = {export for export in exports if (holder, export) not in self._absent} - mismatches.keys()
         made = {export for export in present if self._handles.version(holder, export) != self._made[holder, export]}
         old = present - available | made
         self._let_go(holder, old)
         self._import(holder, available - (present - old))
+        return mismatches
 
     def version(self, holder: str, export: str) -> Version:
         """Return the version of what is imported of an export, or was before it became absent."""

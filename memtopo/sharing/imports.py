@@ -192,10 +192,10 @@ class HolderHandles(HandleSource):
         finally:
             self._required = {}
 
-    def available(self, holder: str, export: str, *, imported: bool) -> bool:
+    def available(self, holder: str, export: str, imported: Version | None) -> bool:
         """Return whether the holder provides an export now, by the request of one handle.
 
-        Raises `ImportMismatch` if its offer is not as declared; one that is `imported` may have another count.
+        Raises `ImportMismatch` if its offer is not as declared; one that stays `imported` may have another count.
         """
         client = self._clients[holder]
         try:
@@ -207,6 +207,8 @@ class HolderHandles(HandleSource):
             else:
                 for handle in client.handles(export, 0, 1):
                     handle.close()
+            if imported != self.version(holder, export):
+                self._compare(holder, export)
         except ExchangeError as error:
             if error.code not in NOT_NOW:
                 raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +25,9 @@ from memtopo.run.transition import RollbackFailed
 from memtopo.session.request import RunRequest
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.imports import HolderHandles
+from memtopo.sharing.imports import HolderHandles, ImportMismatch
 from memtopo.sharing.status import Notice
+from tests.helpers.child_process import PATIENCE
 from tests.helpers.conducted import Conducted, conducted
 from tests.helpers.failing_driver import Failing
 from tests.helpers.held_layouts import Held, held
@@ -124,6 +127,19 @@ def taken() -> set[str]:
         return {each.export for importer in client.status().importers for each in importer.taken}
 
 
+def replace_now(**chunks: Any) -> None:
+    """Replace the chunks of the holder's exports by others of some properties, whatever its importers still have."""
+    spec: Any = copy.deepcopy(SPEC)
+    del spec["states"]
+    for name, properties in chunks.items():
+        spec["chunks"][f"{name}-2"] = spec["chunks"].pop(name) | properties
+        spec["exports"][name]["chunk"] = f"{name}-2"
+    spec["map"] = {"weights": ["w-2"], "kv": ["page-2"]}
+    spec["ranges"] = {"weights": {"size": "8MiB"}, "kv": {"size": "8MiB"}}
+    with connect(endpoint(HOLDER)) as client:
+        client.change(json.dumps({"spec": json.dumps(spec)}), force=True)
+
+
 def switch_now(state: str) -> None:
     """Switch the layout of the holder, whatever its importers still have."""
     with connect(endpoint(HOLDER)) as client:
@@ -219,6 +235,23 @@ def test_a_change_that_could_not_be_followed_comes_again_with_the_next_one_of_it
         assert (reader.imports.absent, reader.imports.next(0.0)) == ({"loaded": "w"}, None)
 
 
+def test_a_change_whose_following_was_interrupted_comes_again(holder: Held) -> None:
+    del holder
+
+    def interrupt() -> int:
+        raise KeyboardInterrupt
+
+    with reading() as reader:
+        reader.imports.follow(HOLDER, TAKES_PAGES)
+        goes_on, reader.made.stop = reader.made.stop, interrupt
+        with pytest.raises(KeyboardInterrupt):
+            reader.imports.follow(HOLDER, GIVES_PAGES)
+        reader.made.stop = goes_on
+        assert reader.imports.next(0.0) == (HOLDER, GIVES_PAGES)
+        reader.imports.follow(HOLDER, GIVES_PAGES)
+        assert (reader.imports.absent, reader.made.recheck().different) == ({}, 0)
+
+
 def test_a_notice_is_not_awaited_while_a_change_is_to_be_followed(holder: Held) -> None:
     del holder
     with reading({"mem_import_from_shareable_handle"}) as reader:
@@ -229,6 +262,34 @@ def test_a_notice_is_not_awaited_while_a_change_is_to_be_followed(holder: Held) 
         started = time.monotonic()
         assert reader.imports.next(5.0) == (HOLDER, GIVES_PAGES)
         assert time.monotonic() - started < 5.0
+
+
+@pytest.mark.parametrize("other", [{"size": "4MiB"}, {"count": 2}])
+@pytest.mark.parametrize("let_go", [False, True])
+def test_exports_that_still_fit_are_imported_beside_one_that_does_not(
+    holder: Held, let_go: bool, other: dict[str, Any]
+) -> None:
+    """The notice comes again for these, and the other one is not tried again without a notice of it."""
+    with reading() as reader:
+        kept = [] if let_go else reader.chunks("loaded")
+        if let_go:
+            reader.imports.follow(HOLDER, TAKES_BACK)
+        replace_now(w=other, page={})
+        holder.write("kv", b"new")
+        found = reader.imports.next(PATIENCE)
+        assert found
+        with pytest.raises(ImportMismatch, match="'loaded' declares"):
+            reader.imports.follow(*found)
+        assert (reader.bytes_of("cache"), reader.chunks("loaded")) == (b"new", kept)
+        pages = reader.chunks("shown")
+        found = reader.imports.next(0.0)
+        assert found
+        assert found[1].exports == ("page",)
+        reader.imports.follow(*found)
+        assert (reader.chunks("shown"), reader.imports.next(0.0)) == (pages, None)
+        with pytest.raises(ImportMismatch):
+            reader.imports.follow(HOLDER, replace(GIVES, exports=("w",)))
+        assert reader.imports.next(0.0) is None
 
 
 def test_what_a_change_receives_again_is_of_the_version_that_was_imported_before(holder: Held) -> None:

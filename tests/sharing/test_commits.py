@@ -679,7 +679,7 @@ def test_a_client_takes_the_place_of_an_importer_while_it_waits_for_a_commit(
 def test_an_export_is_available_while_its_holder_has_it_committed_and_as_declared(
     layout: Held, client: Callable[[], Client]
 ) -> None:
-    """One that is imported may have another count meanwhile; no handle stays open."""
+    """One that stays imported may have another count meanwhile; no handle stays open."""
     operator, writer, larger = client(), client(), spec()
     larger["chunks"]["w"]["count"], larger["ranges"]["w"]["size"] = 4, "8MiB"
 
@@ -694,25 +694,25 @@ def test_an_export_is_available_while_its_holder_has_it_committed_and_as_declare
     source = imports(operator)
     source.attach("kv")
     before = open_descriptors()
-    assert source.available("kv", "weights", imported=False)
-    assert not source.available("kv", "nothing", imported=False)
+    assert source.available("kv", "weights", imported=None)
+    assert not source.available("kv", "nothing", imported=None)
     assert source.take("kv", "weights", 0).fd is not None
     source.settle()  # the handle that was taken, and the one after it
     until(lambda: open_descriptors() == before)  # the holder, in this process, closes its own descriptor
     for state in ("empty", "awake"):
         operator.switch(state, force=True)
         assert source.notice(PATIENCE)
-        assert not source.available("kv", "weights", imported=False)
+        assert not source.available("kv", "weights", imported=None)
         source.let_go("kv", ["weights"])
     commit_weights()
     assert source.notice(PATIENCE)
-    assert source.available("kv", "weights", imported=False)
+    assert source.available("kv", "weights", imported=None)
     source.let_go("kv", ["weights"])
     operator.change(json.dumps({"spec": json.dumps(larger)}), force=True)
     assert source.notice(PATIENCE)
-    assert not source.available("kv", "weights", imported=True)
+    assert not source.available("kv", "weights", imported=source.version("kv", "weights"))
     with pytest.raises(ImportMismatch, match="declares count 2; kv/weights has 4"):
-        source.available("kv", "weights", imported=False)
+        source.available("kv", "weights", imported=None)
     source.detach("kv")
 
 
