@@ -54,7 +54,7 @@ class OutsideImports:
         holder, notice = found
         if notice.kind == "changed":
             if late := self._unfollowed.get(holder):
-                notice = replace(notice, exports=tuple(dict.fromkeys((*late.exports, *notice.exports))))
+                notice = notice.after(late)
             self._unfollowed[holder] = notice
         return holder, notice
 

@@ -28,7 +28,10 @@ from memtopo.sharing.wire import Packet
 T = TypeVar("T")
 
 _KEPT_NOTICES = 16
-"""Notices that are kept until they are read; older ones are dropped."""
+"""Notices that are kept until they are read; older ones are dropped, but for the one of changes."""
+
+_MOST_NAMED = _KEPT_NOTICES * wire.LARGEST
+"""Bytes of the names of exports in the kept notice of changes."""
 
 _MOST_NOTICES = 1000
 """Notices that may arrive before the answer to one request, or between two readings of notices."""
@@ -64,7 +67,7 @@ class HolderConnection:
         self._sock = sock
         self._clock = RunningClock(system.now)
         self._exchanging = RLock()
-        self._notices: deque[Notice] = deque(maxlen=_KEPT_NOTICES)
+        self._notices: deque[Notice] = deque()
         self._received_notices = 0
         self._named = False
         self._lease: socket.socket | None = None
@@ -271,11 +274,23 @@ class HolderConnection:
         if isinstance(notice, ProgressNotice):
             self.progress(notice.phase, PhasePart(notice.done, notice.total))
         elif notice:
-            self._notices.append(notice)
+            self._keep(notice)
         self._received_notices += 1
         if self._received_notices > _MOST_NOTICES:
             raise self.untrusted(f"it sent more than {_MOST_NOTICES:,} notices")
         return True
+
+    def _keep(self, notice: Notice) -> None:
+        """Keep a notice until it is read; the last one of a change has the exports of all before, which it replaces."""
+        earlier = next((each for each in self._notices if each.kind == "changed"), None)
+        if earlier and notice.kind == "changed":
+            self._notices.remove(earlier)
+            notice = notice.after(earlier)
+            if sum(len(export.encode()) for export in notice.exports) > _MOST_NAMED:
+                raise self.untrusted(f"it sent notices that name more than {_MOST_NAMED:,} bytes of exports")
+        self._notices.append(notice)
+        if len(self._notices) > _KEPT_NOTICES:
+            self._notices.remove(next(each for each in self._notices if each.kind != "changed"))
 
     def _answer(self, packet: Packet, request: str) -> Packet:
         self._received_notices = 0

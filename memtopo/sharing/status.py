@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -139,7 +139,7 @@ class Notice:
     - `changing`: the memory of `exports` goes; importers have `grace` seconds to let go of it. `state` is the one that
       the layout is brought to.
     - `changed`: the change was made or given up, and their handles can be requested again. `generation` and `state` are
-      those of the layout now.
+      those of the layout now. If several wait to be read, the last may stand for all, with their exports.
 
     The state is None if the layout has no states, and of a holder of an earlier version before a change.
     """
@@ -153,6 +153,10 @@ class Notice:
     def __repr__(self) -> str:
         values = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self))
         return f"Notice({values})"
+
+    def after(self, earlier: Notice) -> Notice:
+        """Return this notice with the exports of an earlier one as well."""
+        return replace(self, exports=tuple(dict.fromkeys((*earlier.exports, *self.exports))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -307,6 +307,39 @@ def test_a_thousand_notices_are_accepted_and_the_last_sixteen_kept() -> None:
         client.offers()
 
 
+Sent = tuple[Any, list[int]]
+"""A packet with its descriptors."""
+
+
+def changes(*exports: list[str]) -> list[Sent]:
+    """Return notices of changes of exports, from generation 2 on."""
+    messages = ({"notice": "changed", "generation": at, "exports": each} for at, each in enumerate(exports, 2))
+    return [(each, []) for each in messages]
+
+
+def test_a_notice_of_a_change_that_is_read_late_names_the_exports_of_all_changes_before() -> None:
+    """However many other notices came, and after those that came before it."""
+    changed = changes(*([f"x{at % 20}"] for at in range(2, 42)))
+    changing: list[Sent] = [({"notice": "changing", "generation": 1, "deadline": 1, "exports": ["x1"]}, [])]
+    with scripted(changed[0], *changing, *changed[1:], *changing * 20, (OFFERS, [])) as client:
+        client.offers()
+        notices = [client.notice() for _ in range(16)]
+        kinds = [notice.kind for notice in notices if notice]
+        (of_all,) = (notice for notice in notices if notice and notice.kind == "changed")
+        assert (kinds.count("changing"), kinds.index("changed")) == (15, 0)
+        assert (of_all.generation, set(of_all.exports)) == (41, {f"x{at}" for at in range(20)})
+
+
+def test_the_names_of_changes_that_are_read_late_are_bounded_over_all_requests() -> None:
+    names = [[f"{at}-{each}-{'x' * 4000}" for each in range(15)] for at in range(18)]
+    answer: Sent = (OFFERS, [])
+    with scripted(*(packet for each in changes(*names) for packet in (each, answer))) as client:
+        for _ in names[1:]:
+            client.fresh_offers()
+        with pytest.raises(ExchangeError, match="it sent notices that name more than 1,048,576 bytes of exports"):
+            client.fresh_offers()
+
+
 def test_the_reason_of_a_refusal_is_cut() -> None:
     error = {"error": {"code": "failed", "message": "m" * 401, "hint": "h" * 401}}
     with scripted((error, [])) as client:
