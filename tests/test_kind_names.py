@@ -87,6 +87,7 @@ REASONS = {
     "sharing/offers": "serves exports",
     "sharing/external": "a producer offers memory and semaphores",
     "sharing/holder/changes": "notices have a key 'exports'",
+    "sharing/holder/clients": "notices have a key 'exports'",
     "sharing/holder/commits": "requests to write and commit have a key 'exports'",
     "sharing/holder/responses": "the request to let go has a key 'exports'",
     "sharing/imports": "compares an offer of memory or a semaphore with its declaration (facts 53, 55)",

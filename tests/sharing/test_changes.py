@@ -314,6 +314,30 @@ def test_an_unread_notice_does_not_count_as_unread_handles(layout: OneState, rea
         assert connection.unread() is not read
 
 
+def test_notices_for_which_there_is_no_room_are_merged_and_do_not_count_as_unread(layout: OneState) -> None:
+    """The last of each kind has the names of those before; an answer for which there is no room counts."""
+    del layout
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    names = [f"{'x' * 200}{index}" for index in range(400)]  # more than a packet
+    with ours, theirs:
+        connection = ClientConnection(1, ours, peer(ours), RunningClock())
+        for generation in range(3000):
+            for notice in (CHANGING, CHANGED):
+                connection.send(notice | {"generation": generation, "exports": [names[generation % 400]]})
+        assert [connection.stuck(now) for now in (1.0, 99.0)] == [0.0, 0.0]
+        connection.send({"ok": {}})
+        assert [connection.stuck(now) for now in (100.0, 101.0)] == [0.0, 1.0]
+        received: list[Any] = []
+        while not connection.flushed or wire.unread(ours):
+            received.append(next_message(theirs))
+            connection.flush()
+        last = received[received.index({"memtopo": 1, "ok": {}}) + 1 :]
+        assert [each["notice"] for each in last] == ["changing", "changing", "changed", "changed"]
+        assert {each["generation"] for each in last} == {2999}
+        for two in (last[:2], last[2:]):
+            assert sorted(name for each in two for name in each["exports"]) == sorted(names)
+
+
 def test_a_client_requests_again_what_a_notice_between_kept_back() -> None:
     """The holder sent the notice before the client had read the handles before it."""
     offer, handles = messages.page([OFFERS[2]])[0], [Handle(secret=Secret(secret("woven", i))) for i in range(3)]

@@ -267,8 +267,8 @@ class Changes:
                 self._notify(each, message, list(names))
 
     def _notify(self, connection: ClientConnection, message: Mapping[str, Any], names: Collection[str]) -> None:
-        notice = {**message, "generation": self._responder.generation}
-        self._clients.deliver(connection, *({**notice, "exports": part} for part in messages.parts(names)))
+        notice = {**message, "generation": self._responder.generation, "exports": list(names)}
+        self._clients.deliver(connection, notice)
 
 
 def pinned(pinning: Sequence[ClientConnection], request: ChangeRequest) -> ExchangeError:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from memtopo.common.processes import RunningClock
 from memtopo.common.text import process_name
-from memtopo.sharing import wire
+from memtopo.sharing import messages, wire
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.state import EventFields, HolderEvents
 from memtopo.sharing.messages import SourcePart, encode_error
@@ -88,6 +88,8 @@ class ClientConnection:
         self._taken: dict[str, _Received] = {}
         self._source: list[str] = []
         self._outgoing: deque[bytes] = deque()
+        self._notices: dict[str, Mapping[str, Any]] = {}
+        """Notices for which there was no room, by kind: a client may read none."""
         self._descriptors_sent = False
 
     @property
@@ -125,8 +127,16 @@ class ClientConnection:
         return packet
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message, or queue it until there is room. Raises `OSError` if the connection broke."""
-        self._outgoing.append(wire.encode(message))
+        """Send a message, or queue it until there is room. Raises `OSError` if the connection broke.
+
+        A queued notice is replaced by the next one of its kind, which gets its exports.
+        """
+        if kind := message.get("notice"):
+            earlier = self._notices.pop(kind, {}).get("exports", ())
+            names = dict.fromkeys([*earlier, *message.get("exports", ())])
+            self._notices[kind] = {**message, "exports": [*names]} if "exports" in message else message
+        else:
+            self._outgoing.append(wire.encode(message))
         self.flush()
 
     def send_descriptors(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
@@ -136,18 +146,33 @@ class ClientConnection:
 
     def flush(self) -> None:
         """Send queued messages as far as there is room. Raises `OSError` if the connection broke."""
-        while self._outgoing:
-            self.unread()  # before more packets are unread, which have no descriptors
-            try:
-                wire.send(self.sock, self._outgoing[0])
-            except BlockingIOError:
-                return
-            self._outgoing.popleft()
+        with suppress(BlockingIOError):
+            while not self.flushed:
+                self.unread()  # before more packets are unread, which have no descriptors
+                if self._outgoing:
+                    self._send_answer()
+                else:
+                    self._send_notice()
+
+    def _send_answer(self) -> None:
+        wire.send(self.sock, self._outgoing[0])
+        self._outgoing.popleft()
+
+    def _send_notice(self) -> None:
+        """Send a notice, or as many of its exports as fit into a packet."""
+        kind, notice = next(iter(self._notices.items()))
+        names = notice.get("exports", [])
+        part = next(messages.parts(names))
+        wire.send(self.sock, wire.encode({**notice, "exports": part} if part else notice))
+        if left := names[len(part) :]:
+            self._notices[kind] = {**notice, "exports": left}
+        else:
+            del self._notices[kind]
 
     @property
     def flushed(self) -> bool:
         """True if no message is queued."""
-        return not self._outgoing
+        return not (self._outgoing or self._notices)
 
     def unread(self) -> bool:
         """Return whether descriptors lie in the client's queue, where they pin memory (fact 29)."""
@@ -159,8 +184,8 @@ class ClientConnection:
         return has_ended(self.sock)
 
     def stuck(self, now: float) -> float:
-        """Return the seconds for which the client has not read what it was sent."""
-        if self.flushed and not self.unread():
+        """Return the seconds for which the client has not read answers or descriptors that it was sent."""
+        if not self._outgoing and not self.unread():
             self._stuck_since = None
             return 0.0
         self._stuck_since = self._stuck_since or now
@@ -307,11 +332,10 @@ class Clients:
         events = selectors.EVENT_READ if connection.flushed else selectors.EVENT_WRITE
         self._selector.modify(connection.sock, events, self._selector.get_key(connection.sock).data)
 
-    def deliver(self, connection: ClientConnection, *messages: Mapping[str, Any]) -> None:
-        """Send messages to a client that did not send the last event, or drop it if its connection broke."""
+    def deliver(self, connection: ClientConnection, message: Mapping[str, Any]) -> None:
+        """Send a message to a client that did not send the last event, or drop it if its connection broke."""
         try:
-            for message in messages:
-                connection.send(message)
+            connection.send(message)
         except OSError:
             self.drop(connection)
         else:
@@ -362,7 +386,7 @@ class Clients:
         self._connections.clear()
 
     def drop_unresponsive(self) -> None:
-        """Close connections that do not read, and those without handles that send nothing."""
+        """Close connections that do not read their answers, and those without handles that send nothing."""
         now = self._clock.time()
         for each in tuple(self.all()):
             if self._idle(each, now, IDLE) or each.stuck(now) > self._patience:

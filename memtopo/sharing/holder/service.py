@@ -45,11 +45,11 @@ def hold(
 ) -> HoldSummary:
     """Serve exports at a claimed endpoint until `stop()` returns a signal's number, a release, or `lasting` seconds.
 
-    Then clients that use an export over ipc get a notice, and have `grace` seconds. A client that does not read for
-    `patience` seconds is disconnected. `ready` is called once clients can connect. `stop` is called at least every
-    `interval` seconds, at once when `wake` is readable, and after a signal in the main thread. Clients of this user
-    may change the layout if it is `changeable`, which is then the provider, too. The caller closes the claims after
-    the teardown. Raises `ExchangeError` if there can be no socket, or if there are too few descriptors.
+    Then clients that use an export over ipc get a notice, and have `grace` seconds. A client that does not read its
+    answers for `patience` seconds is disconnected. `ready` is called once clients can connect. `stop` is called at
+    least every `interval` seconds, at once when `wake` is readable, and after a signal in the main thread. Clients of
+    this user may change the layout if it is `changeable`, which is then the provider, too. The caller closes the claims
+    after the teardown. Raises `ExchangeError` if there can be no socket, or if there are too few descriptors.
     """
     supervision = supervision or Supervision()
     metrics, others = supervision.metrics, {*allow_uids} - {os.geteuid()}
