@@ -6,7 +6,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from threading import RLock
 from typing import Any, Self, TypeVar
 
@@ -20,7 +20,7 @@ from memtopo.sharing.claims import lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint, endpoint_names
 from memtopo.sharing.errors import BadPacket, ExchangeError, NoLayout
 from memtopo.sharing.messages import NOTICES, ProgressNotice, RefusedAnswer
-from memtopo.sharing.sockets import check_user, connect_at, has_ended, name_lease
+from memtopo.sharing.sockets import abandon_in_children, check_user, connect_at, has_ended, name_lease
 from memtopo.sharing.status import Notice
 from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import Packet
@@ -49,7 +49,7 @@ class HolderConnection:
     """A connection to a holder. `timeout` is in seconds, for each answer.
 
     A late or malformed answer ends the connection, since the next answer could not be matched to its request. Threads
-    may send requests and wait for notices at once.
+    may send requests and wait for notices at once. In a forked child, the connection is closed.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class HolderConnection:
         """Called with the phase of the work on a request, and with its steps, at a notice of its progress."""
         self.peer = system.peer(sock)
         self._ends = _ends(path, self.peer.pid)
+        abandon_in_children(self)
         with on_failure(self.close):
             check_user(self.peer, f"the holder at {path!r}", allow_uids)
 
@@ -181,7 +182,13 @@ class HolderConnection:
         return self._sock.fileno()
 
     def close(self) -> None:
-        """End the connection, and with it the lease."""
+        """End the connection, and with it the lease, even if a process forked outside of Python has it open."""
+        with suppress(OSError):  # it has ended
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the descriptors without an end of the connection, which a forked child shares with its parent."""
         self._sock.close()
         if self._lease:
             self._lease.close()

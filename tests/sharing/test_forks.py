@@ -1,7 +1,8 @@
-"""Children that a holder forks: what is served belongs to the holder alone."""
+"""Children that holders and importers fork: what is served belongs to the holder alone, and a lease to the importer."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import pytest
 
 from memtopo.sharing.claims import claim
-from memtopo.sharing.client import connect
+from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import NoLayout
-from tests.helpers.holders import Process, gone, until
+from tests.helpers.holders import Holder, Process, gone, until
 
 in_thread_or_not = pytest.mark.parametrize("thread", [True, False], ids=["serve", "hold"])
 
@@ -76,3 +77,40 @@ def test_a_child_that_lives_on_keeps_no_handle_of_objects_that_are_lent(
         folders = [Path("/proc", str(pid), "fd") for pid in (holder.pid, forked(holder))]
         assert [sum("shelf" in str(fd.readlink()) for fd in folder.iterdir()) for folder in folders] == [3, 1]
         holder.close_input()
+
+
+def importers(client: Client) -> list[int | None]:
+    return [each.pid for each in client.status().importers]
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["leaves", "dies"])
+def test_a_child_that_lives_on_keeps_no_lease_of_its_parent(
+    start: Callable[..., Any], client: Client, *, leaves: bool
+) -> None:
+    importer = start("forking_importer", lasting=True, leaves=leaves)
+    lines = [importer.read_line() for _ in range(1 + leaves)]
+    if not leaves:
+        assert importers(client) == [importer.pid]
+        importer.process.kill()
+        importer.ended()
+    until(lambda: not importers(client))
+    assert not gone(next(each["child"] for each in lines if "child" in each))
+
+
+def test_a_child_that_leaves_the_block_of_its_parent_does_not_end_its_lease(
+    start: Callable[..., Any], client: Client
+) -> None:
+    importer = start("forking_importer", lasting=False, leaves=False)
+    assert gone(importer.read_line()["child"])
+    assert importers(client) == [importer.pid]
+
+
+def test_a_lease_ends_though_a_process_forked_outside_of_python_has_its_descriptor(
+    holder: Holder, client: Client
+) -> None:
+    del holder
+    with connect(endpoint("kv")) as importer:
+        next(importer.handles("page")).close()
+        copy = os.dup(importer.fileno())
+    until(lambda: not importers(client))
+    os.close(copy)
