@@ -192,6 +192,14 @@ def test_handles_that_do_not_exist_are_refused(
     assert not client.connection.attached
 
 
+def test_the_name_of_an_export_that_a_client_has_invented_is_not_kept(
+    responder: Responder, clients: Callable[[], Client]
+) -> None:
+    client, blocks = clients(), [{"number": 0, "epoch": 1}]
+    assert refused(lambda: client.request("let_go", exports=["none"], blocks=blocks)).code == "stale"
+    assert not responder.lending._exports
+
+
 ALLOCATIONS = replace(PAGES, name="pool", kind="allocation")
 
 

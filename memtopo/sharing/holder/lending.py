@@ -113,7 +113,8 @@ class Lending:
             raise ExchangeError("lease", f"export {offer.name!r} does not lend", hint="request its handles")
         assert isinstance(self._provider, Lender)
         self._settle(offer.name)
-        leases, count = self._leases(offer.name), min(request.count, most)
+        leases = self._exports.setdefault(offer.name, _Leases())
+        count = min(request.count, most)
         chosen, total = [], 0
         if request.key is not None:
             sealed = self._sealed(connection, offer.name, request, request.key)
@@ -224,7 +225,8 @@ class Lending:
             return ()  # its process has ended, and its memory with it
 
     def _leases(self, export: str) -> _Leases:
-        return self._exports.setdefault(export, _Leases())
+        """Leases of an export. It has no entry until something is lent: a client may have invented its name."""
+        return self._exports.get(export) or _Leases()
 
     def _held(self, connection: ClientConnection, export: str, blocks: Iterable[Block]) -> list[Lease]:
         """Leases that a client holds in some epochs. Raises `ExchangeError` if it does not hold one of them."""
