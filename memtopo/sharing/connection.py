@@ -48,8 +48,9 @@ _CLOSED.close()
 class HolderConnection:
     """A connection to a holder. `timeout` is in seconds, for each answer.
 
-    A late or malformed answer ends the connection, since the next answer could not be matched to its request. Threads
-    may send requests and wait for notices at once. In a forked child, the connection is closed.
+    A late or malformed answer ends the connection, since the next answer could not be matched to its request; so does
+    an exception that interrupts a request, such as that of a signal handler. Threads may send requests and wait for
+    notices at once. In a forked child, the connection is closed.
     """
 
     def __init__(
@@ -119,12 +120,19 @@ class HolderConnection:
     def _exchange_once(self, request: str, timeout: float | None, fields: Mapping[str, Any]) -> Packet:
         if self._sock.fileno() < 0:
             raise self.error("gone", f"'{request}' cannot be sent: the connection has ended")
-        self._send(wire.encode({"request": request, **fields}), request)
+        data = wire.encode({"request": request, **fields})
         patience = self.timeout if timeout is None else timeout
         until = self._clock.time() + patience
-        while packet := self._next_of_running(until, request):
-            if not self._store_notice(packet):
-                return self._answer(packet, request)
+        try:
+            self._send(data, request)
+            while packet := self._next_of_running(until, request):
+                if not self._store_notice(packet):
+                    return self._answer(packet, request)
+        except ExchangeError:  # a refusal, or the connection has ended
+            raise
+        except BaseException:  # of a signal handler, or of `progress`: the answer is still to come
+            self.close()
+            raise
         self.close()
         hint = "the holder may be busy: a check of many mappings takes seconds"
         if stopped := self._stopped():

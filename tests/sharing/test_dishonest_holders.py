@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import held_machine, held_source
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.sockets import LeaseName, lease_names
+from memtopo.sharing.wire import LARGEST
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import scripted
 from tests.helpers.memfd_exports import GPU, MACHINE, POOL
@@ -245,6 +248,25 @@ def test_a_request_has_its_own_timeout_or_that_of_its_connection(timeout: float,
         assert (error.value.code, client.fileno(), client.gone()) == ("timeout", -1, True)
         with pytest.raises(ExchangeError, match=r"^'check' cannot be sent: the connection has ended "):
             client.exchange("check")
+
+
+def test_a_request_that_a_signal_handler_interrupts_ends_the_connection() -> None:
+    """The next request would be given the answer that comes late."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        theirs.recv(LARGEST)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    interrupting, before = threading.Thread(target=interrupt), signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    with theirs, HolderConnection(ours, "/silent.sock", timeout=PATIENCE) as client:
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.exchange("check")
+        assert client.gone()
+        interrupting.join()
+    signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize(
