@@ -143,6 +143,8 @@ class Client(HolderConnection):
         while more:
             answer = self.request("importers", ImportersAnswer, after=after)
             more = answer.more
+            if more and not answer.importers:
+                raise BadPacket("it announced more importers, and sent none")
             for each in answer.importers:
                 if not after < each.id < LARGEST_COUNT:
                     raise BadPacket("its importers are not in ascending order")

@@ -159,6 +159,7 @@ def error_of(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> Ex
         ([(OFFERS, 0)], Client.notice),
         ([(STATUS, 0), (OFFERS, 0), ({"ok": {"importers": [importer(2)] * 2, "more": False}}, 0)], Client.status),
         ([(STATUS, 0), (OFFERS, 0), ({"ok": {"importers": [importer(0)], "more": True}}, 0)], Client.status),
+        ([(STATUS, 0), (OFFERS, 0), ({"ok": {"importers": [], "more": True}}, 0)], Client.status),
         ([({"ok": STATUS["ok"] | {"state": "asleep"}}, 0)], Client.status),
         ([({"ok": STATUS["ok"] | {"machine": None}}, 0)], Client.status),
         ([({"ok": {"tallies": [], "differences": [{}], "different": 1}}, 0)], Client.check),
