@@ -83,8 +83,8 @@ class ElasticChunkPool:
     source: ChunkSource
     created: dict[int, ElasticChunk] = field(default_factory=dict)
     free: list[ElasticChunk] = field(default_factory=list)
-    lent: dict[int, ElasticChunk] = field(default_factory=dict)
-    """Chunks that other processes have been lent, by number; they are neither free nor mapped here."""
+    lent: dict[int, str] = field(default_factory=dict)
+    """Exports that have lent chunks to other processes, by number; these chunks are neither free nor mapped here."""
     _returned: list[ElasticChunk] = field(default_factory=list)
 
     def add(self, count: int) -> list[ElasticChunk]:

@@ -10,6 +10,7 @@ from memtopo.common.units import rounded
 from memtopo.driver.types import Location, LocationKind
 from memtopo.executor import Execution, Pace, StepFailed, failing
 from memtopo.kinds.chunks.pools import LimitPool
+from memtopo.kinds.chunks.steps import LENT
 from memtopo.kinds.layout import current
 from memtopo.kinds.mappings.steps import parts_of
 from memtopo.kinds.step import Step
@@ -83,6 +84,7 @@ class StagedTransition:
     def end(self) -> bool:
         """End the transition: the layout has the new plan, or again the old one. Return true if it touched anything."""
         self.adopt_new_plan()
+        self._execution.layout.of(LENT).clear()
         touched = any(not step.in_change.repeated for step in (*self._attempted, *self._undone))
         self._execution.generation += touched
         return touched

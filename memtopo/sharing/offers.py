@@ -148,7 +148,10 @@ def exported_bytes(offers: Iterable[Offer]) -> int:
     """Bytes of the objects of some offers; one that several exports have counts once, and one that exists if lent."""
     total, ends = 0, dict[Hashable, int]()
     for each in sorted(offers, key=lambda offer: offer.first):
-        end = each.first + (each.lends.lent + each.lends.sealed if each.lends else each.count)
+        if each.lends:
+            total += each.size * (each.lends.lent + each.lends.sealed)
+            continue
+        end = each.first + each.count
         before = ends.get(each.objects, 0)
         total += each.size * max(end - max(before, each.first), 0)
         ends[each.objects] = max(before, end)
@@ -182,7 +185,7 @@ class Lender(Protocol):
         """Have objects that no client has any more. Raises `MemtopoError`."""
 
     def lent(self, export: str) -> Collection[int]:
-        """Return the numbers of the objects that were lent and not taken back. Raises `MemtopoError`."""
+        """Return the numbers of the objects of an export that were lent and not taken back. Raises `MemtopoError`."""
 
 
 class ChangeFailed(MemtopoError):
@@ -297,7 +300,7 @@ class LayoutExports:
         from memtopo.kinds.chunks.pools import NoneLeft, lend  # noqa: PLC0415 few layouts lend
 
         try:
-            return lend(self._driver, self._layout, self._exports[export].group.name, count)
+            return lend(self._driver, self._layout, self._exports[export].group.name, count, export)
         except NoneLeft as error:
             raise ExchangeError("full", f"export {export!r}: {error.message}") from error
         except KeyError as error:
@@ -307,12 +310,12 @@ class LayoutExports:
         from memtopo.kinds.chunks.pools import take_back  # noqa: PLC0415 as above
 
         with suppress(KeyError):  # the pool has gone meanwhile, and they with it
-            take_back(self._driver, self._layout, self._exports[export].group.name, numbers)
+            take_back(self._driver, self._layout, self._exports[export].group.name, numbers, export)
 
     def lent(self, export: str) -> Collection[int]:
         group = self._exports.get(export)
         pool = self._layout.of(ELASTIC_POOLS).get(group.group.name) if group else None
-        return [*pool.lent] if pool else ()
+        return [number for number, lender in pool.lent.items() if lender == export] if pool else ()
 
     def check(self) -> Checks:
         return self._check()

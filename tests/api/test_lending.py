@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -17,6 +18,7 @@ import pytest
 import memtopo
 from memtopo.api.attachment import Attached
 from memtopo.api.imports import AttachTerms
+from memtopo.driver.handles import Handle
 from memtopo.drivers.target import Target
 from memtopo.kinds.elastic import ELASTIC_POOLS, ElasticChunkPool
 from memtopo.run.messages import Lend, Lent
@@ -463,6 +465,19 @@ def test_no_chunk_that_stays_in_a_pool_is_lent_beneath_the_process_that_has_it(l
     assert (len(pool_of(layout).created), kv.map(0, "page", 2)) == (LEAST + 1, ("page.0", "page.1"))
 
 
+def test_another_pool_of_the_same_memory_has_nothing_sealed_of_the_one_before(layout: Held) -> None:
+    with connect(endpoint("pool")) as first:
+        blocks = memory_of(first, "page", LEAST + 1)
+        first.seal("page", {number: epoch for _, number, epoch in blocks}, "prompt")
+    with connect(endpoint("pool")) as other:
+        until(lambda: lent() == (0, LEAST + 1))
+        for least in (LEAST + 1, LEAST):
+            other.change(changed(min=least))
+            assert (lent(), dict(pool_of(layout).lent)) == ((0, 0), {})
+            assert len(memory_of(other, "page", QUOTA)) == QUOTA
+            other.let_go(["page"])
+
+
 def test_a_process_that_attaches_knows_the_pool_as_it_is_once_it_is_told_of_changes(layout: Held) -> None:
     """Its offers are of before a change that came between two requests, of which it is not told"""
     del layout
@@ -474,6 +489,56 @@ def test_a_process_that_attaches_knows_the_pool_as_it_is_once_it_is_told_of_chan
         assert (offers["page"].count, client.notice(0)) == (MOST + 4, None)
         other.change(changed(max=MOST))
         assert client.notice(PATIENCE)
+
+
+def test_a_change_that_fails_leaves_a_block_to_its_client_for_as_long_as_its_memory_exists(runtime: Path) -> None:
+    """Each driver call of a switch that releases a pool with two exports fails once."""
+    several = copy.deepcopy(SPEC)
+    several["exports"] |= {"more": {"chunk": "page", "via": "fd"}}
+    several["states"] = {"asleep": {"drop": ["kv"], "offload": {"w": "host"}}}
+    with ExitStack() as stack:
+        layout = stack.enter_context(held(several, failing(0)))
+        one, other, third = (stack.enter_context(connect(endpoint("pool"))) for _ in range(3))
+        driver: Any = layout.run.ledger._driver
+        first = driver.calls
+        third.switch("asleep")
+        calls = driver.calls - first
+        third.switch("awake")
+        for at in range(1, calls - 1):  # the last two query the GPU of each export, after the switch
+            before = {**memory_of(one, "page", 1), **memory_of(other, "more", 2)}
+            driver.at = driver.calls + at
+            with pytest.raises(memtopo.ExchangeError, match="the layout is awake, as before"):
+                third.switch("asleep", force=True)
+            driver.at = 0
+            leased = {each for each in before if is_leased(one if each[0] == "page" else other, *each)}
+            rest = memory_of(third, "more", MOST - len(leased))
+            assert sorted(number for _, number, _ in (*leased, *rest)) == [*range(MOST)], at
+            kept = {each for each, file in before.items() if file == file_of(layout.run.exports.handle(*each[:2]))}
+            assert leased == kept, at
+            assert not {*before.values()}.intersection(rest.values()), at
+            for client, export in ((one, "page"), (other, "more"), (third, "more")):
+                client.let_go([export])
+
+
+def memory_of(client: Client, export: str, count: int) -> dict[tuple[str, int, int], int]:
+    """Have objects of an export lent, and return the file of each by export, number and epoch."""
+    blocks, _ = client.lend(export, count)
+    return {(export, number, epoch): file_of(handle) for number, epoch, handle in blocks}
+
+
+def file_of(handle: Handle) -> int:
+    """Close a handle, and return the number of its file."""
+    with closing(handle):
+        assert handle.fd is not None
+        return os.fstat(handle.fd).st_ino
+
+
+def is_leased(client: Client, export: str, number: int, epoch: int) -> bool:
+    try:
+        client.seal(export, {number: epoch}, None)
+    except memtopo.ExchangeError as error:
+        return error.code != "stale"
+    return True
 
 
 def test_an_export_that_lends_has_no_view_and_no_range_of_its_own(layout: Held, client: Attached) -> None:

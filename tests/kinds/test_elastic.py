@@ -59,12 +59,12 @@ def pool_of(layout: Built) -> ElasticChunkPool:
     return layout.execution.layout.of(ELASTIC_POOLS)["page"]
 
 
-def lent(layout: Built, count: int) -> Sequence[int]:
-    return lend(layout.ledger, layout.execution.layout, "page", count)
+def lent(layout: Built, count: int, export: str = "pages") -> Sequence[int]:
+    return lend(layout.ledger, layout.execution.layout, "page", count, export)
 
 
-def returned(layout: Built, *numbers: int) -> None:
-    take_back(layout.ledger, layout.execution.layout, "page", numbers)
+def returned(layout: Built, *numbers: int, export: str = "pages") -> None:
+    take_back(layout.ledger, layout.execution.layout, "page", numbers, export)
 
 
 def existing(layout: Built) -> list[str]:
@@ -128,6 +128,13 @@ def test_free_chunks_are_lent_before_new_ones_are_created_and_those_of_min_come_
         assert existing(layout) == ["page.0", "page.1"]
         assert (labels(pool_of(layout).free), [*pool_of(layout).lent]) == (["page.1"], [0])
         assert lent(layout, 2) == [1, 2]
+
+
+def test_a_chunk_comes_back_through_the_export_that_has_lent_it() -> None:
+    with built(plan_of(PLAIN, TWO)) as layout:
+        assert (lent(layout, 1), lent(layout, 2, export="more")) == ([0], [1, 2])
+        returned(layout, 0, 1, 2, export="more")
+        assert (pool_of(layout).lent, labels(pool_of(layout).free)) == ({0: "pages"}, ["page.1"])
 
 
 @pytest.mark.parametrize(

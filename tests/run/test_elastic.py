@@ -224,7 +224,7 @@ access: {kv: {gpu0: rw}, other: {gpu0: rw}}
         execution = Execution(planner.plan(geometry_of(spec), invented(1)), Ledger(driver))
         execution.build()
         layout, one = execution.layout, [MapRequest(0, "page")]
-        lend(execution.driver, layout, "page", lent)
+        lend(execution.driver, layout, "page", lent, "pages")
         driver.at = driver.calls + 1
         with pytest.raises(elastic.ElasticFailed, match="range 'kv' can only be taken down"):
             elastic.change_range(execution.driver, layout, "kv", one, [])

@@ -441,7 +441,9 @@ def test_entries_of_one_name_in_two_processes_are_not_the_same_memory() -> None:
 
 
 def test_exported_bytes_of_objects_to_lend_are_those_of_the_lent_and_the_sealed_ones() -> None:
-    assert exported_bytes([replace(POOL, lends=Lending(6, lent=2, sealed=1)), replace(PAGES, count=2)]) == 5 * PAGE
+    """Each of them is lent through one export, though several have the same objects."""
+    lends = replace(POOL, lends=Lending(6, lent=2, sealed=1))
+    assert exported_bytes([lends, replace(lends, name="more"), replace(PAGES, count=2)]) == 8 * PAGE
 
 
 def test_a_client_receives_the_nodes_as_they_were_at_its_first_part(shelf: Memfds) -> None:

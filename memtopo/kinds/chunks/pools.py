@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.batches import create_each, release_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Properties
-from memtopo.kinds.chunks.steps import RETAINED, CreateChunk, ImportChunk
+from memtopo.kinds.chunks.steps import LENT, RETAINED, CreateChunk, ImportChunk
 from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ChunkSource, ElasticChunk, ElasticChunkPool
 from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import Layout, LentBlock
@@ -177,6 +176,11 @@ class KeepPool(Step):
         return Created()
 
     @property
+    def needs(self) -> tuple[Hashable, ...]:
+        """Chunks that other steps create: none is released while it is lent."""
+        return tuple(("chunk", f"{self.name}.{number}") for number in range(self.kept))
+
+    @property
     def effect(self) -> Hashable:
         """Pool without its limit, which can change while its chunks stay."""
         return self.verb, self.name, self.size, self.properties, self.granule, self.kept
@@ -185,11 +189,16 @@ class KeepPool(Step):
         pool = ElasticChunkPool(
             self.name, self.size, self.properties, self.granule, self.kept, self.limit, self.chunk_source
         )
-        pool.free += reversed(pool.add(self.kept))
+        for chunk in reversed(pool.add(self.kept)):
+            effect, export = layout.of(LENT).get(chunk.label, (None, ""))
+            if effect == self.effect:
+                pool.lent[chunk.number] = export
+            else:
+                pool.free.append(chunk)
         layout.of(ELASTIC_POOLS)[self.name] = pool
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        """Release what a program has created; raises the first error after all were tried."""
+        """Release what a program has created, and note what is lent; raises the first error after all were tried."""
         if self.name not in layout.of(ELASTIC_POOLS):
             return
         pool = layout.of(ELASTIC_POOLS)[self.name]
@@ -198,6 +207,8 @@ class KeepPool(Step):
         pool.drop_removed()
         if errors:
             raise errors[0]
+        lent = {pool.created[number].label: (self.effect, export) for number, export in pool.lent.items()}
+        layout.of(LENT).update(lent)
         del layout.of(ELASTIC_POOLS)[self.name]
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
@@ -229,7 +240,10 @@ class BorrowPool(KeepPool):
     phase = Phase.IMPORT
     verb = "borrow"
     call = "cuMemImportFromShareableHandle"
-    required: ClassVar = {"holder": "reference.holder"}
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("holder", self.reference.holder),)
 
     @property
     def chunk_source(self) -> ChunkSource:
@@ -295,8 +309,8 @@ class NoneLeft(MemtopoError):
     """Pool that has not as many chunks as are to be lent."""
 
 
-def lend(driver: Driver, layout: Layout, name: str, count: int) -> Sequence[int]:
-    """Take chunks of a pool for another process, and return their numbers; missing ones are created.
+def lend(driver: Driver, layout: Layout, name: str, count: int, export: str) -> Sequence[int]:
+    """Take chunks of a pool for another process of an export, and return their numbers; missing ones are created.
 
     Raises `NoneLeft` and `DriverError` with the pool as it was, but for chunks that cannot be released again, which are
     free; `KeyError` if there is no such pool now.
@@ -314,17 +328,20 @@ def lend(driver: Driver, layout: Layout, name: str, count: int) -> Sequence[int]
         raise error
     del pool.free[len(pool.free) - len(found) :]
     chunks = [*reversed(found), *created]
-    pool.lent.update([(chunk.number, chunk) for chunk in chunks])
-    return [chunk.number for chunk in chunks]
+    numbers = [chunk.number for chunk in chunks]
+    pool.lent.update(dict.fromkeys(numbers, export))
+    return numbers
 
 
-def take_back(driver: Driver, layout: Layout, name: str, numbers: Sequence[int]) -> None:
-    """Have chunks that were lent in a pool again, which releases chunks that were not created with the layout.
+def take_back(driver: Driver, layout: Layout, name: str, numbers: Sequence[int], export: str) -> None:
+    """Have chunks of a pool again that an export lent, which releases chunks that were not created with the layout.
 
     Raises `DriverError` after the first one that cannot be released; the others stay in the pool.
     """
     pool = layout.of(ELASTIC_POOLS)[name]
-    chunks = [pool.lent.pop(number) for number in numbers if number in pool.lent]
+    chunks = [pool.created[number] for number in numbers if pool.lent.get(number) == export]
+    for chunk in chunks:
+        del pool.lent[chunk.number]
     pool.free += reversed(chunks)
     _, error = pool.source.release(driver, layout, pool, [chunk for chunk in chunks if chunk.number >= pool.kept])
     pool.drop_removed()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -33,6 +33,13 @@ RETAINED = LayoutTable[str, int]()
 """References that a check has retained and not yet released, by the label of the expected chunk."""
 
 
+LENT = LayoutTable[str, tuple[Hashable, str]]()
+"""Effect of the pool that a change has undone and the export that lent a chunk of it, by the label of the chunk.
+
+A rollback of the change makes that pool again; only chunks that exist until then are still lent.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkStep(ObjectStep):
     """Base of the steps that have a handle of an object of `size` bytes under its label."""
@@ -49,6 +56,7 @@ class ChunkStep(ObjectStep):
             if self.label in handles:
                 driver.mem_release(handles[self.label])
                 del handles[self.label]
+        layout.of(LENT).pop(self.label, None)
 
 
 @dataclass(frozen=True, slots=True)
