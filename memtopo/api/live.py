@@ -312,10 +312,9 @@ class Live:
 
     def end(self) -> tuple[Report, Iterable[str]]:
         """Take everything down; return the report, and the names of the views that are still in use."""
-        outlived = self._views.in_use()
+        self._views.close()
         self.report = self._session.end()
-        self._views.close(in_use=bool(outlived))
-        return self.report, outlived
+        return self.report, self._views.release()
 
     def _view(self, noun: str, name: str, dtype: object, part: ViewPart) -> View:
         self._require_open()

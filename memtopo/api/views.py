@@ -9,6 +9,7 @@ import ctypes
 import math
 import mmap
 import os
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -39,7 +40,7 @@ _VERSIONED = 1
 
 
 class ViewOwner(Protocol):
-    """Owner of the memory of views; the memory is invalid after it is `closed`."""
+    """Owner of the memory of views; once it is `closed`, the memory is being released."""
 
     closed: bool
 
@@ -204,6 +205,8 @@ class ViewFactory:
 
     def __init__(self, session: Session, memory: LayoutMemory) -> None:
         self.closed = False
+        self._lock = threading.Lock()
+        """Taken to make a view, and to refuse others."""
         self._session, self._memory = session, memory
         self._views: weakref.WeakKeyDictionary[View, MemoryPart] = weakref.WeakKeyDictionary()
         self._tensors = ExportedTensors()
@@ -213,7 +216,13 @@ class ViewFactory:
         self._gone: weakref.WeakSet[View] = weakref.WeakSet()
 
     def view(self, name: str, part: MemoryPart, request: ViewRequest) -> View:
-        """Make a view. Raises `Unsuitable` if shape or alignment do not fit."""
+        """Make a view. Raises `Unsuitable` if shape or alignment do not fit, and once the layout is taken down."""
+        with self._lock:
+            if self.closed:
+                raise Unsuitable(f"{name} no longer exists: its layout was taken down")
+            return self._view(name, part, request)
+
+    def _view(self, name: str, part: MemoryPart, request: ViewRequest) -> View:
         if why := self._absent(name, part):
             raise why
         shape = request.fit(name, part.size)
@@ -324,16 +333,22 @@ class ViewFactory:
     def _exists(self, label: str) -> bool:
         return label in self._session.layout.addressed
 
-    def close(self, *, in_use: bool) -> None:
-        """Invalidate all views; if some are `in_use`, a simulator's memory is replaced by zeros."""
-        self.closed = True
+    def close(self) -> None:
+        """Refuse new views and new uses of the views that exist, before the layout is taken down."""
+        with self._lock:
+            self.closed = True
+
+    def release(self) -> Sequence[str]:
+        """Return the names of the views in use after the teardown; a simulator's memory is then replaced by zeros."""
+        outlived = self.in_use()
         for mapping in (*self._mappings.values(), *self._replaced):
-            if in_use:
+            if outlived:
                 mapping.blank()
             else:
                 mapping.close()
         self._mappings.clear()
         self._replaced.clear()
+        return outlived
 
     def _address(self, part: MemoryPart) -> int:
         """Return the address of the object with the part, as it is used by the view."""
