@@ -153,6 +153,7 @@ class Serving:
         self._stack = ExitStack()
         self._background = Background("memtopo-serve")
         self._result: HoldSummary | None = None
+        self._entered = False
 
     @property
     def path(self) -> str:
@@ -174,7 +175,10 @@ class Serving:
         return self._exports.taken[name].wait(timeout)
 
     def __enter__(self) -> Self:
-        """Start the thread. Raises `ExchangeError` if the endpoint is taken or has no socket, `UsageError`."""
+        """Start the thread, once. Raises `ExchangeError` if the endpoint is taken or has no socket, `UsageError`."""
+        if self._entered:
+            raise UsageError("a service can be entered only once; call serve() again for another one")
+        self._entered = True
         with ExitStack() as stack:
             stack.enter_context(self._exports.open())
             claimed = stack.enter_context(claim(self._endpoint))

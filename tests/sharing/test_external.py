@@ -123,6 +123,15 @@ def test_a_second_producer_at_an_endpoint_is_refused_on_entering(tmp_path: Path)
         memtopo.serve(where, exports).__enter__()
 
 
+def test_a_service_is_entered_only_once(tmp_path: Path) -> None:
+    with given() as exports:
+        served = memtopo.serve(tmp_path / "camera.sock", exports)
+        with served, pytest.raises(UsageError, match="only once"):
+            served.__enter__()
+        with pytest.raises(UsageError, match="only once"):
+            served.__enter__()
+
+
 def test_release_ends_the_service_and_the_program_sees_it(tmp_path: Path) -> None:
     with given() as exports, memtopo.serve(tmp_path / "camera.sock", exports) as served:
         assert not served.released
