@@ -12,6 +12,9 @@ from typing import Protocol
 
 from memtopo.sharing.sockets import PeerProcess, peer
 
+_LONGEST = 2_000_000.0
+"""Seconds of the longest wait that has a limit: `poll` counts milliseconds in 31 bits."""
+
 
 class Descriptor(Protocol):
     """An object with a descriptor that can be waited for."""
@@ -22,7 +25,8 @@ class Descriptor(Protocol):
 def wait_readable(any_of: Collection[Descriptor], seconds: float | None, writable: Collection[Descriptor] = ()) -> bool:
     """Wait until one of some descriptors can be read or its other end has closed. Return whether that is so in time.
 
-    The wait also ends when one of the `writable` descriptors can be written. It has no limit if `seconds` is None.
+    The wait also ends when one of the `writable` descriptors can be written, and after `_LONGEST` seconds at the latest
+    unless `seconds` is None.
     """
     poll = select.poll()  # select() does not support descriptors above 1,023
     events = {each.fileno(): select.POLLIN for each in any_of}
@@ -30,7 +34,8 @@ def wait_readable(any_of: Collection[Descriptor], seconds: float | None, writabl
         events[each.fileno()] = events.get(each.fileno(), 0) | select.POLLOUT
     for fd, mask in events.items():
         poll.register(fd, mask)
-    return any(event & ~select.POLLOUT for _, event in poll.poll(None if seconds is None else seconds * 1000))
+    limit = None if seconds is None else min(seconds, _LONGEST) * 1000
+    return any(event & ~select.POLLOUT for _, event in poll.poll(limit))
 
 
 class Wait(Protocol):

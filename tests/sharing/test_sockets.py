@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import resource
@@ -16,6 +17,7 @@ import pytest
 from memtopo.sharing import sockets
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.sockets import PeerProcess
+from memtopo.sharing.system import wait_readable
 from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT
 
@@ -178,3 +180,11 @@ def test_a_listener_without_a_free_descriptor_accepts_again_after_its_pause(
             assert (sock.fileno(), len(selector.get_map())) == (-1, 0)
     for each in admitted:
         each.close()
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 3e6])
+def test_a_wait_has_any_limit(seconds: float) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.send(b"x")
+        assert wait_readable([theirs], seconds)
