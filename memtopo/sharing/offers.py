@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Annotated, Literal, Protocol, runtime_checkable
@@ -309,8 +308,8 @@ class LayoutExports:
     def take_back(self, export: str, numbers: Sequence[int]) -> None:
         from memtopo.kinds.chunks.pools import take_back  # noqa: PLC0415 as above
 
-        with suppress(KeyError):  # the pool has gone meanwhile, and they with it
-            take_back(self._driver, self._layout, self._exports[export].group.name, numbers, export)
+        for pool in self._layout.of(ELASTIC_POOLS):  # a change may have removed the export
+            take_back(self._driver, self._layout, pool, numbers, export)
 
     def lent(self, export: str) -> Collection[int]:
         group = self._exports.get(export)

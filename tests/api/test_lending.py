@@ -478,6 +478,17 @@ def test_another_pool_of_the_same_memory_has_nothing_sealed_of_the_one_before(la
             other.let_go(["page"])
 
 
+def test_blocks_of_an_export_that_a_change_removes_are_free_once_their_client_has_ended(layout: Held) -> None:
+    several = copy.deepcopy(SPEC)
+    several["exports"]["more"] = several["exports"].pop("page")
+    with connect(endpoint("pool")) as other:
+        with connect(endpoint("pool")) as client:
+            memory_of(client, "page", QUOTA)
+            other.change(json.dumps({"spec": json.dumps(several), "name": "held.yaml", "settings": {}}))
+            assert len(pool_of(layout).lent) == QUOTA
+        until(lambda: not pool_of(layout).lent)
+
+
 def test_a_process_that_attaches_knows_the_pool_as_it_is_once_it_is_told_of_changes(layout: Held) -> None:
     """Its offers are of before a change that came between two requests, of which it is not told"""
     del layout
