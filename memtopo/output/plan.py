@@ -167,8 +167,8 @@ _MEMORY = columns("memory", ">before", ">after", ">at most")
 
 def difference(found: PlanDifference, machine: MachineLine, command: str = "diff", *, every: bool = False) -> Page:
     """The output of `memtopo diff`, and of `memtopo plan` for a change."""
-    if found.empty:
-        shown = sections(_equal(found))
+    if found.steps_equal:
+        shown = [*sections(*_equal(found)), *_pictures(found, every=every)]
     else:
         memory = [(name, *map(rounded, (each.before, each.after, each.peak))) for name, each in found.memory.items()]
         shown = [
@@ -185,13 +185,10 @@ _CHANGE = columns("memory", ">before", ">after", ">change")
 def in_short(found: PlanDifference, machine: MachineLine, *, pictures: bool = False) -> Page:
     """The change of memory and the entries that differ, with the `pictures` of both layouts below them if requested."""
     memory = [(name, rounded(each.before), rounded(each.after), _signed(each)) for name, each in found.memory.items()]
-    entries = [
-        (how, f"{', '.join(names[:LISTED])}{f' and {len(names) - LISTED:,} more' * (len(names) > LISTED)}")
-        for how, names in asdict(found.entries).items()
-        if names
-    ]
-    facts = Pairs([*entries, *(() if found.empty else _kept_and_lost(found))])
-    shown = sections(_equal(found) if found.empty else Table(_CHANGE, memory), facts if facts.rows else None)
+    if found.steps_equal:
+        shown = sections(*_equal(found))
+    else:
+        shown = sections(Table(_CHANGE, memory), Pairs([*_entries(found), *_kept_and_lost(found)]))
     drawn = _pictures(found) if pictures else ()
     where = f"on {humanize.machine(machine)}"
     return Page("diff", f"{found.before} → {found.after}", where, sections=[*shown, *drawn])
@@ -202,8 +199,19 @@ def refused(plan: str, error: str) -> Page:
     return Page("diff", plan, sections=sections(f"refused: {error}"))
 
 
-def _equal(found: PlanDifference) -> str:
-    return f"nothing differs; {plural(found.kept, 'step')} {'is' if found.kept == 1 else 'are'} equal"
+def _equal(found: PlanDifference) -> Iterator[str | Pairs]:
+    """Sentence about equal steps, and the entries and parameters that differ nevertheless."""
+    what = "nothing" if found.empty else "no step"
+    yield f"{what} differs; {plural(found.kept, 'step')} {'is' if found.kept == 1 else 'are'} equal"
+    if not found.empty:
+        yield Pairs([*_entries(found), *_parameters(found)])
+
+
+def _entries(found: PlanDifference) -> Iterator[tuple[str, str]]:
+    for how, names in asdict(found.entries).items():
+        if names:
+            more = f" and {len(names) - LISTED:,} more" * (len(names) > LISTED)
+            yield how, f"{', '.join(names[:LISTED])}{more}"
 
 
 def _signed(found: MemoryChange) -> str:
@@ -212,6 +220,9 @@ def _signed(found: MemoryChange) -> str:
 
 
 def _pictures(found: PlanDifference, *, every: bool = False) -> Iterator[Section]:
+    """Pictures of both layouts, if they differ."""
+    if found.picture_before == found.picture_after:
+        return
     for title, picture in (("before", found.picture_before), ("after", found.picture_after)):
         if picture:
             yield Section(title, [Drawing(folding.picture(picture, every=every), every=every)])
@@ -230,12 +241,16 @@ def _changes(found: PlanDifference, *, every: bool) -> Iterator[Section]:
             yield Section(f"{title} in {_title(one)}", [_table(one.plan.rows)])
 
 
-def _kept_and_lost(found: PlanDifference) -> Iterator[tuple[str, str]]:
-    if same := [processes(each) for each in found.processes if each.empty]:
-        yield "unchanged", ", ".join(same)
+def _parameters(found: PlanDifference) -> Iterator[tuple[str, str]]:
     if found.params:
         changes = (f"{name}={before or '-'} → {after or '-'}" for name, (before, after) in found.params.items())
         yield "parameters", ", ".join(changes)
+
+
+def _kept_and_lost(found: PlanDifference) -> Iterator[tuple[str, str]]:
+    if same := [processes(each) for each in found.processes if each.empty]:
+        yield "unchanged", ", ".join(same)
+    yield from _parameters(found)
     yield "kept", f"{plural(found.kept, 'step')}, with addresses, handles and bytes"
     lost = [(found.lost, ""), *((each.lost, f" of {processes(each)}") for each in found.processes)]
     for labels, where in lost:

@@ -109,7 +109,10 @@ class ProcessDifference:
 
 @dataclass(frozen=True, slots=True)
 class EntryChanges:
-    """Entries that are added, removed and changed, by section and name: `chunks.page`, `server.chunks.page`."""
+    """Entries that are added, removed and changed, by section and name: `chunks.page`, `server.chunks.page`.
+
+    The name of the layout is one, too: `layout name`, which cannot be the name of a process.
+    """
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -131,6 +134,8 @@ def _entries(root: object, process: str = "") -> Iterator[tuple[str, object]]:
     sections = root if isinstance(root, dict) else {}
     if process:
         yield process, {key: value for key, value in sections.items() if not isinstance(value, dict)}
+    else:
+        yield "layout name", sections.get("name")
     for section, entries in sections.items():
         if isinstance(entries, dict) and section != PARAMETERS:
             for name, value in entries.items():
@@ -167,7 +172,12 @@ class PlanDifference:
 
     @property
     def empty(self) -> bool:
-        """True if nothing differs."""
+        """True if nothing differs: no step, no parameter, and no entry, such as a state, which may be no step."""
+        return self.steps_equal and not self.params and self.entries == EntryChanges()
+
+    @property
+    def steps_equal(self) -> bool:
+        """True if no step differs."""
         return not self.undo and not self.do and all(each.empty for each in self.processes)
 
 

@@ -152,7 +152,9 @@ def test_a_change_of_held_processes_may_be_to_a_spec_that_more_processes_join(
     (specs / "more.yaml").write_text(more)
     (specs / "one.yaml").write_text(more.replace("size: 2MiB, count: 2", "size: 4MiB"))
     with held(specs, "joined.yaml"):
-        assert run_inline("diff", "cache", "more.yaml", **here).status == 0
+        found = run_inline("diff", "cache", "more.yaml", **here)
+        assert (found.status, found.out.splitlines()[-1]) == (1, "  changed  reader")
+        assert "\nno step differs; 7 steps are equal\n" in found.out
         assert run_inline("plan", "cache", "one.yaml", "-o", "plan.json", **here).status == 0
         assert run_inline("change", "cache", "plan.json", **here).status == 0
         assert run_inline("diff", "cache", "one.yaml", **here).status == 0

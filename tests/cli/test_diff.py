@@ -215,6 +215,14 @@ def test_entries_of_processes_have_their_names(run_inline: InlineRunner, tmp_pat
     assert entries == {"added": ["b.buffers.one"], "removed": ["b.buffers.two"], "changed": ["a", "a.buffers.own"]}
 
 
+def test_the_name_of_a_layout_differs_beside_a_process_called_name(run_inline: InlineRunner, tmp_path: Path) -> None:
+    before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
+    before.write_text("memtopo: 1\nname: w\nprocesses:\n  name: {buffers: {own: {location: gpu0, size: 2MiB}}}\n")
+    after.write_text(before.read_text().replace("name: w", "name: v"))
+    found = run_inline("diff", before, after, "-m", "h200x2", "--json")
+    assert (found.status, found.document["entries"]["changed"]) == (1, ["layout name"])
+
+
 def test_a_folder_of_plans_is_compared_as_a_whole(run_inline: InlineRunner, golden: Path) -> None:
     """Each plan on its own machine; other files of JSON are named."""
     (golden / "two.yaml").write_text(KV.replace("gpu0", "gpu1"))
@@ -231,6 +239,64 @@ def test_a_folder_of_plans_is_compared_as_a_whole(run_inline: InlineRunner, gold
     ]
     (golden / "two.yaml").write_text(KV.replace("gpu0", "gpu1"))
     assert run_inline("diff", "plans").status == 0
+
+
+WITHOUT_STEPS = """memtopo: 1
+name: kv
+ranges: {kv: {size: 4MiB}, el: {size: 16MiB, elastic: {chunks: block}}}
+chunks:
+  page: {location: gpu0, size: 2MiB, count: 2, handles: fd, parts: {head: 4KiB, tail: rest}}
+  block: {location: gpu0, size: 2MiB, count: {max: 4}, handles: fd}
+map: {kv: [page]}
+access: {kv: {gpu0: rw}, el: {gpu0: rw}}
+managed: {area: {size: 8MiB}}
+exports: {page: {chunk: page, via: fd, commit: required}, block: {chunk: block, via: fd, quota: 2}}
+states: {asleep: {drop: [page]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "entries"),
+    [
+        ("name: kv", "name: other", {"changed": "layout name"}),
+        ("head: 4KiB", "head: 8KiB", {"changed": "chunks.page"}),
+        ("quota: 2", "quota: 3", {"changed": "exports.block"}),
+        (", commit: required", "", {"changed": "exports.page"}),
+        ("8MiB", "8MiB, oversubscribe: true", {"changed": "managed.area"}),
+        ("drop: [page]", "drop: [kv]", {"changed": "states.asleep"}),
+        ("asleep:", "away:", {"added": "states.away", "removed": "states.asleep"}),
+        ("states: {asleep: {drop: [page]}}\n", "", {"removed": "states.asleep"}),
+    ],
+)
+def test_a_spec_without_a_step_that_differs_is_not_equal(
+    run_inline: InlineRunner, golden: Path, old: str, new: str, entries: dict[str, str]
+) -> None:
+    """In any output; an accepted one is saved."""
+    (golden / "kv.yaml").write_text(WITHOUT_STEPS)
+    assert run_inline("plan", "kv.yaml", "-m", "h200x2", "-o", "plans/kv.json").status == 0
+    assert run_inline("diff", "plans").status == 0
+    (golden / "kv.yaml").write_text(WITHOUT_STEPS.replace(old, new))
+    facts = [f"  {how:<7}  {name}" for how, name in entries.items()]
+    for form in (), ("--summary",):
+        found = run_inline("diff", "plans", *form)
+        assert (found.status, found.out.splitlines()[2].partition(";")[0]) == (1, "no step differs")
+        assert [line for line in facts if line not in found.out.splitlines()] == []
+    comment = run_inline("diff", "plans", "--format", "markdown")
+    shown = html_unescaped(comment.out)
+    assert (comment.status, [each for each in entries.items() if f"- {': '.join(each)}\n" not in shown]) == (1, [])
+    pictures = re.findall(r"```text\n(.*?)```", comment.out, re.DOTALL)
+    assert len({*pictures}) == len(pictures)
+    assert run_inline("diff", "plans", "--accept").err == "memtopo: saved to plans/kv.json\n"
+    assert run_inline("diff", "plans").status == 0
+
+
+def test_a_parameter_without_a_step_that_differs_is_not_equal(run_inline: InlineRunner, golden: Path) -> None:
+    (golden / "kv.yaml").write_text(KV.replace("params: {", "params: {note: a, "))
+    found = run_inline("diff", "plans")
+    assert (found.status, found.out.splitlines()[2:]) == (
+        1,
+        ["no step differs; 18 steps are equal", "", "  parameters  note=- → a"],
+    )
 
 
 @pytest.mark.parametrize("form", [(), ("--summary",), ("--format", "markdown")])
