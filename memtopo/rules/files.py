@@ -223,6 +223,9 @@ _MOST = 50
 _HARM = ("MT0", "MT203", "MT204")
 """Prefixes of the codes that no correction may add: of what is not read, and of what is there twice."""
 
+_UNSUPPORTED = ("MT404", "MT405", "MT406")
+"""Codes that no added entry may add: of what the machine does not support. A corrected word may show these."""
+
 
 @dataclass(frozen=True, slots=True)
 class Correction:
@@ -243,8 +246,8 @@ class Correction:
 def corrected(document: Document, check: Callable[[Document], CheckedFile]) -> Correction:
     """Correct a document. `check` validates it on all machines; an edit is made if all of them ask for it.
 
-    Edits of a round are made if an error that they are for is gone, and if they added none of `_HARM`. A text that was
-    corrected has no further corrections.
+    Edits of a round are made if an error that they are for is gone, and if they added none of `_HARM`, or of
+    `_UNSUPPORTED` with an entry. A text that was corrected has no further corrections.
     """
     before, found, count = document, check(document), 0
     for _ in range(_ROUNDS):
@@ -270,7 +273,8 @@ def _better(
         return None
     after = check(read_text(text.encode(), document.name))
     now = _identities(after)
-    harm = [code for code, *_ in now - _identities(found) if code.startswith(_HARM)]
+    harmful = (*_HARM, *(() if all(edit.old for edit in edits) else _UNSUPPORTED))
+    harm = [code for code, *_ in now - _identities(found) if code.startswith(harmful)]
     return after if not harm and _identities(found, edits) - now else None
 
 

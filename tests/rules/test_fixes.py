@@ -172,6 +172,15 @@ def test_no_handle_type_is_added_where_several_would_do(text: str) -> None:
     assert corrected(text) == text
 
 
+def test_no_handle_type_is_added_that_the_machine_does_not_support() -> None:
+    """Other corrections of the round are made, also that of a misspelled key before such a type."""
+    text = EXPORT.replace("via: fd", "via: fabric")
+    assert corrected(text) == text
+    assert corrected(text.replace("gpu0: rw", "gpu0: Rw")) == text
+    written = SPEC.replace("    size: 64MiB\n", "    size: 64MiB\n    handles: [fabric]\n")
+    assert corrected(written.replace("handles", "handels")) == written
+
+
 def test_only_what_is_wrong_on_all_machines_is_corrected() -> None:
     wrong = read_text(SPEC.replace("64MiB}", "64MB}").encode(), "spec.yaml")
     assert correct(wrong, load("h200x2"), load("h100x1")).after == SPEC
