@@ -12,6 +12,7 @@ from memtopo.diagnostics.errors import causes
 _WORD = re.compile(r"\w+")
 _CALL = re.compile(r"cu[A-Z]\w+")
 _NUMBER = re.compile(r"(?<!\S)([0-9]+)\b")
+_LAST_NUMBER = re.compile(r"(?<!\S)([0-9]+)$")
 _ERROR_NUMBER = re.compile(r"\berror(?: code)?:? ([0-9]+)\b", re.IGNORECASE)
 
 
@@ -61,10 +62,33 @@ def _calls() -> dict[str, str]:
     return {name.lower(): name for name in map(plain_name, exported())}
 
 
+def unknown_error(named: NamedError, text: str) -> str | None:
+    """Return the number or word beside a call that is no error of the driver; None in a longer message."""
+    if named.call is None:
+        return None
+    if named.error:
+        return None if named.error in error_names() else named.error
+    if number := _LAST_NUMBER.search(text):
+        return number[1]
+    words = text.split()
+    if len(words) != 2:  # noqa: PLR2004 a call and one word
+        return None
+    return next((word for word in words if named_error(word) is None), words[1])
+
+
+@cache
+def error_names() -> dict[str, int]:
+    """Numbers of the driver's errors by name, without `CUDA_ERROR_`."""
+    from memtopo.testing.abi import error_numbers
+
+    return {name.removeprefix("CUDA_ERROR_"): number for name, number in error_numbers().items() if number}
+
+
 def _by_name(words: list[str]) -> str | None:
+    """Error of a word: one with known causes or with its prefix in any case, another one in upper case."""
     known = {cause.error for cause in causes()}
-    names = ((word.upper(), word.upper().removeprefix("CUDA_ERROR_")) for word in words)
-    return next((name for word, name in names if name in known or name != word), None)
+    names = ((word, word.upper().removeprefix("CUDA_ERROR_")) for word in words)
+    return next((name for word, name in names if name in known or name != word.upper() or word in error_names()), None)
 
 
 def _by_text(text: str) -> str | None:
@@ -78,7 +102,5 @@ def _by_text(text: str) -> str | None:
 
 
 def _by_number(text: str, pattern: re.Pattern[str]) -> str | None:
-    from memtopo.testing.abi import error_numbers
-
-    names = {number: name.removeprefix("CUDA_ERROR_") for name, number in error_numbers().items() if number}
+    names = {number: name for name, number in error_names().items()}
     return next((names[int(each)] for each in pattern.findall(text) if int(each) in names), None)

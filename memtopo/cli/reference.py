@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from memtopo.cli.driver_messages import NamedError, named_error
+from memtopo.cli.driver_messages import NamedError, error_names, named_error, unknown_error
 from memtopo.cli.options import AsJson, Values, argument, described, option
 from memtopo.cli.results import pages, show
 from memtopo.common.errors import UsageError
@@ -26,7 +26,6 @@ _NAMED_CODE = re.compile(r"MT[0-9]{3}|fact-?[0-9]{1,4}", re.IGNORECASE)
 _SPACED = re.compile(r"\bfact ([0-9])", re.IGNORECASE)
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _OPTION = re.compile("--[a-z-]+=")
-_NUMBER = re.compile(r"(?<!\S)([0-9]+)$")
 _WITH_CODE = re.compile(r"\bMT[0-9]{3}\b(?=\])")
 _LONGEST = 80
 
@@ -95,8 +94,10 @@ def schema_command(kind: SchemaKind) -> int:
 
 def _explain_error(named: NamedError, text: str, *, as_json: bool) -> int:
     """Print the causes of an error, of a call or of both, and the facts that name the call; see `errors.stated`."""
-    if named.error is None and (unknown := _NUMBER.search(text)):
-        raise UsageError(f"the driver has no error {unknown[1]}", hint=f"write 'memtopo explain {named}'")
+    if not named.meant and (unknown := unknown_error(named, text)):
+        meant = nearest(unknown.upper(), error_names())
+        hint = messages.did_you_mean(meant) if meant else f"write 'memtopo explain {named.call}'"
+        raise UsageError(f"the driver has no error {shorten(unknown)}", hint=hint)
     causes = errors.stated(errors.of(*named), text)
     cited = explanations.naming(named.call) if named.call else []
     if named.meant or not (causes or cited):
@@ -110,6 +111,8 @@ def _explain_error(named: NamedError, text: str, *, as_json: bool) -> int:
     else:
         width, colour = plain.width(sys.stdout), plain.colour(sys.stdout)
         lines = rendering.causes(causes, cited, width=width, colour=colour)
+        if named.error and not causes:
+            lines = [f"no cause of {named.error} is known for {named.call}", "", *lines]
     plain.print_lines(lines, styled=True)
     return 0
 

@@ -308,6 +308,33 @@ def test_explain_lists_causes_with_checks_and_further_facts() -> None:
     assert [cause["facts"] for cause in document["causes"]] == [[13, 28], [13]]
 
 
+@pytest.mark.parametrize("error", ["OUT_OF_MEMORY", "CUDA_ERROR_ECC_UNCORRECTABLE", "ECC_UNCORRECTABLE", "UNKNOWN"])
+def test_explain_says_before_the_facts_that_no_cause_of_an_error_is_known_for_a_call(error: str) -> None:
+    found = run_memtopo("explain", "cuMemMap", error)
+    assert found.status == 0
+    assert found.out.startswith(
+        f"no cause of {error.removeprefix('CUDA_ERROR_')} is known for cuMemMap\n\nmore: memtopo explain fact-8 "
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "unknown", "hint"),
+    [
+        ("cuMemMap INVALID_VALEU", "INVALID_VALEU", "did you mean 'INVALID_VALUE'?"),
+        ("cuMemMap invalid_valeu", "invalid_valeu", "did you mean 'INVALID_VALUE'?"),
+        ("INVALID_VALEU cuMemMap", "INVALID_VALEU", "did you mean 'INVALID_VALUE'?"),
+        ("cuMemMap CUDA_ERROR_INVALID_VALEU", "INVALID_VALEU", "did you mean 'INVALID_VALUE'?"),
+        ("cuMemMap ECC_UNCORRECTABEL", "ECC_UNCORRECTABEL", "did you mean 'ECC_UNCORRECTABLE'?"),
+        ("cuMemMap xyzzy", "xyzzy", "write 'memtopo explain cuMemMap'"),
+        ("cuMemMap cuMemUnmap", "cuMemUnmap", "write 'memtopo explain cuMemMap'"),
+    ],
+)
+def test_explain_refuses_a_word_beside_a_call_that_is_no_error(words: str, unknown: str, hint: str) -> None:
+    found = run_memtopo("explain", *words.split())
+    assert (found.status, found.out) == (2, "")
+    assert found.err.splitlines() == [f"memtopo: error: the driver has no error {unknown}", f"memtopo: hint: {hint}"]
+
+
 @pytest.mark.parametrize("call", ["cuMemAlloc", "cuMemcpy", "cuMemMap"])
 def test_explain_cites_the_facts_that_name_a_call_and_none_of_a_longer_name(call: str) -> None:
     cited = run_memtopo("explain", call, "--json").document["facts"]
