@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -51,6 +52,7 @@ static answer_t in_python;
 static int is_of_python; /* this process has its own simulator, or had it */
 static int is_forked;    /* from a process that has initialised the driver */
 static int is_initialized;
+static __thread int is_interrupted;
 
 /* The simulator's socket. */
 
@@ -218,9 +220,16 @@ static int call(const call_t *made) {
     if (is_of_python && !python) return DEINITIALIZED;
     int status = python ? python(made->number, of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7]) : over_socket(made);
     if (made->number == NUMBER_cuInit && !status) is_initialized = 1;
+    if (is_interrupted) {
+        is_interrupted = 0;
+        raise(SIGINT);
+    }
     errno = saved;
     return status;
 }
+
+/* Raise SIGINT on this thread once its call has been answered. */
+PUBLIC void memtopo_interrupt(void) { is_interrupted = 1; }
 
 /* Have the calls of this process answered by a function of Python, or refused. */
 PUBLIC void memtopo_answer(answer_t function) {

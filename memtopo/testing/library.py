@@ -8,14 +8,13 @@ import gc
 import os
 import shlex
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from threading import RLock, Timer, main_thread
+from threading import RLock
 from types import CodeType
 
 from memtopo.common.errors import UsageError
@@ -28,7 +27,6 @@ SOCKET = "MEMTOPO_SIMULATOR"
 
 _ANSWER = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 9)
 _DEINITIALIZED, _UNKNOWN = 4, 999
-_AGAIN = 0.001  # seconds
 _FRAMES = 3
 """Places that are named of a call: its own, and those of its callers."""
 _WAY = 4
@@ -126,7 +124,7 @@ def _without_collection(answer: Answer) -> Callable[..., int]:
         try:
             return answer(number, words)
         except KeyboardInterrupt:  # raised here it would be lost in C: again, when the call has returned
-            Timer(_AGAIN, signal.pthread_kill, [main_thread().ident, signal.SIGINT]).start()
+            loaded(LIBCUDA).memtopo_interrupt()
             return _UNKNOWN
         finally:
             with lock:
