@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote
 from weakref import WeakSet
@@ -48,11 +49,15 @@ def abandon_in_children(of: Inheritable) -> None:
 
 
 def _abandon_all() -> None:
+    _ACCEPTING.release()
     for each in tuple(_INHERITABLE):
         each.abandon()
 
 
-os.register_at_fork(after_in_child=_abandon_all)
+_ACCEPTING = RLock()
+"""Held by a thread from the acceptance of a connection until its listener has it, and during forks."""
+
+os.register_at_fork(before=_ACCEPTING.acquire, after_in_parent=_ACCEPTING.release, after_in_child=_abandon_all)
 
 
 class PeerProcess(NamedTuple):
@@ -242,6 +247,8 @@ class Listener:
     ) -> None:
         self._selector, self._sock, self._admit, self._most, self._clock = selector, sock, admit, most, clock
         self._again_at: float | None = None
+        self._accepted: socket.socket | None = None
+        """The last connection, which may not be admitted yet."""
         sock.setblocking(False)  # noqa: FBT003 the signature is the library's
         self._watch()
 
@@ -260,11 +267,13 @@ class Listener:
         """Close the socket, and watch it no longer."""
         if self._again_at is None:
             self._selector.unregister(self._sock)
-        self.abandon()
+        self._sock.close()
 
     def abandon(self) -> None:
-        """Close the socket without a change of the selector, which a forked child shares with its parent."""
+        """Close the sockets without a change of the selector, which a forked child shares with its parent."""
         self._sock.close()
+        if self._accepted:
+            self._accepted.close()
 
     def _watch(self) -> None:
         self._selector.register(self._sock, selectors.EVENT_READ, lambda _: self._accept())
@@ -272,7 +281,8 @@ class Listener:
     def _accept(self) -> None:
         for _ in range(self._most):
             try:
-                sock, _ = self._sock.accept()
+                with _ACCEPTING:
+                    self._accepted = sock = self._sock.accept()[0]
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError:  # no descriptor is free: new connections wait in the queue of the socket

@@ -53,6 +53,29 @@ def test_a_listener_whose_queue_is_full_listens(folder: int, tmp_path: Path) -> 
             assert sockets.is_listening(folder, "s")
 
 
+def test_a_child_has_no_connection_that_was_accepted_and_is_not_admitted_yet(folder: int, tmp_path: Path) -> None:
+    children: list[int] = []
+
+    def admit(accepted: socket.socket) -> None:
+        with accepted:
+            child = os.fork()
+            if not child:
+                os._exit(accepted.fileno() != -1)
+            children.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            accepted.send(b"served")
+
+    with bound(tmp_path / "s") as sock, selectors.DefaultSelector() as selector:
+        sock.listen()
+        listener = sockets.Listener(selector, sock, admit)
+        sockets.abandon_in_children(listener)
+        with sockets.connect_at(folder, "s", 1.0) as client:
+            for key, _ in selector.select(1.0):
+                key.data(0)
+            assert client.recv(16) == b"served"
+        listener.close()
+    assert children == [0]
+
+
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
 def test_a_socket_of_another_type_is_bound_and_does_not_listen_for_packets(
     folder: int, tmp_path: Path, kind: socket.SocketKind
