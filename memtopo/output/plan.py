@@ -168,7 +168,7 @@ _MEMORY = columns("memory", ">before", ">after", ">at most")
 def difference(found: PlanDifference, machine: MachineLine, command: str = "diff", *, every: bool = False) -> Page:
     """The output of `memtopo diff`, and of `memtopo plan` for a change."""
     if found.steps_equal:
-        shown = [*sections(*_equal(found)), *_pictures(found, every=every)]
+        shown = sections(*_equal(found))
     else:
         memory = [(name, *map(rounded, (each.before, each.after, each.peak))) for name, each in found.memory.items()]
         shown = [
