@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -77,7 +78,7 @@ def validate_command(
     if diff and (form or report or as_json):
         raise UsageError("--diff prints a difference, and no report", hint="omit --format, --report and --json")
     sources = outputs.sources(specs)
-    try:
+    with outputs.failures():
         validation = Validation(
             files.selection(select or (), ignore or ()),
             sources,
@@ -89,9 +90,6 @@ def validate_command(
         if fix:
             validation.fix()
         checked = validation.checked(strict=strict)
-    except MemtopoError as error:
-        outputs.write_failure(error)
-        raise
     outputs.write(checked)
     if target.NONE in validation.targets:
         _print_not_checked()
@@ -252,11 +250,8 @@ class Reports(NamedTuple):
 
     def sources(self, specs: Iterable[str]) -> list[SpecPath]:
         """Return the files to validate. Raises as `collect`, and `UsageError` if a report would replace one of them."""
-        try:
+        with self.failures():
             found = collect(specs)
-        except MemtopoError as error:
-            self.write_failure(error)
-            raise
         places = {os.path.realpath(each.name) for each in found}
         if replaced := next((file for file in self.files if os.path.realpath(file) in places), None):
             raise UsageError(f"report {replaced!r} would replace a spec", hint="name another file")
@@ -269,11 +264,17 @@ class Reports(NamedTuple):
         shown = formats.formatted(self.form, checked, width=plain.width(stdout), colour=plain.colour(stdout))
         plain.print_document([*shown, *(formats.formatted("github", checked) if self.runner else ())])
 
-    def write_failure(self, error: MemtopoError) -> None:
-        """Write an error into every file; `app` prints it on stdout."""
-        self._write_files(lambda form: formats.failure(form, error))
-        if self.runner:
-            plain.print_document(formats.failure("github", error))
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """Write an error of the code inside into every file; `app` prints it on stdout."""
+        try:
+            yield
+        except MemtopoError as error:
+            failed = error  # for the lambda
+            self._write_files(lambda form: formats.failure(form, failed))
+            if self.runner:
+                plain.print_document(formats.failure("github", error))
+            raise
 
     def _write_files(self, lines: Callable[[Format], list[str]]) -> None:
         failed: MemtopoError | None = None
