@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from memtopo.api.errors import NotApplied, NotChanged, NotSwitched
-from memtopo.api.live import Live
+from memtopo.api.live import Live, Refused
 from memtopo.api.session import Session
 from memtopo.api.specs import Params, SpecLike, load
 from memtopo.common.errors import MemtopoError
@@ -32,8 +32,6 @@ _ANSWER = 5.0
 
 OnLost = Literal["raise"] | Callable[[str], object]
 """What follows from the end of another process: `ProcessLost`, or a call with the reason."""
-
-Refused = type[NotSwitched] | type[NotChanged]
 
 
 class JoinedSession(Session):
@@ -207,22 +205,6 @@ class LayoutOfMembers(JoinedLayout):
         except ProcessLost:
             self._note_lost()
         return self._note_changed()
-
-    def switch(self, state: str, *, stream: object = None, device: str | int | None = None) -> Checks:
-        with self._requesting(NotSwitched):
-            return super().switch(state, stream=stream, device=device)
-
-    def change(
-        self,
-        spec: SpecLike,
-        *,
-        params: Params | None = None,
-        check: Literal["fast", "full"] = "fast",
-        stream: object = None,
-        device: str | int | None = None,
-    ) -> Checks:
-        with self._requesting(NotChanged):
-            return super().change(spec, params=params, check=check, stream=stream, device=device)
 
     @contextmanager
     def _requesting(self, refused: Refused) -> Iterator[None]:

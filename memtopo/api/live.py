@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from operator import index
 from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar, Generic, Literal, SupportsIndex, SupportsInt, TypeVar, Unpack
 
 from memtopo.api.dmabuf import DmaBuf
 from memtopo.api.elastic import ElasticChunks, ElasticMemory
-from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
+from memtopo.api.errors import NotApplied, NotChanged, NotSwitched, Unsuitable, ViewOutlived
 from memtopo.api.heaps import Heap
 from memtopo.api.memory import LayoutMemory, ViewPart, ViewRequest, unknown
 from memtopo.api.session import Session
@@ -32,6 +32,9 @@ from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run.imports import OutsideImports
 from memtopo.sharing.status import Notice
+
+Refused = type[NotSwitched] | type[NotChanged]
+"""Error of a switch or a change that is not made."""
 
 
 class Live:
@@ -196,8 +199,19 @@ class Live:
         states = self._session.states
         if state not in states:
             raise unknown("state", state, states)
-        with self._elastic.lock, deferred(), self._awaiting(stream, device), self._changing_memory():
+        with self._requesting(NotSwitched), self._changing(stream, device):
             return self._session.switch(state)
+
+    def _requesting(self, refused: Refused) -> AbstractContextManager[None]:
+        """Context of a switch or change that this process requests, which raises `refused` if it is not made."""
+        del refused
+        return nullcontext()
+
+    @contextmanager
+    def _changing(self, stream: object, device: str | int | None) -> Iterator[None]:
+        """Make one change at a time, which signals do not interrupt, once the work of the GPUs is done."""
+        with self._elastic.lock, deferred(), self._awaiting(stream, device), self._changing_memory():
+            yield
 
     def _awaiting(self, stream: object, device: str | int | None) -> AbstractContextManager[None]:
         where = None if device is None else self._memory.location(device).id
@@ -244,7 +258,7 @@ class Live:
         self._require_open()
         if check not in {"fast", "full"}:
             raise unknown("check", check, ("fast", "full"))
-        with self._elastic.lock, deferred(), self._awaiting(stream, device), self._changing_memory():
+        with self._requesting(NotChanged), self._changing(stream, device):
             return self._session.change(spec, check, params)
 
     @contextmanager
