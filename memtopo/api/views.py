@@ -205,8 +205,8 @@ class ViewFactory:
 
     def __init__(self, session: Session, memory: LayoutMemory) -> None:
         self.closed = False
-        self._lock = threading.Lock()
-        """Taken to make a view, and to refuse others."""
+        self._lock = threading.RLock()
+        """Taken to make a view, also in the handler of a signal meanwhile, and to refuse others."""
         self._session, self._memory = session, memory
         self._views: weakref.WeakKeyDictionary[View, MemoryPart] = weakref.WeakKeyDictionary()
         self._tensors = ExportedTensors()
