@@ -287,11 +287,13 @@ class Workers(Conductor):
         self._lent(export, lambda name: messages.Lend(name, back=tuple(numbers)))
 
     def lent(self, export: str) -> Collection[int]:
-        return self._lent(export, lambda name: messages.Lend(name, listed=True)) if export in self.exports() else ()
+        return self._lent(export, lambda name: messages.Lend(name, listed=True))
 
     def _lent(self, export: str, command: Callable[[str], Command]) -> Sequence[int]:
-        label, offer = self.exports()[export]
-        self._command({label: command(offer.name)}, self._receive_for_caller)
+        # A change may have removed the export from the offers, and clients have its objects until they return them.
+        label = next(each for each in self.workers if export.startswith(export_name(each, "")))
+        name = export.removeprefix(export_name(label, ""))
+        self._command({label: command(name)}, self._receive_for_caller)
         answer = self._answers(Lent).get(label, Lent(error=f"process {label} has ended"))
         if answer.error:
             raise ExchangeError(answer.code, answer.error) if answer.code else MemtopoError(answer.error)

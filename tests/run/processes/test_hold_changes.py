@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.sharing.client import connect
+from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
+from tests.helpers.holders import until
 from tests.helpers.processes import workers
 from tests.helpers.reports import tallies
 from tests.run.processes.test_hold import ended, holding, memtopo
@@ -78,3 +79,43 @@ def test_a_change_to_other_processes_is_refused() -> None:
     assert (process.returncode, report["outcome"]) == (4, "failed")
     assert "killed by SIGKILL" in report["failure"]["error"]
     assert [each["outcome"] for each in report["processes"]] == ["taken down", "died"]
+
+
+POOL = """
+memtopo: 1
+name: pool
+processes:
+  server:
+    ranges: {kv: {size: 64MiB, elastic: true}}
+    chunks: {page: {location: gpu0, size: 2MiB, count: {min: 2, max: 4}, handles: fd}}
+    access: {kv: {gpu0: rw}}
+    exports: {page: {chunk: page, via: fd}}
+  other:
+    chunks: {own: {location: gpu1, size: 2MiB}}
+"""
+
+
+def test_objects_of_an_export_that_a_change_removes_are_free_once_their_client_has_ended(tmp_path: Path) -> None:
+    file = tmp_path / "pool.yaml"
+    file.write_text(POOL)
+    with holding(file) as process:
+        with connect(endpoint("pool")) as other:
+            with connect(endpoint("pool")) as client:
+                assert lends(client, "server.page", 4)
+                other.change(json.dumps({"spec": POOL.replace("exports: {page:", "exports: {more:")}))
+                assert not lends(other, "server.more", 1)
+            until(lambda: lends(other, "server.more", 4))
+        assert memtopo("release", "pool").returncode == 0
+        assert ended(process)["outcome"] == "ok"
+
+
+def lends(client: Client, export: str, count: int) -> bool:
+    """Return whether a client is lent so many objects of an export."""
+    try:
+        for block in client.lend(export, count)[0]:
+            block.handle.close()
+    except ExchangeError as error:
+        if error.code != "full":
+            raise
+        return False
+    return True
