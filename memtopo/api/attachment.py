@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, Unpack, get_args
 
 from memtopo.api.dmabuf import DmaBufs, importable
-from memtopo.api.errors import NotApplied, NotSwitched, Unsuitable
+from memtopo.api.errors import NotApplied, Unsuitable
 from memtopo.api.imports import (
     HOLDER,
     PAUSE,
@@ -190,16 +190,16 @@ class Attached(Live):
         """Import from a new holder at the same addresses, as after a change of the one before."""
         assert self._imports
         notices = [Notice(kind, generation=client.generation or 1, exports=tuple(self.exports)) for kind in _CHANGE]
-        if self.on_change:
-            self.on_change(notices[0])
-        with self._elastic.lock, deferred():
-            self._lease.follow(client)
-            try:
+        with ExitStack() as unused:
+            unused.callback(client.close)  # so that a later poll attaches again
+            if self.on_change:
+                self.on_change(notices[0])
+                self._require_open()
+            with self._elastic.lock, deferred():
+                self._lease.follow(client)
                 for notice in notices:
                     super()._follow(self._imports, HOLDER, notice)
-            except NotSwitched:
-                client.close()  # so that a later poll attaches again
-                raise
+            unused.pop_all()
         if self.on_change:
             self.on_change(notices[1])
         return notices[1]

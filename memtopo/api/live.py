@@ -303,6 +303,7 @@ class Live:
         call = self.on_change if self._imports.concerned(holder, notice) else None
         if call and notice.kind == "changing":
             call(notice)
+            self._require_open()  # it may have left the `with`
         with self._elastic.lock, deferred():
             self._follow(self._imports, holder, notice)
         if call and notice.kind == "changed":

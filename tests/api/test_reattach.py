@@ -66,6 +66,11 @@ def importers() -> list[int]:
         return [each.handles for each in client.status().importers]
 
 
+def switch_to(state: str) -> None:
+    with connect(endpoint("kv")) as client:
+        client.switch(state, wait=PATIENCE)
+
+
 def test_the_memory_of_a_new_holder_is_at_the_same_addresses(hold: Hold) -> None:
     seen: list[tuple[str, tuple[str, ...], frozenset[str]]] = []
     first = hold()
@@ -253,6 +258,41 @@ def test_an_import_from_the_next_holder_that_failed_is_made_by_a_later_poll(runt
             assert (layout.bytes_of("weights", 0, 3), importers(), writer.poll()) == (b"\2\2\2", [2], None)
             del weights
             reading.close()
+
+
+def test_after_a_callback_that_raised_a_later_poll_attaches_as_the_writer(runtime: Path) -> None:
+    """No connection is left that has the lease."""
+
+    def fail_once(notice: Notice) -> None:
+        writer.on_change = None
+        raise RuntimeError(notice.kind)
+
+    committed = SPEC | {"exports": {"w": {"chunk": "w", "via": "fd", "commit": "required"}}}
+    with ExitStack() as writing:
+        with memtopo.hold(committed, machine=MACHINE):
+            writer = writing.enter_context(attached(role="writer", on_change=fail_once))
+        with memtopo.hold(committed, machine=MACHINE):
+            with pytest.raises(RuntimeError, match="changing"):
+                until(lambda: bool((notice := writer.poll(1)) and notice.kind == "changed"))
+            assert importers() == []
+            until(lambda: bool((notice := writer.poll(1)) and notice.kind == "changed"))
+            writer.commit()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["a change", "a new holder"])
+def test_a_callback_may_leave_the_attachment(runtime: Path, again: bool) -> None:
+    spec = SPEC | {"states": {"idle": {"drop": ["c"]}}}
+    with ExitStack() as reading, ExitStack() as holding, ThreadPoolExecutor() as pool:
+        holding.enter_context(memtopo.hold(spec, machine=MACHINE))
+        shared = reading.enter_context(attached(on_change=lambda _: reading.close()))
+        if again:
+            holding.close()
+            holding.enter_context(memtopo.hold(spec, machine=MACHINE))
+        else:
+            pool.submit(switch_to, "idle")
+        with pytest.raises(memtopo.Unsuitable, match="was taken down"):
+            until(lambda: bool((notice := shared.poll(1)) and notice.kind == "changed"))
+        until(lambda: importers() == [])
 
 
 def test_an_import_has_no_memory_of_two_holders_after_a_release_that_failed(runtime: Path) -> None:
