@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import sys
 import time
@@ -203,6 +204,16 @@ def allocate(layout: Any, _method: str, given: list[Any]) -> int:
     return int(layout.heap(name).allocate(size))
 
 
+def fork(_layout: Any, _method: str, _given: list[Any]) -> int:
+    """Fork a child that lives on, with this process's descriptors but the standard streams, and return it."""
+    child = os.fork()
+    if not child:
+        for stream in range(3):
+            os.close(stream)
+        signal.pause()
+    return child
+
+
 def absent(layout: Any, _method: str, _given: list[Any]) -> list[str]:
     return sorted(layout.absent)
 
@@ -212,7 +223,7 @@ def done(_layout: Any, _method: str, _given: list[Any]) -> None:
 
 
 ACTIONS = {
-    "absent": absent, "allocate": allocate, "done": done, "elastic": elastic, "fill": fill, "idle": idle,
+    "absent": absent, "allocate": allocate, "done": done, "elastic": elastic, "fill": fill, "fork": fork, "idle": idle,
     "idle_until_over": idle_until_over, "keep": keep, "kept": kept, "part": part, "pending": pending, "read": read,
     "refuse": refuse, "write": write,
 }  # fmt: skip

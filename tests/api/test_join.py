@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,32 @@ def test_a_process_switches_all_others_which_take_part_when_they_poll(join: Star
     assert [each.call("read", "weights")["answer"] for each in engines] == [[7]] * 2, "the bytes were not kept"
     assert before[1]["ranges"].keys() == {"weights", "kv-cache"}
     assert {each["report"]["outcome"] for each in reports(members)} == {"ok"}
+
+
+@pytest.fixture
+def child(join: Start, pair: Path) -> Iterator[tuple[list[Joined], int]]:
+    """Two processes of a layout, and a child that the first has forked and that does not end."""
+    members = join(pair, labels(pair))
+    ready(members)
+    pid = members[0].call("fork")["answer"]
+    yield members, pid
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_process_that_ends_is_lost_to_the_others_while_its_child_lives(child: tuple[list[Joined], int]) -> None:
+    (first, second), _ = child
+    first.kill()
+    assert second.call("idle_until_over")["idle"]
+    assert "rank.0 has ended" in second.read()["over"]
+    second.leave()
+    assert second.read()["report"]["leaks"] == []
+
+
+def test_no_process_waits_at_the_gates_of_a_teardown_for_a_child(child: tuple[list[Joined], int]) -> None:
+    members, _ = child
+    found = [last["report"] for last in reports(members)]
+    assert [report["outcome"] for report in found] == ["ok", "ok"]
+    assert any(report["processes"] for report in found), "the report of all came in time"
 
 
 def test_a_process_that_polls_is_told_the_state_that_comes_and_the_one_that_came(join: Start, pair: Path) -> None:

@@ -24,6 +24,7 @@ class Gate:
 
     def __init__(self, read: int, write: int, system: System = SYSTEM) -> None:
         self._read, self._write, self._system = read, write, system
+        self._closed = False
 
     def fileno(self) -> int:
         """Descriptor that is readable when all others have left."""
@@ -40,9 +41,11 @@ class Gate:
         return self._system.wait((self,), seconds)
 
     def close(self) -> None:
-        """Close both ends."""
-        os.close(self._write)
-        os.close(self._read)
+        """Close both ends; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            os.close(self._write)
+            os.close(self._read)
 
 
 @contextmanager

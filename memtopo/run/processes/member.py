@@ -29,7 +29,7 @@ from memtopo.session.request import HoldResult
 from memtopo.sharing.channel import Channel
 from memtopo.sharing.claims import claimed_folder, lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint
-from memtopo.sharing.sockets import connect_at
+from memtopo.sharing.sockets import abandon_in_children, connect_at
 from memtopo.sharing.system import SYSTEM, System
 
 _COORDINATOR = "memtopo.run.processes.joining:main"
@@ -95,6 +95,12 @@ class Member(Worker):
 
         self.run = self._run = self.prepare(start, opening)
         (self.driver,) = opened
+        abandon_in_children(self)
+
+    def abandon(self) -> None:
+        """Close the descriptors in a forked child: the other processes wait for their end, which is this process's."""
+        for each in (*self._gates, self._channel):
+            each.close()
 
     def build(self) -> None:
         """Execute commands until the layout is complete and served. Raises `ProcessLost` if another process failed."""
