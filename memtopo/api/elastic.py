@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from memtopo.api.errors import NotMapped, Unsuitable
-from memtopo.api.memory import LayoutMemory, Shape, ViewRequest, unknown, whole_number
+from memtopo.api.memory import LayoutMemory, Shape, ViewRequest, described, unknown, whole_number
 from memtopo.api.session import Session
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
@@ -267,9 +267,12 @@ class ElasticRange:
         return self._memory.view(self.name, ViewRequest.of(dtype, shape, offset, size, device))
 
     def __repr__(self) -> str:
+        return described(f"elastic range {self.name}", self._state)
+
+    def _state(self) -> str:
         mapped = self.mappings
         size = sum(each.size for each in mapped)
-        return f"<elastic range {self.name}: {len(mapped):,} chunks mapped, {exact(size)} of {exact(self.size)}>"
+        return f"{len(mapped):,} chunks mapped, {exact(size)} of {exact(self.size)}"
 
 
 class Batch:
@@ -357,5 +360,8 @@ class ElasticChunks:
         return self._memory.trim(self.name, whole_number("keep", keep))
 
     def __repr__(self) -> str:
+        return described(f"chunks {self.name}", self._state)
+
+    def _state(self) -> str:
         pool = self._memory.pool(self.name)
-        return f"<chunks {self.name}: {len(pool.created):,} of {pool.limit:,} exist, {len(pool.free):,} not mapped>"
+        return f"{len(pool.created):,} of {pool.limit:,} exist, {len(pool.free):,} not mapped"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
-from memtopo.api.memory import Shape, ViewRequest, whole_number
+from memtopo.api.memory import Shape, ViewRequest, described, whole_number
 from memtopo.common.units import exact
 from memtopo.driver.types import HandleType
 from memtopo.native import NoLibrary
@@ -181,7 +181,10 @@ class Heap:
             yield
 
     def __repr__(self) -> str:
-        return f"<heap {self.name}: {exact(self.used)} of {exact(self.size)} in {len(self.allocations):,} allocations>"
+        return described(f"heap {self.name}", self._state)
+
+    def _state(self) -> str:
+        return f"{exact(self.used)} of {exact(self.size)} in {len(self.allocations):,} allocations"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex, TypedDict
 
@@ -244,6 +244,14 @@ class LayoutMemory:
         if location is None or not access:
             raise _no_access(mapped, (start, end), location, able)
         return MemoryPart(mapped.label, start, end - start, location, access)
+
+
+def described(what: str, state: Callable[[], str]) -> str:
+    """Text for `repr`, which never raises: of what exists, with its state, or of what does not, with the reason."""
+    try:
+        return f"<{what}: {state()}>"
+    except Unsuitable as error:
+        return f"<{error.message}>"
 
 
 def whole_number(name: str, value: SupportsIndex) -> int:

@@ -392,6 +392,8 @@ def test_an_elastic_range_is_not_used_after_its_layout(machine: Target) -> None:
     for call in (lambda: kv.map(0, "page"), lambda: kv.mappings, pages.trim, lambda: batch.__exit__(None, None, None)):
         with pytest.raises(memtopo.Unsuitable, match="taken down"):
             call()
+    assert repr(kv) == "<range 'kv' no longer exists: its layout was taken down>"
+    assert repr(pages) == "<chunks 'page' no longer exists: its layout was taken down>"
 
 
 def test_an_elastic_range_has_no_view_as_a_whole(machine: Target) -> None:

@@ -135,6 +135,7 @@ def test_a_state_drops_what_is_mapped_and_its_chunks(machine: Target, zero: bool
         for call in (lambda: kv.map(0, "page"), lambda: pages.created, lambda: layout.range("kv")):
             with pytest.raises(memtopo.Unsuitable, match=r"no memory in state 'asleep'.*switch\('awake'\)"):
                 call()
+        assert repr(kv) == "<range 'kv': no memory in state 'asleep'>"
         assert not layout.switch("awake").different
         assert (kv.mappings, kv.address, pages.created, pages.free) == ((), address, 2, 2)
         kv.map(0, "page")

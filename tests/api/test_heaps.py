@@ -377,12 +377,14 @@ def test_any_call_of_an_allocation_or_a_free_that_fails_changes_nothing() -> Non
 def test_memory_that_the_program_has_not_freed_is_taken_down(machine: Any) -> None:
     with memtopo.applied(SPEC, machine) as layout:
         prepare(layout)
-        layout.heap("weights").sleep()
+        heap = layout.heap("weights")
+        heap.sleep()
         layout.heap("cache").allocate(2 * M)
     assert layout.report
     assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
     with pytest.raises(Unsuitable, match="taken down"):
         layout.heap("weights")
+    assert repr(heap) == "<heap 'weights' no longer exists: its layout was taken down>"
 
 
 def test_a_change_keeps_allocations_and_follows_limits(layout: Live) -> None:
