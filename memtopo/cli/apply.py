@@ -65,6 +65,7 @@ def apply_command(
     request_of = partial(run.request, check=check)
     if run.on is not None:
         return OnNodes(run.on, run, spec, machine, settings(given), holding, request_of, output).apply()
+    _refuse_typed({"--gpus": run.gpus}, "clusters", hint="add --on ray")
     if holding and hold.detach:
         return _detach(context, spec, holding, as_json=as_json)
     return _applied(load(spec, machine, settings(given), one_host=True), request_of, holders, holding, output)
@@ -83,11 +84,18 @@ def _holding(given: HoldOptions) -> HoldOptions | None:
         "--reload": given.reload or None,
         "--detach": given.detach or None,
     }
-    for flag in (flag for flag, value in values.items() if value is not None):
-        # The variables may be set for other commands, or by a memtopo that started this one.
-        if f"MEMTOPO_{flag.removeprefix('--').replace('-', '_').upper()}" not in os.environ:
-            raise UsageError(f"{flag} is for held layouts only", hint="add --hold")
+    _refuse_typed(values, "held layouts", hint="add --hold")
     return None
+
+
+def _refuse_typed(values: Mapping[str, object], of: str, hint: str) -> None:
+    """Raise `UsageError` for an option that has a value, and is only for something that is not requested.
+
+    The variables may be set for other commands, or by a memtopo that started this one.
+    """
+    for flag in (flag for flag, value in values.items() if value is not None):
+        if f"MEMTOPO_{flag.removeprefix('--').replace('-', '_').upper()}" not in os.environ:
+            raise UsageError(f"{flag} is for {of} only", hint=hint)
 
 
 def _applied(

@@ -194,6 +194,13 @@ def test_an_import_from_a_layout_that_is_not_held_fails() -> None:
     assert "held" in report["failure"]["error"]
 
 
+def test_the_number_of_gpus_of_a_node_is_for_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = memtopo("apply", str(HELD), *M, "--gpus", "1")
+    assert (done.returncode, "add --on ray" in done.stderr) == (2, True)
+    monkeypatch.setenv("MEMTOPO_GPUS", "1")
+    assert memtopo("apply", str(HELD), *M).returncode == 0
+
+
 def test_options_of_a_hold_require_hold(tmp_path: Path) -> None:
     """A folder of sockets is one without it, too: layouts are imported from there."""
     for flags in (("--for", "5s"), ("--socket", str(tmp_path / "x")), ("--metrics", str(tmp_path / "x"))):
