@@ -43,7 +43,9 @@ class SpecText:
     @classmethod
     def of(cls, document: Document) -> SpecText:
         """Text of a document, as JSON if it was not read from a text."""
-        return cls(document.name, document.text or json.dumps(document.written(())), dict(document.settings))
+        # YAML has no pairs of surrogates, as which JSON would escape some characters.
+        text = document.text or json.dumps(document.written(()), ensure_ascii=False)
+        return cls(document.name, text, dict(document.settings))
 
     def read(self) -> Document:
         """Read the spec."""

@@ -87,6 +87,12 @@ def test_the_text_of_a_mapping_has_its_parameters_and_settings() -> None:
         assert found.with_settings(settings).root["ranges"] == {"a": {"count": count}}
 
 
+def test_the_text_of_a_mapping_has_all_characters_that_a_value_may_have() -> None:
+    given = {"memtopo": "1", "name": "t", "imports": {"w": {"from": '/run/\U0001f600 é\t\n\\"\xad\ue000\ufffd/s/w'}}}
+    found = SpecText.of(Document.from_object(given)).read()
+    assert (found.diagnostics, found.root) == ((), given)
+
+
 def test_other_settings_leave_a_document_with_its_file() -> None:
     for text in (b"memtopo: 1\nparams: {n: 1}\n", b"["):
         found = replace(read_text(text, "spec.yaml"), plan="plan.json")
