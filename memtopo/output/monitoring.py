@@ -154,7 +154,9 @@ def _escaped(text: str) -> str:
 
 _PRIORITIES = {"info": 6, "warning": 4, "error": 3}
 _LONGEST = 300
+"""Characters of a value."""
 _LONGEST_LINE = 4000
+"""Bytes of a line."""
 
 
 def event_line(event: HolderEvent, *, priority: bool = False, at: float | None = None) -> str:
@@ -167,7 +169,8 @@ def event_line(event: HolderEvent, *, priority: bool = False, at: float | None =
     if at is not None:
         before += time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime(at))
     words = [f"{key}={_value(value)}" for key, value in event.fields.items()]
-    return f"{before}memtopo: {' '.join([event.text, *words])}"[:_LONGEST_LINE]
+    line = f"{before}memtopo: {' '.join([event.text, *words])}"
+    return line.encode()[:_LONGEST_LINE].decode(errors="ignore")
 
 
 def _value(value: str | float) -> str:

@@ -80,8 +80,9 @@ def test_values_of_a_line_are_quoted_and_cannot_end_it(value: str | int, shown: 
     assert line(HolderEvent("checked", {"key": value})) == f"memtopo: checked key={shown}"
 
 
-def test_a_line_has_its_priority_or_its_time_and_fits_into_a_pipe() -> None:
-    event = HolderEvent("checked", {str(number): "\u202e" * 1000 for number in range(9)}, "warning")
+@pytest.mark.parametrize("char", ["\u202e", "\U0001f600"], ids=["escaped", "printed"])
+def test_a_line_has_its_priority_or_its_time_and_fits_into_a_pipe(char: str) -> None:
+    event = HolderEvent("checked", {str(number): char * 1000 for number in range(9)}, "warning")
     assert len(line(event, at=0.0).encode()) < 4096
     assert line(event, priority=True).startswith("<4>memtopo: checked ")
     assert line(event, at=0.0).startswith("1970-01-01T00:00:00Z memtopo: checked ")
