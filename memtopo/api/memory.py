@@ -260,8 +260,8 @@ def whole_number(name: str, value: SupportsIndex) -> int:
         return operator.index(value)
     except TypeError:
         message = f"{name} is a whole number, not {shorten(str(value))!r}"
-        hint = "a number of chunks: keep=4" if name == "keep" else "sizes and offsets are numbers of bytes: 2 << 20"
-        raise Unsuitable(message, hint=hint) from None
+        hints = {"keep": "a number of chunks: keep=4", "shape": "numbers of elements: shape=(-1, 64)"}
+        raise Unsuitable(message, hint=hints.get(name, "sizes and offsets are numbers of bytes: 2 << 20")) from None
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> Unsuitable:
@@ -385,7 +385,8 @@ def determines_size(shape: Shape) -> bool:
 
 
 def extents(shape: Shape) -> tuple[int, ...] | None:
-    """Return a shape as a tuple; a number is one dimension."""
+    """Return a shape as a tuple; a number is one dimension. Raises `Unsuitable` for what is no whole number."""
     if shape is None:
         return None
-    return (shape,) if isinstance(shape, int) else tuple(map(int, shape))
+    several = shape if isinstance(shape, Iterable) else (shape,)
+    return tuple(whole_number("shape", extent) for extent in several)

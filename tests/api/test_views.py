@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
+import os
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +18,8 @@ import memtopo
 from memtopo.api import Live
 from memtopo.api.dlpack import DTYPES
 from memtopo.api.memory import unknown
+from memtopo.api.views import FileSegment, HostMapping
+from memtopo.driver.types import Access
 from memtopo.drivers.target import Target
 
 SPEC: dict[str, Any] = {
@@ -89,6 +95,8 @@ def test_a_shape_that_does_not_fit_is_refused_with_one_that_does(
         ({"dtype": "float16", "shape": (4, 1024, 1024)}, (4, 1024, 1024)),
         ({"shape": (2, -1)}, (2, 4 << 20)),
         ({"shape": 100}, (100,)),
+        ({"shape": np.int64(100)}, (100,)),
+        ({"shape": np.array([2, -1])}, (2, 4 << 20)),
         ({"shape": (), "dtype": "int64"}, ()),
         ({"offset": 4 << 20}, (4 << 20,)),
         ({"offset": 8, "size": 16, "dtype": "int64"}, (2,)),
@@ -117,6 +125,9 @@ def test_type_shape_offset_and_size_select_the_bytes(
         ({"offset": 2, "size": 8, "dtype": "int64"}, "not aligned"),
         ({"offset": "2MiB"}, "offset is a whole number, not '2MiB'"),
         ({"size": 2.0}, "size is a whole number"),
+        ({"shape": (2.5, 4)}, r"shape is a whole number, not '2.5' \(hint: numbers of elements"),
+        ({"shape": "ab"}, "shape is a whole number, not 'a'"),
+        ({"shape": 2.0}, "shape is a whole number"),
         ({"offset": -4}, "view would be"),
         ({"offset": 9 << 20}, "view would be"),
         ({"offset": 8 << 20}, "view would be"),
@@ -242,6 +253,34 @@ def outliving(machine: Target) -> list[Any]:
         fourth = layout.range("split", size=4096).__dlpack__()
         first[:] = 5
         return [first, second, third, fourth]
+
+
+def test_a_mapping_follows_another_file_under_the_number_of_a_closed_one() -> None:
+    with os.fdopen(os.memfd_create("a"), "w+b") as file, os.fdopen(os.memfd_create("b"), "w+b") as other:
+        for each, byte in ((file, b"a"), (other, b"b")):
+            os.write(each.fileno(), byte * mmap.PAGESIZE)
+        part = FileSegment(0, mmap.PAGESIZE, file.fileno(), 0, Access.R)
+        mapping = HostMapping(part.size, [part])
+        found = []
+        for _ in range(2):
+            found.append(ctypes.string_at(mapping.address, 1))
+            os.dup2(other.fileno(), part.fd)
+            mapping.replace([part])
+        mapping.close()
+    assert found == [b"a", b"b"]
+
+
+def test_parts_of_one_file_have_their_own_access() -> None:
+    size, granted = mmap.PAGESIZE, (Access.R, Access.RW, Access.RW)
+    with os.fdopen(os.memfd_create("a"), "w+b") as file:
+        os.truncate(file.fileno(), 3 * size)
+        parts = [FileSegment(size * at, size, file.fileno(), size * at, each) for at, each in enumerate(granted)]
+        mapping = HostMapping(3 * size, parts)
+        maps = [line.split()[:2] for line in Path("/proc/self/maps").read_text().splitlines()]
+        mapping.close()
+    start, middle, end = (f"{mapping.address + size * at:x}" for at in (0, 1, 3))
+    readable, writable = [f"{start}-{middle}", "r--s"], [f"{middle}-{end}", "rw-s"]
+    assert [each for each in maps if each in (readable, writable)] == [readable, writable]
 
 
 def test_memory_in_use_at_the_end_of_its_layout_is_named_once(machine: Target) -> None:
