@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import signal
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ import pytest
 
 import memtopo
 from memtopo.api.elastic import ElasticRange
+from memtopo.api.live import stream_handle
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.target import Target
 from tests.api.test_specs import SMALL
@@ -142,6 +146,27 @@ def test_a_buffer_view_has_the_declared_size_and_an_event_is_recorded(machine: T
         event.query()
 
 
+class _NumberedStream:
+    """A stream of cuda.core, whose number is not its handle."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 7
+
+    def __int__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [7, np.int64(7), _NumberedStream(), SimpleNamespace(cuda_stream=7, ptr=None), SimpleNamespace(ptr=7)],
+    ids=["handle", "numpy", "cuda.core", "torch", "cupy"],
+)
+def test_a_stream_is_a_handle_or_an_object_that_has_one(stream: object) -> None:
+    assert stream_handle(stream) == 7
+    with pytest.raises(memtopo.Unsuitable, match="a SimpleNamespace is not a stream"):
+        stream_handle(SimpleNamespace(ptr="7"))
+
+
 def test_a_host_chunk_is_viewed_by_the_host_and_by_a_gpu_with_access(machine: Target) -> None:
     spec = {
         "memtopo": 1,
@@ -186,6 +211,10 @@ def test_a_layout_is_entered_only_once(machine: Target) -> None:
     made = memtopo.applied(SMALL, machine)
     with made, pytest.raises(memtopo.Unsuitable, match="once"), made:
         pass
+    refused = memtopo.applied(SMALL, failing(1))
+    for error in (memtopo.NotApplied, memtopo.Unsuitable):
+        with pytest.raises(error), refused:
+            pytest.fail("it was built")
 
 
 @pytest.mark.parametrize("at", [1, 5, 9, 14, 20, 30])
@@ -223,6 +252,26 @@ def test_the_error_of_a_failing_teardown_has_the_completed_report() -> None:
     report = raised.value.report
     assert report is layout.report
     assert (bool(report.leaks), report.notes[-1]) == (True, "a program is left")
+
+
+def test_what_is_left_is_raised_beside_the_warning_of_a_view_in_use() -> None:
+    failed, warned = pytest.raises(memtopo.NotApplied, match="is left"), pytest.warns(memtopo.ViewOutlived)
+    with failed, warned, memtopo.applied(SMALL, failing(_calls())) as layout:
+        view = layout.range("kv")
+    assert view.size == 4 << 20
+
+
+def test_every_request_of_a_layout_that_was_taken_down_is_refused(machine: Target) -> None:
+    with memtopo.applied(SMALL, machine) as layout:
+        pass
+    requests: tuple[Callable[[], object], ...] = (
+        *(layout.check, layout.poll, lambda: layout.switch("awake"), lambda: layout.change(SMALL)),
+        *(partial(each, "kv") for each in (layout.address, layout.range, layout.chunk, layout.buffer)),
+        *(partial(each, "kv") for each in (layout.event, layout.semaphore, layout.dma_buf, layout.chunks, layout.heap)),
+    )
+    for request in requests:
+        with pytest.raises(memtopo.Unsuitable, match=r"layout( 'small')? was taken down"):
+            request()
 
 
 def _calls() -> int:

@@ -21,8 +21,8 @@ import pytest
 import memtopo
 from memtopo.api.attachment import build_attachment
 from memtopo.api.errors import Unsuitable
-from memtopo.api.imports import AttachTerms, entry_names
-from memtopo.common.errors import MemtopoError
+from memtopo.api.imports import AttachTerms, device_name, entry_names
+from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.machine import dump, load
 from memtopo.plans.report import Leak
 from memtopo.sharing.client import connect
@@ -259,6 +259,8 @@ def test_a_layout_is_attached_in_the_folder_of_the_variable(
     with memtopo.attach("kv-store", ["pages"], machine="h200x2") as shared:
         assert shared.socket == str(path)
     monkeypatch.setenv("MEMTOPO_SOCKET", str(path))  # that of a producer, which may import from others by name
+    with pytest.raises(UsageError, match="is no folder"):
+        memtopo.attach("kv-store", socket=path)
     with pytest.raises(NoLayout, match=str(tmp_path / "run")):
         memtopo.attach("kv-store", machine="h200x2").__enter__()
 
@@ -406,6 +408,11 @@ def test_an_attached_process_follows_a_layout_of_several_processes(runtime: Path
                 assert shared.check().different == 0
         finally:
             holder.terminate()
+
+
+@pytest.mark.parametrize("device", [1, "gpu1", "GPU-00AB00cd-1111-2222-3333-444455556666"])
+def test_a_device_is_an_ordinal_a_name_or_a_uuid_as_tools_print_it(device: str | int) -> None:
+    assert device_name(device, ["00ff00cd111122223333444455556666", "00ab00cd111122223333444455556666"]) == "gpu1"
 
 
 def test_entries_of_exports_have_names_of_their_own() -> None:

@@ -97,8 +97,11 @@ def test_a_change_is_refused_with_the_reason(machine: Target) -> None:
         assert layout.generation == 3
         with pytest.raises(memtopo.Unsuitable, match=r"no check 'fulll' .*did you mean 'full'"):
             layout.change(larger(), check="fulll")  # type: ignore[arg-type]
-        assert layout.change(SPEC).different == 0
-        assert layout.generation == 3
+        for check, new in (("fast", "bytes"), ("full", "every byte")):
+            aspects = [each.aspect for each in layout.change(larger(), check=check).tallies]
+            assert {"bytes", "every byte"} & {*aspects} == {new}
+            assert layout.change(SPEC).different == 0
+        assert layout.generation == 7
 
 
 def test_switched_returns_to_the_state_before_also_after_an_error(machine: Target) -> None:
@@ -161,6 +164,8 @@ def test_a_stream_of_a_layout_on_several_gpus_is_that_of_the_gpu_that_is_named(m
             with pytest.raises(memtopo.Unsuitable, match="the layout uses several GPUs") as refused:
                 request()
             assert refused.value.hint == "name the GPU of the stream: device='gpu0'"
+        with layout.switched("asleep", stream=stream, device="gpu1") as checks:
+            assert checks.different == 0
         assert layout.switch("asleep", stream=stream, device="gpu1").different == 0
         session.driver.stream_destroy(stream)
         assert layout.switch("awake").different == 0, "it waits for the stream no more"
@@ -174,7 +179,10 @@ def test_a_change_waits_for_the_work_of_one_stream(machine: Target) -> None:
         layout.switch("asleep", stream=stream)
         layout.switch("awake", stream=stream, device="gpu0")
         assert layout.change(larger(), stream=0).different == 0
-        session.driver.stream_destroy(stream)
+        both_ways = layout.switched("asleep", stream=stream)
+        with pytest.raises(memtopo.NotSwitched, match=r"cuEventRecord.*the layout is asleep, as before"), both_ways:
+            session.driver.stream_destroy(stream)
+        layout.switch("awake")
         with pytest.raises(memtopo.NotSwitched, match=r"cuEventRecord.*the layout is awake, as before"):
             layout.switch("asleep", stream=stream)
         with pytest.raises(memtopo.Unsuitable, match="does not use gpu1"):

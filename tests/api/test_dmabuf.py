@@ -73,6 +73,11 @@ def test_all_dma_bufs_of_a_layout_have_the_offered_sizes() -> None:
         assert kinds["kv"] == ("range", "dmabuf")
         assert kinds["b"] == ("buffer", "dmabuf")
         (kv,) = bufs["kv"]
+        with pytest.raises(memtopo.Unsuitable, match="entered only once"), bufs:
+            pass
+        assert kv.fileno() == kv.fd
+    with pytest.raises(memtopo.Unsuitable, match="entered only once"), bufs:
+        pass
     with pytest.raises(memtopo.Unsuitable, match="'kv' is closed"):
         kv.fileno()
 

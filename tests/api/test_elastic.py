@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import Thread
 from typing import Any
 
@@ -126,6 +126,29 @@ def test_a_batch_takes_no_requests_after_its_end(machine: Target) -> None:
             with pytest.raises(memtopo.Unsuitable, match="batch has ended"):
                 request()
         assert offsets(layout.range("kv")) == [0]
+
+
+def test_work_is_awaited_before_anything_is_unmapped_unless_the_program_does_that() -> None:
+    """Also where a chunk takes the place of a zero page."""
+    with memtopo.applied(spec(zero=True), failing(0)) as layout:
+        driver: Any = layout._session._opened
+        kv = layout.range("kv")
+
+        def calls(*, wait: bool) -> Iterator[int]:
+            before = driver.calls
+            kv.map(0, "page", wait=wait)
+            yield driver.calls - before
+            kv.unmap(0, M, wait=wait)
+            yield driver.calls - before
+            with kv.batch(wait=wait) as batch:
+                batch.map(0, "page")
+            yield driver.calls - before
+            kv.unmap(0, M, wait=False)
+
+        _first, waiting, others = ([*calls(wait=wait)] for wait in (False, True, False))
+        wait, *after = (more - fewer for more, fewer in zip(waiting, others, strict=True))
+        assert wait > 0
+        assert after == [2 * wait, 3 * wait]
 
 
 def test_offsets_and_counts_may_be_integers_of_numpy(machine: Target) -> None:

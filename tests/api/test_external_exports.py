@@ -31,6 +31,8 @@ def camera(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_external_memory_is_attached_on_its_gpu_and_read_as_written(camera: str, machine: Target) -> None:
+    with pytest.raises(memtopo.Unsuitable, match="memory of other APIs is not imported again"):
+        memtopo.attach(camera, "frame", machine=machine, reattach=True).__enter__()
     with memtopo.attach(camera, "frame", machine=machine) as layout:
         view = layout.export("frame")
         assert (view.device, bytes(view.memory[:6])) == ("gpu1", b"memory")

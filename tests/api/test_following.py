@@ -638,6 +638,7 @@ def test_reserved_addresses_get_what_an_export_gains(layout: Held, machine: Targ
         assert (shared.exports["page"].count, shared.address("page"), shared.check().different) == (4, address, 0)
         more = np.asarray(shared.export("page"))
         assert (more.size, bytes(more[:3])) == (4 * M, b"abc")
+        assert shared.export("page", offset=3 * M).size == M
         more[3 * M] = 7
         assert layout.bytes_of("kv", 3 * M, 1) == b"\7"
         done = pool.submit(changed(with_pages(3)), client)

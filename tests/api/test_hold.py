@@ -55,6 +55,7 @@ def test_others_attach_while_the_program_goes_on_and_nothing_stays() -> None:
     with memtopo.hold(SPEC, "h200x2") as held:
         assert (held.name, held.machine.name, held.report, held.over) == ("weights", "h200x2", None, False)
         assert held.path == endpoint("weights").path
+        assert not held.wait(0)
         with memtopo.attach("weights") as shared:
             view = np.from_dlpack(shared.export("w"))
             view[0] = 7
@@ -159,6 +160,26 @@ def test_parameters_check_and_grace_are_those_of_the_call() -> None:
         assert (notice.kind, notice.grace) == ("releasing", 0.25)
     assert held.report
     assert any("4 KiB" in note for note in held.report.notes)
+    _, request = memtopo.hold(SPEC, "h200x2", timeout=7.5)._compose()
+    assert request.timeout == 7.5
+
+
+def test_the_log_says_for_what_a_layout_waits() -> None:
+    committed = {"w": SPEC["exports"]["w"] | {"commit": "required"}}
+    importing = {
+        "memtopo": 1,
+        "name": "reader",
+        "ranges": {"r": {"size": "4MiB"}},
+        "map": {"r": ["w"]},
+        "access": {"r": {"gpu0": "r"}},
+        "imports": {"w": {"from": "weights/w", "location": "gpu0", "size": "2MiB", "count": 2}},
+    }
+    lines: list[str] = []
+    with memtopo.hold(SPEC | {"exports": committed}, "h200x2"):
+        refused = memtopo.hold(importing, "h200x2", timeout=0.25, log=lines.append)
+        with pytest.raises(memtopo.NotApplied, match="export 'w' is not committed"), refused:
+            pytest.fail("it was built")
+    assert any("commit" in line for line in lines)
 
 
 def test_a_name_is_held_once() -> None:

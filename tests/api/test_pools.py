@@ -50,6 +50,7 @@ def test_an_allocation_is_viewed_by_those_with_access_to_its_pool(spec: str) -> 
         assert len(arrays[0]) == 8 * MiB
         host = layout.allocation("c", dtype="float32")
         assert (host.device, host.shape) == ("host", (MiB,))
+        assert {layout.allocation("c", device=each).device for each in ("host", "host:0", "host:1")} == {"host"}
         with pytest.raises(Unsuitable, match=r"accessible to host, and not to gpu0"):
             layout.allocation("c", device="gpu0")
         with pytest.raises(Unsuitable, match=r"accessible to gpu0, and not to gpu1"):

@@ -80,8 +80,10 @@ def test_the_memory_of_a_new_holder_is_at_the_same_addresses(hold: Hold) -> None
         weights[:7] = 7
         first.kill()
         assert (shared.poll(), weights[0], seen) == (None, 7, [])
-        hold()
-        until(lambda: bool(shared.poll(1)))
+        with ThreadPoolExecutor() as pool:
+            found = pool.submit(shared.poll, PATIENCE)
+            hold()
+            assert found.result()
         assert (bytes(weights[:7]), shared.address("w")) == (b"weights", where)
         assert seen == [("changing", ("w", "c"), frozenset()), ("changed", ("w", "c"), frozenset())]
         assert (shared.absent, shared.check().different, importers()) == (frozenset(), 0, [3])

@@ -31,6 +31,8 @@ def test_an_array_shows_the_same_bytes_after_sleep(machine: Target) -> None:
         for _ in range(2):
             layout.switch("asleep")
             assert (layout.state, weights[0], cache[0]) == ("asleep", 0, 0)
+            with pytest.raises(memtopo.Unsuitable, match=r"'w@host:0' \(hint: there are kv, weights\)"):
+                layout.address("w@host:0")
             layout.switch("awake")
             assert layout.address("weights") == address
             assert (weights == 7).all()
