@@ -147,8 +147,8 @@ def test_a_link_that_leads_out_of_the_folder_is_not_read(folder: Path, argument:
     (folder / "specs").mkdir()
     (folder / "specs" / "x.yaml").symlink_to("y.yaml")
     (folder / "specs" / "y.yaml").write_text(GOOD)
-    (folder / "specs" / "secret.yaml").symlink_to(folder / "secret")
-    (folder / "secret").write_text("password: 1234\n")
+    (folder / "specs" / "secret.yaml").symlink_to(folder / "specs.secret")
+    (folder / "specs.secret").write_text("password: 1234\n")
     done = run_memtopo("validate", argument, M)
     assert done.status == 1
     assert "specs/secret.yaml: error[MT001]: it is a link to a file outside of 'specs'" in done.err + done.out

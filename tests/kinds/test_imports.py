@@ -138,6 +138,11 @@ def test_a_declared_size_is_that_before_or_after_rounding() -> None:
     assert [codes(text.replace("SIZE", size)) for size in ("64KiB", "2MiB", "128KiB")] == [[], [], ["MT604"]]
     assert codes(text.replace("SIZE", "1 granule")) == ["MT105"]
     assert codes(reader("{from: server.e, size: 2MiB}", "")) == ["MT604"]
+    text = """processes:
+  a: {chunks: {w: {location: gpu0, size: 3MiB, round: up, handles: fd}}, exports: {w: {chunk: w, via: fd}}}
+  b: {imports: {w: {from: a.w, size: SIZE}}, ranges: {r: {size: 4MiB}}, map: {r: w}, access: {r: {gpu0: r}}}
+"""
+    assert [codes(text.replace("SIZE", size)) for size in ("3MiB", "4MiB", "2MiB")] == [[], [], ["MT604"]]
 
 
 def test_an_export_with_different_sizes_cannot_be_imported() -> None:

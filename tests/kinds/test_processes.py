@@ -95,6 +95,8 @@ SHAPES: list[tuple[Any, list[str]]] = [
     ({"a": {"count": "100"}, "b": {"count": "28"}}, []),
     ({"a": {"count": "100"}, "b": {"count": "29"}}, ["MT109"]),
     ({"a": {"count": str(LARGEST_PROCESSES)}, "b": {}}, ["MT109"]),
+    ({"a": {"node": "x", "nodes": ["x"]}}, ["MT103"]),
+    ({"a": {"count": "2", "node": "x", "nodes": ["x", "y"]}}, ["MT103"]),
     ({f"p{index}": {} for index in range(129)}, ["MT109"]),
     ({f"p{index}": {"chunks": []} for index in range(10_000)}, ["MT109"]),
     ({section: {} for section in ("processes", "chunks", "map", "count", "visible", "host", "gpu0")}, []),

@@ -169,6 +169,8 @@ def test_a_parameter_that_only_an_unused_one_uses_is_not_reported_itself() -> No
 def test_a_setting_makes_no_other_parameter_unused() -> None:
     text = POOL.replace("pages: 16", "half: 8, pages: $half * 2")
     assert codes_of(document(text).with_settings({"pages": "16", "pool": "32MiB"})) == []
+    text = POOL.replace("pages: 16", "half: 8, pages: 16")
+    assert codes_of(document(text).with_settings({"pages": "$half * 2"})) == []
 
 
 def test_documents_of_mappings_have_parameters_too() -> None:

@@ -53,6 +53,7 @@ def test_edits_that_touch_are_made_and_those_that_overlap_are_not() -> None:
     after = "chunks: {hot: {location: gpu0, size: 2MiB, handles: fd}}"
     assert edited(document.text, found.values()) == after
     assert replacements(document, [size, Edit(path, "value", "size: 64MiB", "size: 2MiB")]) == {}
+    assert replacements(document, [added, Edit(path, "value", "", "handles: fabric")]) == {}
 
 
 @pytest.mark.parametrize(
