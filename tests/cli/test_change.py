@@ -85,6 +85,7 @@ def test_a_held_layout_is_changed_in_place(run_inline: InlineRunner, specs: Path
         assert run_inline("diff", "cache", "larger.yaml", **here).status == 0
         full = run_inline("change", "cache", "spec.yaml", "--check", "full", "--json", **here)
         assert (full.status, full.document["memtopo_change"], full.document["generation"]) == (0, 1, 3)
+        assert "fingerprint" in {each["aspect"] for each in full.document["checks"]["tallies"]}
 
 
 def test_a_saved_plan_is_made_once_and_then_stale(run_inline: InlineRunner, specs: Path) -> None:
@@ -96,6 +97,8 @@ def test_a_saved_plan_is_made_once_and_then_stale(run_inline: InlineRunner, spec
         assert again.status == 7
         assert "the saved plan 'plan.json' is for generation 1, but the held layout is 2" in again.err
         assert "plan it again with 'memtopo plan NAME SPEC -o FILE'" in again.err
+        chosen = run_inline("change", "cache", "plan.json", "--set=pages=4", **here)
+        assert (chosen.status, "keeps the values with which it was made" in chosen.err) == (2, True)
         (specs / "plan.json").write_text((specs / "plan.json").read_text().replace('"generation":', '"generations":'))
         assert run_inline("change", "cache", "plan.json", **here).status == 1
     with held(specs, "larger.yaml"):  # of generation 1, too

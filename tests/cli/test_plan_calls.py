@@ -113,6 +113,18 @@ def test_programs_of_several_processes_go_into_a_folder(run_inline: InlineRunner
     assert sorted(file.name for file in (tmp_path / "programs").iterdir()) == ["decode.c", "prefill.c"]
 
 
+def test_no_program_of_several_processes_is_saved_if_one_would_replace_another_file(
+    run_inline: InlineRunner, tmp_path: Path
+) -> None:
+    for name in ("decode.c", "prefill.c"):
+        file = tmp_path / name
+        file.write_text("int main(void);\n")
+        refused = run_inline("plan", HAND_OVER, *M, "--as", "c", "-o", tmp_path)
+        assert (refused.status, f"'{file}' exists, and memtopo did not write it" in refused.err) == (2, True)
+        assert ([*tmp_path.iterdir()], file.read_text()) == ([file], "int main(void);\n")
+        file.unlink()
+
+
 @pytest.mark.parametrize("folder", ["", "-"])
 def test_programs_of_several_processes_need_the_name_of_a_folder(
     run_inline: InlineRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str

@@ -33,7 +33,9 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "run.html"
 
 
-def test_the_report_of_a_run_is_a_page_beside_the_text(run_inline: InlineRunner, file: Path) -> None:
+@pytest.mark.parametrize("suffix", [".html", ".HTM"])
+def test_the_report_of_a_run_is_a_page_beside_the_text(run_inline: InlineRunner, file: Path, suffix: str) -> None:
+    file = file.with_suffix(suffix)
     result = run_inline("apply", QUICKSTART, M, "--report", file)
     assert result.status == 0
     assert result.err == f"memtopo: report written to {file}\n"
