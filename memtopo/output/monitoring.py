@@ -170,7 +170,7 @@ def event_line(event: HolderEvent, *, priority: bool = False, at: float | None =
         before += time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime(at))
     words = [f"{key}={_value(value)}" for key, value in event.fields.items()]
     line = f"{before}memtopo: {' '.join([event.text, *words])}"
-    return line.encode()[:_LONGEST_LINE].decode(errors="ignore")
+    return line.encode(errors="backslashreplace")[:_LONGEST_LINE].decode(errors="ignore")
 
 
 def _value(value: str | float) -> str:
