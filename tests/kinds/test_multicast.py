@@ -17,6 +17,7 @@ from memtopo.common.units import MiB
 from memtopo.driver.types import DriverError, gpu
 from memtopo.drivers.cuda.driver import RefusedMulticast
 from memtopo.drivers.target import recorded
+from memtopo.executor import StepFailed
 from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.bindings import BindGroup, Binding
 from memtopo.kinds.chunks.steps import CreateChunk
@@ -234,6 +235,22 @@ def test_memory_that_is_bound_by_its_address_is_bound_again_where_its_range_is_r
     with built(plan_of(text), WORKS, {"multicast_bind_addr"}) as layout:
         make_transition(layout.execution, plan_of(text.replace("uc: {size: 4MiB}", "uc: {size: 8MiB}")))
         assert (layout.failing.calls, layout.ledger.counts()["bindings"]) == (2, 1)
+
+
+@pytest.mark.parametrize("other", [ALONE.replace("4MiB", "8MiB"), ALONE.replace("mc: {gpu0: rw}", "mc: {gpu0: r}")])
+def test_a_team_is_as_it_was_after_any_failing_call_of_a_change(other: str) -> None:
+    with built(plan_of(ALONE), WORKS) as layout:
+        before = layout.failing.calls
+        make_transition(layout.execution, plan_of(other))
+        calls = layout.failing.calls - before
+    for at in range(1, calls + 1):
+        with built(plan_of(ALONE), WORKS) as layout:
+            state = layout.state()
+            layout.failing.at = layout.failing.calls + at
+            with pytest.raises(StepFailed):
+                make_transition(layout.execution, plan_of(other))
+            layout.failing.at = 0
+            assert layout.state() == state, (at, layout.failing.failed)
 
 
 # Where it may be built.

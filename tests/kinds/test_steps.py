@@ -11,7 +11,7 @@ import pytest
 
 from memtopo.common.units import MiB
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.types import MemAttach
+from memtopo.driver.types import Location, MemAttach
 from memtopo.drivers.sim import SimDriver, external_api
 from memtopo.kinds.step import HandleReference
 from memtopo.machine import Machine
@@ -94,6 +94,30 @@ def test_the_block_that_the_driver_keeps_of_managed_memory_is_no_leak() -> None:
     assert note.startswith(
         "gpu0 has 134,217,728 bytes less free than before; the driver keeps a block of managed memory"
     )
+
+
+class NotesStreams(SimDriver):
+    """Keeps the stream of each attachment and prefetch."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self.attached, self.prefetched = dict[int, int](), dict[int, int]()
+
+    def stream_attach_mem_async(self, stream: int, address: int, flags: MemAttach) -> None:
+        self.attached[address] = stream
+        super().stream_attach_mem_async(stream, address, flags)
+
+    def mem_prefetch_async(self, address: int, size: int, location: Location, stream: int = 0) -> None:
+        self.prefetched[address] = stream
+        super().mem_prefetch_async(address, size, location, stream)
+
+
+def test_memory_is_prefetched_in_the_stream_that_it_is_attached_to() -> None:
+    with NotesStreams(MACHINE) as driver:
+        driver.init()
+        assert apply(run_request(MANAGED, MACHINE), Ledger(driver)).outcome == "ok"
+        assert len(driver.attached) == 1
+        assert driver.prefetched == {**dict.fromkeys(driver.prefetched, 0), **driver.attached}
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])

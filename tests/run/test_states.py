@@ -81,7 +81,8 @@ def load(layout: Built, name: str, count: int) -> list[bytes]:
     execution = layout.execution
     base = execution.layout.ranges[name].address
     with current(execution.driver, execution.layout.contexts[0]):
-        return [execution.driver.memcpy_dtoh(base + index * M + 77, count) for index in range(4)]
+        size = execution.layout.ranges[name].size
+        return [execution.driver.memcpy_dtoh(base + index * M + 77, count) for index in range(size // M)]
 
 
 @pytest.mark.parametrize("text", [SLEEPING, PINNED])
@@ -110,6 +111,24 @@ def test_offloaded_bytes_return_under_the_same_addresses(text: str) -> None:
             make_transition(layout.execution, states["awake"])
             assert load(layout, "weights", 3) == written
         assert layout.execution.layout.ranges == ranges
+
+
+PARTS = """
+ranges: {r: {size: 4MiB}}
+chunks: {c: {location: gpu0, size: 2MiB, count: 2}}
+map: {r: [c]}
+access: {r: [{size: 2MiB, grant: {gpu0: rw}}, {offset: 2MiB, size: 2MiB, grant: {gpu0: rw, gpu1: r}}]}
+states: {asleep: {offload: {r: host:0}}}
+"""
+
+
+def test_bytes_return_to_adjacent_chunks_once_access_to_all_of_them_is_granted() -> None:
+    states = plans(PARTS)
+    with built(states["awake"]) as layout:
+        write(layout, "r", [b"one", b"two"])
+        make_transition(layout.execution, states["asleep"])
+        make_transition(layout.execution, states["awake"])
+        assert load(layout, "r", 3) == [b"one", b"two"]
 
 
 READ_ONLY = SLEEPING.replace("weights: {gpu0: rw, gpu1: r}", "weights: {gpu0: r, gpu1: r}")

@@ -227,13 +227,30 @@ class Noted(Forwarder):
         return noted
 
 
-def test_a_change_waits_for_each_copy_before_it_unmaps_what_that_reads() -> None:
+LARGE = """
+ranges: {a: {size: 192MiB}}
+chunks: {a: {location: gpu0, size: 64MiB, count: 3}}
+map: {a: [a]}
+access: {a: {gpu0: rw}}
+states: {asleep: {offload: {a: host:0}}}
+"""
+"""Chunks of which the first two are copied by one call, and the last two are unmapped by one call."""
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        (SLEEPING, ["event_synchronize", "mem_unmap"] * 2),
+        (LARGE, ["event_synchronize", "event_synchronize", "mem_unmap", "mem_unmap"]),
+    ],
+)
+def test_a_change_waits_for_each_copy_before_it_unmaps_what_that_reads(text: str, ends: list[str]) -> None:
     """By an event behind the copy (fact 18)."""
-    awake, asleep = plan_of(SLEEPING, TWO), planner.plan_states(plan_of(SLEEPING, TWO), geometry_of(SLEEPING, TWO))
+    awake, asleep = plan_of(text, TWO), planner.plan_states(plan_of(text, TWO), geometry_of(text, TWO))
     with built(awake) as layout:
         layout.execution.driver = noted = Noted(layout.ledger)
         make_transition(layout.execution, asleep["asleep"])
-        copies, ends = ["memcpy_async", "event_record"] * 2, ["event_synchronize", "mem_unmap"] * 2
+        copies = ["memcpy_async", "event_record"] * 2
         assert [each for each in noted.found if each != "ctx_synchronize"] == copies + ends
 
 
