@@ -19,12 +19,15 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import HostFlags
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
+from memtopo.kinds.pinned.steps import SharedFile, unmap_file
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply
+from tests.helpers.conducted import make_transition
 from tests.helpers.machines import invented
 from tests.helpers.processes import open_descriptors
-from tests.helpers.specs import run, run_request
+from tests.helpers.specs import plan_of, run, run_request
 from tests.run import pinned_rounds_program
+from tests.run.test_transition import built
 
 MACHINE = invented(2)
 SIZE = 64 * KiB
@@ -148,17 +151,17 @@ def test_a_file_without_permission_is_refused(tmp_path: Path) -> None:
 class Shortening(Forwarder):
     """A driver that shortens the registered file after the registration."""
 
-    file = -1
+    file, length = -1, 0
 
     def mem_host_register(self, address: int, size: int, flags: int) -> None:
         self._driver.mem_host_register(address, size, flags)
-        os.truncate(self.file, 4 * KiB)
+        os.truncate(self.file, self.length)
 
 
-@pytest.mark.parametrize("check", ["fast", "full"])
-def test_a_file_that_is_shortened_meanwhile_is_reported(file: int, check: Check) -> None:
+@pytest.mark.parametrize(("check", "length"), [("fast", 4 * KiB), ("full", 4 * KiB), ("fast", 50 * KiB)])
+def test_a_file_that_is_shortened_meanwhile_is_reported(file: int, check: Check, length: int) -> None:
     """Without an access behind its end, which would end the process (fact 86)"""
-    Shortening.file = file
+    Shortening.file, Shortening.length = file, length
     report = applied_with(Shortening, spec(path_of(file)), check)
     assert different(report) == ({"file"} if check == "fast" else {"file", "shared file"})
     assert report.leaks == ()
@@ -248,6 +251,19 @@ def test_memory_that_cannot_be_unregistered_stays_mapped(file: int) -> None:
     assert done.report.exit_code == 5
     assert done.ledger.counts()["registered"] == 1
     assert path_in_maps("memtopo-test")
+
+
+def test_a_change_that_gives_a_file_back_leaves_none_of_its_objects(file: int) -> None:
+    with built(plan_of(spec(path_of(file)), MACHINE), MACHINE) as layout:
+        make_transition(layout.execution, plan_of("pinned: {q: {size: 4KiB}}", MACHINE))
+        assert list(layout.execution.layout.memory) == ["q"]
+
+
+def test_a_file_that_cannot_be_unmapped_stays_open(file: int) -> None:
+    """The address of its mapping is not that of a page."""
+    with pytest.raises(OSError, match="Invalid argument"):
+        unmap_file(SharedFile(file, 1, SIZE))
+    assert os.fstat(file).st_size == SIZE
 
 
 def path_in_maps(name: str) -> bool:
