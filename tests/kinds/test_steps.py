@@ -11,8 +11,10 @@ import pytest
 
 from memtopo.common.units import MiB
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.types import Location, MemAttach
+from memtopo.driver.types import DriverError, Location, MemAttach
 from memtopo.drivers.sim import SimDriver, external_api
+from memtopo.kinds.ipc.steps import EVENT_HANDLES
+from memtopo.kinds.layout import current
 from memtopo.kinds.step import HandleReference
 from memtopo.machine import Machine
 from memtopo.plans.report import Check, Report
@@ -20,7 +22,8 @@ from memtopo.run.apply import apply
 from tests.helpers.failing_driver import Failing
 from tests.helpers.in_process_producer import BYTES, InProcessProducer, camera, is_intact, uuid
 from tests.helpers.machines import invented
-from tests.helpers.specs import run_request
+from tests.helpers.specs import plan_of, run_request
+from tests.run.test_transition import built
 
 MACHINE = invented(2)
 
@@ -118,6 +121,16 @@ def test_memory_is_prefetched_in_the_stream_that_it_is_attached_to() -> None:
         assert apply(run_request(MANAGED, MACHINE), Ledger(driver)).outcome == "ok"
         assert len(driver.attached) == 1
         assert driver.prefetched == {**dict.fromkeys(driver.prefetched, 0), **driver.attached}
+
+
+def test_an_event_is_created_for_other_processes_only_if_it_is_exported() -> None:
+    text = "events: {own: {device: gpu0}, shown: {device: gpu0}}\nexports: {s: {event: shown, via: ipc}}\n"
+    with built(plan_of(text, MACHINE), MACHINE) as layout:
+        live, handles = layout.execution.layout, layout.execution.layout.of(EVENT_HANDLES)
+        with current(layout.ledger, live.contexts[0]):
+            assert layout.ledger.ipc_get_event_handle(handles["shown"])
+            with pytest.raises(DriverError):
+                layout.ledger.ipc_get_event_handle(handles["own"])
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import CALLS, Closes, Ledger
 from memtopo.driver.protocol import call_name
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
+from memtopo.executor import Execution, StepFailed
+from memtopo.kinds.layout import HandleSource
 from memtopo.machine import Machine
 from memtopo.plans.progress import Progress
-from memtopo.plans.report import Report
+from memtopo.plans.report import Checks, Report
 from memtopo.run import apply
+from memtopo.sharing.offers import LayoutExports
 from tests.helpers.failing_driver import Failing
 from tests.helpers.fault_matrix import LENT
 from tests.helpers.lockstep import apply_together
@@ -315,3 +320,66 @@ def test_progress_hooks_that_raise_do_not_affect_the_run() -> None:
         ledger = Ledger(driver)
         report = apply.apply(run_request(ROOT / "specs" / "paged-kv.yaml", machine), ledger, progress=BadHooks())
     assert (report.outcome, ledger.empty) == ("ok", True)
+
+
+def undo_twice(execution: Execution, failing: Failing) -> None:
+    """Undo each step, whose first call that ends something fails, and once more."""
+    for step in reversed(execution.done):
+        failing.at = failing.calls + 1
+        try:
+            execution.act(step, undo=True)
+        except StepFailed:
+            failing.at = 0
+            execution.act(step, undo=True)
+        failing.at = 0
+
+
+class Siblings(HandleSource):
+    """Handles of a process in the same interpreter."""
+
+    def __init__(self, exports: LayoutExports) -> None:
+        self._exports = exports
+
+    def take(self, holder: str, export: str, index: int) -> Handle:
+        del holder
+        return self._exports.handle(export, index)
+
+
+SHARED = """
+processes:
+  server:
+    chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}
+    buffers: {b: {location: gpu0, size: 1MiB}}
+    events: {e: {device: gpu0}}
+    pools: {p: {location: gpu0, handles: fd}}
+    allocations: {a: {pool: p, size: 2MiB, count: 2}}
+    exports: {c: {chunk: c, via: fd}, b: {buffer: b, via: ipc}, e: {event: e, via: ipc}, a: {allocation: a, via: fd}}
+  reader:
+    imports: {c: {from: server.c}, b: {from: server.b}, e: {from: server.e}, a: {from: server.a, accessed_by: gpu1}}
+    managed: {m: {size: 2MiB, attach: single, prefetch: gpu0}}
+"""
+
+
+@pytest.mark.parametrize("text", [RING, TEAM.replace("BOUND", "[part]"), NIC, POOLS, PINNED, SHARED])
+def test_an_undo_that_failed_can_be_repeated(text: str) -> None:
+    """It has noted nothing as gone that is there still."""
+    machine = with_multicast(invented(2))
+    made = run_request(text, machine)
+    requests = [made.of_process(label) for label in made.geometry.processes] or [made]
+    ending = {method for method, effect in CALLS.items() if isinstance(effect, Closes)}
+    built = list[tuple[Execution, Failing, Ledger]]()
+    with ExitStack() as drivers:
+        for request in requests:
+            driver = drivers.enter_context(SimDriver(machine))
+            driver.init()
+            failing = Failing(driver, only=ending)
+            ledger = Ledger(failing)
+            execution = Execution(request.plan, ledger)
+            if built:
+                server, layout = requests[0], built[0][0].layout
+                execution.layout.handle_source = Siblings(LayoutExports(server.geometry, layout, built[0][1], Checks))
+            execution.build()
+            built.append((execution, failing, ledger))
+        for execution, failing, ledger in reversed(built):
+            undo_twice(execution, failing)
+            assert ledger.empty
