@@ -137,6 +137,14 @@ def test_a_chunk_comes_back_through_the_export_that_has_lent_it() -> None:
         assert (pool_of(layout).lent, labels(pool_of(layout).free)) == ({0: "pages"}, ["page.1"])
 
 
+def test_a_chunk_that_was_lent_before_a_change_is_free_after_the_next_one() -> None:
+    with built(plan_of(PLAIN, TWO)) as layout:
+        lent(layout, 1)
+        for text in (PLAIN.replace("min: 2", "min: 1"), PLAIN):
+            make_transition(layout.execution, plan_of(text, TWO))
+        assert (pool_of(layout).lent, labels(pool_of(layout).free)) == ({}, ["page.1", "page.0"])
+
+
 @pytest.mark.parametrize(
     ("failing", "free", "next_loan"),
     [

@@ -67,3 +67,17 @@ def test_released_memory_that_importers_keep_is_no_room_for_what_comes() -> None
         with pytest.raises(DoesNotFit, match=r"gpu0 needs 38 GiB more than now at its peak"):
             require_room(execution, steps, steps.growth_beside(in_use), MACHINE)
         execution.take_down()
+
+
+def test_a_change_may_need_all_of_the_memory_that_is_free() -> None:
+    plan = plan_of("chunks: {a: {location: gpu0, size: 1GiB}}", MACHINE)
+    steps = transition(plan.steps, plan.steps)
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        execution = Execution(plan, Ledger(driver))
+        execution.build()
+        free = execution.snapshot().free[0]
+        require_room(execution, steps, {gpu(0): free, HOST: MACHINE.host_room}, MACHINE)
+        with pytest.raises(DoesNotFit, match="gpu0 needs"):
+            require_room(execution, steps, {gpu(0): free + 1}, MACHINE)
+        execution.take_down()

@@ -383,6 +383,20 @@ def test_a_signal_stops_a_check_after_a_change_that_was_rolled_back() -> None:
     assert held(BEFORE, use, stop=lambda: sum(received)).outcome == "ok"  # and not interrupted by the check
 
 
+def test_a_signal_stops_neither_a_rollback_nor_its_check() -> None:
+    def use(made: Conducted, failing: Failing) -> None:
+        execution = made.run.execution
+        goes_on, execution.stop = execution.stop, lambda: int(failing.failed is not None)
+        failing.at = failing.calls + 30
+        with pytest.raises(StepFailed) as caught:
+            made.change(request_of(AFTER))
+        assert not isinstance(caught.value, RollbackFailed), caught.value
+        execution.stop = goes_on
+        assert not made.recheck().different
+
+    assert held(BEFORE, use).outcome == "ok"
+
+
 def test_a_change_that_the_end_of_another_process_cuts_off_leaves_nothing() -> None:
     def use(made: Conducted, _: Failing) -> None:
         change_each, commands = made.change_each, list[ChangeCommand]()
