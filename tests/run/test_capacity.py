@@ -9,6 +9,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution
+from memtopo.machine import CONTEXT_BYTES
 from memtopo.plans.transition import transition
 from memtopo.run.transition import DoesNotFit, lacking_on_host, require_room
 from tests.helpers.machines import invented, with_nodes
@@ -70,14 +71,21 @@ def test_released_memory_that_importers_keep_is_no_room_for_what_comes() -> None
 
 
 def test_a_change_may_need_all_of_the_memory_that_is_free() -> None:
-    plan = plan_of("chunks: {a: {location: gpu0, size: 1GiB}}", MACHINE)
+    """That of a GPU that the layout does not use yet is less by a context."""
+    machine = with_nodes(invented(2), 8 * GiB)
+    plan = plan_of("chunks: {a: {location: gpu0, size: 1GiB}}", machine)
     steps = transition(plan.steps, plan.steps)
-    with SimDriver(MACHINE) as driver:
+    with SimDriver(machine) as driver:
         driver.init()
         execution = Execution(plan, Ledger(driver))
         execution.build()
-        free = execution.snapshot().free[0]
-        require_room(execution, steps, {gpu(0): free, HOST: MACHINE.host_room}, MACHINE)
-        with pytest.raises(DoesNotFit, match="gpu0 needs"):
-            require_room(execution, steps, {gpu(0): free + 1}, MACHINE)
+        free = {
+            gpu(0): execution.snapshot().free[0],
+            gpu(1): machine.devices[1].room - CONTEXT_BYTES,
+            HOST: machine.host_room,
+        }
+        require_room(execution, steps, free, machine)
+        for where, size in free.items():
+            with pytest.raises(DoesNotFit, match="needs"):
+                require_room(execution, steps, {where: size + 1}, machine)
         execution.take_down()

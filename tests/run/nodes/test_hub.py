@@ -214,8 +214,10 @@ def test_an_answer_has_the_bytes_of_fabric_handles_as_arguments(node: Node) -> N
     assert not node.peers.answer(Received(HandleAnswer("#0")))
 
 
-def test_descriptors_do_not_leave_the_node(node: Node) -> None:
-    assert node.peers.answer(Received(HandleAnswer("rank.1"), [Handle(fd=os.dup(0))]))
+@pytest.mark.parametrize("others", [[], [Handle.of(b"t" * 64)]])
+def test_descriptors_do_not_leave_the_node(node: Node, others: list[Handle]) -> None:
+    """Nor do handles beside them, since an answer has all or none."""
+    assert node.peers.answer(Received(HandleAnswer("rank.1"), [*others, Handle(fd=os.dup(0))]))
     ((answer, handles),) = node.b.named("answer")
     assert handles == []
     assert answer.error == "its handles are descriptors, which do not leave a node; other nodes import via fabric"
