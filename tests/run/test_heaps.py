@@ -87,6 +87,18 @@ def test_a_heap_wakes_with_the_bytes_of_its_last_sleep() -> None:
         assert read(layout, addresses) == [bytes(3)] * 2
 
 
+def test_a_large_allocation_wakes_with_all_of_its_bytes_from_pageable_memory() -> None:
+    """It is copied in pieces of 64 MiB."""
+    large = SPEC.replace("size: 16MiB, limit: 12MiB", "size: 256MiB, limit: 128MiB")
+    with built(plan_of(large, TWO)) as layout:
+        address = allocate(heaps(layout.execution.layout)["weights"], 66 << 20)
+        addresses = address, address + (65 << 20)
+        write(layout, addresses, b"one", b"two")
+        slept(layout, "pageable")
+        woken(layout)
+        assert read(layout, addresses) == [b"one", b"two"]
+
+
 @pytest.mark.parametrize(
     ("method", "at", "keep"),
     [

@@ -166,7 +166,8 @@ class Gathering:
         request, first = new.request, next(iter(self.joined.values()), new)
         if request.version != __version__:
             raise NotComplete(f"{new.name} has memtopo {request.version}, and the coordinator {__version__}")
-        self._labels = self._labels or specs.read(new.document.root, new.document.left_out)[0].labels
+        if not self.joined:  # those of another spec have ended
+            self._labels = specs.read(new.document.root, new.document.left_out)[0].labels
         require_place(request.process, new.name, request.world, self._labels)
         if found := self.joined.get(request.process):
             raise NotComplete(f"{request.process} has joined twice, by processes {found.pid} and {new.pid}")

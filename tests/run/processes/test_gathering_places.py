@@ -56,9 +56,10 @@ class Team:
         version: str = __version__,
         record: str | None = None,
         handles: Sequence[Handle] = (),
+        text: bytes = SPEC,
     ) -> Channel[Any]:
         channel: Channel[Any] = Channel(self.connect(), (NotJoined,))
-        spec = SpecText.of(read_text(SPEC, "team.yaml"))
+        spec = SpecText.of(read_text(text, "team.yaml"))
         channel.send(Join(version, process, spec, machine, record, (), "fast", PATIENCE, world), handles)
         return channel
 
@@ -88,6 +89,16 @@ def test_another_process_takes_the_place_of_one_that_ended_before_all_came(team:
     until(lambda: team.joined == [])
     team.come("rank.0")
     until(lambda: team.joined == ["rank.0"])
+
+
+def test_processes_of_a_corrected_spec_take_the_place_of_all_that_ended_before(team: Team) -> None:
+    first = team.come("rank.0")
+    until(lambda: team.joined == ["rank.0"])
+    first.close()
+    until(lambda: team.joined == [])
+    team.come("rank.2", text=SPEC.replace(b"count: 2", b"count: 3"))
+    until(lambda: team.joined or team.waiting.done())
+    assert team.joined == ["rank.2"]
 
 
 def test_a_connection_without_a_process_is_closed_and_no_reason_to_refuse_others(team: Team) -> None:
