@@ -61,6 +61,10 @@ def test_a_copy_to_a_multicast_address_reaches_all_bound_memory(sim: SimDriver) 
     with current(sim):
         sim.memcpy_htod(address + M - 4, b"12345678")
         assert [sim.memcpy_dtoh(view, 4) for view in views] == [b"5678", b"5678"]
+        source = mapped(sim, chunk(sim, 0), M)
+        sim.memcpy_htod(source, b"abcdefgh")
+        sim.memcpy_async(address + M - 4, source, 8)
+        assert [sim.memcpy_dtoh(view, 4) for view in views] == [b"efgh", b"efgh"]
         with refused(INVALID_VALUE):
             sim.memcpy_dtoh(address, 8)
 
@@ -142,6 +146,11 @@ def test_two_bindings_of_one_gpu_do_not_overlap(sim: SimDriver) -> None:
     sim.multicast_bind_mem(handle, 0, chunk(sim, 1), 0, M)
     with refused(INVALID_VALUE):
         sim.multicast_bind_mem(handle, 0, chunk(sim, 0), 0, M)
+    sim.multicast_unbind(handle, 0, 0, M)
+    sim.multicast_bind_mem(handle, M, chunk(sim, 0), 0, M)
+    with refused(INVALID_VALUE):
+        sim.multicast_bind_mem(handle, 0, chunk(sim, 0, 2 * M), 0, 2 * M)
+    sim.multicast_bind_mem(handle, 0, chunk(sim, 0), 0, M)
 
 
 def test_unbinding_freed_memory_is_an_error_and_done(sim: SimDriver) -> None:

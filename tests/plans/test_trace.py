@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.errors import UsageError
+from memtopo.driver.trace_files import SUFFIX
 from memtopo.plans.trace import CONTEXT, MARK, TraceFile, read_traces, summary
 
 
@@ -79,3 +80,33 @@ def test_a_failed_call_has_the_calls_before_it_in_its_own_process(tmp_path: Path
     file = tmp_path / "calls.jsonl"
     (failed,) = summary(read(file, head("p"), head("q", 2), *lines, call(10, "q", error="BAD"))).failed
     assert [(each.process, each.number) for each in failed.before] == [("q", 10 - n) for n in range(CONTEXT, 0, -1)]
+
+
+UNFINISHED = call(2)[: call(2).index(', "seconds"')]
+
+
+@pytest.mark.parametrize(
+    ("last", "numbers"),
+    [
+        (UNFINISHED, [1, 2]),
+        (f'{UNFINISHED}, "error": "BAD"', [1]),
+        (UNFINISHED[:-1], [1]),
+        (call(2), [1, 2]),
+        ("", [1]),
+    ],
+)
+def test_a_last_call_did_not_return_if_its_line_ends_with_its_arguments(
+    tmp_path: Path, last: str, numbers: list[int]
+) -> None:
+    """A line that is cut elsewhere is none."""
+    file = tmp_path / "calls.jsonl"
+    file.write_text(f"{head()}\n{call(1)}\n{last}")
+    (found,) = read_traces([file])
+    assert [each.number for each in found.calls] == numbers
+
+
+def test_what_else_is_in_a_folder_of_traces_is_left_out(tmp_path: Path) -> None:
+    read(tmp_path / f"a{SUFFIX}", head(), call(1))
+    (tmp_path / f"b{SUFFIX}").write_text('{"other": 1}\n')
+    (tmp_path / f"c{SUFFIX}").mkdir()
+    assert [each.head.pid for each in read_traces([tmp_path])] == [1]

@@ -18,6 +18,7 @@ import pytest
 from memtopo.common.errors import UsageError
 from memtopo.drivers.target import resolve
 from memtopo.plans.trace import TracedCall
+from memtopo.records import snapshot
 from memtopo.records.pickles import MOST_NESTED, RefusedPickle, plain_values
 from memtopo.records.record import moment, read_record
 from memtopo.records.replay import replay
@@ -227,6 +228,15 @@ def test_a_pickle_that_is_cut_deep_or_of_another_form_is_refused(tmp_path: Path)
     for values in wrong:
         with pytest.raises(UsageError, match="is not a snapshot of PyTorch"):
             read_snapshot(str(written(values, tmp_path)))
+
+
+def test_the_number_of_events_is_limited_over_all_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(snapshot, "MOST_EVENTS", 3)
+    traces = [[event("segment_alloc", 1 << 21, 1), event("segment_free", 1 << 21, 1)]] * 2
+    most = written({"segments": [], "device_traces": [traces[0], traces[1][:1]]}, tmp_path)
+    assert len(read_snapshot(str(most)).events) == 3
+    with pytest.raises(UsageError, match="3 events"):
+        read_snapshot(str(written({"segments": [], "device_traces": traces}, tmp_path)))
 
 
 def test_damaged_bytes_are_read_or_refused(tmp_path: Path) -> None:
