@@ -393,6 +393,17 @@ def test_the_context_of_a_call_is_current_for_it_alone(tmp_path: Path) -> None:
     assert (found.difference, found.made, found.other_errors) == (None, 2, {})
 
 
+@pytest.mark.parametrize("stream", [0, 1, 2])
+def test_the_streams_that_have_names_are_stream_0(tmp_path: Path, stream: int) -> None:
+    """To which no memory is attached."""
+    calls, managed = Calls(), 1 << 40
+    calls.call("mem_alloc_managed", {"size": 2 * MIB, "flags": 1}, result=managed, device=0, thread=1)
+    given = {"stream": stream, "address": managed, "flags": 4}
+    calls.call("stream_attach_mem_async", given, error="CUDA_ERROR_INVALID_VALUE", device=0, thread=1)
+    found = replay(read_record([calls.write(tmp_path / "r.jsonl")]), resolve("h200x2"))
+    assert (found.difference, found.made, found.left_out) == (None, 2, ())
+
+
 def test_memory_ends_with_the_context_that_a_program_itself_has_retained(tmp_path: Path) -> None:
     calls = Calls()
     calls.call("device_primary_ctx_retain", {"device": 0}, result=5, device=0, thread=1)
