@@ -11,14 +11,16 @@ from memtopo.common.errors import Stopped
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
-from memtopo.plans.report import Report
+from memtopo.executor import Execution
+from memtopo.plans.report import DeviceMemory, Left, Report
 from memtopo.plans.transition import Stage
 from memtopo.run.apply import apply
+from memtopo.run.leaks import ResourceBalance
 from memtopo.session.request import HoldResult
 from tests.helpers import faults
 from tests.helpers.conducted import Conducted
 from tests.helpers.machines import invented
-from tests.helpers.specs import run_request
+from tests.helpers.specs import geometry_of, plan_of, run_request
 
 SPEC = """
 ranges: {r: {size: 2MiB}}
@@ -45,8 +47,9 @@ def test_a_resource_that_no_step_opened_is_a_leak(label: str, what: str) -> None
     assert (report.outcome, report.exit_code) == ("leaked", 5)
 
 
-@pytest.mark.parametrize("kept", [0, 1])
-def test_a_descriptor_that_stays_open_is_a_leak_unless_it_is_kept_on_purpose(kept: int) -> None:
+@pytest.mark.parametrize(("kept", "exclusive"), [(0, True), (1, True), (0, False)])
+def test_a_descriptor_that_stays_open_is_a_leak_unless_it_is_kept_on_purpose(kept: int, exclusive: bool) -> None:
+    """Or may be one of other code of the process, as a note says."""
     opened: list[int] = []
 
     def hold(_: Conducted) -> HoldResult:
@@ -57,11 +60,27 @@ def test_a_descriptor_that_stays_open_is_a_leak_unless_it_is_kept_on_purpose(kep
     try:
         with SimDriver(machine) as driver:
             driver.init()
-            report = apply(run_request(SPEC, machine), Ledger(driver), hold=hold)
+            report = apply(replace(run_request(SPEC, machine), exclusive=exclusive), Ledger(driver), hold=hold)
     finally:
         os.close(opened[0])
-    assert [leak.what for leak in report.leaks] == ([] if kept else ["1 file descriptor"])
-    assert report.exit_code == (0 if kept else 5)
+    is_leak = exclusive and not kept
+    assert [leak.what for leak in report.leaks] == ["1 file descriptor"] * is_leak
+    assert report.exit_code == (5 if is_leak else 0)
+    assert any("1 more file descriptor is open" in note for note in report.notes) is not exclusive
+
+
+@pytest.mark.parametrize(("free", "differs"), [((4, 2, 2), False), ((2, 2, 4), False), ((3, 2, 3), True)])
+def test_memory_is_lacking_only_if_both_what_was_taken_and_what_was_given_back_are_too_little(
+    free: tuple[int, int, int], differs: bool
+) -> None:
+    """Other programs may take or free some meanwhile."""
+    machine = invented(1)
+    left = Left({}, {}, {}, 0, 0, 0, (DeviceMemory("gpu0", *(each << 20 for each in free)),))
+    with SimDriver(machine) as driver:
+        ledger = Ledger(driver)
+        balance = ResourceBalance(Execution(plan_of(SPEC, machine), ledger), ledger, exclusive=True)
+        found = list(balance.misplaced([geometry_of(SPEC, machine)], left))
+    assert [each.expected != each.observed for each in found] == [differs]
 
 
 def test_a_change_that_is_stopped_in_its_end_leaves_what_the_layout_held_in_the_report() -> None:
