@@ -393,6 +393,24 @@ def test_importers_of_an_export_learn_that_a_change_offers_it_otherwise(
         assert answer["ok"]["generation"] == generation
 
 
+def test_an_importer_learns_that_an_export_is_back_which_a_change_had_removed(
+    dial: Connect, importer: socket.socket, layout: OneState
+) -> None:
+    for generation, offers in ((1, OFFERS[1:]), (2, OFFERS)):
+        layout.kept = offers
+        with connect(endpoint("kv")) as client:
+            client.change("{}", generation=generation, force=True)
+    assert next_message(importer) == CHANGED | {"generation": 3, "state": "awake"}
+
+
+def test_the_notice_before_a_change_to_another_spec_names_the_present_state(
+    dial: Connect, importer: socket.socket
+) -> None:
+    terms = {"source": {"first": 0, "total": 6, "text": "asleep"}, "force": False, "wait": PATIENCE}
+    wire.send(dial(), wire.encode({"request": "change", **terms}))
+    assert next_message(importer) == CHANGING | {"state": "awake"}
+
+
 @pytest.mark.parametrize("exports", [None, "page", [7], [None], ["x" * 4097], ["a"] * 4097, {}])
 def test_a_malformed_let_go_ends_the_connection(dial: Connect, importer: socket.socket, exports: Any) -> None:
     assert asked(importer, "let_go", exports=exports)["error"]["code"] == "packet"

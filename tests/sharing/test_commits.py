@@ -158,6 +158,15 @@ def test_a_second_writer_is_refused_or_waits_until_the_first_has_ended(dial: Con
     assert next_message(second)["ok"]["exports"] == ["weights"]
 
 
+def test_a_writer_that_waits_is_refused_as_soon_as_the_first_has_committed(dial: Connect) -> None:
+    first, second = dial(), dial()
+    ask(first, "write")
+    begin(second, "write", 3600)
+    assert "ok" in asked(first, "status")
+    commit(first)
+    assert code(next_message(second)) == "committed"
+
+
 def test_the_memory_of_a_writer_that_is_gone_is_created_anew(dial: Connect, layout: Held) -> None:
     """A reader that waits gets what the next writer commits, of another generation, and never the first bytes."""
     first, reader, second = dial(), dial(), dial()
@@ -175,8 +184,9 @@ def test_the_memory_of_a_writer_that_is_gone_is_created_anew(dial: Connect, layo
     assert "ok" in commit(second, generation)
     assert next_message(reader)["ok"]["exports"] == ["weights"]
     assert read(reader)["ok"]["generation"] == generation
+    counted = asked(second, "metrics")["ok"]
+    assert (counted["changes"], counted["last_check"]["different"]) == (1, 0)
     assert asked(second, "check")["ok"]["different"] == 0
-    assert asked(second, "metrics")["ok"]["changes"] == 1
 
 
 def test_the_memory_of_a_writer_that_is_gone_is_created_anew_though_no_other_writer_waits(
@@ -323,6 +333,18 @@ def test_a_reader_waits_until_each_of_its_exports_is_committed(runtime: Path) ->
         begin(reader, "await", PATIENCE, "weights", "scales")
         assert "ok" in commit(writer, export="scales")
         assert next_message(reader)["ok"] == {"generation": 1, "exports": ["weights", "scales"]}
+
+
+def test_a_reader_of_an_export_that_a_change_removes_is_refused_at_once(runtime: Path) -> None:
+    with (
+        held(spec(scales="s"), MACHINE),
+        raw(runtime / "memtopo" / "kv.sock") as reader,
+        connect(endpoint("kv")) as operator,
+    ):
+        begin(reader, "await", 3600, "scales")
+        assert operator.status().generation == 1
+        operator.change(json.dumps({"spec": json.dumps(spec())}))
+        assert code(next_message(reader)) == "unknown"
 
 
 def test_the_memory_of_each_export_of_a_writer_that_is_gone_is_created_anew(runtime: Path) -> None:

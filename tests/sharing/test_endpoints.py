@@ -42,6 +42,17 @@ def test_folder_is_0700_and_socket_and_lock_are_0600_under_any_umask(runtime: Pa
     assert modes == {"memtopo": 0o700, "kv.sock": 0o600, "kv.sock.lock": 0o600}
 
 
+@pytest.mark.parametrize(
+    ("at_path", "uids", "mode"), [(True, [NOBODY], 0o666), (True, [os.geteuid()], 0o600), (False, [NOBODY], 0o600)]
+)
+def test_a_socket_is_open_to_all_only_at_a_path_and_if_another_user_may_connect(
+    runtime: Path, start: Callable[..., Holder], at_path: bool, uids: list[int], mode: int
+) -> None:
+    path = runtime / ("there.sock" if at_path else "memtopo/kv.sock")
+    start(socket=str(path) if at_path else None, allow_uids=uids)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
 @pytest.mark.parametrize("umask", ["000", "077", "277"])
 def test_the_umask_does_not_change_who_can_connect(runtime: Path, umask: str) -> None:
     script = "import os,sys; os.umask(int(sys.argv[1], 8)); sys.argv[1:] = ['{}']; "

@@ -28,7 +28,8 @@ from tests.helpers.memfd_exports import OFFERS, OneState
 
 def test_importers_checks_changes_and_the_end_are_events(runtime: Path) -> None:
     found: list[HolderEvent] = []
-    with holding(OneState(), supervision=Supervision(log=found.append)), connect(endpoint("kv")) as client:
+    layout = OneState(differences=1)
+    with holding(layout, supervision=Supervision(log=found.append)), connect(endpoint("kv")) as client:
         for handle in client.handles("page"):
             handle.close()
         client.let_go(["page"])
@@ -46,7 +47,7 @@ def test_importers_checks_changes_and_the_end_are_events(runtime: Path) -> None:
     attached = found[1].fields
     assert (attached["pid"], attached["export"]) == (os.getpid(), "page")
     assert attached["bytes"] == page.size * int(attached["handles"])
-    assert found[texts.index("switch refused")].severity == "warning"
+    assert {each.text for each in found if each.severity == "warning"} == {"checked", "switch made", "switch refused"}
 
 
 def test_events_of_clients_are_limited_in_each_period_and_others_are_not() -> None:
@@ -198,7 +199,7 @@ def test_a_reload_after_the_end_of_a_hold_has_begun_is_not_made(runtime: Path) -
 def test_a_reload_is_over_for_systemd_when_its_change_is_made_or_refused(
     runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One while importers let go for another change is refused."""
+    """One while importers let go for another change is refused, and over with that; one after it begins no other."""
     found, layout, pending = list[HolderEvent](), OneState(), list[Callable[[], str]]()
 
     def unreadable() -> str:
@@ -231,7 +232,10 @@ def test_a_reload_is_over_for_systemd_when_its_change_is_made_or_refused(
             wire.send(requester, wire.encode(switch))
             assert next_message(importer)["notice"] == "changing"
             assert reloaded(lambda: "[]", 1) == [b"RELOADING"]
+            assert reloaded(lambda: "[]", 0) == []
+            assert "ok" in asked(importer, "let_go", exports=["page"])
+            assert systemd.recv(4096).startswith(b"READY=1")
         assert layout.source == "{}"
     events = [(each.text, each.severity) for each in found if each.text.startswith("reload")]
     refused, requested, made = ("reload refused", "warning"), ("reload requested", "info"), ("reload made", "info")
-    assert events == [refused, requested, made, refused]
+    assert events == [refused, requested, made, refused, refused]

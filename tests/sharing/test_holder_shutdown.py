@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
 from memtopo.sharing.system import System
 from tests.helpers.child_process import PATIENCE
-from tests.helpers.holders import Holder, Process, heard, holding, raw, until
-from tests.helpers.memfd_exports import MACHINE, OFFERS, Memfds, OneState
+from tests.helpers.holders import Holder, Process, asked, heard, holding, next_message, raw, until
+from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGES, POOL, Memfds, OneState
 
 
 def left(runtime: Path) -> list[str]:
@@ -191,6 +192,30 @@ def test_grace_ends_with_the_last_user_of_ipc(start: Callable[..., Any]) -> None
     assert report["held"]["seconds"] < 50
 
 
+@pytest.mark.parametrize(
+    ("request_", "fields"),
+    [
+        ("switch", {"state": "asleep", "force": True}),
+        ("change", {"source": {"first": 0, "total": 2, "text": "{}"}, "force": True}),
+        ("write", {"exports": ["page"], "wait": 3600}),
+        ("await", {"exports": ["page"], "wait": 3600}),
+        ("handles", {"export": "page", "first": 0, "count": 1}),
+        ("lend", {"export": "pool", "count": 1}),
+    ],
+)
+def test_requests_are_refused_at_once_during_the_grace(
+    runtime: Path, layout: OneState, request_: str, fields: dict[str, Any]
+) -> None:
+    layout.kept, path = (replace(PAGES, commit="empty"), POOL, *OFFERS[1:]), runtime / "memtopo" / "kv.sock"
+    with holding(layout, grace=PATIENCE) as end, raw(path) as bound, raw(path) as sock:
+        assert "ok" in asked(bound, "handles", export="block", first=0, count=1)
+        end()
+        assert next_message(bound)["notice"] == "releasing"
+        assert asked(sock, request_, **fields)["error"]["code"] == "releasing"
+        bound.close()
+    assert layout.generation == 1
+
+
 def test_release_does_not_wait_for_its_own_client(holder: Holder, client: Client) -> None:
     list(client.handles("block"))
     assert client.release().gone
@@ -314,9 +339,9 @@ def test_attaching_many_times_leaks_no_descriptor_on_either_end(holder: Holder, 
 
 
 def test_a_layout_that_is_not_held_is_exit_code_3_and_creates_nothing(runtime: Path) -> None:
-    for asked in (endpoint("kv"), endpoint(socket=str(runtime / "else.sock"))):
+    for where in (endpoint("kv"), endpoint(socket=str(runtime / "else.sock"))):
         with pytest.raises(NoLayout) as caught:
-            connect(asked)
+            connect(where)
         assert caught.value.exit_code == 3
     assert os.listdir(runtime) == []
 

@@ -23,6 +23,7 @@ from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.holder import HolderEvent, Supervision
 from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.service import MOST_CLIENTS
 from memtopo.sharing.sockets import PeerProcess
@@ -392,6 +393,17 @@ def test_another_user_may_not_release_a_layout(start: Callable[..., Any], shared
     assert holder.end()["held"]["why"] == "signal"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is another user here that may change a layout")
+def test_root_may_change_and_release_a_layout_of_another_user(start: Callable[..., Any], shared: Path) -> None:
+    os.chown(shared, NOBODY, NOBODY)
+    path = shared / "kv.sock"
+    holder = start(socket=str(path), uid=NOBODY, allow_uids=[0], asleep="asleep")
+    with connect(endpoint(socket=str(path)), allow_uids=[NOBODY]) as client:
+        assert client.switch("asleep").state == "asleep"
+        assert client.release().gone
+    assert holder.end(None)["held"]["why"] == "release"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 def test_other_users_have_half_of_the_places(start: Callable[..., Any], shared: Path) -> None:
     path = shared / "open.sock"
@@ -486,6 +498,17 @@ def test_a_client_that_is_found_gone_by_a_notice_while_its_request_is_retried_is
             assert asked(other, "importers", after=0)["ok"]["importers"] == []
 
 
+def test_a_request_that_is_retried_is_refused_after_the_patience(runtime: Path) -> None:
+    layout = Limited()
+    with (
+        closing(os.fdopen(layout.memory)),
+        holding(layout, patience=0.05),
+        raw(runtime / "memtopo" / "kv.sock") as sock,
+    ):
+        assert asked(sock, "handles", export="hot", first=0, count=1)["error"]["code"] == "limit"
+        assert "ok" in asked(sock, "handles", export="page", first=0, count=1)
+
+
 class Failing(OneState):
     """Exports that meet an error of memtopo itself."""
 
@@ -497,10 +520,10 @@ class Failing(OneState):
 
 
 def test_an_internal_error_is_the_answer_to_its_request_and_the_layout_is_held_on(runtime: Path) -> None:
-    layout = Failing()
+    layout, found = Failing(), list[HolderEvent]()
     with (
         closing(os.fdopen(layout.memory)),
-        holding(layout),
+        holding(layout, supervision=Supervision(log=found.append)),
         raw(runtime / "memtopo" / "kv.sock") as sock,
         raw(runtime / "memtopo" / "kv.sock") as other,
     ):
@@ -509,3 +532,5 @@ def test_an_internal_error_is_the_answer_to_its_request_and_the_layout_is_held_o
             assert asked(sock, "check")["error"]["code"] == "internal"
         assert asked(sock, "importers", after=0)["ok"]["importers"] == []
         assert asked(other, "status")["ok"]["state"] == "serving"
+    events = [(each.text, each.severity) for each in found if each.severity != "info"]
+    assert events == [("internal error", "error"), *[("check failed", "warning")] * 2], "an error again is no event"

@@ -88,6 +88,7 @@ def test_nothing_is_lent_to_see_whether_there_is_memory(dial: Callable[[], socke
     sock = dial()
     assert lend(sock, 0)["blocks"] == []
     assert (importer(sock), terms(sock)) == ((0, 0), (0, 0))
+    assert [each["epoch"] for each in lend(sock, 1)["blocks"]] == [1]
 
 
 def test_what_is_given_back_is_lent_again_in_another_epoch(dial: Callable[[], socket.socket]) -> None:
@@ -200,6 +201,22 @@ def test_what_cannot_be_sent_is_not_lent(runtime: Path, layout: OneState) -> Non
         assert "cannot be had" in asked(sock, "lend", export="broken", count=1)["error"]["message"]
         (offer,) = asked(sock, "offers", first=0)["ok"]["offers"]
         assert (offer["lends"]["lent"], layout.out) == (0, set())
+
+
+def test_the_end_of_a_client_is_an_event_that_counts_freed_and_sealed_objects(
+    runtime: Path, layout: OneState
+) -> None:
+    """A client to which nothing is lent yet is an importer, too."""
+    layout.kept, path, found = (POOL,), runtime / "memtopo" / "kv.sock", list[HolderEvent]()
+    with holding(layout, supervision=Supervision(log=found.append)), raw(path) as borrower, raw(path) as other:
+        blocks = lend(borrower, 3)["blocks"]
+        assert "ok" in asked(borrower, "seal", export="pool", blocks=blocks[:1], key="k")
+        borrower.close()
+        until(lambda: terms(other) == (0, 1))
+        assert lend(other, 0)["blocks"] == []
+    (ended,) = (each.fields for each in found if each.text == "leases ended")
+    assert (ended["export"], ended["freed"], ended["sealed"]) == ("pool", 2, 1)
+    assert [each.text for each in found if "importer" in each.text] == ["importer attached", "importer detached"] * 2
 
 
 def test_a_client_that_has_given_all_back_learns_of_changes_of_the_export(runtime: Path, layout: OneState) -> None:
