@@ -62,3 +62,18 @@ def test_a_lock_of_another_user_than_the_process_does_not_count(tmp_path: Path) 
     with lock.open() as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         assert list(locked_layouts(tmp_path)) == []
+
+
+def test_only_the_process_that_has_a_lock_counts_and_none_that_waits_for_it_or_has_one_of_another_type(
+    tmp_path: Path,
+) -> None:
+    place, proc = tmp_path / "tmp" / "memtopo-7", tmp_path / "proc"
+    for folder in (place, proc / "7", proc / "8"):
+        folder.mkdir(parents=True)
+    lock = place / "kv.sock.lock"
+    lock.touch()
+    found = lock.stat()
+    file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino} 0 EOF"
+    lines = ("1: FLOCK  ADVISORY  WRITE 7", "1: -> FLOCK  ADVISORY  WRITE 8", "2: POSIX  ADVISORY  WRITE 8")
+    (proc / "locks").write_text("".join(f"{line} {file}\n" for line in lines))
+    assert [pid for pid, _ in locked_layouts(tmp_path, proc)] == [7]
