@@ -9,6 +9,7 @@ import pytest
 
 from memtopo import machine
 from memtopo.common.errors import Unavailable
+from memtopo.machine.queries import changed
 from tests.helpers.machines import invented, with_nodes
 from tests.helpers.specs import ROOT
 
@@ -41,3 +42,16 @@ def test_a_record_with_a_wrong_amount_of_host_memory_is_damaged(wrong: object) -
 
 def test_every_supported_kind_of_machine_is_shipped() -> None:
     assert {"h100x1", "h200x2", "h200x4", "h200x8"} == set(machine.shipped())
+
+
+@pytest.mark.parametrize("free", [None, 0, 1 << 30])
+def test_a_gpu_has_room_for_its_free_memory_if_that_is_known(free: int | None) -> None:
+    device = invented(1).devices[0].model_copy(update={"free_bytes": free})
+    assert device.room == (device.memory_bytes if free is None else free)
+
+
+def test_no_name_in_a_record_is_a_command_to_a_runner_and_each_is_read_as_it_is() -> None:
+    written = changed(invented(1), host_name="a##[error]b###")
+    text = machine.dump(written)
+    assert "##" not in text
+    assert machine.parse(text.encode(), "m.json") == written

@@ -167,6 +167,13 @@ def test_memory_of_the_host_is_advertised_by_any_gpu_unless_a_trial_has_shown_mo
     assert queries.changed(machine, host=host).trial(node, "vmm") == failed
 
 
+def test_a_trial_without_a_result_has_the_advertised_support_and_its_own_error() -> None:
+    device = untried(invented(1).devices[0])
+    memory = device.memory.model_copy(update={"trials": {"vmm": Trial(error="CUDA_ERROR_OUT_OF_MEMORY")}})
+    machine = queries.changed(invented(1), devices=[device.model_copy(update={"memory": memory})])
+    assert machine.trial(gpu(0), "vmm") == Trial(advertised=True, error="CUDA_ERROR_OUT_OF_MEMORY")
+
+
 def test_access_of_one_gpu_to_another_is_not_that_of_the_other_way() -> None:
     machine = invented(2)
     peers = [
