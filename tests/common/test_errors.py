@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.common.errors import Exit, InternalError, MemtopoError, Unavailable, internal_errors, outcome
+from memtopo.common.errors import (
+    Exit,
+    InternalError,
+    MemtopoError,
+    Unavailable,
+    internal_errors,
+    on_failure,
+    outcome,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 SIGNALS = "129, 130, 143"
@@ -66,3 +74,13 @@ def test_an_unexpected_error_is_internal_and_an_expected_one_stays_as_it_is(erro
     else:
         assert (type(caught.value), caught.value.exit_code) == (InternalError, Exit.BUG)
         assert caught.value.message == f"internal error: {type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_what_was_begun_is_undone_after_any_error_and_only_then(error: type[BaseException]) -> None:
+    undone: list[str] = []
+    with on_failure(undone.append, "success"):
+        pass
+    with pytest.raises(error), on_failure(undone.append, "failure"):
+        raise error
+    assert undone == ["failure"]
