@@ -11,15 +11,18 @@ import pytest
 from memtopo.common.processes import inherited_socket, python_command, spawn
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
-from memtopo.machine import Machine, Trial
+from memtopo.machine import Machine, Surroundings, Trial
+from memtopo.machine.queries import changed
 from memtopo.plans.progress import CountedProgress, Progress
 from memtopo.probe import Limits, Probed, ProbeStopped, probe
-from memtopo.probe.messages import Broken, ImportAnswer, ImportRequest, Start
+from memtopo.probe.messages import Broken, Finished, ImportAnswer, ImportRequest, Start
+from memtopo.probe.run import with_pinned
 from memtopo.probe.supervisor import ChildProcess, _Importer
 from memtopo.sharing.channel import Channel
 from tests.helpers.machines import complete, invented
 
 DYING = python_command("tests.probe.dying_child:probe_and_die")
+LEAKING = python_command("tests.probe.test_supervisor:report_leaks")
 NO_DRIVER = python_command("tests.probe.test_supervisor:report_no_driver")
 SHORT = Limits(trial=1.0, request=0.5, start=30.0)
 MACHINE = complete(invented(2))
@@ -28,6 +31,11 @@ MACHINE = complete(invented(2))
 def report_no_driver(descriptor: str) -> None:
     """Be a child that finds no driver."""
     Channel[object](inherited_socket(descriptor), ()).send(Broken("no driver"))
+
+
+def report_leaks(descriptor: str) -> None:
+    """Be a child whose trials have left two chunks."""
+    Channel[object](inherited_socket(descriptor), ()).send(Finished({"chunks": 2, "events": 0}))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -138,7 +146,9 @@ def test_a_child_without_a_driver_makes_all_trials_not_tried() -> None:
     assert "no driver" in str(trials(found)["fd"].note)
     assert trials(found)["multicast"].note == "others share its switch"
     assert found.machine.devices[0].copies is None
-    assert found.machine.surroundings
+    around = found.machine.surroundings
+    assert around
+    assert (trials(found)["pool-fabric"].note == "no IMEX channel") is not bool(around.imex_channels)
 
 
 def test_every_trial_is_counted_as_a_step_even_if_it_ends_its_process() -> None:
@@ -147,3 +157,19 @@ def test_every_trial_is_counted_as_a_step_even_if_it_ends_its_process() -> None:
     assert counted.state
     assert (counted.state.name, counted.state.whole.share) == ("try", 1.0)
     assert counted.state.whole.total > 8
+
+
+def test_what_trials_have_left_is_a_note() -> None:
+    found = probe(MACHINE, simulated=True, child=LEAKING)
+    assert found.notes == ("trials left 2 chunks, which ended with their process",)
+
+
+@pytest.mark.parametrize(("wsl", "known"), [(None, False), (True, False), (False, True)])
+def test_the_bytes_that_may_be_page_locked_are_those_of_the_host_but_not_known_in_wsl(
+    wsl: bool | None, known: bool
+) -> None:
+    around = None
+    if wsl is not None:
+        around = Surroundings(container=False, wsl=wsl, imex_channels=0, open_files=9, vulkan=False)
+    machine = changed(MACHINE, surroundings=around, host_bytes=64 << 30)
+    assert with_pinned(machine).pinned_bytes == (64 << 30 if known else None)
