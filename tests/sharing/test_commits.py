@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -495,6 +496,20 @@ def test_a_client_commits_the_generation_of_its_handles(client: Callable[[], Cli
     reader.await_commit(["weights"], wait=PATIENCE)
     assert len(take(reader)) == 2
     assert reader.status().offers[0].commit == "committed"
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_client_waits_longer_than_one_request_may_wait(
+    client: Callable[[], Client], monkeypatch: pytest.MonkeyPatch, write: bool
+) -> None:
+    monkeypatch.setattr("memtopo.sharing.client.LONGEST_WAIT", 0.02)
+    writer, other = client(), client()
+    writer.write(["weights"])
+    begun = time.monotonic()
+    with pytest.raises(ExchangeError, match="is writing") as refused:
+        (other.write if write else other.await_commit)(["weights"], wait=0.05)
+    assert refused.value.code == ("writing" if write else "uncommitted")
+    assert time.monotonic() - begun >= 0.05
 
 
 def test_an_offer_names_the_process_that_writes_it(dial: Connect) -> None:

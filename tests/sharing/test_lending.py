@@ -22,6 +22,7 @@ from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderEvent, Supervision
 from memtopo.sharing.offers import ChangeFailed
+from memtopo.sharing.sockets import lease_names
 from tests.helpers.holders import Holder, asked, heard, holding, next_message, raw, until
 from tests.helpers.memfd_exports import PAGE, POOL, OneState
 
@@ -195,6 +196,27 @@ def test_a_client_returns_blocks_with_handles_and_the_total_of_a_key(runtime: Pa
         assert borrow(second, 1) == {2: 2}
 
 
+def test_what_is_lent_to_a_client_is_given_back_beside_an_object_that_is_not(runtime: Path, holder: Holder) -> None:
+    del runtime, holder
+    with connect(endpoint("kv")) as client:
+        blocks, _ = client.lend("pool", 3)
+        for each in blocks:
+            each.handle.close()
+        with pytest.raises(ExchangeError) as refused:
+            client.give_back("pool", {0: 1, 1: 7, 2: 1})
+        client.fresh_offers()
+        assert (refused.value.code, terms_of(client)) == ("stale", (1, 0))
+        client.give_back("pool", {1: 1})
+
+
+def test_a_client_to_which_objects_are_lent_has_their_generation_and_a_name(runtime: Path, holder: Holder) -> None:
+    del runtime, holder
+    with connect(endpoint("kv")) as client:
+        assert client.lend("pool", 0) == ([], 0)
+        assert client.generations["pool"] == 1
+        assert lease_names(Path("/proc/net/unix"))[os.fstat(client.fileno()).st_ino].layout == "kv"
+
+
 def test_what_cannot_be_sent_is_not_lent(runtime: Path, layout: OneState) -> None:
     layout.kept = (replace(POOL, name="broken"),)
     with holding(layout), raw(runtime / "memtopo" / "kv.sock") as sock:
@@ -203,9 +225,7 @@ def test_what_cannot_be_sent_is_not_lent(runtime: Path, layout: OneState) -> Non
         assert (offer["lends"]["lent"], layout.out) == (0, set())
 
 
-def test_the_end_of_a_client_is_an_event_that_counts_freed_and_sealed_objects(
-    runtime: Path, layout: OneState
-) -> None:
+def test_the_end_of_a_client_is_an_event_that_counts_freed_and_sealed_objects(runtime: Path, layout: OneState) -> None:
     """A client to which nothing is lent yet is an importer, too."""
     layout.kept, path, found = (POOL,), runtime / "memtopo" / "kv.sock", list[HolderEvent]()
     with holding(layout, supervision=Supervision(log=found.append)), raw(path) as borrower, raw(path) as other:
