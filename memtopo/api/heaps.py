@@ -78,8 +78,9 @@ class Heap:
 
     def allocate(self, size: int) -> int:
         """Allocate `size` bytes, rounded up to granules; return the device address. Raises `OutOfMemory`."""
+        bytes = _bytes("size", size)
         with self._memory.followed(self.name), _errors():
-            return heaps.allocate(self._content, whole_number("size", size))
+            return heaps.allocate(self._content, bytes)
 
     def free(self, address: int) -> None:
         """Free an allocation, once the work of its GPU is done."""
@@ -88,9 +89,7 @@ class Heap:
 
     def keep_free(self, margin: int) -> None:
         """Refuse allocations that would leave less than `margin` bytes of the GPU free; 0 is the default."""
-        if (bytes := whole_number("margin", margin)) < 0:
-            raise Unsuitable(f"margin is {bytes:,} bytes", hint="0 is the least")
-        self._content.native.keep_free(bytes)
+        self._content.native.keep_free(_bytes("margin", margin))
 
     def view(
         self,
@@ -185,6 +184,13 @@ class Heap:
 
     def _state(self) -> str:
         return f"{exact(self.used)} of {exact(self.size)} in {len(self.allocations):,} allocations"
+
+
+def _bytes(name: str, value: int) -> int:
+    """Return a number of bytes. Raises `Unsuitable` if it is negative or no whole number."""
+    if (bytes := whole_number(name, value)) < 0:
+        raise Unsuitable(f"{name} is {bytes:,} bytes", hint="0 is the least")
+    return bytes
 
 
 @contextmanager

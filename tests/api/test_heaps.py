@@ -423,6 +423,8 @@ def test_views_are_of_one_allocation(layout: Live) -> None:
             heap.view(address, **too_much)
     with pytest.raises(Unsuitable, match="margin is -1 bytes"):
         heap.keep_free(-1)
+    with pytest.raises(Unsuitable, match="size is -1 bytes"):
+        heap.allocate(-1)
 
 
 def test_a_heap_without_a_margin_allocates_what_is_left(layout: Live) -> None:
