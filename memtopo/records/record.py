@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf, nan
 from pathlib import Path
 
 from memtopo.common.errors import UsageError
@@ -155,8 +156,10 @@ def _calls_until(record: Record, at: str) -> int:
             return index + 1
     try:
         seconds = float(at.removesuffix("s"))
-    except ValueError as error:
+    except ValueError:
+        seconds = nan
+    if not 0 <= seconds < inf:
         known = [PEAK, END, *dict.fromkeys(record.labels)]
         message = f"the record has no moment {at!r}"
-        raise UsageError(message, hint=f"there are {', '.join(known)}, and seconds since its start") from error
+        raise UsageError(message, hint=f"there are {', '.join(known)}, and seconds since its start")
     return sum(each.time <= seconds for each in record.calls)

@@ -74,9 +74,10 @@ def test_memory_at_a_moment_is_shown(run_inline: InlineRunner, tmp_path: Path) -
     text = run_inline("show", record).out
     assert "never freed by the program" in text
     assert "moments that the program marked: loaded" in text
-    unknown = run_inline("show", record, "--at", "later")
-    assert unknown.status == 2
-    assert "peak, end, loaded" in unknown.err
+    for moment in ("later", "nan", "inf", "-1"):
+        unknown = run_inline("show", record, "--at", moment)
+        assert unknown.status == 2
+        assert "peak, end, loaded" in unknown.err
 
 
 def test_a_record_is_drawn_with_its_memory_over_time(run_inline: InlineRunner, record: Path, tmp_path: Path) -> None:
