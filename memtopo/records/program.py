@@ -10,6 +10,7 @@ from typing import Any
 from memtopo.common.errors import Failed
 from memtopo.driver.functions import FUNCTIONS, OBJECTS, function
 from memtopo.driver.recorder import DriverCall
+from memtopo.driver.wrappers import defaults
 from memtopo.plans.trace import TracedCall
 from memtopo.records.arguments import argument, arguments_of, places
 from memtopo.records.player import DEFAULT_POOL, IMPORTS, LEFT_OUT, as_protocol
@@ -111,6 +112,7 @@ class _Calls:
     def _with_context(self, call: TracedCall) -> Iterator[DriverCall]:
         """Yield a call, after those that make its context current; runs of memtopo have these in the record."""
         method, given = as_protocol(call)
+        given = {**defaults(method), **given}
         device = None if call.device is None else self._place(call.device)
         if call.thread is not None and device is not None and not method.startswith("device_primary_ctx"):
             yield from self._made_current(device)

@@ -499,3 +499,11 @@ def test_a_program_has_one_pool_in_place_of_the_default_one_until_it_sets_anothe
     made = [each.result for each in found if each.method == "mem_pool_create"]
     used = [each.arguments["pool"] for each in found if each.method == "mem_alloc_from_pool_async"]
     assert (len(made), used) == (2, [made[0], made[0], made[1]])
+
+
+def test_a_program_has_the_defaults_of_arguments_that_a_record_lacks(run_inline: InlineRunner, tmp_path: Path) -> None:
+    trace = made(run_inline, "single-gpu", tmp_path)
+    whole = run_inline("replay", trace, "--machine", "h200x4", "--as", "c").out
+
+    trace.write_text(trace.read_text().replace('"offset": 0, ', ""))
+    assert run_inline("replay", trace, "--machine", "h200x4", "--as", "c").out == whole
