@@ -187,6 +187,10 @@ class Group:
         """Number of objects that this process creates in the memory of each location."""
         return {}
 
+    def largest_shares(self) -> Mapping[Location, int]:
+        """Largest number of objects that may exist in the memory of each location."""
+        return self.shares()
+
     @property
     def residence(self) -> Residence:
         """Place of the objects' memory while they exist."""
@@ -209,7 +213,7 @@ class Group:
 
     def demand(self) -> Mapping[Location, int]:
         """Largest number of bytes that the objects may occupy in the memory of each location."""
-        return {location: count * self.size for location, count in largest_shares(self).items()}
+        return {location: count * self.size for location, count in self.largest_shares().items()}
 
     @property
     def contexts(self) -> frozenset[int]:
@@ -242,11 +246,6 @@ def property_words(group: Group) -> tuple[str, ...]:
 def largest_count(group: Group) -> int:
     """Largest number of objects of a group that may exist."""
     return group.count if not isinstance(group, ChunkGroup) or group.limit is None else group.limit
-
-
-def largest_shares(group: Group) -> Mapping[Location, int]:
-    """Largest number of objects of a group that may exist in the memory of each location."""
-    return group.largest_shares() if isinstance(group, ChunkGroup) else group.shares()
 
 
 class TakenShare(NamedTuple):

@@ -103,9 +103,9 @@ class BackupGroup(Group):
         """The GPU in whose context it is page-locked."""
         return frozenset({self.gpu})
 
-    def demand(self) -> Mapping[Location, int]:
-        """The limit of the heap, on the host."""
-        return {self.location_of(0): self.size}
+    def largest_shares(self) -> Mapping[Location, int]:
+        """As much as the heap may have, on the host; none without a limit of its own."""
+        return {self.location_of(0): 1} if self.size else {}
 
 
 class Heaps(Kind):

@@ -12,8 +12,8 @@ import pytest
 from memtopo import machine, planner
 from memtopo.common.units import GiB, MiB
 from memtopo.geometry.diagram import DeviceAccess, Diagram, MappingSpan
-from memtopo.geometry.groups import ChunkGroup, RangeGroup, largest_shares
-from memtopo.kinds.heaps import HeapGroup
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
+from memtopo.kinds.heaps import BackupGroup, HeapGroup
 from memtopo.kinds.ipc import BufferGroup
 from memtopo.kinds.managed import ManagedAllocation
 from memtopo.kinds.pinned import PinnedGroup
@@ -86,7 +86,7 @@ def test_sums_are_those_of_the_geometry_and_the_plan(path: Path) -> None:
     )
     most = Counter(planner.plan(found, facts).memory)
     for group in found.every:  # elastic chunks are drawn with as many as a program may create
-        most.update({str(at): number * group.size for at, number in largest_shares(group).items()})
+        most.update({str(at): number * group.size for at, number in group.largest_shares().items()})
         most.subtract({str(at): number * group.size for at, number in group.shares().items()})
     assert {each.device: each.used for each in shown.memory} == most
     held = Counter[str]()
@@ -99,6 +99,7 @@ def test_sums_are_those_of_the_geometry_and_the_plan(path: Path) -> None:
     others += len(found.of(ManagedAllocation)) + sum(not area.inside for area in found.of(OffloadArea).values())
     others += sum(run.count for run in found.of(PinnedGroup).values() if not run.registered)
     others += sum(run.limit or 0 for run in found.of(HeapGroup).values())
+    others += sum(run.size > 0 for run in found.of(BackupGroup).values())
     assert held.total() == sum(run.limit or run.count for run in found.of(ChunkGroup).values()) + others
 
 

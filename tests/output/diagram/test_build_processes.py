@@ -8,7 +8,7 @@ import pytest
 from memtopo import machine, planner
 from memtopo.common.units import MiB
 from memtopo.geometry.diagram import Diagram, HandleFlow, ProcessDiagram
-from memtopo.geometry.groups import ChunkGroup, largest_shares
+from memtopo.geometry.groups import ChunkGroup
 from memtopo.language import read_file
 from memtopo.output.diagram.build import build_diagram
 from memtopo.rules.validation import validate
@@ -68,7 +68,7 @@ def test_sums_of_all_processes_are_those_of_the_plan(path: Path) -> None:
     used = Counter(planner.plan(geometry, facts).memory)
     for process in geometry.processes.values():  # elastic chunks: the largest number is drawn, the plan has the least
         for group in process.of(ChunkGroup).values():
-            for location, count in largest_shares(group).items() if group.growing else ():
+            for location, count in group.largest_shares().items() if group.growing else ():
                 used[str(location)] += (count - group.shares().get(location, 0)) * group.size
     assert {each.device: each.used for each in found.memory} == used
     assert sum(each.count for each in found.processes) == len(geometry.processes)

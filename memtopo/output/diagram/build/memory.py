@@ -9,8 +9,9 @@ from typing import NamedTuple
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry import Geometry
 from memtopo.geometry.diagram import MemoryDiagram, MemoryShare
-from memtopo.geometry.groups import Group, Origin, largest_shares
+from memtopo.geometry.groups import Group, Origin
 from memtopo.kinds.exportable import ExportGroup
+from memtopo.kinds.heaps import BackupGroup
 from memtopo.kinds.states.groups import OffloadArea
 from memtopo.machine import CONTEXT_BYTES, Machine, Machines
 
@@ -84,7 +85,7 @@ def _shares(owners: Sequence[Owner], marks: Marks) -> Mapping[Location, _Shares]
     for owner in owners:
         for group in owner.geometry.every:
             key = marks.of(owner.process, group), group.size
-            for location, number in largest_shares(group).items():
+            for location, number in group.largest_shares().items():
                 shares = found.setdefault(location, {})
                 if number:
                     before, first = shares.get(key, (0, group))
@@ -94,7 +95,7 @@ def _shares(owners: Sequence[Owner], marks: Marks) -> Mapping[Location, _Shares]
 
 def _label(group: Group) -> str:
     """Name of objects that are shown in the memory of their location only; empty for all others."""
-    return f"offloaded {group.name.partition('@')[0]}" if isinstance(group, OffloadArea) else ""
+    return f"offloaded {group.name.partition('@')[0]}" if isinstance(group, OffloadArea | BackupGroup) else ""
 
 
 LONGEST_CYCLE = 16
