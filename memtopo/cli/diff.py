@@ -84,7 +84,7 @@ def _diff_record(loaded: Composition, record: str, at: str | None, within: str, 
 
 
 def _loaded(
-    before: str, after: str, machine: list[str] | None, given: options.Settings
+    before: str, after: str, machine: list[str] | None, given: options.Settings, socket: str | None
 ) -> tuple[Composition, Composition]:
     """Both specs on one machine: that of the held layout, if the first one names one, and then what is held of both.
 
@@ -93,7 +93,7 @@ def _loaded(
     if before == "-" or Path(before).exists() or not NAME.fullmatch(before):
         first = load(before, machine, given, dry=True)
         return first, load(after, machine, given, on=first.target)
-    with connect_to(before, None, ()) as client:
+    with connect_to(before, socket, ()) as client:
         line, source = client.status().machine, held_source(client)
     if source is None:
         raise ExchangeError("source", f"layout {before!r} does not send its spec", hint="compare two files")
@@ -109,6 +109,7 @@ def diff_command(
     after: SpecOrRecord = None,
     machine: MachineNames = None,
     given: Set = None,
+    socket: options.Socket = None,
     at: At = None,
     within: Within = "0%",
     summary: Summary = False,
@@ -133,7 +134,7 @@ def diff_command(
         loaded = load(before, machine, settings(given), dry=True)
         return _diff_record(loaded, after, at, within, as_json=form == "json")
     if after is not None:
-        found: list[_Found] = [_difference(*_loaded(before, after, machine, settings(given)))]
+        found: list[_Found] = [_difference(*_loaded(before, after, machine, settings(given), socket))]
     elif form == "json" and Path(before).is_dir():
         raise UsageError("a folder of plans has no JSON", hint="name one of the plans")
     else:

@@ -80,7 +80,13 @@ class PlanOutput:
 
 @options.grouped
 def plan_command(
-    spec: SpecOrName, after: After = None, machine: MachineNames = None, given: Set = None, *, output: PlanOutput
+    spec: SpecOrName,
+    after: After = None,
+    machine: MachineNames = None,
+    given: Set = None,
+    socket: options.Socket = None,
+    *,
+    output: PlanOutput,
 ) -> int:
     """Show what apply would do, or a change of a held layout.
 
@@ -92,7 +98,7 @@ def plan_command(
         if output.calls or output.language or output.summary:
             message = "--calls, --summary and --as are for a spec, not for a change"
             raise UsageError(message, hint="omit AFTER")
-        return _plan_change(spec, settings(given).read(after), output)
+        return _plan_change(spec, socket, settings(given).read(after), output)
     loaded = load(spec, machine, settings(given), dry=True)
     geometry, planned = loaded.geometry, loaded.plan
     print_diagnostics(loaded)
@@ -187,9 +193,9 @@ def _write_programs(plan: Plan, geometry: Geometry, target: Target, language: La
     return 0
 
 
-def _plan_change(name: str, document: Document, output: PlanOutput) -> int:
+def _plan_change(name: str, socket: str | None, document: Document, output: PlanOutput) -> int:
     """Show, and save, what a change of a held layout to a spec would do."""
-    with connect_to(name, None, ()) as client:
+    with connect_to(name, socket, ()) as client:
         planned = HeldChange.of(client, document)
         planned.require_awake()
     print_diagnostics(valid(planned.after))

@@ -106,6 +106,15 @@ def test_diff_compares_a_held_layout_with_a_spec(
     assert "on h100x1 (simulated)" in " ".join(equal.out.split())  # a long path wraps it
 
 
+def test_a_held_layout_is_found_in_the_folder_of_the_variable(run_inline: InlineRunner, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    folder = {"MEMTOPO_SOCKET": f"{tmp_path}/"}
+    with held(tmp_path, SLEEP, "--socket", f"{tmp_path}/"):
+        assert run_inline("diff", "sleep-mode", SLEEP, **folder).status == 0
+        assert run_inline("plan", "sleep-mode", SLEEP, **folder).status == 0
+        assert run_inline("plan", "sleep-mode", SLEEP, "--socket", f"{tmp_path}/sleep-mode.sock").status == 0
+
+
 KV = """memtopo: 1
 name: kv
 params: {count: 4, size: 2MiB}
