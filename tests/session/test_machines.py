@@ -13,6 +13,7 @@ from memtopo.machine import dump, load
 from memtopo.session.composition import Composition
 from memtopo.session.machines import own_targets
 from memtopo.session.saved import spec_digest
+from memtopo.spec import MACHINES, SECTIONS
 
 SPEC = """memtopo: 1
 name: test
@@ -130,3 +131,13 @@ def test_machines_are_no_part_of_the_digest() -> None:
     assert spec_digest(of("h200x2")) == spec_digest(of("[h100x1, h200x4]"))
     other = read_text(SPEC.format("h200x2").replace("rw", "r").encode(), "test.yaml")
     assert spec_digest(other) != spec_digest(of("h200x2"))
+
+
+def test_all_sections_but_the_machines_are_part_of_the_digest() -> None:
+    before = spec_digest(Document.from_object({"memtopo": 1, "name": "test"}))
+    changed = {
+        key
+        for key in ("memtopo", "name", MACHINES, "processes", *SECTIONS)
+        if spec_digest(Document.from_object({"memtopo": 1, "name": "test", key: "other"})) != before
+    }
+    assert changed == {"memtopo", "name", "processes", *SECTIONS}
