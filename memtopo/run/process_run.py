@@ -109,6 +109,8 @@ class ProcessRun:
                 if command.listed:
                     return Lent(tuple(self.exports.lent(command.export)))
                 self.exports.take_back(command.export, command.back)
+                if command.back and not command.count:
+                    return Lent()  # a change may have removed the export
                 return Lent(tuple(self.exports.lend(command.export, command.count)))
         except MemtopoError as error:
             return Lent(error=error.message, code=error.code if isinstance(error, ExchangeError) else None)

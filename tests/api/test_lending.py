@@ -478,6 +478,24 @@ def test_another_pool_of_the_same_memory_has_nothing_sealed_of_the_one_before(la
             other.let_go(["page"])
 
 
+def test_an_export_of_another_pool_has_nothing_sealed_of_the_one_before(runtime: Path, machine: Target) -> None:
+    """Nor what another export has lent of that pool, and the first pool has all of its chunks again."""
+    several = copy.deepcopy(SPEC)
+    several["chunks"]["other"] = several["chunks"]["page"]
+    several["ranges"]["kv"]["elastic"]["chunks"] = ["page", "other"]
+    several["exports"]["more"] = {"chunk": "other", "via": "fd"}
+    with held(several, machine) as layout, connect(endpoint("pool")) as other:
+        with connect(endpoint("pool")) as first:
+            blocks = memory_of(first, "page", LEAST + 1)
+            first.seal("page", {number: epoch for _, number, epoch in blocks}, "prompt")
+        until(lambda: lent() == (0, LEAST + 1))
+        ((export, number, epoch),) = memory_of(other, "more", 1)
+        several["exports"]["page"]["chunk"] = "other"
+        other.change(json.dumps({"spec": json.dumps(several), "name": "held.yaml", "settings": {}}))
+        assert (lent(), is_leased(other, export, number, epoch)) == ((0, 0), True)
+        assert len(pool_of(layout).free) == len(pool_of(layout).created) == LEAST
+
+
 def test_blocks_of_an_export_that_a_change_removes_are_free_once_their_client_has_ended(layout: Held) -> None:
     several = copy.deepcopy(SPEC)
     several["exports"]["more"] = several["exports"].pop("page")
@@ -655,6 +673,26 @@ def test_a_process_lists_what_it_has_lent(layout: Held, client: Attached) -> Non
         client.range("kv").unmap(M, M, release=True)
         assert layout.run.execute(Lend("page", listed=True)) == Lent((0, 2, 3))
         assert layout.run.execute(Lend("page", 1)) == Lent((1,))
+
+
+def test_each_of_two_exports_of_a_pool_lists_what_it_has_lent_itself(runtime: Path, machine: Target) -> None:
+    several = copy.deepcopy(SPEC)
+    several["exports"]["more"] = {"chunk": "page", "via": "fd"}
+    with held(several, machine) as layout, connect(endpoint("pool")) as one, connect(endpoint("pool")) as other:
+        lent = {"page": memory_of(one, "page", 2), "more": memory_of(other, "more", 3)}
+        for export, blocks in lent.items():
+            numbers = tuple(number for _, number, _ in blocks)
+            assert layout.run.execute(Lend(export, listed=True)) == Lent(numbers)
+
+
+def test_what_an_export_lent_that_a_change_has_removed_is_given_back(layout: Held) -> None:
+    several = copy.deepcopy(SPEC)
+    del several["exports"]["page"]
+    with connect(endpoint("pool")) as client, connect(endpoint("pool")) as other:
+        ((_, number, _),) = memory_of(client, "page", 1)
+        other.change(json.dumps({"spec": json.dumps(several), "name": "held.yaml", "settings": {}}))
+        assert layout.run.execute(Lend("page", back=(number,))) == Lent()
+        assert not pool_of(layout).lent
 
 
 def test_threads_map_while_another_one_polls(layout: Held, client: Attached, switch: Switch) -> None:

@@ -174,12 +174,10 @@ class Lending:
         of_export = self._leases(export)
         free = [each.number for each in leases if of_export.end(each)]
         try:
-            if free and isinstance(self._provider, Lender):
-                self._provider.take_back(export, free)
+            self._take_back(export, free)
         except MemtopoError as error:
-            if _is_busy(error):
-                self._unsettled.add(export)
-            self._events.add("lent memory not released", {"export": export, "reason": error.message}, "error")
+            self._unsettled.add(export)
+            self._report_kept(export, error)
 
     def let_go(self, connection: ClientConnection, exports: Iterable[str]) -> None:
         """End all leases of a client of some exports."""
@@ -209,12 +207,27 @@ class Lending:
         if export not in self._unsettled:
             return
         leases, lent = self._leases(export), self._still_lent(export)
-        for each in [lease for lease in leases.every.values() if lease.number not in lent]:
+        went = [lease for lease in leases.every.values() if lease.number not in lent]
+        late = [each for each in lent if each not in leases.every]
+        late += [lease.number for lease in went if lease.client is None]  # the export may have had another pool
+        self._take_back(export, late)
+        for each in went:
             leases.seal(each, None)
             leases.end(each)
-        if (late := [each for each in lent if each not in leases.every]) and isinstance(self._provider, Lender):
-            self._provider.take_back(export, late)
         self._unsettled.remove(export)
+
+    def _take_back(self, export: str, numbers: Sequence[int]) -> None:
+        """Have objects taken back; a failure is an event. Raises `MemtopoError` if their process is busy."""
+        try:
+            if numbers and isinstance(self._provider, Lender):
+                self._provider.take_back(export, numbers)
+        except MemtopoError as error:
+            if _is_busy(error):
+                raise
+            self._report_kept(export, error)
+
+    def _report_kept(self, export: str, error: MemtopoError) -> None:
+        self._events.add("lent memory not released", {"export": export, "reason": error.message}, "error")
 
     def _still_lent(self, export: str) -> Collection[int]:
         try:
