@@ -100,15 +100,19 @@ def _checked(compositions: Sequence[Composition], more: Sequence[Sequence[Diagno
     name = compositions[0].target.name
     found: dict[str, tuple[Composition, dict[Diagnostic, None]]] = {}
     for index, each in enumerate(compositions):
-        ignored = {*each.validated.ignored}
-        reported = dict.fromkeys(one for one in each.diagnostics if one not in ignored)
+        reported = dict.fromkeys(each.diagnostics)
         known = found.setdefault(each.document.name, (each, reported))[1]
         known |= reported | dict.fromkeys(more[index] if more else ())
     files = (
-        CheckedFile(each.document, (Result(each.document, name, tuple(known), len(each.validated.ignored)),))
+        CheckedFile(each.document, (Result(each.document, name, tuple(known), _warnings_ignored(each)),))
         for each, known in found.values()
     )
     return Checked((name,), tuple(files))
+
+
+def _warnings_ignored(composition: Composition) -> int:
+    """Number of diagnostics that comments ignore: of warnings, since an error that one ignores is reported here."""
+    return sum(each.severity == "warning" for each in composition.validated.ignored)
 
 
 def _lacking(compositions: Sequence[Composition], found: Budget) -> Checked:

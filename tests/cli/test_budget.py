@@ -60,6 +60,20 @@ def test_a_value_is_of_the_specs_that_declare_its_parameter(run_inline: InlineRu
     assert "other" in refused.out
 
 
+@pytest.mark.parametrize("form", ["concise", "json"])
+def test_an_error_that_a_comment_ignores_is_one_of_a_budget(
+    run_inline: InlineRunner, tmp_path: Path, form: str
+) -> None:
+    spec = tmp_path / "large.yaml"
+    large = "c: {location: gpu0, size: 100GiB}  # memtopo: ignore[MT402, MT501]"
+    spec.write_text(f"memtopo: 1\nname: large\nchunks:\n  {large}\n")
+    assert run_inline("validate", spec, *M).status == 0
+    found = run_inline("budget", spec, SLEEP, *M, "--format", form)
+    assert (found.status, "MT402" in found.out, "MT501" in found.out) == (1, True, False)
+    if form == "json":
+        assert [each["ignored"] for each in found.document["results"]] == [1, 0]
+
+
 def test_saved_plans_have_values_of_their_own(run_inline: InlineRunner, tmp_path: Path) -> None:
     plan = tmp_path / "small.plan"
     assert run_inline("plan", VLLM, *M, "--set", "kv=2GiB", "--set", "weights=1GiB", "-o", plan).status == 0
