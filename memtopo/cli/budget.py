@@ -96,12 +96,13 @@ def _read(spec: str, at: str | None) -> Iterator[Document]:
 
 
 def _checked(compositions: Sequence[Composition], more: Sequence[Sequence[Diagnostic]] = ()) -> Checked:
-    """Results of validation, each file once, with `more` diagnostics of each layout."""
+    """Results of validation, each text of a file once, with `more` diagnostics of each layout."""
     name = compositions[0].target.name
-    found: dict[str, tuple[Composition, dict[Diagnostic, None]]] = {}
+    found: dict[tuple[str, str], tuple[Composition, dict[Diagnostic, None]]] = {}
     for index, each in enumerate(compositions):
         reported = dict.fromkeys(each.diagnostics)
-        known = found.setdefault(each.document.name, (each, reported))[1]
+        text = each.document.name, each.document.text  # a saved plan may have an earlier one
+        known = found.setdefault(text, (each, reported))[1]
         known |= reported | dict.fromkeys(more[index] if more else ())
     files = (
         CheckedFile(each.document, (Result(each.document, name, tuple(known), _warnings_ignored(each)),))

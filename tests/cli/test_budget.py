@@ -92,6 +92,20 @@ def test_each_of_several_plans_of_one_file_is_validated(run_inline: InlineRunner
         assert (found.status, found.out.count("error[MT402]")) == (1, 1)
 
 
+def test_a_saved_plan_and_its_changed_spec_are_quoted_each_from_its_own_text(
+    run_inline: InlineRunner, tmp_path: Path
+) -> None:
+    spec, plan = tmp_path / "kv.yaml", tmp_path / "kv.plan"
+    spec.write_text("memtopo: 1\nname: kv\nchunks:\n  before: {location: gpu0, size: 50GiB}\n")
+    assert run_inline("plan", spec, *M, "-o", plan).status == 0
+    spec.write_text("memtopo: 1\nname: kv\n# comment\n\nchunks:\n  after: {location: gpu0, size: 60GiB}\n")
+    for each in ((plan, spec), (spec, plan)):
+        found = run_inline("budget", *each, *M)
+        assert found.status == 1
+        assert "4 |   before: {" in found.out
+        assert "6 |   after: {" in found.out
+
+
 def test_invalid_specs_are_reported_as_by_validate(run_inline: InlineRunner, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("memtopo: 1\nname: wrong\nchunks: {a: {location: gpu9, size: 2MiB}}\n")
