@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from memtopo.cli.options import option
 from memtopo.cli.process import RefusedSpec
 from memtopo.common.errors import MemtopoError, NotWritten, UsageError, on_failure, reason, system_errors
-from memtopo.common.files import output_path, write_pipe
+from memtopo.common.files import open_output, output_path, write_pipe
 from memtopo.language import Document
 from memtopo.output import plain
 
@@ -101,7 +101,7 @@ def _start(file: str) -> bytes:
     """First bytes of a file; none if it cannot be read."""
     try:
         with open(file, "rb") as opened:  # noqa: PTH123 as above
-            return opened.read(128)
+            return opened.read(8192)  # a report may begin with the path of a spec
     except OSError:
         return b""
 
@@ -120,6 +120,17 @@ def write(output: str, document: str) -> None:
             _replace(target, document)
     except (OSError, ValueError) as error:
         raise NotWritten(f"{output!r} cannot be written: {reason(error)}") from error
+
+
+def append(output: str, document: str) -> None:
+    """Write a document to a file, after an empty line behind what the file has. Raises `NotWritten`."""
+    if not (os.path.isfile(output) and _start(output)):  # noqa: PTH113 as above
+        write(output, document)
+        return
+    with system_errors(NotWritten, f"{output!r} cannot be written"):
+        fd = open_output(output, os.O_APPEND)
+        with os.fdopen(fd, "wb") as opened:
+            opened.write(f"\n\n{document}".encode())
 
 
 def _replace(target: str, document: str) -> None:

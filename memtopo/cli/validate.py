@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 
 from memtopo.cli import options
 from memtopo.cli.options import Settings, settings
-from memtopo.cli.results import of_memtopo, write
+from memtopo.cli.results import append, of_memtopo, require_replaceable, write
 from memtopo.common.errors import Exit, MemtopoError, NotWritten, Unavailable, UsageError
 from memtopo.common.text import printable
 from memtopo.diagnostics.model import Diagnostic
@@ -249,7 +249,13 @@ class Reports(NamedTuple):
     runner: bool = False
 
     def sources(self, specs: Iterable[str]) -> list[SpecPath]:
-        """Return the files to validate. Raises as `collect`, and `UsageError` if a report would replace one of them."""
+        """Return the files to validate.
+
+        Raises as `collect`, and `UsageError` if a report would replace one of them, or another file that is no report.
+        """
+        for file, form in self.files.items():
+            if not _is_summary(file, form):
+                require_replaceable(file, formats.BEGINNINGS, "is no report")
         with self.failures():
             found = collect(specs)
         places = {os.path.realpath(each.name) for each in found}
@@ -280,11 +286,18 @@ class Reports(NamedTuple):
         failed: MemtopoError | None = None
         for file, form in self.files.items():
             try:
-                write(file, "".join(f"{line}\n" for line in lines(form)))
+                put = append if _is_summary(file, form) else write
+                put(file, "".join(f"{line}\n" for line in lines(form)))
             except MemtopoError as error:
                 failed = failed or error
         if failed:
             raise failed
+
+
+def _is_summary(file: str, form: Format) -> bool:
+    """Return true for a Markdown report in the summary of a job on GitHub, which may have other text."""
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    return form == "markdown" and summary is not None and os.path.realpath(file) == os.path.realpath(summary)
 
 
 def reports(form: str | None, requested: Iterable[str], *, as_json: bool) -> Reports:

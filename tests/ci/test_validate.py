@@ -121,8 +121,39 @@ def test_a_report_replaces_no_spec_that_is_validated(run_inline: InlineRunner, s
     before = spec.read_text()
     result = run_inline("validate", "specs", M, "--report", "sarif=other.out", "--report", f"json=specs/../{spec}")
     assert (result.status, spec.read_text()) == (2, before)
-    assert "would replace a spec" in result.err
+    assert "is no report" in result.err
     assert not Path("other.out").exists()
+    spec.write_text("")
+    assert "would replace a spec" in run_inline("validate", "specs", M, "--report", f"json={spec}").err
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_report_replaces_reports_and_no_other_file(run_inline: InlineRunner, specs: Path, form: str) -> None:
+    """Reports in all formats, of valid and invalid specs, of tables and of failures."""
+    del specs
+    for other in ("requests==2.0\n", "# Notes\n", '{"runs": []}', '<?xml version="1.0"?>\n<testsuites name="other">'):
+        Path("other").write_text(other)
+        result = run_inline("validate", "specs", M, "--report", "json=first", "--report", f"{form}=other")
+        assert (result.status, Path("other").read_text(), Path("first").exists()) == (2, other, False)
+        assert "'other' exists, and is no report" in result.err
+    two, nowhere, unknown = "--machine=h100x1", "--machine=none", "--machine=h9000"
+    for spec, *machines in ("good", M), ("bad", M), ("good", M, two), ("bad", M, two), ("good", nowhere), ("", unknown):
+        for each in (form, "json", form):
+            done = run_inline("validate", f"specs/{spec}.yaml", *machines, "--report", f"{each}=out")
+            assert done.status in (0, 1, 3), done.err
+
+
+def test_a_report_is_added_to_the_summary_of_a_job(run_inline: InlineRunner, specs: Path) -> None:
+    """Another Markdown file that is no report is not replaced."""
+    for text in ("# Notes", "## memtopo\n"):
+        Path("summary.md").write_text(text)
+        variables = {"GITHUB_STEP_SUMMARY": str(specs / "summary.md")}
+        result = run_inline("validate", "specs/good.yaml", M, "--report", "markdown=summary.md", **variables)
+        added = Path("summary.md").read_text().removeprefix(f"{text}\n\n")
+        assert (result.status, added.split("\n")[0]) == (0, "## memtopo")
+        assert len(forms.markdown(added)[0]) == 2
+    Path("other.md").write_text("# Notes")
+    assert run_inline("validate", "specs/good.yaml", M, "--report", "markdown=other.md", **variables).status == 2
 
 
 def test_an_unwritable_report_exits_with_4_and_others_are_written(run_inline: InlineRunner, specs: Path) -> None:
