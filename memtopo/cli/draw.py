@@ -34,7 +34,12 @@ from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, SUFFIXES, text_page
 from memtopo.plans.folding import picture as folded
 
-_PICTURES = re.compile(rb'\{\s*"memtopo_picture"')
+_DRAWINGS = re.compile(
+    rb'\{\s*"memtopo_picture"|draw(  |\n)|<svg xmlns="[^"]*" class="m"|<!doctype html>.{,60}content="memtopo draw"'
+    rb"|digraph memtopo \{|flowchart LR\n  accTitle: ",
+    re.DOTALL,
+)
+"""How drawings begin."""
 _FORMATS_BY_SUFFIX = {".txt": "text", ".json": "json", **SUFFIXES}
 _NAMES = ("text", "json", *FORMATS)
 
@@ -122,12 +127,12 @@ def _in_state(geometry: Geometry, state: str) -> Geometry:
 
 
 def _files(output: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each file with the format of its suffix. Raises `UsageError` for another suffix, and JSON that is no picture."""
+    """Each file with the format of its suffix. Raises `UsageError` for other suffixes, and files of no drawing."""
     for file in output:
         suffix = PurePath(file).suffix.lower()
         if file != "-" and suffix not in _FORMATS_BY_SUFFIX:
             message = f"{file!r} has no suffix of a drawing" if file else "-o names no file"
             raise UsageError(message, hint=f"there are {', '.join(_FORMATS_BY_SUFFIX)}")
-        if suffix == ".json":  # that of machines and plans, too
-            require_replaceable(file, _PICTURES)
+        if file != "-":
+            require_replaceable(file, _DRAWINGS)
         yield file, _FORMATS_BY_SUFFIX.get(suffix, "")

@@ -101,6 +101,25 @@ def test_a_picture_replaces_no_other_json(run_inline: InlineRunner, tmp_path: Pa
     assert (statuses, plan.read_text()) == ([0, 0, 2], before)
 
 
+@pytest.mark.parametrize("ending", _FORMATS_BY_SUFFIX)
+def test_a_drawing_replaces_drawings_and_no_other_file(run_inline: InlineRunner, tmp_path: Path, ending: str) -> None:
+    file, other, long = tmp_path / f"map{ending}", tmp_path / f"other{ending}", tmp_path / "long.yaml"
+    long.write_text(f"memtopo: 1\nname: {'n' * 70}\nchunks: {{c: {{location: gpu0, size: 2MiB}}}}\n")
+    for spec, *how in (HAND_OVER, "--ascii"), (long,), (ROOT / "specs/sleep-mode.yaml", "--state", "level-2"):
+        assert run_inline("draw", spec, M, "-o", file, "--width", "20", *how).status == 0
+    for text in (
+        "requests==2.0\n",
+        "<svg></svg>",
+        "<!doctype html>\n<title>memtopo</title>",
+        "digraph g {",
+        "graph LR",
+    ):
+        other.write_text(text)
+        refused = run_inline("draw", HAND_OVER, M, "-o", file, "-o", other)
+        assert (refused.status, other.read_text()) == (2, text)
+        assert "memtopo did not write it" in refused.err
+
+
 @pytest.mark.parametrize("file", ["map.png", "map", "", ".dot", "a.dot.gz"])
 def test_an_unknown_suffix_is_wrong_usage(run_inline: InlineRunner, file: str) -> None:
     """The hint lists the suffixes; nothing is drawn."""
