@@ -145,18 +145,29 @@ WaitForImporters = Annotated[
 ]
 
 
+_MACHINE_VARIABLE = "MEMTOPO_MACHINE"
+
+
 def machine_names(given: list[str] | None) -> list[str]:
     """Names of machines. If the whole variable is the path of a file, its spaces do not separate names."""
-    whole = os.environ.get("MEMTOPO_MACHINE", "")
+    whole = os.environ.get(_MACHINE_VARIABLE, "")
     if given and given == whole.split() and os.path.exists(whole):  # noqa: PTH110 a path as it was written
         return [whole]
     return given or [target.LOCAL]
 
 
 def one_target(given: list[str] | None) -> Target:
-    """Return the target of `--machine`: the last one, or the machines of the nodes of a spec. Raises `MemtopoError`."""
+    """Return the target of `--machine`, or the machines of the nodes of a spec. Raises `MemtopoError`.
+
+    Of several in the variable, which a job sets for `validate`, it is the last one; several options are an error.
+    """
     *_, last = names = machine_names(given)
-    return target.resolve_nodes(names) if any(map(target.of_node, names)) else target.resolve(last)
+    if any(map(target.of_node, names)):
+        return target.resolve_nodes(names)
+    if len({*names}) > 1 and names != os.environ.get(_MACHINE_VARIABLE, "").split():
+        hint = "name one; 'memtopo validate' takes several"
+        raise UsageError(f"there are several machines: {', '.join(names)}", hint=hint)
+    return target.resolve(last)
 
 
 def duration(text: str) -> float:

@@ -19,6 +19,22 @@ def test_a_flag_overrides_its_variable(run_inline: InlineRunner) -> None:
     assert "ok on h200x2" in run_inline("validate", QUICKSTART, "-m", "h200x2", MEMTOPO_MACHINE="h200x4").out
 
 
+@pytest.mark.parametrize("command", ["plan", "draw", "apply", "budget", "diff", "replay"])
+def test_several_machines_are_for_validate(run_inline: InlineRunner, tmp_path: Path, command: str) -> None:
+    """Of several in the variable, which a job sets for it, other commands use the last one."""
+    record = tmp_path / "run.jsonl"
+    run_inline("apply", QUICKSTART, "-m", "h200x2", "--trace", record)
+    files: dict[str, list[str | Path]] = {"diff": [QUICKSTART, QUICKSTART], "replay": [record]}
+    words = [command, *files.get(command, [QUICKSTART])]
+    refused = run_inline(*words, "-m", "h100x1", "-m", "h200x2", MEMTOPO_MACHINE="h100x1")
+    assert (refused.status, refused.out) == (2, "")
+    assert "there are several machines: h100x1, h200x2" in refused.err
+    assert "'memtopo validate' takes several" in refused.err
+    found = run_inline(*words, MEMTOPO_MACHINE="h100x1 h200x2")
+    twice = run_inline(*words, "-m", "h200x2", "-m", "h200x2")
+    assert [(each.status, "h200x2" in each.out) for each in (found, twice)] == [(0, True)] * 2
+
+
 @pytest.mark.parametrize("value", ["1", "true", "yes", "on", "TRUE", "t", "y"])
 def test_memtopo_json_sets_json_for_results_and_failures(run_inline: InlineRunner, value: str) -> None:
     assert run_inline("validate", QUICKSTART, "-m", "h200x2", MEMTOPO_JSON=value).document["errors"] == 0
