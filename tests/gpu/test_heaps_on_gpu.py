@@ -279,6 +279,22 @@ def test_others_see_what_an_engine_without_a_spec_has_allocated() -> None:
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines() == ["1 64MiB 0B"]
 
 
+def test_a_heap_that_an_engine_could_not_have_is_made_when_it_is_needed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from memtopo.torch.engine import Engine
+
+    engine = Engine()
+    monkeypatch.setenv("MEMTOPO_ENGINE", "no name of a layout")
+    with pytest.raises(memtopo.InvalidSpec):
+        engine.pool("weights", 0)
+    assert engine.with_tag() == []
+    monkeypatch.delenv("MEMTOPO_ENGINE")
+    try:
+        engine.pool("weights", 0)
+        assert [tagged.tag for tagged, _ in engine.with_tag()] == ["weights"]
+    finally:
+        engine.close()
+
+
 ENGINE = """
 import os, subprocess, sys
 sys.modules["torch_memory_saver"] = __import__("memtopo.torch.saver").torch.saver
