@@ -127,11 +127,12 @@ def exported_resources(geometry: Geometry, exports: Collection[str]) -> Iterator
 def touched_exports(before: Geometry, after: Geometry, undone: Container[Hashable]) -> Iterator[str]:
     """Yield the exports of a process whose objects a change releases, or replaces by others.
 
-    `undone` are the resources that it releases. An export that `after` lacks is touched only by these.
+    `undone` are the resources that it releases. An export that `after` lacks is touched only by these, unless it lends:
+    nothing else knows then what its clients have.
     """
     exports = after.of(ExportGroup)
     for name, group in before.of(ExportGroup).items():
-        replaced = name in exports and not group.continued_by(exports[name])
+        replaced = not group.continued_by(exports[name]) if name in exports else group.lends
         if replaced or any(resource in undone for resource in group.resources):
             yield name
 

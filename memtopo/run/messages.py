@@ -176,14 +176,14 @@ class ReadKept:
 
 @dataclass(frozen=True, slots=True)
 class Lend:
-    """Have `count` objects of an export for a client, after others are given `back`; answered by `Lent`.
+    """Have `count` objects of an export for a client, or objects that are given `back`; answered by `Lent`.
 
     If `listed`, the answer has the objects that clients have, and nothing changes.
     """
 
     export: str
     count: int = 0
-    back: tuple[int, ...] = ()
+    back: tuple[int, ...] | None = None
     listed: bool = False
     activity: ClassVar[str] = "lend"
 

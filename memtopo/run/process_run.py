@@ -103,14 +103,14 @@ class ProcessRun:
         return Done(self.as_declared, self.verification.safe)
 
     def _lend(self, command: messages.Lend) -> Lent:
-        """Objects that are lent, after others were given back, or why there are none."""
+        """Objects that are lent, or why there are none."""
         try:
             with internal_errors():
                 if command.listed:
                     return Lent(tuple(self.exports.lent(command.export)))
-                self.exports.take_back(command.export, command.back)
-                if command.back and not command.count:
-                    return Lent()  # a change may have removed the export
+                if command.back is not None:
+                    self.exports.take_back(command.export, command.back)
+                    return Lent()
                 return Lent(tuple(self.exports.lend(command.export, command.count)))
         except MemtopoError as error:
             return Lent(error=error.message, code=error.code if isinstance(error, ExchangeError) else None)

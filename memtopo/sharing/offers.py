@@ -181,7 +181,10 @@ class Lender(Protocol):
         """
 
     def take_back(self, export: str, numbers: Sequence[int]) -> None:
-        """Have objects that no client has any more. Raises `MemtopoError`."""
+        """Have objects that no client has any more, and all that the export lent of another pool before a change.
+
+        Raises `MemtopoError`.
+        """
 
     def lent(self, export: str) -> Collection[int]:
         """Return the numbers of the objects of an export that were lent and not taken back. Raises `MemtopoError`."""
@@ -308,8 +311,10 @@ class LayoutExports:
     def take_back(self, export: str, numbers: Sequence[int]) -> None:
         from memtopo.kinds.chunks.pools import take_back  # noqa: PLC0415 as above
 
-        for pool in self._layout.of(ELASTIC_POOLS):  # a change may have removed the export
-            take_back(self._driver, self._layout, pool, numbers, export)
+        group = self._exports.get(export)
+        own = group.group.name if group else None
+        for name, pool in self._layout.of(ELASTIC_POOLS).items():  # a change may have given the export another one
+            take_back(self._driver, self._layout, name, numbers if name == own else [*pool.lent], export)
 
     def lent(self, export: str) -> Collection[int]:
         group = self._exports.get(export)

@@ -496,15 +496,46 @@ def test_an_export_of_another_pool_has_nothing_sealed_of_the_one_before(runtime:
         assert len(pool_of(layout).free) == len(pool_of(layout).created) == LEAST
 
 
-def test_blocks_of_an_export_that_a_change_removes_are_free_once_their_client_has_ended(layout: Held) -> None:
+def without_export() -> str:
+    """Source of a change that removes the export of the pool, whose chunks another one exports."""
     several = copy.deepcopy(SPEC)
     several["exports"]["more"] = several["exports"].pop("page")
+    return json.dumps({"spec": json.dumps(several), "name": "held.yaml", "settings": {}})
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_an_export_is_removed_once_no_client_has_chunks_of_it(layout: Held, force: bool) -> None:
+    """What is sealed of it is free then: nobody can request a key of an export that is gone."""
     with connect(endpoint("pool")) as other:
         with connect(endpoint("pool")) as client:
-            memory_of(client, "page", QUOTA)
-            other.change(json.dumps({"spec": json.dumps(several), "name": "held.yaml", "settings": {}}))
-            assert len(pool_of(layout).lent) == QUOTA
-        until(lambda: not pool_of(layout).lent)
+            ((export, number, epoch), *_) = memory_of(client, "page", QUOTA)
+            client.seal(export, {number: epoch}, "prompt")
+            with pytest.raises(memtopo.ExchangeError, match=f"{QUOTA} of page, 16 MiB.* did not release"):
+                other.change(without_export(), force=force)
+        until(lambda: lent() == (0, 1))
+        other.change(without_export(), force=force)
+        assert not pool_of(layout).lent
+        assert len(memory_of(other, "more", QUOTA)) == QUOTA
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_clients_that_ended_left_of_an_export_is_free_after_its_removal(
+    runtime: Path, machine: Target, moved: bool
+) -> None:
+    """Or when it is of another pool. Their process was busy when they ended."""
+    several = copy.deepcopy(SPEC)
+    several["chunks"]["other"] = several["chunks"]["page"]
+    several["ranges"]["kv"]["elastic"]["chunks"] = ["page", "other"]
+    with held(several, machine) as layout, connect(endpoint("pool")) as client:
+        memory_of(client, "page", 1)
+        client.let_go(["page"])
+        layout.run.execute(Lend("page", LEAST + 1))
+        if moved:
+            several["exports"]["page"]["chunk"] = "other"
+        else:
+            several["exports"]["more"] = several["exports"].pop("page")
+        client.change(json.dumps({"spec": json.dumps(several), "name": "held.yaml", "settings": {}}))
+        assert not pool_of(layout).lent
 
 
 def test_a_process_that_attaches_knows_the_pool_as_it_is_once_it_is_told_of_changes(layout: Held) -> None:
@@ -688,10 +719,10 @@ def test_each_of_two_exports_of_a_pool_lists_what_it_has_lent_itself(runtime: Pa
 def test_what_an_export_lent_that_a_change_has_removed_is_given_back(layout: Held) -> None:
     several = copy.deepcopy(SPEC)
     del several["exports"]["page"]
-    with connect(endpoint("pool")) as client, connect(endpoint("pool")) as other:
-        ((_, number, _),) = memory_of(client, "page", 1)
+    with connect(endpoint("pool")) as other:
+        assert layout.run.execute(Lend("page", 1)) == Lent((0,))
         other.change(json.dumps({"spec": json.dumps(several), "name": "held.yaml", "settings": {}}))
-        assert layout.run.execute(Lend("page", back=(number,))) == Lent()
+        assert layout.run.execute(Lend("page", back=(0,))) == Lent()
         assert not pool_of(layout).lent
 
 

@@ -383,7 +383,7 @@ exports: {page: {chunk: page, via: fd}}
 """
 
 
-def test_what_is_given_back_can_be_lent_by_the_same_command() -> None:
+def test_what_is_given_back_can_be_lent_again() -> None:
     """To a client that takes the last chunks; one that asks for more is told why, and has what it had."""
     with SimDriver(invented(1)) as simulator:
         simulator.init()
@@ -395,7 +395,8 @@ def test_what_is_given_back_can_be_lent_by_the_same_command() -> None:
         refused = run.execute(Lend("page", 1))
         assert isinstance(refused, Lent)
         assert (refused.numbers, refused.code) == ((), "full")
-        again = run.execute(Lend("page", 1, back=(1,)))
+        assert run.execute(Lend("page", back=(1,))) == Lent()
+        again = run.execute(Lend("page", 1))
         assert (
             isinstance(again, Lent) and again.error,
             sorted(run.execution.layout.of(ELASTIC_POOLS)["page"].lent),

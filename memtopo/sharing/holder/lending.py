@@ -113,6 +113,9 @@ class Lending:
             raise ExchangeError("lease", f"export {offer.name!r} does not lend", hint="request its handles")
         assert isinstance(self._provider, Lender)
         self._settle(offer.name)
+        for export in [*self._unsettled]:  # a change may have removed them
+            with suppress(MemtopoError):
+                self._settle(export)
         leases = self._exports.setdefault(offer.name, _Leases())
         count = min(request.count, most)
         chosen, total = [], 0
@@ -174,7 +177,8 @@ class Lending:
         of_export = self._leases(export)
         free = [each.number for each in leases if of_export.end(each)]
         try:
-            self._take_back(export, free)
+            if free:
+                self._take_back(export, free)
         except MemtopoError as error:
             self._unsettled.add(export)
             self._report_kept(export, error)
@@ -207,11 +211,8 @@ class Lending:
         if export not in self._unsettled:
             return
         leases, lent = self._leases(export), self._still_lent(export)
-        went = [lease for lease in leases.every.values() if lease.number not in lent]
-        late = [each for each in lent if each not in leases.every]
-        late += [lease.number for lease in went if lease.client is None]  # the export may have had another pool
-        self._take_back(export, late)
-        for each in went:
+        self._take_back(export, [each for each in lent if each not in leases.every])
+        for each in [lease for lease in leases.every.values() if lease.number not in lent]:
             leases.seal(each, None)
             leases.end(each)
         self._unsettled.remove(export)
@@ -219,7 +220,7 @@ class Lending:
     def _take_back(self, export: str, numbers: Sequence[int]) -> None:
         """Have objects taken back; a failure is an event. Raises `MemtopoError` if their process is busy."""
         try:
-            if numbers and isinstance(self._provider, Lender):
+            if isinstance(self._provider, Lender):
                 self._provider.take_back(export, numbers)
         except MemtopoError as error:
             if _is_busy(error):

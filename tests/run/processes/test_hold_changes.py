@@ -12,7 +12,7 @@ import pytest
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from tests.helpers.holders import until
+from tests.helpers.child_process import PATIENCE
 from tests.helpers.processes import workers
 from tests.helpers.reports import tallies
 from tests.run.processes.test_hold import ended, holding, memtopo
@@ -95,27 +95,28 @@ processes:
 """
 
 
-def test_objects_of_an_export_that_a_change_removes_are_free_once_their_client_has_ended(tmp_path: Path) -> None:
+def test_an_export_is_removed_once_no_client_has_objects_of_it(tmp_path: Path) -> None:
     file = tmp_path / "pool.yaml"
     file.write_text(POOL)
+    removed = json.dumps({"spec": POOL.replace("exports: {page:", "exports: {more:")})
     with holding(file) as process:
         with connect(endpoint("pool")) as other:
             with connect(endpoint("pool")) as client:
-                assert lends(client, "server.page", 4)
-                other.change(json.dumps({"spec": POOL.replace("exports: {page:", "exports: {more:")}))
-                assert not lends(other, "server.more", 1)
-            until(lambda: lends(other, "server.more", 4))
+                blocks, _ = client.lend("server.page", 4)
+                for each in blocks:
+                    each.handle.close()
+                client.seal("server.page", {each.number: each.epoch for each in blocks[:3]}, "prompt")
+                with pytest.raises(ExchangeError, match=r"4 of server\.page, 8 MiB.* did not release"):
+                    other.change(removed)
+            other.change(removed, wait=PATIENCE)
+            assert lends(other, "server.more", 4)
         assert memtopo("release", "pool").returncode == 0
         assert ended(process)["outcome"] == "ok"
 
 
 def lends(client: Client, export: str, count: int) -> bool:
     """Return whether a client is lent so many objects of an export."""
-    try:
-        for block in client.lend(export, count)[0]:
-            block.handle.close()
-    except ExchangeError as error:
-        if error.code != "full":
-            raise
-        return False
-    return True
+    blocks, _ = client.lend(export, count)
+    for block in blocks:
+        block.handle.close()
+    return len(blocks) == count
