@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
@@ -214,6 +215,23 @@ def fork(_layout: Any, _method: str, _given: list[Any]) -> int:
     return child
 
 
+def leave_in_child(_layout: Any, _method: str, _given: list[Any]) -> tuple[str, int]:
+    """Fork a child that opens files and leaves the layout; return whether its files are unchanged, and its status."""
+    read, write = os.pipe()
+    if child := os.fork():
+        os.close(write)
+        with os.fdopen(read) as answer:
+            return answer.read(), os.waitpid(child, 0)[1]
+    files = {os.memfd_create(str(number)): number for number in range(8)}
+
+    def compare() -> None:
+        names = [str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in files]
+        os.write(write, str(names == [f"/memfd:{number} (deleted)" for number in files.values()]).encode())
+
+    atexit.register(compare)
+    sys.exit(0)
+
+
 def absent(layout: Any, _method: str, _given: list[Any]) -> list[str]:
     return sorted(layout.absent)
 
@@ -224,8 +242,8 @@ def done(_layout: Any, _method: str, _given: list[Any]) -> None:
 
 ACTIONS = {
     "absent": absent, "allocate": allocate, "done": done, "elastic": elastic, "fill": fill, "fork": fork, "idle": idle,
-    "idle_until_over": idle_until_over, "keep": keep, "kept": kept, "part": part, "pending": pending, "read": read,
-    "refuse": refuse, "write": write,
+    "idle_until_over": idle_until_over, "keep": keep, "kept": kept, "leave_in_child": leave_in_child, "part": part,
+    "pending": pending, "read": read, "refuse": refuse, "write": write,
 }  # fmt: skip
 
 

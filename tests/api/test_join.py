@@ -136,6 +136,14 @@ def test_a_process_that_ends_is_lost_to_the_others_while_its_child_lives(child: 
     assert second.read()["report"]["leaks"] == []
 
 
+def test_a_child_that_leaves_the_layout_changes_nothing_of_its_own_or_the_others(join: Start, pair: Path) -> None:
+    members = join(pair, labels(pair))
+    ready(members)
+    assert members[0].call("leave_in_child")["answer"] == ["True", 0]
+    assert members[1].call("done")["over"] is None
+    assert {last["report"]["outcome"] for last in reports(members)} == {"ok"}
+
+
 def test_no_process_waits_at_the_gates_of_a_teardown_for_a_child(child: tuple[list[Joined], int]) -> None:
     members, _ = child
     found = [last["report"] for last in reports(members)]

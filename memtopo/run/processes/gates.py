@@ -33,12 +33,13 @@ class Gate:
     def leave(self) -> None:
         """Close this process's write end; a second call does nothing."""
         # Replaced by a duplicate of the read end: the count of open descriptors, which shows leaks, is unchanged.
-        os.dup2(self._read, self._write, inheritable=False)
+        if not self._closed:
+            os.dup2(self._read, self._write, inheritable=False)
 
     def wait(self, seconds: float) -> bool:
         """Leave, and wait until all other processes have; false after so many seconds."""
         self.leave()
-        return self._system.wait((self,), seconds)
+        return self._closed or self._system.wait((self,), seconds)
 
     def close(self) -> None:
         """Close both ends; a second call does nothing."""

@@ -99,6 +99,7 @@ class Member(Worker):
 
     def abandon(self) -> None:
         """Close the descriptors in a forked child: the other processes wait for their end, which is this process's."""
+        self.over, self.lost = "this process is a child of the one that has joined", True
         for each in (*self._gates, self._channel):
             each.close()
 
