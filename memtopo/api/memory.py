@@ -9,8 +9,9 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import SupportsIndex, TypedDict
+from typing import SupportsIndex, TypedDict, cast
 
 from memtopo.api.dlpack import DType
 from memtopo.api.dlpack import dtype as known_dtype
@@ -388,5 +389,7 @@ def extents(shape: Shape) -> tuple[int, ...] | None:
     """Return a shape as a tuple; a number is one dimension. Raises `Unsuitable` for what is no whole number."""
     if shape is None:
         return None
+    with suppress(TypeError):
+        return (operator.index(cast(SupportsIndex, shape)),)  # an array without dimensions, too
     several = shape if isinstance(shape, Iterable) else (shape,)
     return tuple(whole_number("shape", extent) for extent in several)

@@ -96,6 +96,7 @@ def test_a_shape_that_does_not_fit_is_refused_with_one_that_does(
         ({"shape": (2, -1)}, (2, 4 << 20)),
         ({"shape": 100}, (100,)),
         ({"shape": np.int64(100)}, (100,)),
+        ({"shape": np.array(100)}, (100,)),
         ({"shape": np.array([2, -1])}, (2, 4 << 20)),
         ({"shape": (), "dtype": "int64"}, ()),
         ({"offset": 4 << 20}, (4 << 20,)),
