@@ -205,6 +205,19 @@ def test_an_importer_that_does_not_poll_keeps_the_old_memory_under_force(
     del pages
 
 
+def test_an_importer_that_polls_after_forced_changes_is_told_the_last_state(
+    layout: Held, shared: Attached, switch: Switch
+) -> None:
+    """An engine that paused for the first one goes on."""
+    del layout
+    states: list[str | None] = []
+    shared.on_change = lambda notice: states.append(notice.state)
+    switch("half", wait=0.01, force=True).result()
+    switch("awake").result()
+    until(lambda: shared.poll(1) and states[-1] == "awake")
+    assert (states[0], shared.absent) == ("half", frozenset())
+
+
 def test_an_importer_that_let_go_comes_back_after_a_refusal(shared: Attached, switch: Switch, machine: Target) -> None:
     with memtopo.attach("sleeper", "page", machine=machine):
         pages = np.asarray(shared.export("page"))

@@ -145,9 +145,14 @@ class Changes:
                 self._notify(each, message, names)
 
     def notify_late(self, connection: ClientConnection, exports: Collection[str]) -> None:
-        """Notify a client that has let go of exports for a change which is over: their memory is as it was before."""
+        """Notify a client that has let go of exports for a change which is over.
+
+        Their memory is as it was before, or was left to the client by a forced change, and others came after it.
+        """
         awaited = self._awaited.touched if self._awaited else frozenset()
-        late = connection.asked.intersection(exports, connection.let_go_of) - awaited
+        now = self._responder.generation
+        late = connection.asked.union(each for each in exports if connection.kept.pop(each, now) < now)
+        late = late.intersection(exports, connection.let_go_of) - awaited
         connection.asked.difference_update(exports)
         if late:
             self._notify(connection, {"notice": "changed", "state": self._responder.layout_state}, sorted(late))
@@ -264,6 +269,8 @@ class Changes:
             if held or each.let_go_of:
                 names = dict.fromkeys([*each.let_go_of, *(name for name in held if name in exports)])
                 each.asked.difference_update(names)
+                kept = names.keys() & request.touched - each.let_go_of.keys()
+                each.kept.update(dict.fromkeys(kept, self._responder.generation))
                 self._notify(each, message, list(names))
 
     def _notify(self, connection: ClientConnection, message: Mapping[str, Any], names: Collection[str]) -> None:

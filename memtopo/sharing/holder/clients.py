@@ -84,6 +84,8 @@ class ClientConnection:
         """Exports whose handles the client has received and closed again, or requested too early, in order."""
         self.asked: set[str] = set()
         """Exports that the client was asked to let go of, until it is notified of them again."""
+        self.kept: dict[str, int] = {}
+        """Exports whose old memory the client kept in a change, and the generation of its notice."""
         self._stuck_since: float | None = None
         self._taken: dict[str, _Received] = {}
         self._source: list[str] = []
