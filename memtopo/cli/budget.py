@@ -77,10 +77,19 @@ def _size(text: str) -> int:
 
 
 def _documents(specs: Sequence[str], given: Settings) -> Iterator[Document]:
-    """Read specs, and those of saved plans and records. A value is of the specs that declare its parameter."""
+    """Read specs, and those of saved plans and records.
+
+    A value is of the specs that declare its parameter; a saved plan has the values with which it was made.
+    """
     found = [each for spec in specs for each in _read(spec, given.at)]
-    declared = {name for each in found for name in each.declared}
+    specs_of_files = [each for each in found if not each.plan]
+    if found and not specs_of_files:
+        given.refuse_for_plan(specs[0])
+    declared = {name for each in specs_of_files for name in each.declared}
     for each in found:
+        if each.plan:
+            yield each
+            continue
         own = {name: value for name, value in given.typed.items() if name in each.declared or name not in declared}
         yield given._replace(typed=own).applied(each)
 

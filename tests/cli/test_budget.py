@@ -80,6 +80,10 @@ def test_saved_plans_have_values_of_their_own(run_inline: InlineRunner, tmp_path
     document = run_inline("budget", plan, VLLM, *M, "--json").document
     assert [each["params"]["kv"] for each in document["layouts"]] == ["2GiB", "92%"]
     assert document["fits"] is True
+    document = run_inline("budget", plan, VLLM, *M, "--set", "kv=4GiB", "--json").document
+    assert [each["params"]["kv"] for each in document["layouts"]] == ["2GiB", "4GiB"]
+    refused = run_inline("budget", plan, *M, "--set", "kv=4GiB")
+    assert (refused.status, "keeps the values with which it was made" in refused.err) == (2, True)
 
 
 def test_each_of_several_plans_of_one_file_is_validated(run_inline: InlineRunner, tmp_path: Path) -> None:
