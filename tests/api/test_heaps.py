@@ -116,10 +116,9 @@ def test_a_request_beyond_the_addresses_names_the_largest_hole(layout: Live) -> 
     assert isinstance(heap.allocate(62 * M), int)
 
 
-@pytest.mark.parametrize("size", [-1, (1 << 64) + 1])
-def test_a_size_of_more_than_64_bits_has_no_room(layout: Live, size: int) -> None:
+def test_a_size_of_more_than_64_bits_has_no_room(layout: Live) -> None:
     with pytest.raises(OutOfMemory, match="cannot be allocated: the largest hole among its 64 MiB"):
-        layout.heap("plain").allocate(size)
+        layout.heap("plain").allocate((1 << 64) + 1)
 
 
 @pytest.mark.parametrize("wrong", [0, 1, -2, 2 * M])
