@@ -123,8 +123,7 @@ def diff_command(
     Addresses, handles and bytes of what both have stay. The exit status is 1 if anything differs that is not accepted.
     """
     form = options.stdout_format(form, _FORMATS, as_json=as_json, hint="omit one of them") or "text"
-    source = ctx.get_parameter_source("machine")  # of a variable, which a job sets for all commands, it is another one
-    typed = machine if source is not None and source.name == "COMMANDLINE" else None
+    typed = _typed(ctx, machine)
     if accept and (after is not None or typed):
         message = "--accept saves plans anew with their own specs and machines"
         raise UsageError(message, hint="omit AFTER and --machine, or use 'memtopo plan SPEC -o FILE'")
@@ -144,6 +143,12 @@ def diff_command(
     _print(found, form, summary=summary, every=every)
     refused = any(isinstance(each, _Refused) for each in found)
     return Exit.INVALID if refused or not (accept or all(map(_is_equal, found))) else Exit.OK
+
+
+def _typed(ctx: typer.Context, machine: list[str] | None) -> list[str] | None:
+    """Machines of the command line; None for those of a variable, which a job sets for all commands."""
+    source = ctx.get_parameter_source("machine")
+    return machine if source is not None and source.name == "COMMANDLINE" else None
 
 
 def _is_equal(found: _Found) -> bool:
