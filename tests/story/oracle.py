@@ -309,7 +309,10 @@ class Oracle:
             attached = getattr(actor.program, "attached", None) if actor.alive else None
             client = attached._lease.client if attached else None
             offers = attached.exports.items() if attached else ()
-            uses = attached and any(each.via == "ipc" and name not in attached.absent for name, each in offers)
+            had = client.generations if client else {}  # of which this holder, and not the one before, gave handles
+            uses = attached and any(
+                each.via == "ipc" and name in had and name not in attached.absent for name, each in offers
+            )
             if uses and client and client.pid == held.actor.pid and not client.gone():
                 yield actor.name
 
