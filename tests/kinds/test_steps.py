@@ -133,6 +133,34 @@ def test_an_event_is_created_for_other_processes_only_if_it_is_exported() -> Non
                 layout.ledger.ipc_get_event_handle(handles["own"])
 
 
+def test_an_own_object_in_the_place_of_an_imported_one_is_checked_as_the_object() -> None:
+    text = """
+processes:
+  rank:
+    count: 1
+    buffers: {data: {location: gpu0, size: 1MiB}}
+    events: {done: {device: gpu0}}
+    exports: {data: {buffer: data, via: ipc}, done: {event: done, via: ipc}}
+    imports: {all: {from: rank.data}, dones: {from: rank.done}}
+"""
+    with built(plan_of(text, MACHINE).processes["rank.0"], MACHINE) as layout:
+        found = {(each.aspect, each.subject): each for each in layout.execution.check()}
+        for own, other in ((("buffer", "data"), ("buffer", "all.0")), (("event", "done"), ("event", "dones.0"))):
+            assert found[other].expected == found[other].observed == found[own].observed
+
+
+@pytest.mark.parametrize(("error", "name"), [("INVALID_CONTEXT", "cuMemGetAddressRange"), ("NOT_FOUND", "")])
+def test_the_check_of_a_buffer_fails_with_every_error_but_that_of_memory_without_access(error: str, name: str) -> None:
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        failing = Failing(driver, 1, error=f"CUDA_ERROR_{error}", only={"mem_get_address_range"})
+        report = apply(run_request("buffers: {b: {location: gpu0, size: 1MiB}}\n", MACHINE), ledger := Ledger(failing))
+    assert ledger.empty
+    assert (report.outcome, name in str(report.failure and report.failure.error)) == (
+        ("failed", True) if name else ("different", True)
+    )
+
+
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_external_memory_is_mapped_read_signalled_and_released(check: Check) -> None:
     with camera(MACHINE) as owner:

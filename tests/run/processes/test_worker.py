@@ -83,7 +83,7 @@ def test_handles_are_answered_as_many_as_there_are(talk: Talk) -> None:
     server.start()
     early = server.command(HandleRequest("reader", "server", "w", 0, 1))
     assert isinstance(early, HandleAnswer)
-    assert (early.requester, bool(early.error)) == ("reader", True)
+    assert (early.requester, bool(early.error), early.code) == ("reader", True, "absent")
     server.build()
     for first, count, given in ((0, 2, 2), (1, 1, 1), (1, 5, 1)):
         server.channel.send(HandleRequest("reader", "server", "w", first, count))
@@ -93,7 +93,7 @@ def test_handles_are_answered_as_many_as_there_are(talk: Talk) -> None:
         received.close()
     answer = server.command(HandleRequest("reader", "server", "w", 2, 1))
     assert isinstance(answer, HandleAnswer)
-    assert (answer.requester, bool(answer.error)) == ("reader", True)
+    assert (answer.requester, bool(answer.error), answer.code) == ("reader", True, None)
     assert server.end().exit_code == 0
 
 

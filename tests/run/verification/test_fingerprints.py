@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from memtopo import planner
+from memtopo.common.errors import Stopped
 from memtopo.driver.kernels import Area, KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.wrappers import Call, Forwarder
@@ -19,6 +20,7 @@ from memtopo.kinds.step import Finding
 from memtopo.planner import Plan
 from memtopo.plans.report import Checks
 from memtopo.run.reports import FindingTally
+from memtopo.run.verification import fingerprints
 from memtopo.run.verification.fingerprints import Fingerprints
 from tests.helpers.conducted import conducted, make_transition
 from tests.helpers.failing_driver import Failing
@@ -110,6 +112,24 @@ def test_all_that_a_change_keeps_has_the_fingerprint_that_it_had(keeper: str) ->
             counts.append(taken.count)
             assert len(found) == taken.count
         assert counts == [7, 6, 9, 7, 7, 9]
+
+
+def test_fingerprints_are_taken_of_as_many_areas_as_one_call_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not after a requested stop."""
+    monkeypatch.setattr(fingerprints, "MOST_AREAS", 2)
+    states = plans()
+    with built(states["awake"]) as (execution, _):
+        execution.driver = counted = Failing(execution.driver, only={"fingerprint"})
+        taken = Fingerprints.take(execution, states["asleep"])
+        assert (taken.count, counted.calls) == (7, 4)  # four of one GPU and three of the other, in twos
+        make_transition(execution, states["asleep"])
+        assert [each for each in taken.compare() if each.expected != each.observed] == []
+        calls = counted.calls
+        execution.stop = lambda: counted.calls > calls
+        with pytest.raises(Stopped):
+            Fingerprints.take(execution, states["half"])
+        assert counted.calls == calls + 1
+        execution.stop = lambda: 0
 
 
 @pytest.mark.parametrize(("label", "offset", "subject"), [

@@ -81,6 +81,38 @@ def test_managed_memory_without_concurrent_access_is_not_verified_by_gpus(attach
     assert (report.outcome, counts(report)) == ("ok", (0, 0, 0)), report
 
 
+class Waits(SimDriver):
+    """Counts the waits for GPUs since one of them has written, at each access of the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__(MACHINE)
+        self.waits, self.found = 0, list[int]()
+
+    def memset_d8(self, address: int, value: int, count: int) -> None:
+        self.waits = 0
+        super().memset_d8(address, value, count)
+
+    def fill(self, areas: Sequence[Area]) -> None:
+        self.waits = 0
+        super().fill(areas)
+
+    def ctx_synchronize(self) -> None:
+        self.waits += 1
+        super().ctx_synchronize()
+
+    def host_read(self, address: int, size: int) -> bytes:
+        self.found.append(self.waits)
+        return super().host_read(address, size)
+
+
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_the_cpu_reads_what_gpus_write_after_all_of_them_were_waited_for(check: Check) -> None:
+    driver = Waits()
+    assert apply_on_driver(MANAGED, driver, check).outcome == "ok"
+    assert driver.found
+    assert min(driver.found) >= 2
+
+
 class LosesStores(SimDriver):
     """Loses the writes of GPUs."""
 

@@ -57,6 +57,23 @@ def test_a_mapping_in_any_granule_of_a_hole_is_found(granules: int) -> None:
     assert report.exit_code == 6
 
 
+@pytest.mark.parametrize("query", ["mem_get_access", "mem_get_address_range"])
+def test_a_query_of_a_hole_or_an_end_that_fails_otherwise_fails_the_run(query: str) -> None:
+    """Only one error means that nothing is mapped, and one that there is no access; the last query is that of both."""
+    machine = invented(1)
+
+    def applied(at: int) -> tuple[Report, Failing]:
+        with SimDriver(machine) as driver:
+            driver.init()
+            failing = Failing(driver, at, only={query})
+            return apply(run_request(HOLE, machine), Ledger(failing)), failing
+
+    report, failing = applied(0)
+    assert (report.outcome, failing.calls > 0) == ("ok", True)
+    report, failing = applied(failing.calls)
+    assert (report.outcome, failing.failed is not None, report.leaks) == ("failed", True, ())
+
+
 def test_queries_of_large_holes_are_limited_and_the_rest_is_not_checked() -> None:
     machine = invented(1)
     found = holes(geometry_of(LARGE, machine))

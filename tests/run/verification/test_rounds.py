@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from memtopo.common.errors import Stopped
 from memtopo.driver.ledger import Ledger
+from memtopo.driver.types import EventFlags
 from memtopo.drivers.sim import SimDriver
-from memtopo.kinds.views import Identity
+from memtopo.kinds.ipc.steps import EVENT_HANDLES
+from memtopo.kinds.layout import Layout, current
+from memtopo.kinds.views import Identity, RecordedEvent
 from memtopo.plans.report import Check, Report, Tally
 from memtopo.run.apply import apply
 from memtopo.run.verification.rounds import UNSAFE
-from memtopo.run.verification.verifier import RoundWriters
+from memtopo.run.verification.verifier import EventVerification, RoundWriters, VerificationContext
 from tests.helpers import faults
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
@@ -88,6 +92,25 @@ def test_an_object_is_written_by_its_creator_first_and_then_by_one_importer() ->
     assert [found.writer(index, one) for index in range(3)] == ["server", "reader", None]
     assert [found.writer(index, other) for index in range(3)] == ["server", None, None]
     assert len(RoundWriters(iter([("server", one)]))) == 1
+
+
+def test_no_further_event_is_waited_for_after_a_requested_stop() -> None:
+    waited: list[int] = []
+
+    def stop() -> None:
+        if waited:
+            raise Stopped
+
+    with SimDriver(invented(1)) as driver:
+        driver.init()
+        layout = Layout(contexts={0: driver.device_primary_ctx_retain(0)})
+        with current(driver, layout.contexts[0]):
+            layout.of(EVENT_HANDLES).update({name: driver.event_create(EventFlags.DISABLE_TIMING) for name in "ab"})
+        events = [RecordedEvent(Identity("other", name), name, 0, ()) for name in "ab"]
+        context = VerificationContext("", {}, {"other": events, "": events}, driver, layout, raise_if_stopped=stop)
+        with pytest.raises(Stopped):
+            waited += (1 for _ in EventVerification(context).wait(0))
+    assert waited == [1]
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])

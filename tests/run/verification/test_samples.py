@@ -137,6 +137,19 @@ def test_many_chunks_are_verified_one_by_one_without_page_locked_memory_or_a_str
     assert done.ledger.empty
 
 
+@pytest.mark.parametrize(
+    ("text", "method"),
+    [(SPEC, "memcpy_htod"), (SPEC, "memcpy_dtoh"), (MANY, "host_write"), (MANY, "host_read")],
+)
+def test_no_further_window_or_batch_is_copied_after_a_requested_stop(text: str, method: str) -> None:
+    machine = invented(2)
+    with SimDriver(machine) as sim:
+        sim.init()
+        counted = Failing(sim, only={method})
+        report = apply(run_request(text, machine), Ledger(counted), stop=lambda: 2 * (counted.calls > 0))
+    assert (report.outcome, counted.calls, report.leaks) == ("interrupted", 1, ())
+
+
 @pytest.mark.parametrize("access", [Access.R, Access.NONE])
 def test_one_of_many_chunks_without_access_is_named(access: Access) -> None:
     class LosesAccess(Faulty):
