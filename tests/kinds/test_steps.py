@@ -161,6 +161,61 @@ def test_the_check_of_a_buffer_fails_with_every_error_but_that_of_memory_without
     )
 
 
+EVERY = """
+pinned: {own: {size: 64KiB, accessed_by: gpu1}, file: {file: /dev/shm/x, size: 4096B, accessed_by: gpu1}}
+buffers: {b: {location: gpu0, size: 1MiB}, other: {location: gpu1, size: 1MiB}}
+managed: {m: {size: 2MiB, prefer: gpu1}}
+pools: {p: {location: gpu0}}
+allocations: {a: {pool: p, size: 2MiB}}
+ranges: {r: {size: 2MiB}}
+chunks: {c: {location: gpu0, size: 2MiB}}
+map: {r: c}
+heaps: {h: {location: gpu0, size: 8MiB}}
+access: {r: {gpu0: rw}, h: {gpu0: rw}}
+"""
+
+
+def test_a_resource_that_cannot_be_released_keeps_what_it_uses() -> None:
+    used = {
+        name: kept
+        for step in plan_of(FRAME + EVERY, MACHINE).steps
+        if (name := step.leak_name()) and (kept := step.blocks())
+    }
+    waits = used.pop("wait of gpu0")
+    assert used == {
+        **dict.fromkeys(
+            ("mapped buffer frame", "mapped buffer frame.y", "mapped buffer frame.uv"), ("external memory frame",)
+        ),
+        "registered memory file": ("mapped file of file",),
+        "allocation a": ("pool p",),
+        "mapping of c in r at 0x0": ("range r",),
+        "memory of heap h": ("range h",),
+    }
+    contexts = {f"{what} of gpu{device}" for what in ("context", "kernels") for device in (0, 1)}
+    external = {
+        "external memory frame",
+        "semaphore ready",
+        *(name for name in used if name.startswith("mapped buffer")),
+    }
+    host = {"managed memory m", "page-locked memory own", "registered memory file"}
+    assert set(waits) == contexts | external | host | {
+        "buffer b",
+        "allocation a",
+    }  # and what is of the other GPU alone goes
+
+
+@pytest.mark.parametrize(("error", "outcome"), [("UNKNOWN", "failed"), ("INVALID_VALUE", "different")])
+def test_a_mapping_is_no_difference_because_its_query_fails(error: str, outcome: str) -> None:
+    """Only one error means that nothing is mapped. A chunk that is mapped twice is queried alone."""
+    chunk = "chunks: {c: {location: gpu0, size: 2MiB}}"
+    text = f"ranges: {{r: {{size: 4MiB}}}}\n{chunk}\nmap: {{r: [c, c]}}\naccess: {{r: {{gpu0: rw}}}}\n"
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        failing = Failing(driver, 2, error=f"CUDA_ERROR_{error}", only={"mem_retain_allocation_handle"})
+        report = apply(run_request(text, MACHINE), ledger := Ledger(failing))
+    assert (report.outcome, ledger.empty) == (outcome, True)
+
+
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_external_memory_is_mapped_read_signalled_and_released(check: Check) -> None:
     with camera(MACHINE) as owner:

@@ -22,10 +22,10 @@ ELSEWHERE = {
     "memtopo/planner.py": ("tests/run/test_states.py", "tests/plans"),
     "memtopo/rules": ("tests/rules/test_bad.py", "tests/rules", "tests/geometry", "tests/kinds"),
     "memtopo/rules/files.py": (
-        "tests/ci/test_collecting.py",
-        "tests/ci/test_ignoring.py",
-        "tests/ci/test_results.py",
-        "tests/ci/test_selecting.py",
+        "tests/rules/test_files_collecting.py",
+        "tests/rules/test_files_results.py",
+        "tests/rules/test_files_selecting.py",
+        "tests/language/test_suppressions.py",
         "tests/ci",
     ),
     "memtopo/run/processes": (

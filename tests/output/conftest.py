@@ -1,8 +1,13 @@
-"""Environment of the tests of output."""
+"""Environment of the tests of output, and specs that they check."""
 
 from __future__ import annotations
 
 import pytest
+
+from tests.ci.conftest import checked, folder
+from tests.cli.conftest import run_inline
+
+__all__ = ["checked", "folder", "run_inline"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,7 @@
+"""Specs in folders of their own, and checks of them."""
+
+from __future__ import annotations
+
+from tests.ci.conftest import checked, folder
+
+__all__ = ["checked", "folder"]
