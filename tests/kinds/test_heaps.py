@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memtopo import planner
-from memtopo.driver.types import DriverError
+from memtopo.driver.types import DriverError, Location
+from memtopo.driver.wrappers import Forwarder
 from memtopo.executor import StepFailed
 from memtopo.kinds.heaps import HEAPS
 from memtopo.kinds.heaps.steps import CopyOutHeap, HeapContent, OpenHeap, heaps, release_backups
@@ -211,6 +212,21 @@ def test_a_check_of_a_heap_fails_where_the_access_to_an_allocation_cannot_be_que
         allocated(layout, 3)
         with pytest.raises(DriverError):
             list(opening(layout).check(Failing(layout.ledger, 1, only={"mem_get_access"}), layout.execution.layout))
+
+
+def test_an_allocation_that_its_program_frees_while_it_is_checked_is_no_failure() -> None:
+    with built(plan_of(SPEC, TWO)) as layout:
+        freed, kept = allocated(layout, 3, 4)
+
+        class Frees(Forwarder):
+            def mem_get_access(self, address: int, location: Location) -> int:
+                if address == freed and heap(layout).native.allocations()[0].address == freed:
+                    heap(layout).native.free(freed)
+                return int(self._driver.mem_get_access(address, location))
+
+        found = list(opening(layout).check(Frees(layout.ledger), layout.execution.layout))
+        assert [each.address for each in heap(layout).native.allocations()] == [kept]
+        assert {each.subject.partition(" ")[0] for each in found} == {"weights.1"}
 
 
 @pytest.mark.parametrize(

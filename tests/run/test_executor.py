@@ -260,6 +260,30 @@ def test_a_requested_stop_takes_effect_before_the_next_step(count: int) -> None:
         assert driver.empty
 
 
+@pytest.mark.parametrize("count", range(0, 13, 3))
+def test_a_requested_stop_ends_a_check_before_its_next_step_and_is_no_failure(count: int) -> None:
+    """The steps of one kind are checked together, and chunks that are mapped twice one by one."""
+    asked: list[int] = []
+    with ledger() as driver:
+        execution = Execution(plan_of(SPEC, MACHINE), driver)
+        execution.build()
+        execution.stop = lambda: asked.append(0) or len(asked) > count  # type: ignore[func-returns-value]
+        with pytest.raises(Stopped):
+            list(execution.check())
+        assert len(asked) == count + 1
+        execution.take_down()
+
+
+def test_a_process_that_builds_nothing_has_a_baseline_too() -> None:
+    with ledger() as driver:
+        execution = Execution(plan_of("", MACHINE), driver)
+        execution.build(Phase.OPEN)
+        assert execution.baseline is None
+        execution.build(Phase.CREATE)
+        assert execution.baseline
+        assert execution.take_down().after
+
+
 def test_a_teardown_cannot_be_stopped() -> None:
     stopping = False
     with ledger() as driver:

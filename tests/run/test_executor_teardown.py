@@ -125,6 +125,19 @@ def test_without_a_baseline_nothing_is_measured() -> None:
         assert ledger.empty
 
 
+def test_a_context_that_cannot_be_retained_for_the_teardown_is_its_failure_and_all_else_is_released() -> None:
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        ledger = Ledger(failing := Failing(driver, only={"device_primary_ctx_retain"}))
+        execution = Execution(plan_of(SPEC, MACHINE), ledger)
+        execution.build()
+        execution.suspend(list(execution.layout.contexts))
+        failing.at = failing.calls + 1
+        teardown = execution.take_down()
+        assert [each.step.verb for each in teardown.failures if each.step] == ["retain context"]
+        assert not any(ledger.counts().values())
+
+
 def test_descriptors_of_a_contexts_events_are_not_counted() -> None:
     """Fact 49: the driver keeps the file open as long as the context exists."""
     with built() as (execution, _):

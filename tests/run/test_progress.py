@@ -179,3 +179,13 @@ def test_few_slow_steps_are_reported_one_by_one_and_many_fast_ones_together(
     assert sum(sizes) == 2000
     assert fewest <= min(sizes[10:-1])
     assert max(sizes[10:-1]) <= most
+
+
+def test_steps_that_become_slow_are_reported_one_by_one_again() -> None:
+    now = [0.0]
+    pace, sizes = Pace(lambda: now[0]), []
+    for steps in pace.batches(range(2000)):
+        now[0] += float(steps[0] > 600) * len(steps)
+        sizes.append(len(steps))
+    assert max(sizes) == STRIDE
+    assert sizes[-4:] == [1, 1, 1, 1]

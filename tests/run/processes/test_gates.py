@@ -101,6 +101,10 @@ def test_a_gate_that_is_left_keeps_its_descriptors_and_may_be_left_again() -> No
         assert not any(map(os.get_inheritable, ends))
     gate.close()
     assert open_descriptors() == before
+    reused = os.pipe2(os.O_CLOEXEC)  # their numbers, which nobody closes
+    assert gate.wait(0)
+    for end in reused:
+        os.close(end)
 
 
 @pytest.mark.parametrize("way", [SplitGate.open, SplitGate.close])
