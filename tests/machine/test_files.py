@@ -9,6 +9,7 @@ import pytest
 
 from memtopo import machine
 from memtopo.common.errors import Unavailable
+from memtopo.machine import ASSUMED_HOST_BYTES, LARGEST_FILE, Cluster, Trial
 from memtopo.machine.queries import changed
 from tests.helpers.machines import invented, with_nodes
 from tests.helpers.specs import ROOT
@@ -38,6 +39,73 @@ def test_a_record_with_a_wrong_amount_of_host_memory_is_damaged(wrong: object) -
     record["host"]["host:0"]["memory_bytes"] = wrong
     with pytest.raises(Unavailable, match=r"damaged: host\.host:0\.memory_bytes"):
         machine.parse(json.dumps(record).encode(), "m.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"memtopo_machine": 2}, "has version 2; this memtopo reads version 1"),
+        ({"memtopo_machine": 0}, "has version 0; this memtopo reads version 1"),
+        ({"peers": [[None, None]]}, "damaged: peers is not 2 by 2"),
+        ({"peers": [[None, None], [None]]}, "damaged: peers is not 2 by 2"),
+        ({"peers": [[None] * 3, [None] * 2]}, "damaged: peers is not 2 by 2"),
+    ],
+)
+def test_a_record_of_another_version_or_without_all_pairs_of_gpus_is_refused(
+    changes: dict[str, object], message: str
+) -> None:
+    record = json.loads(machine.dump(invented(2))) | changes
+    with pytest.raises(Unavailable, match=message):
+        machine.parse(json.dumps(record).encode(), "m.json")
+
+
+def test_what_has_a_slash_or_ends_as_a_file_is_a_path_and_all_else_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("m.json", "h200x2"):
+        Path(name).write_text(machine.dump(invented(3)))
+    found = [len(machine.load(name).devices) for name in ("m.json", "./h200x2", "h200x2")]
+    assert found == [3, 3, 2]
+
+
+def test_a_file_that_is_larger_than_any_record_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "m.json").open("wb") as file:
+        file.truncate(LARGEST_FILE + 1)
+    with pytest.raises(Unavailable, match="has more than 8 MiB"):
+        machine.load(str(tmp_path / "m.json"))
+
+
+def test_a_host_of_unknown_memory_has_as_much_as_simulations_assume() -> None:
+    assert invented(1).host_room == ASSUMED_HOST_BYTES
+
+
+def test_a_cluster_has_a_machine_for_each_of_its_nodes_and_none_for_others() -> None:
+    one, other = invented(1), invented(2)
+    cluster = Cluster({"a": one, "b": other})
+    assert [cluster.of(node) for node in ("a", "b", None)] == [one, other, one]
+    with pytest.raises(KeyError):
+        cluster.of("c")
+
+
+@pytest.mark.parametrize(
+    ("trial", "refused"),
+    [
+        (Trial(), False),
+        (Trial(advertised=True), False),
+        (Trial(advertised=False), True),
+        (Trial(advertised=False, works=True), False),
+        (Trial(advertised=True, works=False), True),
+    ],
+)
+def test_an_attempt_counts_more_than_what_is_advertised(trial: Trial, refused: bool) -> None:
+    assert trial.refused == refused
+
+
+def test_a_failure_says_what_is_advertised_and_the_error_or_what_was_seen() -> None:
+    failed = Trial(advertised=True, works=False, error="TIMEOUT")
+    assert failed.failure("a trial", "gave nothing") == "it is advertised, but a trial failed with TIMEOUT"
+    assert Trial(works=False).failure("a trial", "gave nothing") == "a trial gave nothing"
 
 
 def test_every_supported_kind_of_machine_is_shipped() -> None:

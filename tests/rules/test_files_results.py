@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
+import pytest
+
+from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
 from tests.ci.forms import diagnostics, text
 
 NO_GPU7 = GOOD.replace("location: gpu0", "location: gpu7")
@@ -87,3 +89,12 @@ def test_json_results_have_an_entry_per_file_and_machine(checked: Checking) -> N
         ("MT401", "b.yaml", ["h100x1"]),
     ]
     assert (many["errors"], many["warnings"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text_", "strict", "ok"),
+    [(GOOD, True, True), (WARNED, False, True), (WARNED, True, False), (BAD, False, False), (BAD, True, False)],
+)
+def test_a_warning_is_a_failure_if_the_check_is_strict(checked: Checking, text_: str, strict: bool, ok: bool) -> None:
+    found = checked({"good.yaml": GOOD, "x.yaml": text_}, strict=strict)
+    assert (found.ok, [found.failed(file) for file in found.files]) == (ok, [False, not ok])

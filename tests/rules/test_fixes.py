@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.diagnostics.model import Edit
 from memtopo.language import Document, read_file, read_text
-from memtopo.language.located import edited, replacements
 from memtopo.machine import Machines, load
 from memtopo.rules import files
 from memtopo.rules.files import CheckedFile, Correction
@@ -42,18 +40,6 @@ def correct(document: Document, *machines: Machines) -> Correction:
 
 def corrected(text: str) -> str:
     return correct(read_text(text.encode(), "spec.yaml")).after
-
-
-def test_edits_that_touch_are_made_and_those_that_overlap_are_not() -> None:
-    """A value, and an entry that is added behind it."""
-    document = read_text(b"chunks: {hot: {location: gpu0, size: 64MiB}}", "spec.yaml")
-    path = "chunks", "hot"
-    size, added = Edit((*path, "size"), "value", "64MiB", "2MiB"), Edit(path, "value", "", "handles: fd")
-    found = replacements(document, [size, added])
-    after = "chunks: {hot: {location: gpu0, size: 2MiB, handles: fd}}"
-    assert edited(document.text, found.values()) == after
-    assert replacements(document, [size, Edit(path, "value", "size: 64MiB", "size: 2MiB")]) == {}
-    assert replacements(document, [added, Edit(path, "value", "", "handles: fabric")]) == {}
 
 
 @pytest.mark.parametrize(
@@ -107,26 +93,6 @@ def test_an_error_without_exactly_one_right_answer_stays(right: str, wrong: str)
 def test_an_edit_that_does_harm_keeps_no_other_from_being_made() -> None:
     harmful = SPEC.replace("size: 64MiB}", "size: 64MiB, sise: 64MiB}")
     assert corrected(harmful.replace("[hot]", "[hott]").replace("gpu0: rw", "gpu0: Rw")) == harmful
-
-
-def test_edits_that_contradict_one_another_are_not_made() -> None:
-    first, second = ("chunks", "hot", "size"), ("ranges", "kv", "size")
-    document = read_text(SPEC.encode(), "spec.yaml")
-    one, other, third = (Edit(*edit) for edit in (
-        (first, "value", "64MiB", "32MiB"), (first, "value", "64MiB", "16MiB"), (second, "value", "64MiB", "8MiB"),
-    ))  # fmt: skip
-    made = replacements(document, [one, other, third])
-    assert edited(SPEC, made.values()) == SPEC.replace("64MiB}", "8MiB}")
-    both = [*replacements(document, [one, third]).values()]
-    assert edited(SPEC, both * 2) == SPEC.replace("64MiB}", "8MiB}").replace("64MiB", "32MiB")
-
-
-def test_a_key_is_added_once() -> None:
-    document = read_text(SPEC.encode(), "spec.yaml")
-    found = [
-        replacements(document, [Edit(("chunks", "hot"), "value", "", f"{key}: fd")]) for key in ("size", "handles")
-    ]
-    assert [len(each) for each in found] == [0, 1]
 
 
 def test_a_word_that_its_text_has_twice_stays() -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from memtopo.common.errors import MemtopoError, UsageError
-from memtopo.output.monitoring import event_line as line
 from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
@@ -64,29 +63,6 @@ def test_events_of_clients_are_limited_in_each_period_and_others_are_not() -> No
         ("client events omitted", {"count": 5}),
         ("importer attached", {}),
     ]
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        ("kv-store", "kv-store"),
-        ("/run/a b", '"/run/a b"'),
-        ('a"\n<3>forged key=1', '"a\\"\\n<3>forged key=1"'),
-        ("\x1b[2J\u202e", '"\\x1b[2J\\u202e"'),
-        ("", '""'),
-        (7, "7"),
-    ],
-)
-def test_values_of_a_line_are_quoted_and_cannot_end_it(value: str | int, shown: str) -> None:
-    assert line(HolderEvent("checked", {"key": value})) == f"memtopo: checked key={shown}"
-
-
-@pytest.mark.parametrize("char", ["\u202e", "\U0001f600"], ids=["escaped", "printed"])
-def test_a_line_has_its_priority_or_its_time_and_fits_into_a_pipe(char: str) -> None:
-    event = HolderEvent("checked", {str(number): char * 1000 for number in range(9)}, "warning")
-    assert len(line(event, at=0.0).encode()) < 4096
-    assert line(event, priority=True).startswith("<4>memtopo: checked ")
-    assert line(event, at=0.0).startswith("1970-01-01T00:00:00Z memtopo: checked ")
 
 
 def test_the_watchdog_is_notified_if_systemd_watches_this_process(runtime: Path, tmp_path: Path) -> None:
