@@ -121,6 +121,9 @@ def test_a_release_names_lost_allocations(monkeypatch: pytest.MonkeyPatch) -> No
     taken = Taken("a", "allocation", "fd", 2, 16 << 20)
     shown = lines(held.released(Released("kv", (replace(IMPORTER, taken=(taken,)),), (), True)), monkeypatch, 80)
     assert "  note: process 4712 lost a, which it used over ipc, or of pools" in shown
+    both = replace(IMPORTER, taken=(*IMPORTER.taken, taken))
+    shown = lines(held.released(Released("kv", (both,), (), True)), monkeypatch, 80)
+    assert "  note: process 4712 lost scratch, a, which it used over ipc, or of pools" in shown
 
 
 def test_a_release_names_lost_clients_and_possible_remaining_users(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from memtopo.driver.types import gpu
 from memtopo.machine import Cluster, Machines
 from memtopo.plans.report import MemoryChange, PlanDifference
-from memtopo.plans.transition import difference
+from memtopo.plans.transition import difference, transition
 from tests.helpers.machines import invented
 from tests.helpers.specs import geometry_of, plan_of
 
@@ -171,3 +172,10 @@ def test_the_memory_of_each_node_is_that_of_its_own_processes() -> None:
     found = compared_whole(pair("4MiB", "2MiB", nodes=True), pair("2MiB", "6MiB", nodes=True), nodes)
     assert found.memory == {"a/gpu0": MemoryChange(3 * M, 2 * M, 3 * M), "b/gpu0": MemoryChange(M, 3 * M, 3 * M)}
     assert [each.node for each in found.processes] == ["a", "b"]
+
+
+def test_memory_that_is_in_use_elsewhere_is_not_free_after_its_release() -> None:
+    larger = BEFORE.replace("size: 2MiB, count: 4", "size: 4MiB, count: 2")
+    found = transition(plan_of(BEFORE, MACHINE).steps, plan_of(larger, MACHINE).steps)
+    in_use = [{("chunk", f"page.{number}") for number in range(count)} for count in (0, 1, 4)]
+    assert [dict(found.growth_beside(each)) for each in in_use] == [{}, {gpu(0): M}, {gpu(0): 4 * M}]
