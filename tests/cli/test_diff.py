@@ -169,8 +169,10 @@ def test_an_accepted_plan_is_saved_anew_with_its_machine_and_settings(run_inline
     assert run_inline("diff", "plans").status == 0
 
 
-@pytest.mark.parametrize("arguments", [("plans/kv.json", "kv.yaml"), ("plans", "-m", "h200x4")])
-def test_a_plan_of_another_spec_or_machine_is_not_accepted(
+@pytest.mark.parametrize(
+    "arguments", [("plans/kv.json", "kv.yaml"), ("plans", "-m", "h200x4"), ("plans", "--set", "count=9")]
+)
+def test_a_plan_of_another_spec_machine_or_value_is_not_accepted(
     run_inline: InlineRunner, golden: Path, arguments: tuple[str, ...]
 ) -> None:
     before = (golden / "plans" / "kv.json").read_bytes()
@@ -417,7 +419,8 @@ def test_names_of_files_are_text_in_a_comment(run_inline: InlineRunner, golden: 
 def test_a_plan_of_a_file_elsewhere_is_compared_only_by_its_name(run_inline: InlineRunner, golden: Path) -> None:
     """A plan of others may name any file, and diagnostics quote it."""
     plan = golden / "plans" / "kv.json"
-    for elsewhere in ("../secret", "/etc/hostname"):
+    (golden / "link").symlink_to("/etc/hostname")
+    for elsewhere in ("../secret", "/etc/hostname", "link"):
         plan.write_text(plan.read_text().replace('"name": "kv.yaml"', f'"name": "{elsewhere}"'))
         found = run_inline("diff", "plans")
         assert found.status == 1

@@ -71,15 +71,20 @@ def test_format_flag_or_variable_sets_the_format_of_stdout(run_inline: InlineRun
     assert "hand-over" in result.out
 
 
-@pytest.mark.parametrize("ending", _FORMATS_BY_SUFFIX)
+@pytest.mark.parametrize("ending", [*_FORMATS_BY_SUFFIX, ".TXT"])
 def test_suffix_of_an_output_file_sets_its_format(run_inline: InlineRunner, tmp_path: Path, ending: str) -> None:
     """The file receives what stdout would, and stdout nothing."""
     file = tmp_path / f"map{ending}"
     result = run_inline("draw", HAND_OVER, M, "-o", file, FORCE_COLOR="1", COLUMNS="60")
     assert (result.status, result.out, result.err) == (0, "", f"memtopo: drawn to {file}\n")
-    assert (
-        file.read_text() == run_inline("draw", HAND_OVER, M, "--format", _FORMATS_BY_SUFFIX[ending], COLUMNS="80").out
-    )
+    form = _FORMATS_BY_SUFFIX[ending.lower()]
+    assert file.read_text() == run_inline("draw", HAND_OVER, M, "--format", form, COLUMNS="80").out
+
+
+def test_width_and_ascii_are_those_of_text_in_a_file_too(run_inline: InlineRunner, tmp_path: Path) -> None:
+    file, how = tmp_path / "map.txt", ("--width", "60", "--ascii")
+    run_inline("draw", HAND_OVER, M, "-o", file, *how)
+    assert file.read_text() == run_inline("draw", HAND_OVER, M, *how).out
 
 
 def test_several_output_files_can_be_drawn(run_inline: InlineRunner, tmp_path: Path) -> None:

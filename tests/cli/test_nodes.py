@@ -110,10 +110,19 @@ def test_apply_without_a_cluster_says_how_to_start_the_spec(
     assert "memtopo apply heap.yaml --on ray" in found.err
 
 
-def test_a_trace_of_several_nodes_is_refused(run_inline: InlineRunner, spec: str) -> None:
-    found = run_inline("apply", spec, "--on", "ray", "--trace", "calls")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--trace", "calls"), ("--with", "a=/b"), ("--metrics", "m", "--hold"), ("--log", "l", "--hold"),
+        ("--reload", "--hold"), ("--detach", "--hold"), ("--ready-fd", "9", "--hold"),
+    ],
+)  # fmt: skip
+def test_an_option_of_one_host_is_refused_for_several_nodes(
+    run_inline: InlineRunner, spec: str, words: tuple[str, ...]
+) -> None:
+    found = run_inline("apply", spec, "--on", "ray", *words)
     assert (found.status, found.out) == (2, "")
-    assert "--trace is for layouts of one host" in found.err
+    assert f"{words[0]} is for layouts of one host" in found.err
 
 
 def test_a_difference_has_the_memory_of_each_node(run_inline: InlineRunner, spec: str) -> None:

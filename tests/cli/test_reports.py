@@ -67,7 +67,7 @@ def test_a_failure_has_a_report_and_its_own_exit_status(
     spec = file.with_name("spec.yaml")
     spec.write_text(text)
     variables = {"MEMTOPO_APPLY_REPORT": str(file)} if by_variable else {}
-    flag = [] if by_variable else [f"--report={file}"]
+    flag = [] if by_variable else [f"--report={file.with_name('earlier.json')}", f"--report={file}"]
     assert run_inline("apply", spec, *arguments, *flag, **variables).status == status
     assert words in file.read_text()
 

@@ -123,6 +123,7 @@ def test_wrong_usage_is_a_document_in_the_requested_format(
 
 def test_no_document_is_printed_unless_requested(run_inline: InlineRunner) -> None:
     """Not for a file's name, for flags of another command, or for text."""
+    assert run_inline("ls", "--", "--json", "--format=json").out == ""
     for words in (["validate", "--", "--format=json"], ["plan", "--nonsense"]):
         assert "{" not in run_inline(*words, "-m", MEMTOPO_FORMAT="" if "--" in words else "json").out
     assert run_inline("validate", "--nonsense", "--format=text", MEMTOPO_FORMAT="json").out == ""
