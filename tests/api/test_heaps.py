@@ -16,11 +16,13 @@ import memtopo
 from memtopo.api import Live
 from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
 from memtopo.api.heaps import Heap
+from memtopo.drivers.target import recorded
 from memtopo.machine import dump
 from tests.api.test_apply import failing
 from tests.contract.memory import current
 from tests.contract.other_process import Other
 from tests.contract.shared_resources import closing, imported, usable
+from tests.helpers.machines import with_fabric
 
 M = 1 << 20
 SPEC = {
@@ -86,6 +88,7 @@ def test_a_limit_is_for_all_heaps_that_share_it_and_frees_count(layout: Live) ->
     assert (weights.limit, cache.limit, layout.heap("plain").limit) == (48 * M, 48 * M, None)
     kept = weights.allocate(32 * M)
     cache.allocate(16 * M)
+    assert (weights.explanation, cache.explanation) == (None, None)
     with pytest.raises(OutOfMemory, match=r"0 B of its limit of 48 MiB, which it shares with heap 'weights' are left"):
         cache.allocate(1)
     assert cache.explanation is not None
@@ -590,6 +593,26 @@ def test_an_allocation_is_not_exported_without_handles_nor_what_is_none(layout: 
     assert error.value.hint == "add 'handles: fd' to it"
     with pytest.raises(Unsuitable, match="cannot be exported via 'ipc'"):
         heap.export(heap.address, "ipc")  # type: ignore[arg-type]
+
+
+def test_an_allocation_is_exported_as_the_bytes_of_a_fabric_handle() -> None:
+    spec = {**SPEC, "heaps": {"h": {"location": "gpu0", "size": "8MiB", "handles": "fabric"}}, "states": {}}
+    with memtopo.applied({**spec, "access": {"h": {"gpu0": "rw"}}}, recorded("fabric", with_fabric(2))) as layout:
+        heap = layout.heap("h")
+        handle = heap.export(heap.allocate(2 * M), "fabric")
+        assert (type(handle), len(handle)) == (bytes, 64)  # type: ignore[arg-type]
+
+
+def test_functions_for_other_libraries_are_of_64_heaps_of_a_process(machine: Any) -> None:
+    """The end of a layout gives them back."""
+    names = [f"h{number}" for number in range(65)]
+    heaps = {name: {"location": "gpu0", "size": "2MiB"} for name in names}
+    spec = {"memtopo": 1, "name": "many", "heaps": heaps, "access": {name: {"gpu0": "rw"} for name in names}}
+    for _ in range(2):
+        with memtopo.applied(spec, machine) as layout:
+            assert len({layout.heap(name).functions for name in names[:64]}) == 64
+            with pytest.raises(Unsuitable, match="64 heaps of this process have functions"):
+                layout.heap(names[64]).functions  # noqa: B018
 
 
 def test_bytes_are_kept_in_memory_of_two_kinds_alone(layout: Live) -> None:

@@ -24,6 +24,7 @@ from memtopo.driver.types import GpuUsage
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint, endpoint_names
 from memtopo.sharing.held import answers
+from memtopo.sharing.status import Notice
 from memtopo.usage import Usage, usage
 from tests.api.joined import MACHINE, TIMEOUT, Joined, Start, ready, reports
 from tests.helpers.holders import until
@@ -162,7 +163,69 @@ def test_a_process_that_polls_is_told_the_state_that_comes_and_the_one_that_came
     second.request("poll", TIMEOUT)
     assert first.call("switch", "awake")["state"] == "awake"
     assert second.read()["seen"][2:] == [["changing", "awake", "level-1"], ["changed", "awake", "awake"]]
+    for state, before in (("level-1", "awake"), ("awake", "level-1")):  # which the first one has requested before
+        first.request("poll", TIMEOUT)
+        second.call("switch", state)
+        assert first.read()["seen"][-2:] == [["changing", state, before], ["changed", state, state]]
     reports(members)
+
+
+def test_a_notice_has_the_seconds_to_take_part_and_the_layout_is_not_polled_after_its_end(
+    join: Start, pair: Path
+) -> None:
+    (other,) = join(pair, ["rank.1"])
+    seen: list[Notice] = []
+    with memtopo.join(pair, "rank.0", MACHINE, timeout=TIMEOUT) as layout:
+        ready([other])
+        layout.on_change = seen.append
+        other.request("switch", "level-1")
+        assert layout.poll(TIMEOUT) == seen[-1]
+        assert [(each.kind, each.grace) for each in seen] == [("changing", TIMEOUT), ("changed", 0)]
+        other.read()
+        other.leave()
+    with pytest.raises(Unsuitable, match="was taken down"):
+        layout.poll()
+
+
+ONE = """
+memtopo: 1
+name: one
+params: {size: 4MiB}
+processes:
+  engine:
+    ranges: {r: {size: $size}}
+    chunks: {c: {location: gpu0, size: $size}}
+    map: {r: [c]}
+    access: {r: {gpu0: rw}}
+"""
+
+
+@pytest.fixture
+def one(tmp_path: Path, runtime: Path) -> Path:
+    """A spec of one process with a parameter."""
+    del runtime
+    (file := tmp_path / "one.yaml").write_text(ONE)
+    return file
+
+
+def of_bytes(checks: Any) -> set[str]:
+    """Aspects of the bytes that were checked."""
+    return {each.aspect for each in checks.tallies if "byte" in each.aspect} if checks else set()
+
+
+@pytest.mark.parametrize(("check", "aspects"), [("none", set()), ("fast", {"bytes"}), ("full", {"every byte"})])
+def test_the_extent_of_the_check_is_the_one_that_is_requested(one: Path, check: Any, aspects: set[str]) -> None:
+    with memtopo.join(one, "engine", MACHINE, check=check, params={"size": "2MiB"}) as layout:
+        assert layout.ranges["r"].size == 2 << 20
+    assert layout.report
+    assert of_bytes(layout.report.checks) == aspects
+
+
+def test_a_change_has_the_check_and_the_parameters_that_are_requested(one: Path) -> None:
+    with memtopo.join(one, "engine", MACHINE) as layout:
+        assert of_bytes(layout.change(one, params={"size": "6MiB"})) == {"bytes"}
+        assert of_bytes(layout.change(one, params={"size": "8MiB"}, check="full")) == {"every byte"}
+        assert layout.ranges["r"].size == 8 << 20
 
 
 def test_all_processes_may_ask_for_the_same_state_at_once(join: Start) -> None:

@@ -225,6 +225,16 @@ def test_an_engine_that_has_joined_is_not_joined_again(join: Start, spec: Path) 
 
 
 @pytest.mark.usefixtures("held")
+def test_a_process_that_is_refused_leaves_no_descriptor(spec: Path) -> None:
+    with memtopo.join(spec, "engine.0", MACHINE):
+        before = open_descriptors()
+        for _ in range(3):
+            with pytest.raises(memtopo.NotJoined, match="has joined already"):
+                memtopo.join(spec, "engine.0", MACHINE).__enter__()
+        until(lambda: open_descriptors() <= before)
+
+
+@pytest.mark.usefixtures("held")
 @pytest.mark.parametrize(
     ("process", "machine", "expected"),
     [
