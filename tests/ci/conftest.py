@@ -10,9 +10,9 @@ import pytest
 from memtopo import machine
 from memtopo.rules.files import Checked, Selection, collect
 from tests.ci.forms import check
-from tests.cli.conftest import run_inline
+from tests.cli.conftest import folder, run_inline
 
-__all__ = ["run_inline"]
+__all__ = ["folder", "run_inline"]
 
 Checking = Callable[..., Checked]
 
@@ -33,15 +33,6 @@ chunks:
 WARNED = "memtopo: 1\nname: warned\nchunks: {hot: {location: gpu0, size: 2MiB}}\n"
 TWO_GPUS = GOOD.replace("location: gpu0", "location: gpu1")
 """Fits no machine with one GPU."""
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder, in no CI."""
-    for name in ("GITHUB_ACTIONS", "GITHUB_WORKSPACE", "CI_PROJECT_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture

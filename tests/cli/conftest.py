@@ -50,6 +50,15 @@ def run_inline(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     sys.stdout, sys.stderr = before
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder, in no CI."""
+    for name in ("GITHUB_ACTIONS", "GITHUB_WORKSPACE", "CI_PROJECT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @contextmanager
 def held(
     folder: Path, spec: str | Path = "spec.yaml", *options: str | Path, machine: str = "h100x1", **variables: str

@@ -207,7 +207,9 @@ def test_readiness_is_not_written_to_a_full_pipe(tmp_path: Path) -> None:
         while True:
             os.write(theirs, bytes(1 << 16))
     os.set_blocking(theirs, True)
+    os.set_inheritable(theirs, True)
     with opened_service(HoldOptions(ready_fd=theirs), "kv") as service:
+        assert not os.get_inheritable(theirs)
         service.report_ready(str(tmp_path))
     with os.fdopen(ours, "rb") as reader:
         assert not reader.read().strip(b"\0")
@@ -370,6 +372,17 @@ def test_lines_for_a_journal_have_priorities(spec: Path, tmp_path: Path) -> None
     assert done.returncode == 0
     lines = [line.split(" ")[:2] for line in log.read_text().splitlines()]
     assert lines == [["<6>memtopo:", word] for word in ("serving", "ending", "ended")]
+
+
+def test_lines_in_a_file_have_no_priorities_where_there_is_a_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = os.fstat(2)
+    monkeypatch.setenv("JOURNAL_STREAM", f"{stream.st_dev}:{stream.st_ino}")
+    with opened_service(HoldOptions(log=f"{tmp_path}/"), "kv") as service:
+        service.record(HolderEvent("serving", {}))
+    (line,) = (tmp_path / "kv.log").read_text().splitlines()
+    assert (line[:1].isdigit(), line.partition(" ")[2]) == (True, "memtopo: serving")
 
 
 def test_a_quiet_log_has_warnings_alone(tmp_path: Path) -> None:

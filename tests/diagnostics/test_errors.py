@@ -9,11 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from docs import make_fact_index
 from memtopo import machine
-from memtopo.diagnostics import read_page
 from memtopo.diagnostics.errors import Cause, causes, of
-from memtopo.diagnostics.explanations import PAGE, facts
+from memtopo.diagnostics.explanations import facts
 from memtopo.driver.types import (
     Access,
     AllocationType,
@@ -33,7 +31,6 @@ from memtopo.drivers.sim import SimDriver
 from memtopo.testing.abi import exported
 from memtopo.testing.program import SharedMachine, SimulatedProgram
 from memtopo.testing.server import RemoteProgram
-from tests.helpers.command_line import run_memtopo
 
 M = 2 << 20
 FD, NONE, FABRIC = HandleType.FD, HandleType.NONE, HandleType.FABRIC
@@ -255,101 +252,3 @@ def test_causes_are_found_by_call_error_and_both() -> None:
     assert of("cuMemMap", "NOT_PERMITTED") == []
     assert [cause.call for cause in of("cuMemMap", "NOT_INITIALIZED")] == ["Every call"]
     assert of("cuGraphCreate", None) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "first"),
-    [
-        ("cuMemMap INVALID_VALUE", "cuMemMap: INVALID_VALUE"),
-        ("cumemmap invalid_value", "cuMemMap: INVALID_VALUE"),
-        ("cuMemMap 801", "cuMemMap: NOT_SUPPORTED"),
-        ("cuMemMap failed: error code 801", "cuMemMap: NOT_SUPPORTED"),
-        ("cuMemMap: operation not supported", "cuMemMap: NOT_SUPPORTED"),
-        ("RuntimeError: CUDA error: invalid device context", "Every call: INVALID_CONTEXT"),
-        ("CUDA error 700", "cuCtxSynchronize: ILLEGAL_ADDRESS"),
-        ("cuMemAlloc_v2", "cuMemAlloc: OUT_OF_MEMORY"),
-        ("invalid_context", "Every call: INVALID_CONTEXT"),
-        ("cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (gpu0 has 3 GiB free)", "cuMemCreate: OUT_OF_MEMORY"),
-        ("kv.yaml:5:38: error[MT301]: chunk 'hot': 3MiB is not a multiple of 2MiB", "error[MT301]: "),
-        ("cuStreamWaitEvent", "more: memtopo explain fact-76"),
-    ],
-)
-def test_explain_understands_calls_errors_and_whole_messages(words: str, first: str) -> None:
-    assert run_memtopo("explain", words).out.startswith(first)
-
-
-NOT_OPEN = "cuMemMap: CUDA_ERROR_INVALID_VALUE (the handle is not open (stricter than hardware: fact 69)) at kv.c:7"
-
-
-@pytest.mark.parametrize(
-    ("message", "found"),
-    [
-        (NOT_OPEN, [[69], [13, 69]]),
-        ("cuMemSetAccess({gpu9 rw}): CUDA_ERROR_INVALID_VALUE (gpu9 does not exist)", [[20]]),
-        ("cuMemAddressFree: CUDA_ERROR_INVALID_VALUE (the size is not the reservation's)", [[12]]),
-    ],
-)
-def test_explain_lists_the_causes_of_the_reason_in_a_message(message: str, found: list[list[int]]) -> None:
-    document = run_memtopo("explain", message, "--json").document
-    assert [cause["facts"] for cause in document["causes"]] == found
-
-
-def test_explain_lists_all_causes_of_a_message_whose_reason_is_not_known() -> None:
-    document = run_memtopo("explain", "cuMemMap: CUDA_ERROR_INVALID_VALUE (no reason)", "--json").document
-    assert len(document["causes"]) == len(of("cuMemMap", "INVALID_VALUE"))
-
-
-def test_explain_lists_causes_with_checks_and_further_facts() -> None:
-    found = run_memtopo("explain", "cuMemMap", "NOT_SUPPORTED", COLUMNS="80")
-    assert "  - the offset is not 0\n      check: create a chunk for each part (fact 13)\n" in found.out
-    assert "\nmore: memtopo explain fact-8 fact-13 fact-14 fact-15 fact-16 " in found.out
-    assert found.widest <= 80
-    document = run_memtopo("explain", "cuMemMap", "NOT_SUPPORTED", "--json").document
-    assert [cause["facts"] for cause in document["causes"]] == [[13, 28], [13]]
-
-
-@pytest.mark.parametrize("error", ["OUT_OF_MEMORY", "CUDA_ERROR_ECC_UNCORRECTABLE", "ECC_UNCORRECTABLE", "UNKNOWN"])
-def test_explain_says_before_the_facts_that_no_cause_of_an_error_is_known_for_a_call(error: str) -> None:
-    found = run_memtopo("explain", "cuMemMap", error)
-    assert found.status == 0
-    assert found.out.startswith(
-        f"no cause of {error.removeprefix('CUDA_ERROR_')} is known for cuMemMap\n\nmore: memtopo explain fact-8 "
-    )
-
-
-@pytest.mark.parametrize(
-    ("words", "unknown", "hint"),
-    [
-        ("cuMemMap INVALID_VALEU", "INVALID_VALEU", "did you mean 'INVALID_VALUE'?"),
-        ("cuMemMap invalid_valeu", "invalid_valeu", "did you mean 'INVALID_VALUE'?"),
-        ("INVALID_VALEU cuMemMap", "INVALID_VALEU", "did you mean 'INVALID_VALUE'?"),
-        ("cuMemMap CUDA_ERROR_INVALID_VALEU", "INVALID_VALEU", "did you mean 'INVALID_VALUE'?"),
-        ("cuMemMap ECC_UNCORRECTABEL", "ECC_UNCORRECTABEL", "did you mean 'ECC_UNCORRECTABLE'?"),
-        ("cuMemMap xyzzy", "xyzzy", "write 'memtopo explain cuMemMap'"),
-        ("cuMemMap cuMemUnmap", "cuMemUnmap", "write 'memtopo explain cuMemMap'"),
-    ],
-)
-def test_explain_refuses_a_word_beside_a_call_that_is_no_error(words: str, unknown: str, hint: str) -> None:
-    found = run_memtopo("explain", *words.split())
-    assert (found.status, found.out) == (2, "")
-    assert found.err.splitlines() == [f"memtopo: error: the driver has no error {unknown}", f"memtopo: hint: {hint}"]
-
-
-@pytest.mark.parametrize("call", ["cuMemAlloc", "cuMemcpy", "cuMemMap"])
-def test_explain_cites_the_facts_that_name_a_call_and_none_of_a_longer_name(call: str) -> None:
-    cited = run_memtopo("explain", call, "--json").document["facts"]
-    assert [fact["number"] for fact in cited] == make_fact_index.calls(read_page(PAGE))[call]
-
-
-@pytest.mark.parametrize("error", ["INVALID_VALUE", "INVALID_CONTEXT", ""])
-def test_explain_suggests_the_call_that_was_meant(error: str) -> None:
-    found = run_memtopo("explain", f"cuMemSetAcess {error}")
-    assert (found.status, found.out) == (2, "")
-    assert "did you mean 'cuMemSetAccess'?" in found.err
-
-
-@pytest.mark.parametrize(("words", "named"), [("cuGraphCreate", "cuGraphCreate"), ("CUDA_ERROR_NO_SUCH", "NO_SUCH")])
-def test_explain_says_that_nothing_is_known(words: str, named: str) -> None:
-    found = run_memtopo("explain", words)
-    assert (found.status, found.out) == (2, "")
-    assert f"there are no known causes for {named!r}" in found.err

@@ -11,10 +11,8 @@ from memtopo.diagnostics import CODES
 from memtopo.diagnostics.explanations import Example, Explanation, explanation, facts
 from memtopo.drivers.target import recorded
 from memtopo.machine import load
-from memtopo.output import explain as rendering
 from memtopo.rules.validation import diagnose_change
 from memtopo.session.composition import Composition
-from tests.helpers.command_line import run_memtopo
 from tests.helpers.machines import noted
 from tests.helpers.pages import anchors, family
 from tests.helpers.specs import ROOT, codes, document, geometry_of
@@ -100,88 +98,8 @@ def test_every_code_has_a_row_in_the_index_and_a_section_on_the_page_of_its_hund
         assert code in anchors(page)
 
 
-def test_explain_shows_rule_fact_and_examples_of_codes() -> None:
-    """Case does not matter, and several codes may be given."""
-    done = run_memtopo("explain", "mt305", "MT503", COLUMNS="80")
-    assert done.status == 0
-    lines = done.out.splitlines()
-    assert lines[0] == "error[MT305]: a mapping runs past the end of its range"
-    assert "warning[MT503]: no device has access to a range" in lines
-    assert "  wrong  ranges: {kv: {size: 4MiB}}" in lines
-    assert "         map: {kv: [page]}" in lines
-    assert done.widest <= 80
-    assert "`" not in done.out
-
-
-def test_explain_without_codes_lists_all() -> None:
-    lines = [line.strip() for line in run_memtopo("explain").out.splitlines()]
-    for code, known in EXPLANATIONS.items():
-        assert f"{code}  {known.title}" in lines
-
-
-def test_an_unknown_code_is_wrong_usage() -> None:
-    """The nearest code is suggested."""
-    done = run_memtopo("explain", "MT3O5")
-    assert done.status == 2
-    assert done.out == ""
-    assert "there is no code 'MT3O5'" in done.err
-    assert "did you mean MT305?" in done.err
-
-
-def test_a_number_without_a_code_gets_no_suggestion() -> None:
-    done = run_memtopo("explain", "MT999")
-    assert done.status == 2
-    assert "did you mean" not in done.err
-
-
-@pytest.mark.parametrize("arguments", [("--all",), ("MT301", "mt302"), ()])
-def test_explain_json_is_one_document_with_the_codes(arguments: tuple[str, ...]) -> None:
-    read = run_memtopo("explain", *arguments, "--json").document["codes"]
-    wanted = [code.upper() for code in arguments if not code.startswith("-")] or list(CODES)
-    assert [each["code"] for each in read] == wanted
-    assert {each["severity"] for each in read} <= {"error", "warning"}
-    assert all(("rule" in each) == bool(arguments) for each in read)
-
-
-def test_explain_markdown_of_codes_is_their_sections_of_the_document_of_all() -> None:
-    document = run_memtopo("explain", "--all", "--markdown").out
-    assert document.splitlines() == rendering.page(EXPLANATIONS.values())
-    assert run_memtopo("explain", "mt301", "--markdown").out.strip() in document
-
-
-def test_markdown_takes_precedence_over_the_json_variable() -> None:
-    assert run_memtopo("explain", "MT301", "--markdown", MEMTOPO_JSON="1").out.startswith('<a id="MT301">')
-
-
-@pytest.mark.parametrize("name", ["fact-15", "FACT-15", "fact15", "Fact 15", "15"])
-def test_explain_prints_a_fact_under_its_topic(name: str) -> None:
-    done = run_memtopo("explain", *name.split(), COLUMNS="80")
-    lines = done.out.splitlines()
-    assert (done.status, lines[0]) == (0, "fact 15: Mapping")
-    assert "  Danger: a chunk mapped so that it runs past the end of its reservation →" in lines
-    assert done.widest <= 80
-
-
 def test_the_topic_of_a_fact_is_that_of_its_text() -> None:
     assert facts()[69].topic == "Mapping of released handles"
-
-
-def test_explain_prints_each_row_of_a_table_in_a_fact() -> None:
-    lines = run_memtopo("explain", "fact-58").out.splitlines()
-    assert "  'cuDestroyExternalSemaphore' | hangs" in lines
-    assert not any("--" in line for line in lines)
-
-
-def test_explain_json_has_facts_beside_codes() -> None:
-    read = run_memtopo("explain", "MT301", "fact-33", "--json").document
-    assert [each["code"] for each in read["codes"]] == ["MT301"]
-    assert read["facts"] == [{"number": 33, "topic": "Sharing", "text": "Never fork after `cuInit`: spawn."}]
-
-
-def test_explain_refuses_a_fact_that_does_not_exist() -> None:
-    done = run_memtopo("explain", "fact-9999")
-    assert (done.status, done.out) == (2, "")
-    assert f"facts are fact-1 to fact-{max(facts())}" in done.err
 
 
 def test_facts_are_all_entries_of_the_page() -> None:
@@ -207,24 +125,3 @@ def test_index_of_facts_by_call_is_current() -> None:
     """`make docs` writes it."""
     page = (ROOT / "docs" / "driver-facts.md").read_text()
     assert make_fact_index.with_index(page) == page
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("MT301", "cuMemMap"), "an error of the driver is explained by itself"),
-        (("fact-14", "cuMemMap"), "an error of the driver is explained by itself"),
-        (("--all", "cuMemMap"), "an error of the driver is explained by itself"),
-        (("cuMemMap", "INVALID_VALUE", "--markdown"), "an error of the driver is explained by itself"),
-        (("cuMemCreate", "99999"), "the driver has no error 99999"),
-    ],
-)
-def test_what_is_not_explained_together_is_refused(arguments: tuple[str, ...], message: str) -> None:
-    done = run_memtopo("explain", *arguments)
-    assert (done.status, done.out) == (2, "")
-    assert message in done.err
-
-
-def test_a_code_that_a_text_has_twice_is_explained_once() -> None:
-    once, twice = (run_memtopo("explain", "a.yaml:1:2: error[MT301]: one " * times).out for times in (1, 2))
-    assert once == twice != ""
