@@ -45,7 +45,10 @@ def test_a_program_is_recorded_with_its_children_and_its_status_kept(file: Path)
 
 
 def test_the_summary_of_the_calls_is_that_of_a_trace(file: Path) -> None:
-    capture(sys.executable, "-c", ALLOCATE, options=("-o", file))
+    """A mark is no call."""
+    marked = f"{ALLOCATE}import memtopo\nmemtopo.mark('after')"
+    result = capture(sys.executable, "-c", marked, options=("-o", file))
+    assert (result.err, b"after" in file.read_bytes()) == (f"captured 1 call of 1 process in {file}\n", True)
     shown = run_memtopo("trace", file).out
     assert shown.startswith("trace  captured program  on local\n")
     assert "cuMemAlloc" in shown

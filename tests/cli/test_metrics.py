@@ -33,7 +33,7 @@ def test_metrics_prints_those_of_one_layout_or_of_all(
     assert 'memtopo_exports{layout="kv"} 9' in one.out
     assert "other" not in one.out
     folder = runtime / "memtopo"
-    assert 'layout="other"' in run_inline("metrics", "--socket", f"{folder}/").out
+    assert 'layout="other"' in run_inline("metrics", "--socket", f"{folder}/", XDG_RUNTIME_DIR=str(folder)).out
     by_path = run_inline("metrics", "--socket", folder / "kv.sock").out
     assert ('layout="kv"' in by_path, 'layout="other"' in by_path) == (True, False)
     assert run_inline("metrics", "nobody", **where).status == 3

@@ -33,7 +33,8 @@ def test_who_names_holders_importers_and_orphans(
     assert "holds kv (simulated)" in rows[str(holder.pid)]
     assert f"imports from kv (simulated) of process {holder.pid}: 4 KiB" in rows[str(importer.pid)]
     assert any(line.lstrip().startswith("note: not known: ") for line in result.out.splitlines())
-    assert "holds kv" in run_inline("who", "--socket", f"{runtime}/memtopo/", COLUMNS="200").out
+    folder = f"{runtime}/memtopo/"
+    assert "holds kv" in run_inline("who", "--socket", folder, XDG_RUNTIME_DIR=folder, COLUMNS="200").out
     holder.kill()
     orphaned = run_inline("who", XDG_RUNTIME_DIR=str(runtime), COLUMNS="200").out
     assert f"imported from kv, whose holder process {holder.pid} has ended" in orphaned
