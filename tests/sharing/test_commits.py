@@ -643,9 +643,12 @@ def test_bytes_that_a_writer_has_abandoned_and_a_state_keeps_are_given_to_no_oth
     layout.write("w", b"half-written")
     assert "ok" in asked(other, "switch", state="asleep", force=False)
     first.close()
+    made = set()
     for _ in range(2):
         refused = ask(second, "write")["error"]
         assert (refused["code"], "has abandoned" in refused["message"]) == ("absent", True)
+        made.add(asked(other, "metrics")["ok"]["changes"])
+    assert len(made) == 1  # nothing is tried again in the same state
     begin(second, "write")
     assert "ok" in asked(other, "switch", state="awake", force=False)
     generation = next_message(second)["ok"]["generation"]
