@@ -50,15 +50,15 @@ def test_the_folder_of_the_library_is_made_once_and_whole(cache: Path) -> None:
 
 
 def test_processes_that_make_the_folder_at_once_have_the_same_one(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy = library.shutil.copy
+    copy = shutil.copy
 
     def copy_late(source: Path, target: Path) -> None:
-        monkeypatch.setattr(library.shutil, "copy", copy)
+        monkeypatch.setattr(shutil, "copy", copy)
         others.append(folder())
         copy(source, target)
 
     others: list[Path] = []
-    monkeypatch.setattr(library.shutil, "copy", copy_late)
+    monkeypatch.setattr(shutil, "copy", copy_late)
     assert [folder()] == others
     assert folders(cache) == {*others}
 

@@ -1,0 +1,86 @@
+"""Selection of the trials of a probe: what is never tried, which child tries what, and what the record keeps."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from memtopo.driver.types import gpu
+from memtopo.machine import Surroundings, Trial
+from memtopo.machine.queries import changed
+from memtopo.probe import Limits, probe
+from memtopo.probe.run import _lanes, _shares, _without_trial
+from memtopo.probe.trial_table import STORE, PlannedTrial, planned_trials, recorded
+from tests.helpers.machines import complete, invented
+
+MACHINE = complete(invented(2))
+AROUND = Surroundings(container=False, wsl=False, imex_channels=0, open_files=9, vulkan=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "around", "note"),
+    [
+        ("pool-fabric", AROUND, "no IMEX channel"),
+        ("pool-fabric", AROUND.model_copy(update={"imex_channels": 1}), None),
+        ("external-memory", AROUND, "no Vulkan driver"),
+        ("external-semaphore", AROUND.model_copy(update={"imex_channels": 1}), "no Vulkan driver"),
+        ("multicast", AROUND, "others share its switch"),
+        ("multicast", None, None),
+        ("fd", AROUND, None),
+        (STORE, AROUND, None),
+    ],
+)
+def test_what_may_end_or_disturb_other_processes_is_not_tried(
+    name: str, around: Surroundings | None, note: str | None
+) -> None:
+    found = _without_trial(MACHINE, PlannedTrial(gpu(0), name, 1), around, simulated=False)
+    assert (found and (found.works, found.note)) == (note and (None, note))
+
+
+def test_of_a_simulated_machine_only_what_worked_is_tried() -> None:
+    for each in planned_trials(MACHINE):
+        known = recorded(MACHINE, each)
+        found = _without_trial(MACHINE, each, AROUND, simulated=True)
+        assert found == (None if known is None or known.works else known)
+
+
+def test_each_gpu_has_a_child_and_all_pairs_have_one() -> None:
+    due = [*enumerate(planned_trials(MACHINE))]
+    lanes = _lanes(due, simulated=False)
+    assert sorted(number for lane in lanes for number, _ in lane) == [number for number, _ in due]
+    assert [{each.device for _, each in lane if each.name != STORE} for lane in lanes[:2]] == [{0}, {1}]
+    assert {each.name for _, each in lanes[2]} == {STORE}
+    assert _lanes(due, simulated=True) == [due]
+
+
+def test_a_child_imports_what_trials_share_and_nothing_else() -> None:
+    sharing = {each.name for each in planned_trials(MACHINE) if _shares(each)}
+    assert sharing == {"fd", "fabric", "fd+fabric", "ipc", "ipc-event", "pool-fd", "pool-fabric"}
+
+
+def test_a_record_has_the_date_of_its_trials_and_no_free_memory() -> None:
+    """Trials that a later version knows are kept."""
+    machine = invented(1)
+    memory = machine.devices[0].memory.model_copy(update={"trials": {"later": Trial(works=True)}})
+    devices = [each.model_copy(update={"free_bytes": 5, "memory": memory}) for each in machine.devices]
+    host = {name: each.model_copy(update={"trials": {}}) for name, each in machine.host.items()}
+    found = probe(changed(machine, devices=devices, host=host), simulated=True, date="2026-01-31").machine
+    assert found.recorded == "2026-01-31"
+    assert (found.devices[0].free_bytes, found.devices[0].memory.trials) == (None, {"later": Trial(works=True)})
+
+
+WAITING = "import socket, sys\ns = socket.socket(fileno=int(sys.argv[-1]))\nwhile s.recv(1 << 20):\n    pass"
+"""A child that reports nothing, until its connection ends."""
+
+
+def test_a_child_that_does_not_start_in_time_is_killed_and_nothing_is_known() -> None:
+    found = probe(
+        MACHINE,
+        simulated=True,
+        limits=Limits(start=0.1),
+        child=[sys.executable, "-c", WAITING],
+    )
+    result = found.machine.devices[0].memory.trials["vmm"]
+    assert (result.works, result.note) == (None, "its process did not start in time")
+    assert not found.left
