@@ -37,7 +37,7 @@ LONGER = {
 }
 """Pages of more than `LONGEST` bytes, with the reason."""
 OTHER_YAML = {"github", "gitlab", "pre-commit", "kubernetes", "prometheus"}
-"""Words of blocks in YAML that are no specs. tests/ci has tests of the first three."""
+"""Words of blocks in YAML that are no specs. tests/cli has tests of the first three."""
 
 
 def names(of: list[Any]) -> list[str]:

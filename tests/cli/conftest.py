@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from memtopo.cli.app import run
+from tests.helpers.checked_specs import checked, folder
 from tests.helpers.command_line import MEMTOPO, ROOT, CommandResult, environment, without_crash
 from tests.helpers.python_process import PythonProcess
 from tests.sharing.conftest import start
 
-__all__ = ["run_inline", "start"]
+__all__ = ["checked", "folder", "run_inline", "start"]
 
 
 class InlineRunner:
@@ -48,15 +49,6 @@ def run_inline(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     before = sys.stdout, sys.stderr
     yield InlineRunner(capfd, monkeypatch)
     sys.stdout, sys.stderr = before
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder, in no CI."""
-    for name in ("GITHUB_ACTIONS", "GITHUB_WORKSPACE", "CI_PROJECT_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @contextmanager

@@ -17,9 +17,9 @@ from memtopo.machine import dump, load
 from memtopo.output.diagram.formats import FORMATS as PICTURES
 from memtopo.output.formats import FORMATS
 from memtopo.rules.validation import validate
-from tests.ci.runner import azure_commands, commands
 from tests.cli.conftest import InlineRunner
 from tests.helpers.child_process import PATIENCE
+from tests.helpers.ci_runner import azure_commands, commands
 from tests.helpers.command_line import MEMTOPO, CommandResult, environment
 from tests.helpers.python_process import PythonProcess
 from tests.helpers.scripted_producer import scripted_producer

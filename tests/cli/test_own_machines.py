@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from memtopo.machine import dump, load
-from tests.ci import forms
-from tests.ci.conftest import GOOD, TWO_GPUS
 from tests.cli.conftest import InlineRunner
+from tests.helpers import ci_forms as forms
+from tests.helpers.checked_specs import GOOD, TWO_GPUS
 
 
 def of(text: str, machines: str) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from memtopo.output.formats import FORMATS
-from tests.ci import forms
-from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED
 from tests.cli.conftest import InlineRunner
+from tests.helpers import ci_forms as forms
+from tests.helpers.checked_specs import BAD, GOOD, TWO_GPUS, WARNED
 from tests.helpers.command_line import run_shell, run_with_input
 
 M = "--machine=h200x2"

@@ -9,7 +9,7 @@ from memtopo.diagnostics import CODES, messages
 from memtopo.language import read_text
 from memtopo.language.suppressions import MOST_CODES
 from memtopo.rules.validation import Validated, validate
-from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
+from tests.helpers.checked_specs import BAD, GOOD, TWO_GPUS, WARNED, Checking
 from tests.helpers.command_line import run_memtopo
 
 UNUSED = "memtopo: 1\nname: x\nchunks:\n  hot: {{location: gpu0, size: 2MiB}}{}\n"

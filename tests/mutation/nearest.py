@@ -26,7 +26,7 @@ ELSEWHERE = {
         "tests/rules/test_files_results.py",
         "tests/rules/test_files_selecting.py",
         "tests/language/test_suppressions.py",
-        "tests/ci",
+        "tests/rules",
     ),
     "memtopo/run/processes": (
         "tests/run/processes/test_router.py",
@@ -65,7 +65,7 @@ Files stand before folders, and the longest prefix counts.
 SKIPPED = ("tests/browser", "tests/gpu")
 """Tests that need more than Python."""
 
-FAR = ("tests/ci", "tests/cli", "tests/docs", "tests/output")
+FAR = ("tests/cli", "tests/docs", "tests/output")
 """Tests of what is shown, which come last."""
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ci.conftest import checked, folder
 from tests.cli.conftest import run_inline
+from tests.helpers.checked_specs import checked, folder
 
 __all__ = ["checked", "folder", "run_inline"]
 

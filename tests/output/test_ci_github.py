@@ -9,9 +9,9 @@ from memtopo.common.text import output_line
 from memtopo.diagnostics.explanations import explanation
 from memtopo.output import formats
 from memtopo.rules.files import collect
-from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
-from tests.ci.forms import check, github, text
-from tests.ci.runner import commands, marked
+from tests.helpers.checked_specs import BAD, GOOD, TWO_GPUS, WARNED, Checking, check
+from tests.helpers.ci_forms import github, text
+from tests.helpers.ci_runner import commands, marked
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT
 

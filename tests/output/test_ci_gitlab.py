@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from memtopo.rules.files import collect
-from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
-from tests.ci.forms import check, gitlab, text
+from tests.helpers.checked_specs import BAD, GOOD, TWO_GPUS, Checking, check
+from tests.helpers.ci_forms import gitlab, text
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT
 

@@ -11,11 +11,11 @@ import pytest
 
 from memtopo import machine
 from memtopo.rules.files import Checked, collect
-from tests.ci import forms
-from tests.ci.conftest import GOOD
-from tests.ci.forms import check, text
-from tests.ci.runner import azure_commands, commands
 from tests.cli.conftest import InlineRunner
+from tests.helpers import ci_forms as forms
+from tests.helpers.checked_specs import GOOD, check
+from tests.helpers.ci_forms import text
+from tests.helpers.ci_runner import azure_commands, commands
 
 EVIL = [
     "%0A::error::x",

@@ -5,8 +5,8 @@ from pathlib import Path
 from memtopo.common.errors import Unavailable
 from memtopo.output import formats
 from memtopo.rules.files import collect
-from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
-from tests.ci.forms import check, junit, text
+from tests.helpers.checked_specs import BAD, GOOD, TWO_GPUS, WARNED, Checking, check
+from tests.helpers.ci_forms import junit, text
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from memtopo.common.errors import Unavailable
 from memtopo.output import ci, formats
 from memtopo.output import markdown as lines
-from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
-from tests.ci.forms import markdown, text
+from tests.helpers.checked_specs import BAD, GOOD, TWO_GPUS, Checking
+from tests.helpers.ci_forms import markdown, text
 
 
 def test_markdown_has_a_table_and_the_diagnostics(checked: Checking) -> None:

@@ -9,8 +9,8 @@ from memtopo.diagnostics import CODES
 from memtopo.diagnostics.explanations import explanation
 from memtopo.output import formats
 from memtopo.rules.files import collect
-from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
-from tests.ci.forms import check, sarif, text
+from tests.helpers.checked_specs import BAD, GOOD, TWO_GPUS, WARNED, Checking, check
+from tests.helpers.ci_forms import sarif, text
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.ci.conftest import checked, folder
+from tests.helpers.checked_specs import checked, folder
 
 __all__ = ["checked", "folder"]

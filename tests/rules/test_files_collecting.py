@@ -9,7 +9,7 @@ import pytest
 
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.rules.files import collect
-from tests.ci.conftest import GOOD
+from tests.helpers.checked_specs import GOOD
 from tests.helpers.command_line import environment, run_memtopo, run_shell
 from tests.helpers.python_process import run_python
 

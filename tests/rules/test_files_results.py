@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
-from tests.ci.forms import diagnostics, text
+from tests.helpers.checked_specs import BAD, GOOD, TWO_GPUS, WARNED, Checking
+from tests.helpers.ci_forms import diagnostics, text
 
 NO_GPU7 = GOOD.replace("location: gpu0", "location: gpu7")
 LARGE = GOOD.replace("2MiB", "100GiB")

@@ -5,7 +5,7 @@ import pytest
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics import CODES
 from memtopo.rules.files import selection
-from tests.ci.conftest import BAD, Checking
+from tests.helpers.checked_specs import BAD, Checking
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
 from memtopo import machine
-from memtopo.rules.files import Checked, Selection, collect
-from tests.ci.forms import check
-from tests.cli.conftest import folder, run_inline
-
-__all__ = ["folder", "run_inline"]
+from memtopo.machine import Machines
+from memtopo.rules import files
+from memtopo.rules.files import Checked, Selection, SpecPath, collect
 
 Checking = Callable[..., Checked]
 
@@ -33,6 +31,27 @@ chunks:
 WARNED = "memtopo: 1\nname: warned\nchunks: {hot: {location: gpu0, size: 2MiB}}\n"
 TWO_GPUS = GOOD.replace("location: gpu0", "location: gpu1")
 """Fits no machine with one GPU."""
+
+
+def check(
+    sources: Iterable[SpecPath],
+    machines: Mapping[str, Machines | None],
+    chosen: Selection | None = None,
+    *,
+    strict: bool = False,
+) -> Checked:
+    """Every file on every machine."""
+    found = [files.check(files.read(each), machines, lambda name, _: machines[name], chosen) for each in sources]
+    return Checked.of(found, strict=strict)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder, in no CI."""
+    for name in ("GITHUB_ACTIONS", "GITHUB_WORKSPACE", "CI_PROJECT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

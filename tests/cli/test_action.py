@@ -16,7 +16,7 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 
-from tests.ci import forms
+from tests.helpers import ci_forms as forms
 from tests.helpers.command_line import environment, run_memtopo, write_program
 from tests.helpers.specs import ROOT
 

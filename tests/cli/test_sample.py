@@ -11,8 +11,8 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 
-from tests.ci import forms
 from tests.cli.conftest import InlineRunner
+from tests.helpers import ci_forms as forms
 from tests.helpers.specs import ROOT
 
 SAMPLE = ROOT / "examples" / "ci"

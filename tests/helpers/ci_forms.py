@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -13,12 +12,10 @@ from jsonschema import Draft4Validator, Draft202012Validator
 from junitparser import JUnitXml
 from markdown_it import MarkdownIt
 
-from memtopo.machine import Machines
 from memtopo.output import schemas
 from memtopo.output.formats import Format, formatted
-from memtopo.rules import files
-from memtopo.rules.files import Checked, Selection, SpecPath
-from tests.ci.runner import Command, commands
+from memtopo.rules.files import Checked
+from tests.helpers.ci_runner import Command, commands
 from tests.helpers.specs import ROOT
 
 
@@ -39,18 +36,6 @@ def junit_schema() -> xmlschema.XMLSchema:
 def diagnostics_schema() -> Draft202012Validator:
     """The schema of `--format json`."""
     return Draft202012Validator(schemas.schema("diagnostics"))
-
-
-def check(
-    sources: Iterable[SpecPath],
-    machines: Mapping[str, Machines | None],
-    chosen: Selection | None = None,
-    *,
-    strict: bool = False,
-) -> Checked:
-    """Every file on every machine."""
-    found = [files.check(files.read(each), machines, lambda name, _: machines[name], chosen) for each in sources]
-    return Checked.of(found, strict=strict)
 
 
 def text(form: Format, checked: Checked) -> str:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from pre_commit.clientlib import load_config, load_manifest
 
-from tests.ci.conftest import BAD, GOOD
+from tests.helpers.checked_specs import BAD, GOOD
 from tests.helpers.command_line import environment, write_program
 from tests.helpers.specs import ROOT
 

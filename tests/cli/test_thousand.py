@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ci import forms
-from tests.ci.conftest import BAD, GOOD
+from tests.helpers import ci_forms as forms
+from tests.helpers.checked_specs import BAD, GOOD
 from tests.helpers.command_line import CommandResult, run_memtopo
 
 KINDS = ("good", "bad", "latin", "utf16", "gone", "loop", "null", "empty", "device", "conflict")
