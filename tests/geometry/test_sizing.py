@@ -6,16 +6,17 @@ import pytest
 
 from memtopo import planner
 from memtopo.common.units import MiB
-from memtopo.geometry.groups import RangeGroup
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.machine import Machine
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, diagnose, run, run_request, validate_text
+from tests.helpers.specs import codes, diagnose, geometry_of, run, run_request, validate_text
 
 HEAD = """
 chunks: {a: {location: gpu0, size: 2MiB}, b: {location: gpu1, size: 4MiB}}
 access: {kv: {gpu0: rw}}
 """
+EXCEEDING = "managed: {m: {size: 500GiB, prefer: gpu0, oversubscribe: true}}"
 
 
 def mixed() -> Machine:
@@ -87,3 +88,9 @@ def test_an_unaligned_address_suggests_the_nearest_aligned_ones_but_0(address: s
         fault for fault in diagnose(f"ranges: {{kv: {{size: 2MiB, address: {address}}}}}") if fault.code == "MT307"
     )
     assert fault.help == help
+
+
+def test_managed_memory_that_exceeds_its_gpu_takes_nothing_from_shares() -> None:
+    text = "chunks: {a: {location: gpu0, size: 90%}}\n"
+    alone, beside = (geometry_of(text + more).of(ChunkGroup)["a"].size for more in ("", EXCEEDING))
+    assert beside == alone

@@ -7,11 +7,9 @@ import pytest
 from memtopo.common.units import MiB
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.kinds.managed import ManagedAllocation
-from memtopo.kinds.managed.steps import AllocateManaged
 from memtopo.machine import Trial, queries
-from memtopo.plans.transition import transition
 from tests.helpers.machines import invented
-from tests.helpers.specs import clean_geometry, codes, diagnose, plan_of
+from tests.helpers.specs import clean_geometry, codes, diagnose
 
 HOST, NODE = Location(LocationKind.HOST), Location(LocationKind.HOST_NUMA, 0)
 
@@ -173,17 +171,3 @@ def test_more_memory_than_any_device_has_is_refused() -> None:
 
 def test_all_wrong_devices_of_an_entry_are_reported() -> None:
     assert codes("managed: {m: {size: 2MiB, prefer: gpu9, accessed_by: [gpu8]}}") == ["MT401", "MT401"]
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("prefer: gpu0, accessed_by: gpu1", "prefer: gpu0"),
-        ("prefer: gpu0, read_mostly: true", "prefer: gpu0"),
-        ("prefer: gpu0, attach: single", "prefer: gpu0, attach: host"),
-    ],
-)
-def test_memory_is_allocated_anew_without_advice_or_a_stream_that_a_change_takes_away(before: str, after: str) -> None:
-    old, new = (plan_of(f"managed: {{m: {{size: 2MiB, {each}}}}}", invented(2)).steps for each in (before, after))
-    made = transition(old, new)
-    assert [[type(step) for step in steps].count(AllocateManaged) for steps in (made.undo, made.do)] == [1, 1]

@@ -110,16 +110,6 @@ def test_a_plan_has_the_memory_of_each_node() -> None:
     assert [each.location for each in imports] == [*map(gpu, range(4)), *(gpu(n).on("b") for n in range(4))]
 
 
-def test_states_have_the_memory_of_each_node() -> None:
-    text = pages("nodes: [a, b]") + "    states: {asleep: {drop: [kv]}}\n"
-    geometry = clean_geometry(text)
-    plan = planner.plan(geometry, invented(2))
-    assert planner.memory_by_state(plan, geometry) == {
-        "awake": {"a/gpu0": 4 << 20, "b/gpu0": 4 << 20},
-        "asleep": {"a/gpu0": 0, "b/gpu0": 0},
-    }
-
-
 def test_memory_is_limited_on_each_node_by_itself() -> None:
     """Both instances together have too much for one GPU, and enough on two nodes."""
     large = pages("nodes: [a, b]", "50GiB")

@@ -17,9 +17,11 @@ from memtopo.kinds.mappings import MapEntry
 from memtopo.kinds.ranges import Range
 from memtopo.language import Document
 from memtopo.language.names import Reference, parse_reference
-from memtopo.language.scalars import LARGEST_COUNT
+from memtopo.language.scalars import LARGEST_COUNT, LARGEST_PROCESSES
+from memtopo.rules.validation import validate
 from tests.helpers.language import diagnosed, read
-from tests.helpers.specs import document
+from tests.helpers.machines import invented
+from tests.helpers.specs import diagnose, document
 
 CHUNK = {"location": "gpu0", "size": "2MiB"}
 
@@ -343,3 +345,51 @@ def _seconds(chunks: dict[str, Any]) -> float:
     started = time.process_time()
     assert len(diagnosed(chunks=chunks)) == 1000
     return time.process_time() - started
+
+
+PROCESSES: list[tuple[Any, list[str]]] = [
+    ("", []),
+    ({}, []),
+    ([], ["MT103"]),
+    ("server", ["MT103"]),
+    ({"server": ""}, ["MT103"]),
+    ({"server": []}, ["MT103"]),
+    ({"server": "x"}, ["MT103"]),
+    ({"server": {}}, []),
+    ({"9": {}}, ["MT104"]),
+    ({"a.0": {}}, ["MT104"]),
+    ({"": {}}, ["MT104"]),
+    ({"server": {"processes": {"inner": {}}}}, ["MT101"]),
+    ({"server": {"memtopo": "1"}}, ["MT101"]),
+    ({"server": {"visibel": "gpu0"}}, ["MT101"]),
+    ({"server": {"count": "0"}}, ["MT106"]),
+    ({"server": {"count": "-1"}}, ["MT106"]),
+    ({"server": {"count": ""}}, ["MT103"]),
+    ({"server": {"count": ["2"]}}, ["MT103"]),
+    ({"server": {"count": str(LARGEST_PROCESSES)}}, []),
+    ({"server": {"count": "129"}}, ["MT109"]),
+    ({"server": {"count": "999999999999"}}, ["MT109"]),
+    ({"a": {"count": "100"}, "b": {"count": "28"}}, []),
+    ({"a": {"count": "100"}, "b": {"count": "29"}}, ["MT109"]),
+    ({"a": {"count": str(LARGEST_PROCESSES)}, "b": {}}, ["MT109"]),
+    ({"a": {"node": "x", "nodes": ["x"]}}, ["MT103"]),
+    ({"a": {"count": "2", "node": "x", "nodes": ["x", "y"]}}, ["MT103"]),
+    ({f"p{index}": {} for index in range(129)}, ["MT109"]),
+    ({f"p{index}": {"chunks": []} for index in range(10_000)}, ["MT109"]),
+    ({section: {} for section in ("processes", "chunks", "map", "count", "visible", "host", "gpu0")}, []),
+]
+
+
+@pytest.mark.parametrize(("processes", "expected"), PROCESSES, ids=lambda value: str(value)[:40])
+def test_processes_are_a_mapping_of_at_most_128_instances(processes: Any, expected: list[str]) -> None:
+    document = Document.from_object({"memtopo": 1, "name": "test", "processes": processes})
+    found = validate(document, invented(2))
+    assert [diagnostic.code for diagnostic in found.diagnostics] == expected
+
+
+@pytest.mark.parametrize(
+    "section", ["devices", "ranges", "chunks", "map", "access", "buffers", "events", "exports", "imports"]
+)
+def test_sections_beside_processes_are_refused(section: str) -> None:
+    (diagnostic,) = diagnose(f"{section}: {{x: 1}}\nprocesses: {{a: {{}}}}\n")
+    assert (diagnostic.code, diagnostic.path, diagnostic.at) == ("MT110", (section,), "key")

@@ -47,6 +47,15 @@ def test_what_cannot_be_freed_is_tried_again_until_it_can() -> None:
         assert heap.allocate(GRANULE) == address
 
 
+def test_numbers_of_more_than_64_bits_are_no_sizes_and_no_addresses() -> None:
+    with opened() as (_, heap):
+        address = heap.allocate(GRANULE)
+        for call, number in ((heap.allocate, 1), (heap.free, address)):
+            with pytest.raises(Refusal):
+                call((1 << 64) + number)
+        heap.free(address)
+
+
 def test_the_last_failure_is_kept_whether_the_driver_or_the_heap_refused() -> None:
     with opened() as (driver, heap):
         assert heap.failure is None

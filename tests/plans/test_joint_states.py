@@ -130,3 +130,21 @@ def test_memory_by_state_is_that_of_all_processes() -> None:
     }
     without = SERVED[: SERVED.index("    states:")] + SERVED[SERVED.index("  idle:") :]
     assert planner.memory_by_state(plan_of(without, TWO), geometry_of(without, TWO)) == {}
+
+
+def test_memory_by_state_is_counted_on_each_node() -> None:
+    pages = """
+processes:
+  rank:
+    count: 2
+    nodes: [a, b]
+    ranges: {kv: {size: 4MiB}}
+    chunks: {page: {location: gpu0, size: 4MiB}}
+    map: {kv: [page]}
+    access: {kv: {gpu0: rw}}
+    states: {asleep: {drop: [kv]}}
+"""
+    assert planner.memory_by_state(plan_of(pages, TWO), geometry_of(pages, TWO)) == {
+        "awake": {"a/gpu0": 4 << 20, "b/gpu0": 4 << 20},
+        "asleep": {"a/gpu0": 0, "b/gpu0": 0},
+    }
