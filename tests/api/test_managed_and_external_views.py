@@ -21,6 +21,7 @@ SPEC = {
     "managed": {
         "m": {"size": "2MiB", "prefer": "prefill", "accessed_by": ["host", "decode"]},
         "own": {"size": "2MiB", "attach": "single"},
+        "far": {"size": "2MiB", "prefer": "decode", "accessed_by": ["prefill"]},
     },
     "external": {
         "frame": {
@@ -40,6 +41,7 @@ def test_host_and_gpu_views_of_managed_memory_have_the_same_bytes() -> None:
     with memtopo.applied(SPEC, machine="h200x2") as layout:
         views = [layout.managed("m", dtype="float32", device=each) for each in ("host", "decode", None)]
         assert [view.device for view in views] == ["host", "gpu1", "gpu0"]
+        assert layout.managed("far").device == "gpu1"
         host, other, home = (np.from_dlpack(view) for view in views)
         host[3] = 7
         assert other[3] == home[3] == 7

@@ -53,7 +53,7 @@ def test_an_allocation_is_viewed_by_those_with_access_to_its_pool(spec: str) -> 
         assert {layout.allocation("c", device=each).device for each in ("host", "host:0", "host:1")} == {"host"}
         with pytest.raises(Unsuitable, match=r"accessible to host, and not to gpu0"):
             layout.allocation("c", device="gpu0")
-        with pytest.raises(Unsuitable, match=r"accessible to gpu0, and not to gpu1"):
+        with pytest.raises(Unsuitable, match=r"accessible to gpu0, and not to gpu1.*\[gpu1\]' for its pool\)"):
             layout.allocation("a.0", device="gpu1")
         with pytest.raises(Unsuitable, match=r"there is no allocation 'a'"):
             layout.allocation("a")
@@ -132,7 +132,8 @@ def test_an_attachment_to_pools_is_for_the_device_that_it_names(start: Start, sp
     with memtopo.attach("pooled", machine="h200x2", exports=["a"]) as shared:
         with pytest.raises(Unsuitable, match=r"not to gpu1") as refused:
             shared.export("a.0", device="gpu1")
-        assert "attach(…, device='gpu1')" in str(refused.value.hint)
+        given = "write 'accessed_by: [gpu1]' for its import; of what is attached, attach(…, device='gpu1')"
+        assert refused.value.hint == given
         with pytest.raises(Unsuitable, match=r"not to host") as refused:
             shared.export("a.0", device="host")
         assert "accessed_by" not in str(refused.value.hint)
@@ -158,6 +159,7 @@ def test_names_of_allocations_are_listed(start: Start, spec: str) -> None:
             assert hint(lambda name=name: shared.export(name)) == "there are a.0 … a.2"  # type: ignore[misc]
         assert hint(lambda: shared.export("c.0")) == "write 'c'"
         assert hint(lambda: shared.allocation("a")) == "there are a.0 … a.2"
+        assert hint(lambda: shared.range("a.1")) == "it is an allocation: allocation('a.1')"
         assert hint(lambda: shared.range("a")) == "it is an allocation: allocation('a.0')"
         assert hint(lambda: shared.range("c")) == "it is an allocation: allocation('c')"
 

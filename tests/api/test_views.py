@@ -161,9 +161,9 @@ def test_a_range_without_access_for_the_device_is_refused(layout: Live) -> None:
     """Wholly or in part."""
     with pytest.raises(memtopo.Unsuitable, match="grants no access"):
         layout.range("none")
-    with pytest.raises(memtopo.Unsuitable, match="no single device"):
+    with pytest.raises(memtopo.Unsuitable, match="no single device.*parts of it are accessible to gpu0, gpu1"):
         layout.range("split")
-    with pytest.raises(memtopo.Unsuitable, match="gpu1 has no access"):
+    with pytest.raises(memtopo.Unsuitable, match="gpu1 has no access.*it is accessible to gpu0"):
         layout.range("split", device="decode", size=4096)
     assert layout.range("split", size=4096).device == "gpu0"
     assert layout.range("split", offset=2 << 20).device == "gpu1"
@@ -192,6 +192,19 @@ def test_the_default_device_is_the_one_with_most_access(layout: Live) -> None:
     """Of equal devices, the one that has the memory."""
     assert layout.range("kv").device == "gpu0"
     assert layout.chunk("far").device == "gpu1"
+
+
+def test_of_equal_devices_the_default_is_that_of_the_first_byte_or_else_the_first_gpu(machine: Target) -> None:
+    gpus = {"gpu0": "rw", "gpu1": "rw"}
+    spec = {
+        "memtopo": 1, "name": "views", "ranges": {"r": {"size": "4MiB"}, "h": {"size": "2MiB"}},
+        "chunks": {"c": {"location": "gpus", "size": "2MiB", "count": 2}, "n": {"location": "host:0", "size": "2MiB"}},
+        "map": {"r": ["c"], "h": ["n"]}, "access": {"r": gpus, "h": {**gpus, "host": "rw"}},
+    }  # fmt: skip
+    with memtopo.applied(spec, machine) as layout:
+        parts = layout.range("r"), layout.range("r", offset=2 << 20), layout.range("h")
+        assert [each.device for each in parts] == ["gpu0", "gpu1", "gpu0"]
+        del parts
 
 
 def test_a_chunk_is_viewed_through_the_mapping_with_most_access(layout: Live) -> None:
@@ -236,6 +249,8 @@ def test_a_part_of_a_chunk_is_viewed_where_that_chunk_is_mapped(machine: Target)
             layout.chunk("c.1.flags", offset=4 << 10)
         with pytest.raises(memtopo.Unsuitable):
             layout.chunk("c.0.flags")
+        with pytest.raises(memtopo.Unsuitable, match=r"did you mean 'c\.0\.flags'"):
+            layout.chunk("c.0.flag")
         del whole, flags, data
 
 

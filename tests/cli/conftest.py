@@ -17,9 +17,9 @@ from memtopo.cli.app import run
 from tests.helpers.checked_specs import checked, folder
 from tests.helpers.command_line import MEMTOPO, ROOT, CommandResult, environment, without_crash
 from tests.helpers.python_process import PythonProcess
-from tests.sharing.conftest import start
+from tests.sharing.conftest import shared, start
 
-__all__ = ["checked", "folder", "run_inline", "start"]
+__all__ = ["checked", "folder", "run_inline", "shared", "start"]
 
 
 class InlineRunner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +25,8 @@ from tests.helpers.command_line import ROOT
 from tests.helpers.machines import invented
 from tests.helpers.memfd_exports import MACHINE, Memfds
 from tests.helpers.specs import plan_of
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -249,3 +252,21 @@ def test_a_stopped_holder_is_listed_with_the_reason(ask: Callable[..., Any], sta
     assert "no answer to 'status' within 5 s" in result.err
     assert f"process {holder.pid}" in result.err
     holder.send(signal.SIGCONT)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_a_layout_of_another_user_is_for_a_command_that_trusts_that_user(
+    ask: Callable[..., Any], start: Callable[..., Any], shared: Path
+) -> None:
+    os.chown(shared, NOBODY, NOBODY)
+    path = shared / "kv.sock"
+    start(socket=str(path), uid=NOBODY, allow_uids=[0])
+    trust = f"--allow-uid={NOBODY}"
+    for words in (["show", path], ["check", path], ["metrics", "--socket", path], ["release", "--socket", path]):
+        refused = ask(*words)
+        assert (refused.status, f"{NOBODY}" in refused.err) == (4, True), refused
+        assert ask(*words, trust).status == 0
+    start(socket=str(path), uid=NOBODY, allow_uids=[0])
+    for name in ("ls", "metrics", "who"):
+        words = [name, "--socket", f"{shared}/", *(["--json"] if name != "metrics" else [])]
+        assert ask(*words).out != ask(*words, trust).out

@@ -134,6 +134,46 @@ def test_a_spec_is_saved_over_one_that_memtopo_wrote_only(
     assert run_inline("spec", record).out == first
 
 
+def test_a_spec_is_printed_for_a_dash(run_inline: InlineRunner, record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(record.parent)
+    assert run_inline("spec", record, "-o", "-").out == run_inline("spec", record).out
+    assert not Path("-").exists()
+
+
+def test_a_replay_is_on_one_machine_and_ends_with_1_if_a_call_ends_otherwise(
+    run_inline: InlineRunner, tmp_path: Path
+) -> None:
+    """Its program is that of the process of the call; of several processes without such a call there is none."""
+    first, second = Calls("p.0"), Calls("p.1")
+    first.create(2, "gpu0")
+    second.create(4, "gpu0")
+    records = [each.write(tmp_path / f"{each.head.process}.jsonl") for each in (first, second)]
+    for more, status, words in (
+        ((), 0, ""),
+        (("--as", "c"), 2, "the record has several processes"),
+        (("--as", "c", "--json"), 2, "--as prints a program, and no JSON"),
+        (("-m", "a=h200x2"), 2, "a replay is on one machine"),
+    ):
+        found = run_inline("replay", *records, *(more if "-m" in more else (*M, *more)))
+        assert (found.status, words in found.err) == (status, True), found
+    second.call("mem_release", {"handle": second.create(6, "gpu0")}, error="CUDA_ERROR_INVALID_VALUE")
+    second.write(records[1])
+    found = run_inline("replay", *records, *M, "--as", "c")
+    assert (found.status, "p.1" in found.out, "p.0" in found.out, "6 * MiB" in found.out) == (1, True, False, True)
+    assert "memtopo: call 3, cuMemRelease: success\n" in found.err
+    assert run_inline("replay", *records, *M).status == 1
+
+
+def test_an_imported_snapshot_is_saved_over_a_record_only(run_inline: InlineRunner, tmp_path: Path) -> None:
+    snapshot, mine = ROOT / "tests" / "data" / "snapshots" / "native.pickle", tmp_path / "mine"
+    lines = run_inline("import", snapshot).out.splitlines()
+    for _ in range(2):
+        saved = run_inline("import", snapshot, "-o", mine)
+        assert (saved.status, saved.err) == (0, f"memtopo: saved to {mine}: {len(lines) - 1:,} calls\n")
+    mine.write_text("mine")
+    assert (run_inline("import", snapshot, "-o", mine).status, mine.read_text()) == (2, "mine")
+
+
 @pytest.mark.parametrize("line", ['{"method": "mem_map"}', "{}", '{"memtopo_trace_file": 2}', "[" * 99_999])
 def test_damaged_records_are_refused(run_inline: InlineRunner, tmp_path: Path, line: str) -> None:
     record = Calls().write(tmp_path / "r.jsonl")

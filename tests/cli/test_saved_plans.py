@@ -62,6 +62,11 @@ def test_a_plan_of_a_simulated_machine_names_it_where_there_is_no_gpu(saved: Pat
         3,
         "memtopo: hint: the plan is for h200x2: use --machine h200x2",
     )
+    other = run_memtopo("apply", str(saved), "-m", "./none.json")
+    saved.write_text(saved.read_text().replace('"simulated": true', '"simulated": false'))
+    real = run_memtopo("apply", str(saved))
+    for done in (other, real):
+        assert (done.status, "the plan is for" in done.err) == (3, False), done
 
 
 def test_a_saved_plan_equals_the_printed_one_without_the_drawing(saved: Path) -> None:
