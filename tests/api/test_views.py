@@ -161,9 +161,9 @@ def test_a_range_without_access_for_the_device_is_refused(layout: Live) -> None:
     """Wholly or in part."""
     with pytest.raises(memtopo.Unsuitable, match="grants no access"):
         layout.range("none")
-    with pytest.raises(memtopo.Unsuitable, match="no single device.*parts of it are accessible to gpu0, gpu1"):
+    with pytest.raises(memtopo.Unsuitable, match=r"no single device.*parts of it are accessible to gpu0, gpu1"):
         layout.range("split")
-    with pytest.raises(memtopo.Unsuitable, match="gpu1 has no access.*it is accessible to gpu0"):
+    with pytest.raises(memtopo.Unsuitable, match=r"gpu1 has no access.*it is accessible to gpu0"):
         layout.range("split", device="decode", size=4096)
     assert layout.range("split", size=4096).device == "gpu0"
     assert layout.range("split", offset=2 << 20).device == "gpu1"
@@ -202,8 +202,8 @@ def test_of_equal_devices_the_default_is_that_of_the_first_byte_or_else_the_firs
         "map": {"r": ["c"], "h": ["n"]}, "access": {"r": gpus, "h": {**gpus, "host": "rw"}},
     }  # fmt: skip
     with memtopo.applied(spec, machine) as layout:
-        parts = layout.range("r"), layout.range("r", offset=2 << 20), layout.range("h")
-        assert [each.device for each in parts] == ["gpu0", "gpu1", "gpu0"]
+        parts = layout.range("r"), layout.range("r", offset=2 << 20), layout.range("h"), layout.range("h", device="host:1")
+        assert [each.device for each in parts] == ["gpu0", "gpu1", "gpu0", "host:1"]
         del parts
 
 

@@ -43,6 +43,8 @@ def offered(line: str) -> list[str]:
         ("memtopo plan x -m h2", [name for name in SHIPPED if name.startswith("h2")]),
         ("memtopo plan x --machine=h1", [f"--machine={name}" for name in SHIPPED if name.startswith("h1")]),
         ("memtopo plan x --machine b=h1", [f"b={name}" for name in SHIPPED if name.startswith("h1")]),
+        ("memtopo validate x -m no", ["none"]),
+        ("memtopo validate x -m b=no", []),
         ("memtopo machines ", list(SHIPPED)),
         ("memtopo explain MT3", [code for code in CODES if code.startswith("MT3")]),
         ("memtopo explain MT301 MT90", [code for code in CODES if code.startswith("MT90")]),
@@ -52,6 +54,7 @@ def offered(line: str) -> list[str]:
         ("memtopo schema dia", ["diagnostics"]),
         ("memtopo apply x --on ray:", ["ray://"]),
         (f"memtopo plan {SPEC} --set k", ["kv="]),
+        (f"memtopo validate {ROOT}/specs/quickstart.yaml {SPEC} --set k", ["kv="]),
         (f"memtopo plan '{SPEC}' --set=k", ["--set=kv="]),
         ("memtopo completion ", ["bash", "zsh", "fish"]),
         ("memtopo plan specs/q", []),
@@ -87,6 +90,8 @@ def test_held_layouts_and_their_states_are_offered(
     for command in ("show", "check", "release", "switch", "change", "metrics"):
         assert offered(f"memtopo {command} ") == ["kv"], command
     assert offered("memtopo switch kv ") == []
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+    assert completions(f"memtopo show --socket {runtime}/memtopo/ ") == [("kv", "kv.yaml")]
 
 
 def test_a_script_is_printed_for_each_shell(run_inline: InlineRunner) -> None:

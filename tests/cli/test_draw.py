@@ -138,6 +138,7 @@ def test_an_unknown_drawing_format_is_answered_with_the_nearest(run_inline: Inli
     assert (result.status, result.out) == (2, "")
     assert "did you mean 'mermaid'" in result.err
     assert run_inline("draw", HAND_OVER, M, "--format", "dot", "--json").status == 2
+    assert run_inline("draw", HAND_OVER, M, "--format", "json", "--json").document["memtopo_picture"] == 1
 
 
 def test_an_unwritable_drawing_exits_with_4(run_inline: InlineRunner, tmp_path: Path) -> None:

@@ -149,3 +149,7 @@ def test_a_bare_name_is_never_a_file(run_inline: InlineRunner, tmp_path: Path, m
     Path("ours").write_text(GOOD)
     assert "write ./ours" in run_inline("plan", QUICKSTART, "--machine", "ours").err
     assert run_inline("plan", QUICKSTART, "--machine", "./ours").status == 0
+
+
+def test_a_machine_that_is_named_twice_is_one(run_inline: InlineRunner) -> None:
+    assert run_inline("plan", QUICKSTART, "-m", "h200x2", "-m", "h200x2").status == 0

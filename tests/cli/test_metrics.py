@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
@@ -136,8 +137,10 @@ def test_a_file_that_another_program_put_there_stays(tmp_path: Path) -> None:
 
 
 def test_a_folder_and_a_socket_in_use_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError), metrics_target(str(tmp_path)):
-        pass
+    os.mkfifo(tmp_path / "pipe")
+    for place, why in (("", "is a folder"), ("pipe", "is not a regular file")):
+        with pytest.raises(UsageError, match=why), metrics_target(str(tmp_path / place)):
+            pass
     socket = f"unix:{tmp_path}/m.sock"
     with metrics_target(socket), pytest.raises(ExchangeError), metrics_target(socket):
         pass

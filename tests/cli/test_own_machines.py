@@ -226,7 +226,7 @@ def test_a_plan_names_the_machine_file_that_cannot_be_read(run_inline: InlineRun
     assert (done.status, "theirs.json" in done.err) == (3, True)
     (specs / "two.yaml").write_text(of(TWO_GPUS, "[theirs.json, h200x2]"))
     done = run_inline("apply", "two.yaml")
-    assert (done.status, done.err.splitlines()[-1]) == (3, "memtopo: hint: the spec is for h200x2: use --machine h200x2")
+    assert (done.status, "hint: the spec is for h200x2: use --machine h200x2" in done.err) == (3, True)
 
 
 def test_files_without_a_machine_are_counted_apart_with_settings(run_inline: InlineRunner, specs: Path) -> None:

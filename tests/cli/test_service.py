@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from memtopo.cli.service import HoldOptions, Service, opened_service, recorded_hangups
+from memtopo.cli.service import HolderDied, HoldOptions, Service, _print_ready, opened_service, recorded_hangups
+from memtopo.session.request import Holding
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
@@ -187,6 +188,22 @@ def test_detach_and_its_options_are_refused_where_they_have_no_meaning(spec: Pat
     assert f"write --log {spec.parent}/ for" in run_inline("apply", spec, M, "--hold", "--log", spec.parent).err
 
 
+def test_terms_of_a_holder_are_those_of_its_options() -> None:
+    assert HoldOptions().terms == Holding(None, None, 5.0, ())
+    assert HoldOptions(lasting="1m", socket="/a/b", grace="2s", allow_uid=[7]).terms == Holding("/a/b", 60, 2, (7,))
+    assert HolderDied(signal.SIGKILL).exit_code == 137
+
+
+@pytest.mark.parametrize(
+    ("place", "words"), [(None, "kv"), ("/f/", "kv --socket /f/"), ("/f/k v.sock", "--socket '/f/k v.sock'")]
+)
+def test_a_served_layout_is_released_by_the_command_of_its_line(
+    capsys: pytest.CaptureFixture[str], place: str | None, words: str
+) -> None:
+    _print_ready("kv", place, "/p", None)
+    assert capsys.readouterr().err == f"holding kv at /p; release it with 'memtopo release {words}'\n"
+
+
 def test_the_descriptor_for_readiness_gets_the_socket_and_ends_while_the_layout_is_held(
     spec: Path, runtime: Path
 ) -> None:
@@ -211,6 +228,7 @@ def test_readiness_is_not_written_to_a_full_pipe(tmp_path: Path) -> None:
     with opened_service(HoldOptions(ready_fd=theirs), "kv") as service:
         assert not os.get_inheritable(theirs)
         service.report_ready(str(tmp_path))
+        assert not os.get_inheritable(theirs)
     with os.fdopen(ours, "rb") as reader:
         assert not reader.read().strip(b"\0")
     os.close(theirs)
@@ -341,7 +359,7 @@ def test_a_passed_socket_is_served_and_its_file_stays(spec: Path, tmp_path: Path
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.bind(str(path))
         sock.listen()
-        with raw(path) as early, activated(sock, spec) as process:
+        with raw(path) as early, activated(sock, spec, "--socket", path) as process:
             line_with(process, "serving")
             assert asked(early, "status")["ok"]["pid"] == process.pid
             with connect(endpoint(socket=str(path))) as client:

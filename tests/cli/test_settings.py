@@ -120,6 +120,11 @@ def test_combinations_are_bounded() -> None:
         settings([f"a={many}", "b=1,2"]).combinations()
 
 
+def test_combinations_keep_apart_what_was_typed_and_have_the_moment_of_a_record() -> None:
+    given = Settings({"a": "1,2"}, {"a": "5", "b": "3"}, "end")
+    assert given.combinations() == tuple(Settings({"a": each}, {"b": "3"}, "end") for each in ("1", "2"))
+
+
 def test_a_saved_plan_keeps_its_settings(run_inline: InlineRunner, spec: str) -> None:
     assert run_inline("plan", spec, M, "--set=pages=8", "-o", "plan.json").status == 0
     done = run_inline("apply", "plan.json", M, "--json", MEMTOPO_SET_pages="3")
@@ -144,8 +149,9 @@ def test_a_list_of_values_takes_precedence_over_variables_of_single_parameters(m
     monkeypatch.setenv("MEMTOPO_SET_a", "1")
     monkeypatch.setenv("MEMTOPO_SET_b", "2")
     monkeypatch.setenv("MEMTOPO_SET", "b=3 'c=4 5'")
-    assert settings(["b=3", "'c=4", "5'"]) == Settings({}, {"a": "1", "b": "3", "c": "4 5"})
-    assert settings(["b=6"]) == Settings({"b": "6"}, {"a": "1", "b": "2"})
+    assert settings(["b=3", "'c=4", "5'"], "end") == Settings({}, {"a": "1", "b": "3", "c": "4 5"}, "end")
+    assert settings(["b=6"], "end") == Settings({"b": "6"}, {"a": "1", "b": "2"}, "end")
+    assert settings(["b=", "c=x=y"]).typed == {"b": "", "c": "x=y"}
 
 
 def line_with(process: subprocess.Popen[bytes], text: bytes) -> bytes:

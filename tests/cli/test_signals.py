@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.cli.process import Stopper
 from tests.helpers.command_line import MEMTOPO, QUICKSTART, ROOT, CommandResult, environment, without_crash
 from tests.helpers.python_process import PythonProcess
 
@@ -138,6 +139,25 @@ def test_exit_status_is_that_of_the_first_signal(spec: Path) -> None:
     result = running.end()
     assert result.status == 143
     assert undone(result)
+
+
+@pytest.mark.parametrize("ending", [False, True])
+def test_a_hangup_that_is_ignored_stays_ignored_and_handlers_stay_after_a_signal_that_ends(ending: bool) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with Stopper(ending=ending):
+            pass
+        assert signal.getsignal(signal.SIGTERM) == before[signal.SIGTERM]
+        with Stopper(ending=ending) as stopper:
+            signal.raise_signal(signal.SIGHUP)
+            assert (stopper.signal(), Stopper.stopped()) == (0, False)
+            signal.raise_signal(signal.SIGTERM)
+            assert (stopper.signal(), Stopper.stopped()) == (signal.SIGTERM, True)
+        assert (signal.getsignal(signal.SIGTERM) == before[signal.SIGTERM]) is not ending
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_vanished_terminal_stops_neither_run_nor_teardown(spec: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from memtopo.cli.process import option_values
+from memtopo.cli.process import applies_here, option_values
 from memtopo.spec import SECTIONS
 from tests.helpers.command_line import QUICKSTART, ROOT, environment
 
@@ -112,6 +112,21 @@ def test_cuda_is_initialised_before_the_imports_of_an_apply_to_this_machine() ->
 )
 def test_values_of_an_option_are_found_without_the_parser(words: list[str], values: list[str]) -> None:
     assert option_values(words, "--machine", "-m") == values
+
+
+@pytest.mark.parametrize(
+    ("line", "variable", "here"),
+    [
+        ("apply s", "", True), ("apply s -m h200x2 -m local", "", True), ("apply s --machine local", "h200x2", True),
+        ("apply s", "h200x2", False), ("apply s -m local -mh200x2", "", False), ("plan s", "", False),
+        ("apply s --help", "", False), ("apply -h", "", False),
+    ],
+)  # fmt: skip
+def test_the_last_machine_of_an_apply_is_this_one(
+    line: str, variable: str, here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMTOPO_MACHINE", variable)
+    assert applies_here(line.split()) == here
 
 
 @pytest.mark.parametrize("name", LATE | LATE_IN_APPLY)

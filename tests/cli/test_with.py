@@ -127,6 +127,7 @@ def test_memtopo_with_is_split_like_a_shell_command(spec: Path) -> None:
         ("=x", 2, "names neither a socket nor a program"),
         ("camera=", 2, "names neither a socket nor a program"),
         ("camera=/no/such.sock", 3, "there is neither a socket '/no/such.sock' nor a program '/no/such.sock'"),
+        ("camera=/no/such=.sock", 3, "there is neither a socket '/no/such=.sock'"),
         ("camera=no-such-program --fast", 3, "nor a program 'no-such-program'"),
         ("camera='unclosed", 2, "cannot be split into words"),
         ("camera= ", 3, "nor a program ''"),
