@@ -202,7 +202,12 @@ def test_of_equal_devices_the_default_is_that_of_the_first_byte_or_else_the_firs
         "map": {"r": ["c"], "h": ["n"]}, "access": {"r": gpus, "h": {**gpus, "host": "rw"}},
     }  # fmt: skip
     with memtopo.applied(spec, machine) as layout:
-        parts = layout.range("r"), layout.range("r", offset=2 << 20), layout.range("h"), layout.range("h", device="host:1")
+        parts = (
+            layout.range("r"),
+            layout.range("r", offset=2 << 20),
+            layout.range("h"),
+            layout.range("h", device="host:1"),
+        )
         assert [each.device for each in parts] == ["gpu0", "gpu1", "gpu0", "host:1"]
         del parts
 

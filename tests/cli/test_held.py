@@ -73,6 +73,8 @@ def test_show_draws_the_same_as_draw(ask: Callable[..., Any], start: Callable[..
     assert drawing in ask("show", "kv").out
     picture = ask("show", "kv", "--json").document["picture"]
     assert picture == ask("draw", path, "-mh200x4", "--json").document["picture"]
+    start(name="alike", source=layout_source(read_file(ROOT / "specs" / "real" / "nvshmem.yaml"), load("h200x4")))
+    assert ["── pe.3 ──" in ask("show", "alike", *more).out for more in ((), ("--all",))] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def test_metrics_prints_those_of_one_layout_or_of_all(
     assert 'memtopo_layout_up{layout="other"} 1' in result.out
     one = run_inline("metrics", "kv", **where)
     assert 'memtopo_exports{layout="kv"} 9' in one.out
+    assert 'memtopo_handles_total{layout="kv"} 0' in one.out
     assert "other" not in one.out
     folder = runtime / "memtopo"
     assert 'layout="other"' in run_inline("metrics", "--socket", f"{folder}/", XDG_RUNTIME_DIR=str(folder)).out

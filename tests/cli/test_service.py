@@ -184,7 +184,9 @@ def test_detach_and_its_options_are_refused_where_they_have_no_meaning(spec: Pat
         assert (result.status, "--hold" in result.err) == (2, True), options
     assert run_inline("apply", spec, M, "--hold", "--ready-fd", "999999").status == 2
     assert run_inline("apply", spec, M, "--hold", "--log", "/nowhere/x").status == 2
-    assert run_inline("apply", spec, M, "--hold", "--detach", "--ready-fd", "9").status == 2
+    refused = run_inline("apply", spec, M, "--hold", "--detach", "--ready-fd", "9")
+    assert (refused.status, "hint: omit --ready-fd" in refused.err) == (2, True)
+    assert run_inline("apply", spec, M, "--gpus", "0").status == 2
     assert f"write --log {spec.parent}/ for" in run_inline("apply", spec, M, "--hold", "--log", spec.parent).err
 
 
