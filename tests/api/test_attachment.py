@@ -311,6 +311,8 @@ def test_a_missing_layout_export_or_gpu_is_an_error_and_leaves_nothing(start: St
     start(spec=HOLD, machine="h200x2")
     with pytest.raises(memtopo.Unsuitable, match="did you mean 'pages'"):
         memtopo.attach("kv-store", ["page"], machine="h200x2").__enter__()
+    with pytest.raises(memtopo.Unsuitable, match="no export is requested"):
+        memtopo.attach("kv-store", [], machine="h200x2").__enter__()
     with pytest.raises(memtopo.InvalidSpec, match="gpu7"):
         memtopo.attach("kv-store", "pages", device=7, machine="h200x2").__enter__()
     with memtopo.attach("kv-store", "pages", machine="h200x2") as shared, pytest.raises(memtopo.Unsuitable):

@@ -50,12 +50,14 @@ print(record.calls, record.traces)
 
 def test_a_file_of_ones_own_is_kept_and_replaced_by_the_next_capture(tmp_path: Path) -> None:
     code = f"""
+os.chdir({str(tmp_path)!r})
 for size in (1, 2):
-    with memtopo.capturing({str(tmp_path / "r.jsonl")!r}, stacks="python", cupti=cupti) as record:
+    with memtopo.capturing("r.jsonl", stacks="python", cupti=cupti) as record:
         driver.allocate(size)
+os.chdir("/")
 print([(call.arguments, call.stack[-1]) for call in record.calls], record.file)
 """
-    assert run(code) == f"[({{'size': 2}}, '<string>:8 <module>')] {tmp_path / 'r.jsonl'}\n"
+    assert run(code) == f"[({{'size': 2}}, '<string>:9 <module>')] {tmp_path / 'r.jsonl'}\n"
 
 
 def test_an_exception_ends_the_capture() -> None:

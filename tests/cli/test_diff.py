@@ -342,6 +342,10 @@ def test_files_that_are_no_plans_are_listed_in_short(run_inline: InlineRunner, g
     listed = ", ".join(f"plans/{number}.json" for number in range(5))
     message = f"memtopo: 7 files without a saved plan are not compared: {listed} and 2 more\n"
     assert run_inline("diff", "plans").err == message
+    for number in (5, 6):
+        (golden / "plans" / f"{number}.json").unlink()
+    message = f"memtopo: 5 files without a saved plan are not compared: {listed}\n"
+    assert run_inline("diff", "plans").err == message
 
 
 def test_a_refused_plan_is_not_accepted(run_inline: InlineRunner, golden: Path) -> None:

@@ -106,6 +106,7 @@ def test_suppressed_and_ignored_errors_are_not_corrected(run_inline: InlineRunne
     [
         (["-", "--fix"], "standard input cannot be corrected in place"),
         (["spec.yaml", "--diff", "--json"], "--diff prints a difference, and no report"),
+        (["spec.yaml", "--diff", "--report=json=x"], "--diff prints a difference, and no report"),
     ],
 )
 def test_what_cannot_be_corrected_is_wrong_usage(spec: Path, arguments: list[str], message: str) -> None:

@@ -57,6 +57,17 @@ def test_probe_of_a_simulated_machine_equals_its_record(run_inline: InlineRunner
     assert run_inline("apply", QUICKSTART, "--machine", file).status == (1 if name == "h100x1" else 0)
 
 
+@pytest.mark.parametrize("identify", [False, True])
+def test_a_record_has_identities_on_request_alone(run_inline: InlineRunner, tmp_path: Path, identify: bool) -> None:
+    machine = json.loads(shipped_text("h100x1"))
+    given = machine["devices"][0]["uuid"] = "GPU-12345678-1111-2222-3333-444455556666"
+    file, saved = tmp_path / "ours.json", tmp_path / "saved.json"
+    file.write_text(json.dumps(machine))
+    done = run_inline("probe", "-m", file, "--json", "-o", saved, *["--identify"] * identify).document
+    assert done["machine"] == json.loads(saved.read_text())
+    assert (given in saved.read_text()) == identify
+
+
 @pytest.mark.parametrize(
     ("output", "reason"),
     [

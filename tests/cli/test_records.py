@@ -45,6 +45,8 @@ def test_a_record_has_the_memory_of_its_spec(run_inline: InlineRunner, record: P
     assert (pages["in_spec"], pages["in_record"]) == (32, 0)
     assert pages["position"].startswith(f"{HAND_OVER}:")
     assert rows["chunks", "gpu1", 32 << 20, ""]["position"] is None
+    for more in (("--summary",), ("--format", "markdown")):
+        assert run_inline("diff", QUICKSTART, record, *M, *more).status == 2
 
 
 @pytest.mark.parametrize("flag", PROPERTY_FLAGS)

@@ -152,7 +152,7 @@ def test_detach_with_json_prints_the_layout_of_standard_input_and_appends_to_the
 def test_a_detached_start_that_fails_has_its_diagnostics_and_exit_status(spec: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(SPEC.replace("2MiB", "3B"))
-    result = run_memtopo("apply", wrong, M, "--hold", "--detach", "--json")
+    result = run_memtopo("apply", wrong, M, "--hold", "--json", MEMTOPO_DETACH="1")
     assert (result.status, result.document["ok"]) == (1, False)
     assert "MT" in result.err
     with claim(endpoint("kv")):
@@ -265,7 +265,8 @@ def test_sighup_changes_the_layout_to_its_spec_and_leaves_it_if_that_is_refused(
         assert "did not end in time" in line_with(process, "reload refused")
         assert time.monotonic() - begun < 5
         process.terminate()
-        assert report_of(process)["outcome"] == "ok"
+        report = report_of(process)
+        assert (report["outcome"], report["plan"]["picture"]["memory"][0]["used"]) == ("ok", 8 << 20)
 
 
 def test_a_hangup_is_one_reload_until_the_next_one() -> None:

@@ -154,6 +154,9 @@ def test_a_report_is_added_to_the_summary_of_a_job(run_inline: InlineRunner, spe
         assert len(forms.markdown(added)[0]) == 2
     Path("other.md").write_text("# Notes")
     assert run_inline("validate", "specs/good.yaml", M, "--report", "markdown=other.md", **variables).status == 2
+    Path("summary.md").write_text("# Notes")
+    assert run_inline("validate", "specs/good.yaml", M, "--report", "json=summary.md", **variables).status == 2
+    assert run_inline("validate", "specs/good.yaml", M, "--report=json=twice", "--report=json=twice").status == 0
 
 
 def test_an_unwritable_report_exits_with_4_and_others_are_written(run_inline: InlineRunner, specs: Path) -> None:

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.cli.apply import BoundHolders, _bindings
+from memtopo.cli.service import HoldOptions
+from memtopo.cli.specs import RunOptions
 from memtopo.drivers import target
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import MEMTOPO, QUICKSTART, ROOT, CommandResult, environment, run_memtopo
@@ -111,6 +114,14 @@ def test_an_unbound_holder_is_simulated_on_a_simulated_machine(text: str, tmp_pa
     result = apply_with(spec)
     assert result.document["outcome"] == "ok"
     assert "camera is simulated by a built-in producer: this machine is simulated" in result.document["notes"]
+
+
+def test_holders_are_bound_by_options_or_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    terms, run = HoldOptions(socket="/f/", allow_uid=[5]).terms, RunOptions(bound=["a=b=c"], timeout="7s")
+    assert _bindings(run, terms) == BoundHolders({"a": "b=c"}, (5,), 7.0, True, "/f/")
+    assert _bindings(run, HoldOptions(socket="/f/x.sock").terms).folder is None
+    monkeypatch.setenv("MEMTOPO_WITH", "a=b=c")
+    assert _bindings(run, terms).typed is False
 
 
 def test_memtopo_with_is_split_like_a_shell_command(spec: Path) -> None:
