@@ -183,8 +183,8 @@ def test_damaged_records_are_refused(run_inline: InlineRunner, tmp_path: Path, l
     for command in (("spec", record), ("show", record), ("draw", record, *M), ("diff", QUICKSTART, record, *M)):
         assert run_inline(*command).status == 2
     assert run_inline("spec", tmp_path / "none").status == 2
-    for command in ("spec", "show"):
-        refused = run_inline(command, QUICKSTART)
+    for name in ("spec", "show"):
+        refused = run_inline(name, QUICKSTART)
         assert (refused.status, "is no trace of memtopo" in refused.err) == (2, True)
 
 
