@@ -123,6 +123,7 @@ def error_of(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> Ex
         ([(POOLS, 0), (lent(2), 3)], borrow),
         ([(POOLS, 0), (lent(3), 3)], borrow),
         ([(POOLS, 0), (lent(0), 0)], borrow),
+        ([(POOLS, 0), (lent(65), 65)], lambda client: client.lend("pool", 100)),
         ([(POOLS, 0), (lent(2, handles=1), 1)], borrow),
         ([(POOLS, 0), (lent(2, epoch=0), 2)], borrow),
         ([(POOLS, 0), ({"ok": {"blocks": 7, "handles": []}}, 0)], borrow),
@@ -381,6 +382,24 @@ def test_a_refusal_after_which_a_holder_ends_the_connection_ends_it_here_too(cod
         assert (refused.value.code, refused.value.hint, client.fileno()) == (code, None, -1)
 
 
+def test_a_request_that_is_refused_beside_unread_packets_is_sent_once_more() -> None:
+    unread: Sent = ({"error": {"code": "unread", "message": "read first"}}, [])
+    with scripted(unread, (OFFERS, []), unread, unread, (OFFERS, [])) as client:
+        assert len(client.offers()) == 4
+        with pytest.raises(ExchangeError, match="read first"):
+            client.fresh_offers()
+        assert len(client.fresh_offers()) == 4
+
+
+@pytest.mark.parametrize(("pid", "namespace"), [(os.getpid(), "same"), (os.getpid() + 1, "another"), (0, "another")])
+def test_a_holder_that_has_another_number_for_itself_is_in_another_pid_namespace(pid: int, namespace: str) -> None:
+    """Unless it names its own; here it has the number of this process, which is the other end."""
+    status = {"ok": STATUS["ok"] | {"pid": pid}}
+    with scripted((status, []), (OFFERS, []), (NOBODY, [])) as client:
+        found = client.status()
+    assert (found.pid_namespace, found.pid) == (namespace, os.getpid())
+
+
 def test_the_correct_answers_of_these_tests_are_accepted() -> None:
     file = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     script = [(STATUS, []), (OFFERS, []), (NOBODY, []), (given(count=3), [file] * 3), (given(count=1, first=3), [file])]
@@ -474,6 +493,7 @@ def test_handles_with_another_offer_are_a_change_and_no_lie_if_the_holder_offers
         ),
         (True, [RELEASING], "died", 4),
         (False, [], None, None),
+        (True, [b"garbage"], None, None),
     ],
 )
 def test_a_release_has_the_outcome_that_its_holder_reports(
@@ -483,7 +503,7 @@ def test_a_release_has_the_outcome_that_its_holder_reports(
     answer = {"ok": {"name": "kv", "lost": [], "kept": [], "reports": reports}}
     with scripted(*((each, []) for each in (answer, *end))) as client:
         done = client.release()
-    assert (done.gone, done.outcome, done.exit_code) == (True, outcome, exit_code)
+    assert (done.gone, done.outcome, done.exit_code) == (end != [b"garbage"], outcome, exit_code)
 
 
 @pytest.mark.parametrize("read", [held_source, held_machine])

@@ -238,6 +238,9 @@ def test_a_lock_without_a_socket_or_with_a_temporary_one_is_stale(runtime: Path)
         assert caught.value.code == "starting"
         assert [(each.name, each.state) for each in survey().layouts] == [("kv", "starting")]
         assert claimed.endpoint.name == "kv"
+    elsewhere = endpoint(socket=str(runtime / "elsewhere.sock"))
+    with claim(elsewhere), pytest.raises(ExchangeError, match="^the layout at '/.*/elsewhere.sock' is being built"):
+        connect(elsewhere)
     lock.write_text(LOCK)
     claim(endpoint("kv")).close()
     lock.write_text(LOCK)

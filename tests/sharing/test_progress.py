@@ -137,12 +137,14 @@ def test_a_malformed_notice_of_progress_ends_the_connection(wrong: dict[str, Any
 
 
 def test_counts_that_shrink_begin_the_phase_again() -> None:
-    packets = [{"notice": "progress", "phase": "change", "done": done, "total": 9} for done in (4, 8, 2)]
+    packets = [
+        {"notice": "progress", "phase": "change", "done": done, "total": of} for done, of in ((4, 9), (8, 9), (2, 5))
+    ]
     hooks = Recorded()
     with scripted(*((each, ()) for each in (*packets, {"ok": ANSWER}))) as found:
         with found.followed(hooks):
             found.switch("asleep")
-        assert [part for _, part in hooks.found] == [PhasePart(4, 9), PhasePart(8, 9), PhasePart(2, 9)]
+        assert [part for _, part in hooks.found] == [PhasePart(4, 9), PhasePart(8, 9), PhasePart(2, 5)]
 
 
 def test_a_total_that_shrinks_is_that_of_the_phase_before() -> None:
