@@ -14,15 +14,18 @@ from typing import Any
 
 import pytest
 
+from memtopo.language import read_text
 from memtopo.sharing.client import Client
 from memtopo.sharing.connection import HolderConnection
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import held_machine, held_source
+from memtopo.sharing.messages import TEXT_CHARACTERS
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.sockets import LeaseName, lease_names
-from memtopo.sharing.wire import LARGEST
+from memtopo.sharing.wire import LARGEST, layout_source
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import scripted
+from tests.helpers.machines import invented
 from tests.helpers.memfd_exports import GPU, MACHINE, POOL
 from tests.helpers.processes import open_descriptors
 
@@ -508,7 +511,7 @@ def test_a_release_has_the_outcome_that_its_holder_reports(
 
 @pytest.mark.parametrize("read", [held_source, held_machine])
 def test_a_holder_without_a_source_that_can_be_read_has_none_and_other_refusals_are_errors(
-    read: Callable[[Client], object],
+    read: Callable[[Client], Any],
 ) -> None:
     text = '{"spec": "memtopo: 1", "machine": "[]"}'
     answers: list[Any] = [
@@ -520,5 +523,10 @@ def test_a_holder_without_a_source_that_can_be_read_has_none_and_other_refusals_
         with scripted((each, [])) as client:
             assert read(client) is None
     refused = {"error": {"code": "busy", "message": "later"}}
+    text = layout_source(read_text(b"memtopo: 1\nname: kv\n", "/there/kv.yaml"), invented(1))
+    parts = [text[first : first + TEXT_CHARACTERS] for first in range(0, len(text), TEXT_CHARACTERS)]
+    with scripted(*(({"ok": {"total": len(text), "text": each}}, []) for each in parts)) as client:
+        found = read(client)
+    assert found == invented(1) if read is held_machine else (found[0].name, found[1]) == ("the holder", invented(1))
     with scripted((refused, [])) as client, pytest.raises(ExchangeError, match="later"):
         read(client)

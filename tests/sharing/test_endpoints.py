@@ -19,7 +19,7 @@ from memtopo.common.processes import pid_namespace
 from memtopo.language.names import NAME as LANGUAGE
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
-from memtopo.sharing.endpoints import NAME, endpoint, endpoints, usual_endpoint
+from memtopo.sharing.endpoints import NAME, endpoint, endpoints, endpoints_beside, usual_endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.held import Survey, survey
 from tests.helpers.holders import Holder, Process, raw
@@ -158,6 +158,19 @@ def test_a_folder_of_another_user_is_not_used(runtime: Path) -> None:
 
 
 @as_root
+def test_a_named_folder_of_another_user_is_used_if_that_user_is_allowed(tmp_path: Path) -> None:
+    folder = f"{tmp_path}/"
+    os.chown(folder, NOBODY, NOBODY)
+    with claim(endpoint("kv", folder), [NOBODY]):
+        assert [each.file for each in endpoints(folder, [NOBODY])] == ["kv.sock"]
+        assert [each.error for each in survey(folder, allow_uids=[NOBODY]).layouts]
+    assert endpoints_beside(folder, [NOBODY]) == []
+    for act in (lambda: claim(endpoint("kv", folder)), lambda: survey(folder)):
+        with pytest.raises(ExchangeError, match="--allow-uid trusts it"):
+            act()
+
+
+@as_root
 def test_a_runtime_folder_of_another_user_is_not_used(runtime: Path) -> None:
     os.chown(runtime, NOBODY, NOBODY)
     distrusted("run")
@@ -239,8 +252,11 @@ def test_a_lock_without_a_socket_or_with_a_temporary_one_is_stale(runtime: Path)
         assert [(each.name, each.state) for each in survey().layouts] == [("kv", "starting")]
         assert claimed.endpoint.name == "kv"
     elsewhere = endpoint(socket=str(runtime / "elsewhere.sock"))
-    with claim(elsewhere), pytest.raises(ExchangeError, match="^the layout at '/.*/elsewhere.sock' is being built"):
+    with claim(elsewhere), pytest.raises(ExchangeError, match=r"^the layout at '/.*re\.sock' is being built"):
         connect(elsewhere)
+    with claim(elsewhere):
+        (entry,) = survey(elsewhere.path).layouts
+        assert (entry.name, entry.state, entry.socket) == (elsewhere.path, "starting", elsewhere.path)
     lock.write_text(LOCK)
     claim(endpoint("kv")).close()
     lock.write_text(LOCK)

@@ -31,9 +31,12 @@ def test_importers_checks_changes_and_the_end_are_events(runtime: Path) -> None:
     with holding(layout, supervision=Supervision(log=found.append)), connect(endpoint("kv")) as client:
         for handle in client.handles("page"):
             handle.close()
-        client.let_go(["page"])
+        for _ in range(2):
+            client.let_go(["page"])
         client.check()
         client.switch("asleep")
+        with pytest.raises(ExchangeError, match="has no memory"):
+            next(client.handles("page"))
         with pytest.raises(ExchangeError):
             client.switch("nowhere")
         client.close()
@@ -45,6 +48,7 @@ def test_importers_checks_changes_and_the_end_are_events(runtime: Path) -> None:
     page = OFFERS[0]
     attached = found[1].fields
     assert (attached["pid"], attached["export"]) == (os.getpid(), "page")
+    assert [dict(each.fields) for each in found if each.text == "checked"] == [{"checked": 2000, "different": 1}]
     assert attached["bytes"] == page.size * int(attached["handles"])
     assert {each.text for each in found if each.severity == "warning"} == {"checked", "switch made", "switch refused"}
 
@@ -59,9 +63,9 @@ def test_events_of_clients_are_limited_in_each_period_and_others_are_not() -> No
     assert len(found) == MOST_OF_CLIENTS + 1
     now[0] = PERIOD
     events.add_of_client("importer attached", {})
-    assert [(each.text, dict(each.fields)) for each in found[-2:]] == [
-        ("client events omitted", {"count": 5}),
-        ("importer attached", {}),
+    assert [(each.text, dict(each.fields), each.severity) for each in found[-2:]] == [
+        ("client events omitted", {"count": 5}, "warning"),
+        ("importer attached", {}, "info"),
     ]
 
 

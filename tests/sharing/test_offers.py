@@ -19,7 +19,10 @@ from tests.helpers.specs import clean_geometry
 MIB2, KIB4 = 2 << 20, 4 << 10
 MACHINE = invented(2)
 SPEC = """
-ranges: {kv: {size: 8MiB, elastic: {chunks: [page]}}, other: {size: 4MiB, elastic: {chunks: [spare]}}, fixed: {size: 2MiB}}
+ranges:
+  kv: {size: 8MiB, elastic: {chunks: [page]}}
+  other: {size: 4MiB, elastic: {chunks: [spare]}}
+  fixed: {size: 2MiB}
 chunks:
   page: {location: gpu0, size: 2MiB, count: {min: 3, max: 8}, handles: fd}
   spare: {location: gpu0, size: 2MiB, count: {min: 0, max: 4}, handles: fd}

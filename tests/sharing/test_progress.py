@@ -174,5 +174,8 @@ def test_a_client_that_has_gone_stops_neither_the_work_nor_the_notices_of_anothe
         gone.close()
         receivers = (ClientConnection(id, each, peer(each), RunningClock()) for id, each in enumerate((first, second)))
         with layout.notices.to(*receivers):
+            layout.notices.volume("zero", 9)
+            layout.now += 2
+            layout.notices.advance(3)  # bytes, of which no notice has a count
             layout.work("check", [1.0, 1.0])
         assert [next_message(other)["done"] for _ in range(2)] == [10, 20]

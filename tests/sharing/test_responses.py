@@ -21,10 +21,11 @@ from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import BadPacket, ExchangeError
+from memtopo.sharing.external import ExternalExports
 from memtopo.sharing.held import survey
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.responses import Responder, descriptors_in_flight
-from memtopo.sharing.holder.state import HeldNodes, HolderInfo, Supervision, listed, still_bound
+from memtopo.sharing.holder.state import HeldNodes, HolderEvent, HolderInfo, Supervision, listed, still_bound
 from memtopo.sharing.messages import TEXT_CHARACTERS, Request, SourcePart, decode_nodes, read_request
 from memtopo.sharing.offers import Lending, Offer, exported_bytes
 from memtopo.sharing.sockets import PeerProcess
@@ -249,6 +250,8 @@ def test_an_allocation_is_imported_once_by_a_process_from_whichever_export() -> 
         first.answer("handles", export="pool", first=1, count=1)
         assert refused(lambda: second.request("handles", export="some", first=0, count=1)).code == "imported"
         assert second.answer("handles", export="some", first=1, count=1)["descriptors"] == 1
+        first.answer("handles", export="pool", first=10, count=1)
+        assert second.answer("handles", export="pool", first=7, count=4)["descriptors"] == 3, "as many as are sent"
 
 
 def test_processes_of_other_pid_namespaces_which_have_no_number_import_the_same_allocation() -> None:
@@ -392,9 +395,11 @@ class Stateless(OneState):
 def test_a_layout_without_states_is_switched_to_awake_alone() -> None:
     layout = Stateless()
     responder = Responder(
-        layout, HolderInfo("kv", None, MACHINE), Supervision(), batch=3, deadline=None, changeable=layout
+        layout, HolderInfo("kv", "old", MACHINE), Supervision(contexts=list), batch=3, deadline=None, changeable=layout
     )
     try:
+        status = responder.status("", ())
+        assert (status.spec, status.layout_state, status.layout_states, status.contexts) == ("kv.yaml", None, (), ())
         assert responder.planned_switch("awake")
         assert refused(lambda: responder.planned_switch("asleep")).message == "layout 'kv' has no states"
     finally:
@@ -466,6 +471,28 @@ def test_a_client_receives_the_nodes_as_they_were_at_its_first_part(shelf: Memfd
     assert [each.state for each in decode_nodes(text(first))] == ["unreachable"]
     for each in everyone:
         each.close()
+
+
+def test_exports_that_a_change_has_made_lost_or_added_are_of_its_generation() -> None:
+    layout = OneState()
+    responder = Responder(
+        layout, HolderInfo("kv", None, MACHINE), Supervision(), batch=3, deadline=None, changeable=layout
+    )
+    layout.generation, layout.kept = 2, (*OFFERS[:3], BROKEN)
+    assert responder.after_change({"page"}, {"hot"}) == {"broken"}
+    assert [responder.generation_of(each.name) for each in layout.kept] == [2, 2, 1, 2]
+    os.close(layout.memory)
+
+
+def test_a_check_that_fails_is_a_warning_with_its_reason() -> None:
+    events: list[HolderEvent] = []
+    info, external = HolderInfo("kv", None, MACHINE), ExternalExports({})
+    responder = Responder(external, info, Supervision(log=events.append), batch=3, deadline=None)
+    answer = responder.check()
+    assert [(each.text, each.fields, each.severity) for each in events] == [
+        ("check failed", {"reason": answer["error"]["message"]}, "warning")
+    ]
+    assert responder.counters.last_check is None
 
 
 def test_memory_is_counted_again_after_each_change_of_the_layout() -> None:

@@ -6,12 +6,15 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from memtopo.common.errors import InternalError
+from memtopo.language import read_text
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket
+from tests.helpers.machines import invented
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -168,3 +171,14 @@ def test_closing_ignores_descriptors_that_are_closed() -> None:
     os.close(read)
     wire.close_all([read, write])
     assert descriptors() == before - 2
+
+
+def test_a_source_has_a_spec_with_its_file_its_machine_and_its_settings_if_there_are_any() -> None:
+    spec = b"memtopo: 1\nname: kv\nparams: {pages: 2}\nranges: {kv: {size: $pages MiB}}\n"
+    plain, changed = (read_text(spec, "kv.yaml", settings) for settings in ({}, {"pages": "3"}))
+    text = wire.layout_source(changed, invented(1))
+    found = wire.parsed_source(text)
+    assert (found.name, found.settings, found.document.settings) == ("kv.yaml", {"pages": "3"}, {"pages": "3"})
+    assert found.machine == wire.dump(invented(1))
+    assert "settings" not in json.loads(wire.layout_source(plain, invented(1)))
+    assert wire.layout_source(replace(plain, text="x" * wire.LONGEST_SOURCE), invented(1)) == ""
