@@ -50,13 +50,15 @@ def test_offers_have_size_gpu_and_dedication_of_memory_and_type_of_semaphores(tm
         exports["flip"] = memtopo.Semaphore(exports["ready"].fd, timeline=False, gpu=UUID.hex())
         with memtopo.serve(tmp_path / "camera.sock", exports) as served, reached(served) as client:
             offers = client.offers()
-            assert client.status().name == "camera"
+            status = client.status()
+            assert (status.name, status.machine.devices) == ("camera", (TEXT,))
     frame, ready, own, flip = (offers[name] for name in ("frame", "ready", "own", "flip"))
     assert {frame.gpu, own.gpu, flip.gpu} == {UUID.hex()}
     assert (frame.kind, frame.via, frame.count, frame.size, frame.properties) == ("memory", "opaque_fd", 1, 8 << 20, ())
     assert (own.size, own.properties) == (4096, ("dedicated",))
     assert (ready.kind, ready.via, ready.size, ready.gpu) == ("semaphore", "timeline_fd", 0, None)
     assert (flip.kind, flip.via) == ("semaphore", "opaque_fd")
+    assert (ready.location, flip.location, frame.location) == ("any GPU", TEXT, TEXT)
 
 
 def test_every_client_gets_a_new_descriptor_of_the_same_object(tmp_path: Path) -> None:
@@ -90,7 +92,7 @@ def test_no_socket_thread_or_descriptor_is_left_after_the_end(tmp_path: Path) ->
             assert not client.gone()
         assert client.gone()
         client.close()
-        assert client.gone()
+        assert (client.gone(), served.released) == (True, False)
         assert (open_descriptors(), threading.active_count(), os.listdir(tmp_path)) == (before, threads, [])
 
 
@@ -186,6 +188,7 @@ def test_invalid_exports_are_refused_before_service(exports: Mapping[str, Any], 
 
 def test_an_invalid_endpoint_is_refused(tmp_path: Path) -> None:
     with given() as exports:
+        assert memtopo.serve("here/camera.sock", exports).path == f"{Path.cwd()}/here/camera.sock"
         with pytest.raises(MemtopoError, match="is not a layout's name"):
             memtopo.serve("cam era", exports)
         with pytest.raises(ExchangeError, match="does not exist"):
@@ -203,7 +206,7 @@ def test_the_name_of_a_long_socket_is_shortened(tmp_path: Path) -> None:
         assert client.status().name == "c" * 128
 
 
-@pytest.mark.parametrize("size", [4097, 1 << 40])
+@pytest.mark.parametrize("size", [4097, 1 << 40, True])
 def test_memory_of_the_host_beyond_the_end_of_its_file_is_not_served(tmp_path: Path, size: int) -> None:
     """An importer that loads from there would be ended by SIGBUS."""
     fd = os.memfd_create("host", os.MFD_CLOEXEC)

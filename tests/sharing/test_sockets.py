@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.common.processes import process_stat
 from memtopo.sharing import sockets
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.sockets import PeerProcess
@@ -48,8 +49,9 @@ def test_a_listener_whose_queue_is_full_listens(folder: int, tmp_path: Path) -> 
     with bound(tmp_path / "s") as sock:
         sock.listen(0)
         with sockets.connect_at(folder, "s", 0.01):
-            with pytest.raises(BlockingIOError):
-                sockets.connect_at(folder, "s", 0.01)
+            for seconds in (0.01, 0.0):
+                with pytest.raises(BlockingIOError):
+                    sockets.connect_at(folder, "s", seconds)
             assert sockets.is_listening(folder, "s")
 
 
@@ -169,6 +171,17 @@ def test_beyond_the_hard_limit_fewer_are_returned_or_the_error_names_it() -> Non
     assert re.fullmatch(r"the limit of open files is 300, and (\d+) are in use; (\d+) more are needed", message)
     assert sum(map(int, re.findall(r"\d+", message)[1:])) == 301
     assert hint.startswith("raise the hard limit (RLIMIT_NOFILE) to 301 or more: ")
+
+
+def test_the_name_of_a_lease_has_its_layout_and_its_holder_by_number_and_start() -> None:
+    own, long = process_stat(os.getpid()), "c" * 60
+    assert own
+    for path, holder, layout in (("/x/a b.sock", os.getpid(), "a b"), ("/kv.2", 0, "kv.2"), (f"/{long}", 0, long[:40])):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sockets.name_lease(sock, path, holder)
+            sockets.name_lease(sock, "/x/other", 0)  # it keeps its name
+            found = sockets.lease_names(Path("/proc/self/net/unix"))[os.fstat(sock.fileno()).st_ino]
+        assert (found.layout, found.holder, found.start) == (layout, holder, own.start if holder else 0)
 
 
 def test_a_listener_without_a_free_descriptor_accepts_again_after_its_pause(
