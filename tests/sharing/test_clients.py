@@ -49,7 +49,7 @@ def clients(events: list[HolderEvent], uids: list[int]) -> Iterator[Clients]:
             patience=PATIENCE,
             allow_uids=[OTHER_USER],
             events=HolderEvents(events.append),
-            system=replace(SYSTEM, peer=peer_of),
+            system=replace(SYSTEM, peer=peer_of, epoch=lambda: 7.0),
         )
         yield found
         found.abandon()
@@ -144,13 +144,14 @@ def test_a_writer_takes_handles_when_all_places_of_importers_are_taken(clients: 
 
 
 def test_a_client_without_handles_is_dropped_after_its_time(clients: Clients, admit: Admit) -> None:
-    for _ in range(3):
+    for _ in range(4):
         admit()
-    importer, *_ = clients.all()
+    importer, _, _, writer = clients.all()
     importer.record(PAGES, range(1))
-    silence(clients, {1: 2 * IDLE, 2: 2 * IDLE, 3: IDLE / 2})
+    writer.writes.add("page")
+    silence(clients, {1: 2 * IDLE, 2: 2 * IDLE, 3: IDLE / 2, 4: 2 * IDLE})
     clients.drop_unresponsive()
-    assert ids(clients) == [1, 3]
+    assert ids(clients) == [1, 3, 4]
 
 
 def test_a_client_that_does_not_read_is_dropped_after_the_patience(clients: Clients, admit: Admit) -> None:
@@ -187,6 +188,7 @@ def test_a_client_that_has_gone_is_dropped_once_by_a_notice(
     """And the event has what it had."""
     ends = [admit() for _ in range(2)]
     gone, _ = tuple(clients.all())
+    assert gone.importer.since == 7.0
     gone.record(PAGES, range(3))
     ends[0].close()
     for _ in range(2):

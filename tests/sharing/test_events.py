@@ -45,6 +45,8 @@ def test_importers_checks_changes_and_the_end_are_events(runtime: Path) -> None:
         *("serving", "importer attached", "importer let go", "checked"),
         *("switch requested", "switch made", "switch refused", "ending", "ended"),
     ]
+    socket_path = str(runtime / "memtopo" / "kv.sock")
+    assert found[0].fields == {"layout": "kv", "socket": socket_path, "exports": len(OFFERS)}
     page = OFFERS[0]
     attached = found[1].fields
     assert (attached["pid"], attached["export"]) == (os.getpid(), "page")

@@ -258,6 +258,7 @@ def test_processes_of_other_pid_namespaces_which_have_no_number_import_the_same_
     with one_process(ALLOCATIONS, pid=0) as (first, second):
         for each in (first, second):
             assert each.answer("handles", export="pool", first=0, count=1)["descriptors"] == 1
+            assert each.connection.identity["pid"] == "?"
 
 
 def test_a_handle_that_cannot_be_made_is_an_error_and_not_counted(
