@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.common.text import process_name
 from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
@@ -47,6 +48,8 @@ def test_importers_checks_changes_and_the_end_are_events(runtime: Path) -> None:
     ]
     socket_path = str(runtime / "memtopo" / "kv.sock")
     assert found[0].fields == {"layout": "kv", "socket": socket_path, "exports": len(OFFERS)}
+    (refused,) = (each.fields for each in found if each.text == "switch refused")
+    assert refused["by"] == process_name(os.getpid())
     page = OFFERS[0]
     attached = found[1].fields
     assert (attached["pid"], attached["export"]) == (os.getpid(), "page")

@@ -216,9 +216,12 @@ def test_requests_are_refused_at_once_during_the_grace(
     assert layout.generation == 1
 
 
-def test_release_does_not_wait_for_its_own_client(holder: Holder, client: Client) -> None:
-    list(client.handles("block"))
-    assert client.release().gone
+@pytest.mark.parametrize("export", ["block", "page"])
+def test_release_does_not_wait_for_its_own_client(holder: Holder, client: Client, export: str) -> None:
+    for handle in client.handles(export, 0, 1):
+        handle.close()
+    released = client.release()
+    assert (released.gone, released.lost, released.kept) == (True, (), ())
     assert holder.end(None)["held"]["lost"] == []
 
 
