@@ -12,6 +12,7 @@ import pytest
 
 from memtopo.common.errors import InternalError
 from memtopo.language import read_text
+from memtopo.machine import dump
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket
 from tests.helpers.machines import invented
@@ -179,6 +180,6 @@ def test_a_source_has_a_spec_with_its_file_its_machine_and_its_settings_if_there
     text = wire.layout_source(changed, invented(1))
     found = wire.parsed_source(text)
     assert (found.name, found.settings, found.document.settings) == ("kv.yaml", {"pages": "3"}, {"pages": "3"})
-    assert found.machine == wire.dump(invented(1))
+    assert found.machine == dump(invented(1))
     assert "settings" not in json.loads(wire.layout_source(plain, invented(1)))
     assert wire.layout_source(replace(plain, text="x" * wire.LONGEST_SOURCE), invented(1)) == ""
