@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from memtopo.driver.types import gpu
 from memtopo.machine import Cluster, Machines
-from memtopo.plans.report import MemoryChange, PlanDifference
+from memtopo.plans.report import EntryChanges, MemoryChange, PlanDifference
 from memtopo.plans.transition import difference, transition
 from tests.helpers.machines import invented
 from tests.helpers.specs import geometry_of, plan_of
@@ -48,6 +50,8 @@ def verbs(found: PlanDifference) -> list[tuple[str, str, int]]:
 def test_equal_specs_differ_in_nothing() -> None:
     found = compared(BEFORE)
     assert (found.empty, found.undo, found.do, found.lost) == (True, (), (), ())
+    assert not replace(found, entries=EntryChanges(changed=("states.s",))).empty
+    assert not replace(found, params={"size": (None, "1")}).empty
     assert found.kept == 10  # the context, the range, and each chunk with its mapping, which has the access
     assert found.memory == {"gpu0": MemoryChange(4 * M, 4 * M, 4 * M)}
 

@@ -121,12 +121,13 @@ def test_memory_that_keeps_bytes_is_validated_over_all_processes() -> None:
 
 
 def test_memory_by_state_is_that_of_all_processes() -> None:
-    mib = 1 << 20
-    assert planner.memory_by_state(plan_of(SERVED, TWO), geometry_of(SERVED, TWO)) == {
-        "awake": {"gpu0": 8 * mib, "gpu1": 10 * mib, "host:0": 8 * mib},
-        "asleep": {"gpu0": 0, "gpu1": 2 * mib, "host:0": 8 * mib},
-        "half": {"gpu0": 4 * mib, "gpu1": 10 * mib, "host:0": 8 * mib},
-        "unmapped": {"gpu0": 8 * mib, "gpu1": 10 * mib, "host:0": 8 * mib},
+    """Also managed memory, which is in every state."""
+    mib, text = 1 << 20, f"{SERVED}    managed: {{m: {{size: 2MiB, prefer: gpu1}}}}"
+    assert planner.memory_by_state(plan_of(text, TWO), geometry_of(text, TWO)) == {
+        "awake": {"gpu0": 8 * mib, "gpu1": 12 * mib, "host:0": 8 * mib},
+        "asleep": {"gpu0": 0, "gpu1": 4 * mib, "host:0": 8 * mib},
+        "half": {"gpu0": 4 * mib, "gpu1": 12 * mib, "host:0": 8 * mib},
+        "unmapped": {"gpu0": 8 * mib, "gpu1": 12 * mib, "host:0": 8 * mib},
     }
     without = SERVED[: SERVED.index("    states:")] + SERVED[SERVED.index("  idle:") :]
     assert planner.memory_by_state(plan_of(without, TWO), geometry_of(without, TWO)) == {}

@@ -151,6 +151,15 @@ def test_a_summary_has_memory_reserved_bytes_calls_and_rounding() -> None:
     assert summary.notes[0] == "chunk hot: 3MiB rounded up to 4MiB"
     created = sum(step.size for step in plan.steps if isinstance(step, CreateChunk))
     assert sum(summary.memory.values()) == created
+    assert [*summary.memory] == ["gpu0", "gpu1"]  # in order, though the first chunk is on gpu1
+
+
+def test_a_summary_has_the_warnings_states_parameters_and_choices_of_its_spec() -> None:
+    plan = plan_of("chunks: {c: {location: gpu0, size: 2MiB, handles: fabric else fd}}", MACHINE)
+    summary = plan.summary(warnings=("w",), states={"asleep": {"gpu0": 0}}, params={"size": "2MiB"})
+    assert (summary.warnings, summary.states, summary.params) == (("w",), {"asleep": {"gpu0": 0}}, {"size": "2MiB"})
+    assert [each.text for each in summary.choices] == [*summary.notes]
+    assert len(summary.choices) == 1
 
 
 def test_similar_steps_are_one_row() -> None:

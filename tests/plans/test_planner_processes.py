@@ -15,10 +15,12 @@ from memtopo.kinds.ipc.steps import AllocateBuffer, CreateEvent, OpenBuffer, Ope
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.resources import Attach, RetainContext
 from memtopo.kinds.step import Phase
+from memtopo.machine import Cluster
 from memtopo.output.json import dumps
 from memtopo.planner import Plan
 from tests.helpers import strategies
-from tests.helpers.specs import ENSEMBLES, clean_geometry, steps_of
+from tests.helpers.machines import invented
+from tests.helpers.specs import ENSEMBLES, clean_geometry, geometry_of, steps_of
 
 MACHINE = strategies.machine()
 SERVER = """
@@ -145,6 +147,16 @@ def test_processes_that_differ_in_memory_or_notes_alone_are_not_merged() -> None
         ("a.0", "a.1", 2, {"gpu0": 2 * MiB}),
         ("a.2", "a.2", 1, {"gpu1": 2 * MiB}),
     ]
+
+
+def test_a_plan_of_a_process_is_for_the_machine_of_its_node() -> None:
+    entry = "ranges: {r: {size: 2MiB, count: 2, same_address: true}}, chunks: {c: {location: gpu0, size: 2MiB}}"
+    machines = Cluster({"a": invented(2), "b": invented(3)})
+    text = f"processes: {{p: {{count: 2, nodes: [a, b], {entry}, map: {{r.0: c}}, access: {{r.0: {{gpu0: rw}}}}}}}}"
+    plan = planner.plan(geometry_of(text, machines), machines)
+    mapped = [step for each in plan.processes.values() for step in each.steps if isinstance(step, MapChunk)]
+    assert [len(step.access) for step in mapped] == [2, 3]
+    assert plan.common_ranges == {"p.0": ("r",), "p.1": ("r",)}
 
 
 def test_processes_with_different_names_are_not_merged() -> None:
