@@ -6,9 +6,12 @@ import pytest
 
 from memtopo import planner
 from memtopo.common.units import MiB
+from memtopo.driver.types import WHOLE_HOST
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
+from memtopo.geometry.sizing import memory_budgets
 from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.machine import Machine
+from memtopo.machine.queries import changed
 from tests.helpers.machines import invented
 from tests.helpers.specs import codes, diagnose, geometry_of, run, run_request, validate_text
 
@@ -94,3 +97,9 @@ def test_managed_memory_that_exceeds_its_gpu_takes_nothing_from_shares() -> None
     text = "chunks: {a: {location: gpu0, size: 90%}}\n"
     alone, beside = (geometry_of(text + more).of(ChunkGroup)["a"].size for more in ("", EXCEEDING))
     assert beside == alone
+
+
+@pytest.mark.parametrize(("locked", "whole"), [(4 * MiB, 4 * MiB), (None, 8 * MiB)])
+def test_shares_of_the_host_are_of_what_may_be_page_locked(locked: int | None, whole: int) -> None:
+    machine = changed(invented(1), host_bytes=8 * MiB, pinned_bytes=locked)
+    assert memory_budgets(geometry_of("", machine), machine).by_location[WHOLE_HOST].whole == whole
