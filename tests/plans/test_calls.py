@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from memtopo.driver.functions import DMA_BUF
 from memtopo.driver.recorder import DriverCall
-from memtopo.plans.calls import Entry, Exchange, NamedCall, Object, ObjectAddress, named
+from memtopo.plans.calls import Entry, Exchange, ListedCall, NamedCall, Object, ObjectAddress, listed, named
 
 
 def made(method: str, subject: str, result: object = None, error: str | None = None, **arguments: object) -> DriverCall:
@@ -55,3 +60,49 @@ def test_a_handle_of_another_process_is_that_which_was_received_last() -> None:
     first, second = (Exchange("receive", "server", "w", number) for number in range(2))
     assert dict(last(first, opened, second, opened).arguments)["shared"] == second
     assert dict(last(first, Exchange("send", "reader", "w"), opened).arguments)["shared"] == "a handle"
+
+
+RANGE = made("mem_address_reserve", "kv", 0x4000, size=0x2000, alignment=0, address=0x3000, flags=0)
+SENT = Exchange("receive", "server", "w", 1)
+OPENED = "import_external_memory"
+
+
+@pytest.mark.parametrize(
+    ("entries", "arguments"),
+    [
+        ([RANGE, RANGE], {"size": 0x2000, "alignment": 0, "address": 0x3000, "flags": 0}),
+        ([RANGE, made("mem_free", "b", address=0x3000)], {"address": 0x3000}),
+        ([RANGE, made("mem_free", "b", address=0)], {"address": 0}),
+        ([RANGE, made("stream_attach_mem_async", "m", stream=0, address=0x4800, flags=1)],
+         {"stream": 0, "address": "kv+2048", "0": "0", "flags": 1}),
+        ([A, made("mem_release", "a", handle=7)], {"handle": "a"}),
+        ([A, made("mem_release", "a", handle=8)], {"handle": 8}),
+        ([SENT, made(OPENED, "w", 3, fd=5, kind=1, size=2, dedicated=False)],
+         {"fd": "server/w.1", "kind": 1, "size": 2, "dedicated": False}),
+        ([made(OPENED, "w", 3, fd=5, kind=1, size=2, dedicated=False)],
+         {"fd": 5, "kind": 1, "size": 2, "dedicated": False}),
+        ([RANGE, made("mem_get_handle_for_address_range", "b", 3, address=0x4000, size=2, flags=0)],
+         {"address": "kv+0", "size": 2, DMA_BUF: DMA_BUF, "flags": 0}),
+    ],
+)  # fmt: skip
+def test_a_listing_has_names_in_place_of_the_numbers_of_known_objects(
+    entries: list[Entry], arguments: dict[str, object]
+) -> None:
+    found = listed(last(*entries))
+    assert isinstance(found, ListedCall)
+    assert found.arguments == arguments
+
+
+def test_a_listed_call_has_its_step_and_what_it_makes_and_a_named_one_its_error() -> None:
+    of_nothing, undone = replace(A, verb=""), replace(MAP, undo=True, error="BAD")
+    assert listed(last(A)) == ListedCall("create", "create a", False, "cuMemCreate", "a", listed(last(A)).arguments)
+    assert [each.method for each in named([of_nothing, A]) if isinstance(each, NamedCall)] == ["mem_create"]
+    assert len([*named([of_nothing, A], steps_only=False)]) == 2
+    assert (last(A, undone).undo, last(A, undone).error, last(A).undo) == (True, "BAD", False)
+
+
+def test_a_handle_that_is_made_and_sent_to_nobody_is_a_test() -> None:
+    secret = made("ipc_get_mem_handle", "b", b"", address=0x4000)
+    shared = made("mem_export_to_shareable_handle", "c", 5, handle=7, kind=1, flags=0)
+    for entry, test in ((secret, True), (shared, True), (replace(shared, verb="send"), False), (A, False)):
+        assert last(entry).is_test is test

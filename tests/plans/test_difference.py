@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memtopo.driver.types import gpu
+from memtopo.language import Document
 from memtopo.machine import Cluster, Machines
-from memtopo.plans.report import EntryChanges, MemoryChange, PlanDifference
+from memtopo.plans.report import EntryChanges, MemoryChange, PhaseTime, PlanDifference
 from memtopo.plans.transition import difference, transition
 from tests.helpers.machines import invented
 from tests.helpers.specs import geometry_of, plan_of
@@ -122,6 +123,28 @@ def test_equal_specs_of_several_processes_differ_in_nothing() -> None:
     found = compared(SHARED, SHARED)
     assert found.empty
     assert len(found.processes) == 3
+
+
+def test_a_process_of_which_something_only_goes_differs() -> None:
+    found = compared(SHARED.replace("{buffers: {b: {location: gpu1, size: 2MiB}}}", "{events: {}}"), SHARED)
+    assert ([each.empty for each in found.processes], found.empty) == ([True, True, False], False)
+
+
+def test_entries_are_added_removed_or_changed_by_process_section_and_name() -> None:
+    """Parameters are no entries: their values differ by themselves."""
+    chunks = {"a": 1, "same": 1}
+    server = {"count": 2, "buffers": {"c": 1}}
+    before = {"name": "x", "params": {"p": 1}, "chunks": chunks | {"b": 1}, "processes": {"server": server}}
+    after = {"name": "y", "params": {"p": 2}, "chunks": chunks | {"a": 2, "new": 1},
+             "processes": {"server": {"count": 3, "buffers": {"c": 2}}}}  # fmt: skip
+    found = EntryChanges.of(Document.from_object(before), Document.from_object(after))
+    changed = ("layout name", "chunks.a", "server", "server.buffers.c")
+    assert found == EntryChanges(("chunks.new",), ("chunks.b",), changed)
+
+
+def test_a_later_part_of_a_phase_adds_its_steps_and_seconds_and_ends_it() -> None:
+    first, later = PhaseTime("map", 2, 0.5, 1.0, 1.5), PhaseTime("map", 3, 0.25, 4.0, 4.25)
+    assert first.with_part(later) == PhaseTime("map", 5, 0.75, 1.0, 4.25)
 
 
 def test_processes_of_two_entries_with_equal_differences_stay_apart() -> None:

@@ -30,19 +30,22 @@ def test_hooks_that_failed_are_called_no_more_and_the_others_go_on() -> None:
 def test_steps_are_counted_for_the_processes_that_take_part_in_the_phase() -> None:
     """One that adds steps takes part from then on. Nothing is added to a phase of bytes."""
     counted = CountedProgress(lambda: 0.0)
-    counted.phase("create", 2, {"a": 2, "idle": 0})
-    counted.extend(3, "b")
+    hooks = SafeProgress(counted)
+    hooks.phase("create", 2, {"a": 2, "idle": 0})
+    hooks.extend(3, "b")
     for process in ("a", "b", "b", "other"):
-        counted.advance(1, process)
+        hooks.advance(1, process)
     assert counted.state
     assert counted.state.whole == PhasePart(4, 5)
     assert counted.state.processes == {"a": PhasePart(1, 2), "b": PhasePart(2, 3)}
-    counted.volume("write", 100, {"a": 100})
-    counted.extend(3, "b")
+    hooks.volume("write", 100, {"a": 100})
+    hooks.extend(3, "b")
+    assert counted.state.in_bytes
     assert (counted.state.whole, counted.state.processes) == (PhasePart(0, 100), {"a": PhasePart(0, 100)})
-    counted.end()
-    counted.extend(1)
+    hooks.end()
+    hooks.extend(1)
     assert counted.state is None
+    assert [PhasePart(*each).share for each in ((1, 4), (5, 4), (0, 0))] == [0.25, 1.0, 0.0]
 
 
 def test_the_time_that_is_left_is_known_while_steps_are_done_and_none_is_beyond_the_total() -> None:

@@ -110,3 +110,35 @@ def test_what_else_is_in_a_folder_of_traces_is_left_out(tmp_path: Path) -> None:
     (tmp_path / f"b{SUFFIX}").write_text('{"other": 1}\n')
     (tmp_path / f"c{SUFFIX}").mkdir()
     assert [each.head.pid for each in read_traces([tmp_path])] == [1]
+
+
+def test_functions_are_in_the_order_of_their_total_then_of_their_name(tmp_path: Path) -> None:
+    lines = [call(n, name=name, seconds=each) for n, (name, each) in enumerate([
+        ("cuB", 1.0), ("cuC", 0.5), ("cuC", 0.25), ("cuC", 3.0), ("cuA", 1.0)
+    ])]  # fmt: skip
+    found = summary([*read(tmp_path / "a.jsonl", head(), *lines), *read(tmp_path / "b.jsonl", head(), call(1))])
+    assert [(each.function, each.total, each.median, each.longest) for each in found.functions] == [
+        ("cuC", 3.75, 0.5, 3.0), ("cuA", 1.0, 1.0, 1.0), ("cuB", 1.0, 1.0, 1.0), ("cuMemCreate", 0.5, 0.5, 0.5)
+    ]  # fmt: skip
+    assert (found.seconds, len(found.traces)) == (6.25, 2)
+
+
+def test_a_last_call_is_of_its_own_process_and_files_of_a_folder_are_in_order(tmp_path: Path) -> None:
+    for name, number in (("b", 2), ("a", 1)):
+        file = tmp_path / f"{name}{SUFFIX}"
+        file.write_text(f"{head('p', number)}\n{head('q', 9)}\n{call(1, 'q')[:-1]}}}")
+    found = read_traces([tmp_path])
+    assert [(each.head.pid, len(each.calls)) for each in found] == [(1, 0), (9, 1), (2, 0), (9, 1)]
+
+
+@pytest.mark.parametrize(
+    ("start", "hint"), [(b"\x80\x04", "snapshot of PyTorch"), (b"\xfd7zXZ\0", "xz -d"), (b"{}\n", "apply --trace FILE")]
+)
+def test_a_file_that_is_no_trace_has_the_hint_for_its_kind(tmp_path: Path, start: bytes, hint: str) -> None:
+    with pytest.raises(UsageError, match="there is no trace"):
+        read_traces([tmp_path])
+    file = tmp_path / "other"
+    file.write_bytes(start)
+    with pytest.raises(UsageError, match="is no trace of memtopo") as raised:
+        read_traces([file])
+    assert hint in (raised.value.hint or "")
