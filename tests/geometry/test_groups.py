@@ -6,27 +6,34 @@ from dataclasses import replace
 
 import pytest
 
-from memtopo.common.units import MiB
+from memtopo.common.units import MiB, parse_size
 from memtopo.driver.types import HandleType, Location, LocationKind, gpu
 from memtopo.geometry.access import from_offset
 from memtopo.geometry.groups import (
+    Backing,
     ChunkGroup,
     Group,
+    Origin,
     RangeGroup,
     declared_as,
     from_outside,
     gpus,
+    has_size,
     in_turns,
+    largest_count,
+    property_words,
     round_robin,
 )
-from memtopo.geometry.model import Geometry
+from memtopo.geometry.model import Geometry, Slice
 from memtopo.kinds.build import lay_out
 from memtopo.kinds.ipc import BufferGroup
+from memtopo.language.names import Reference
 from memtopo.spec import read
 from tests.helpers.machines import invented
 from tests.helpers.specs import diagnose, document, geometry_of
 
 HOST = Location(LocationKind.HOST)
+X = Geometry("x")
 
 
 def group(text: str, name: str) -> Group:
@@ -177,7 +184,9 @@ def test_an_import_from_a_process_with_an_error_is_not_reported_besides() -> Non
     ],
 )
 def test_a_layout_with_external_memory_needs_a_producer(text: str, produced: bool) -> None:
-    assert geometry_of(text).produced is produced
+    geometry = geometry_of(text)
+    (made,) = geometry.every
+    assert (geometry.produced, declared_as(made)) == (produced, made.noun)
 
 
 def test_the_held_part_of_a_layout_has_the_held_processes_alone_or_all_where_none_joins() -> None:
@@ -234,3 +243,72 @@ def test_chunks_that_are_gone_are_not_in_the_memory_of_their_location() -> None:
     assert (present.shares(), present.demand()) == ({gpu(0): 2, gpu(1): 2}, {gpu(0): 4 * MiB, gpu(1): 4 * MiB})
     assert replace(chunks, count=0, limit=7).largest_shares() == {gpu(0): 4, gpu(1): 3}
     assert not any(replace(chunks, count=0, limit=7, gone=((0, 0),)).largest_shares().values())
+
+
+def test_an_origin_names_its_sources_and_the_objects_behind_its_handles() -> None:
+    """Of its own process it uses the objects themselves; those of a held layout have the name of the layout, too."""
+    exported = group("chunks: {c: {location: gpu0, size: 2MiB, count: 4}}", "c")
+    origin = Origin(("r.0", "r.1"), "w", 2, "fd", siblings=True, exported=exported, first=1, own="r.1")
+    assert [origin.own_label(index) for index in range(4)] == [None, None, "c.1", "c.2"]
+    assert (origin.resource(1), replace(origin, exported=None).resource(1)) == (("chunk", "c.2"), None)
+    held = replace(origin, layout="pool", siblings=False)
+    assert (held.sources, held.text("r.0")) == ((("pool", "r.0.w"), ("pool", "r.1.w")), "pool/r.0.w")
+    assert origin.sources == (("r.0", "w"), ("r.1", "w"))
+
+
+def test_the_size_of_an_import_is_that_before_or_after_rounding_and_in_its_own_granules() -> None:
+    chunk = group("chunks: {c: {location: gpu0, size: 3MiB, round: up, rdma: true}}", "c")
+    text = "{buffers: {b: {location: gpu0, size: 3MiB}}, exports: {b: {buffer: b, via: ipc}}}"
+    buffer = geometry_of(f"processes: {{p: {text}}}").processes["p"].of(BufferGroup)["b"]
+    for each in (chunk, buffer):
+        assert [has_size(parse_size(f"{size}MiB"), each, each) for size in (2, 3, 4)] == [False, True, True]
+    assert isinstance(chunk, ChunkGroup)
+    assert has_size(parse_size("4 granules"), replace(chunk, granule=MiB), chunk)
+    assert (property_words(chunk), property_words(buffer)) == (("rdma",), ())
+
+
+def test_a_range_has_its_elastic_chunks_and_their_zero_page_behind_it() -> None:
+    text = "chunks: {c: {location: gpu0, size: 2MiB, count: {min: 1, max: 3}}, z: {location: gpu0, size: 2MiB}}"
+    chunks = geometry_of(text).of(ChunkGroup)
+    assert [largest_count(each) for each in chunks.values()] == [3, 1]
+    backing = Backing((chunks["c"],), chunks["z"])
+    assert (backing.every, backing._replace(zero=None).every) == ((chunks["c"], chunks["z"]), (chunks["c"],))
+
+
+def test_placements_map_each_step_of_their_chunks_or_one_chunk_again_and_again() -> None:
+    text = "ranges: {r: {size: 6MiB}}\nchunks: {c: {location: gpu0, size: 2MiB, count: 9}}\nmap: {r: c.2:5}"
+    (plain,) = geometry_of(text).placements["r", 0]
+    second, one = replace(plain, step=2), replace(plain, step=0)
+    mapped = [[[*each.mapped(index)] for index in (0, 2, 3, 4, 8)] for each in (plain, second, one)]
+    assert mapped == [[[], [0], [1], [2], []], [[], [0], [], [1], []], [[], [0, 1, 2], [], [], []]]
+    assert [[*each.indices] for each in (plain, second, one)] == [[2, 3, 4], [2, 4, 6], [2]]
+    assert [[*each.spans] for each in (plain, second, one)] == [[(2, 5)], [(2, 3), (4, 5), (6, 7)], [(2, 3)]]
+
+
+def test_one_element_is_repeated_and_a_part_of_one_element_is_not() -> None:
+    counted, single = (group(f"chunks: {{c: {{location: gpu0, size: 2MiB{n}}}}}", "c") for n in (", count: 1", ""))
+    for chunks, reference, repeated in (
+        (counted, Reference("c"), False), (counted, Reference("c", 0, 1), True), (single, Reference("c"), True)
+    ):  # fmt: skip
+        assert isinstance(chunks, ChunkGroup)
+        assert Slice(chunks, 0, 1, reference, None, ()).repeated is repeated
+    assert isinstance(counted, ChunkGroup)
+    assert not Slice(counted, 0, 2, Reference("c", 0, 2), None, ()).repeated
+
+
+def test_a_geometry_names_locations_with_its_node_and_has_the_processes_beside_one() -> None:
+    whole = Geometry("x", nodes={"a": ("p.0", "p.1"), "b": ("q",)}, processes=dict.fromkeys(("p.0", "p.1", "q"), X))
+    assert [replace(X, node="a").place(each) for each in (gpu(0), gpu(0).on("b"))] == ["a/gpu0", "b/gpu0"]
+    assert X.place(gpu(0)) == "gpu0 of this machine"
+    assert (whole.labels_beside("p.1"), X.labels_beside("p.1")) == (("p.0", "p.1"), ())
+    assert [(node, each.nodes) for node, each in whole.by_node] == [("a", {"a": ("p.0", "p.1")}), ("b", {"b": ("q",)})]
+    assert not X.is_held_part
+
+
+def test_a_process_that_imports_from_outside_and_groups_of_derived_classes_are_found() -> None:
+    text = "processes: {a: {events: {e: {device: gpu0}}}, b: {IMPORTS}}"
+    for imports, outside in (("imports: {c: {from: l/c, location: gpu0, size: 2MiB}}", True), ("events: {}", False)):
+        geometry = geometry_of(text.replace("IMPORTS", imports))
+        assert geometry.imports_from_outside is outside
+    one = geometry_of("buffers: {b: {location: gpu0, size: 2MiB}}\nevents: {e: {device: gpu0}}")
+    assert [[each.name for each in one.instances_of(kind)] for kind in (Group, BufferGroup)] == [["b", "e"], ["b"]]
