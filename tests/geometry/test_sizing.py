@@ -6,11 +6,11 @@ import pytest
 
 from memtopo import planner
 from memtopo.common.units import MiB
-from memtopo.driver.types import WHOLE_HOST
+from memtopo.driver.types import WHOLE_HOST, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.geometry.sizing import memory_budgets
+from memtopo.geometry.sizing import MemoryBudget, granularity_note, granule, memory_budgets
 from memtopo.kinds.ranges.steps import ReserveRange
-from memtopo.machine import Machine
+from memtopo.machine import CONTEXT_BYTES, Machine
 from memtopo.machine.queries import changed
 from tests.helpers.machines import invented
 from tests.helpers.specs import codes, diagnose, geometry_of, run, run_request, validate_text
@@ -103,3 +103,37 @@ def test_managed_memory_that_exceeds_its_gpu_takes_nothing_from_shares() -> None
 def test_shares_of_the_host_are_of_what_may_be_page_locked(locked: int | None, whole: int) -> None:
     machine = changed(invented(1), host_bytes=8 * MiB, pinned_bytes=locked)
     assert memory_budgets(geometry_of("", machine), machine).by_location[WHOLE_HOST].whole == whole
+
+
+def test_the_memory_of_a_location_has_the_uses_and_shares_of_all_processes() -> None:
+    text = """
+processes:
+  p: {count: 2, chunks: {s: {location: [gpu0, gpu1, gpu0], size: 10%, count: 3}, h: {location: host:0, size: 2MiB}}}
+  q: {chunks: {t: {location: gpu0, size: 5%}, x: {location: host, size: 4MiB}}}
+"""
+    machine = changed(invented(2), host_bytes=8 * MiB)
+    node = machine.host["host:0"].model_copy(update={"memory_bytes": 5 * MiB})
+    machine = changed(machine, host=machine.host | {"host:0": node})
+    found = memory_budgets(geometry_of(text, machine), machine)
+    assert found.by_location == {
+        gpu(0): MemoryBudget(80 << 30, 3 * CONTEXT_BYTES, 25_000),
+        gpu(1): MemoryBudget(80 << 30, 2 * CONTEXT_BYTES, 20_000),
+        Location(LocationKind.HOST_NUMA, 0): MemoryBudget(5 * MiB, 4 * MiB, 0),
+        WHOLE_HOST: MemoryBudget(8 * MiB, 8 * MiB, 0),
+    }
+    assert found.spread["processes", "p", "chunks", "s"] == ((gpu(0), gpu(1), gpu(0)),)
+    assert MemoryBudget(1, 2, 0).left == 0
+
+
+def test_locations_of_budgets_have_their_nodes() -> None:
+    text = "processes: {p: {count: 2, nodes: [a, b], chunks: {s: {location: gpu0, size: 10%}}}}"
+    found = memory_budgets(geometry_of(text, invented(1)), invented(1))
+    assert {*found.by_location} == {gpu(0).on("a"), gpu(0).on("b")}
+    assert [*found.spread.values()] == [((gpu(0).on("a"),), (gpu(0).on("b"),))]
+
+
+def test_properties_without_a_recorded_granularity_have_that_of_plain_chunks() -> None:
+    assert granule(invented(1, granule=4 * MiB), Properties(gpu(0), HandleType.WIN32)) == 4 * MiB
+    unknown = (gpu(7), gpu(7))
+    assert granule(invented(1), Properties(unknown[0])) == 2 * MiB
+    assert granularity_note(2 * MiB, unknown).count("gpu7") == 1
