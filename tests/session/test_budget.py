@@ -15,7 +15,7 @@ from memtopo.language import read_file
 from memtopo.machine import CONTEXT_BYTES, Machine, load
 from memtopo.plans.transition import difference
 from memtopo.rules.validation import validate
-from memtopo.session.budget import MOST_BESIDE, Budget, budget, errors
+from memtopo.session.budget import MOST_BESIDE, PAGE_LOCKED, Budget, budget, errors
 from memtopo.session.composition import Composition
 from tests.helpers.specs import ROOT, document
 
@@ -164,6 +164,8 @@ def small(host: int) -> Machine:
 def test_contexts_alone_may_be_too_much() -> None:
     (lacks,) = of(sleeping("a", 1, 1), sleeping("b", 1, 1), context=100 * GIB).awake.shortfalls
     assert lacks.needs == 204 * GIB
+    events = of("name: e\nevents: {e: {device: gpu0}}\n", context=100 * GIB)
+    assert ([each.notes[0] for _, each in errors(events)], events.context) == (["contexts alone"], 100 * GIB)
     bare = "name: e\nbuffers: {b: {location: gpu0, size: 2MiB}}\n"
     assert of(bare, context=100 * GIB).awake.shortfalls[0].entry == "b"
 
@@ -174,6 +176,18 @@ def test_contexts_are_too_much_because_of_the_layout_with_the_most_on_that_gpu()
     second = f"name: b\nprocesses: {{p: {process.format(2, 'gpu0')}}}\n"
     lacks = of(first, second, machine=load("h200x2"), context=50 * GIB).awake.shortfalls
     assert [(each.location, each.layout, each.entry) for each in lacks] == [("gpu0", "b", ""), ("gpu1", "a", "")]
+
+
+def test_what_is_page_locked_counts_by_itself_where_it_is_limited() -> None:
+    machine = load("h100x1").model_copy(update={"host_bytes": 64 * GIB, "pinned_bytes": 6 * GIB})
+    found = of(sleeping("a", 4, 10), sleeping("b", 4, 10), machine=machine)
+    assert (found.fits, found.memory["host"], found.memory[PAGE_LOCKED]) == (False, 64 * GIB, 6 * GIB)
+    assert [(each.location, each.lacks) for each in found.awake.shortfalls] == [(PAGE_LOCKED, 2 * GIB)]
+
+
+def test_a_layout_has_the_name_of_its_spec_and_its_parameters() -> None:
+    (layout,) = of("name: a\nparams: {n: 3}\nbuffers: {b: {location: gpu0, size: 2MiB, count: $n}}\n").layouts
+    assert (layout.name, layout.spec, layout.params) == ("a", "test.yaml", {"n": "3"})
 
 
 PROCESS = """

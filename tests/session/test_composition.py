@@ -14,6 +14,7 @@ from memtopo.common.files import PATIENCE
 from memtopo.drivers.target import of_nodes, recorded
 from memtopo.language import SpecText, read_file
 from memtopo.machine import Machine
+from memtopo.plans.report import Check
 from memtopo.session.composition import Composition, InvalidOnMachine, revision
 from memtopo.session.saved import SavedPlan, StalePlan, saved_facts
 from memtopo.sharing.errors import ExchangeError
@@ -130,8 +131,34 @@ def test_a_change_to_what_was_never_tried_is_refused() -> None:
     before = composed(chunk, untried)
     after = composed(chunk + "multicast: {team: {devices: gpus, size: 4MiB}}\nbind: {team: [part]}\n", untried)
     assert after.valid, after.diagnostics
-    with pytest.raises(ExchangeError, match="never tried"):
+    with pytest.raises(ExchangeError, match="never tried") as raised:
         revision(after.source, before.request(), before.target)
+    assert raised.value.hint == "validate, plan and draw work; no option makes apply build it"
+
+
+def test_a_request_has_the_machine_in_full_and_the_file_of_its_spec() -> None:
+    found = composed(SPEC, MACHINE)
+    assert (found.request().machine_facts, found.origin, found.request().spec) == (MACHINE, "test.yaml", "test.yaml")
+
+
+def test_a_process_of_a_layout_is_one_by_itself_under_its_label() -> None:
+    one = composed(JOINED, MACHINE).of_process("engine.1")
+    assert (one.geometry.name, one.plan.name, one.plan.memory) == ("engine.1", "engine.1", {"gpu1": 2 << 20})
+
+
+def test_a_report_has_the_memory_of_states_if_it_goes_through_them_and_the_parameters() -> None:
+    states = "ranges: {r: {size: 4MiB}}\nmap: {r: page}\nstates: {gone: {drop: [r]}}\naccess: {r: {gpu0: rw}}\n"
+    found = composed(SPEC[: SPEC.index("exports")] + states, MACHINE)
+    summaries = [found.request(rehearse=rehearse).summary() for rehearse in (True, False)]
+    assert [each.states for each in summaries] == [{"awake": {"gpu0": 4 << 20}, "gone": {"gpu0": 0}}, {}]
+    assert summaries[0].params == {"pages": "2"}
+
+
+@pytest.mark.parametrize(("check", "simulated", "notes"), [("full", True, 1), ("full", False, 0), ("fast", True, 0)])
+def test_a_full_check_of_a_simulated_machine_has_a_note(check: Check, simulated: bool, notes: int) -> None:
+    request = composed(SPEC, MACHINE).request(check=check)
+    line = replace(request.machine, simulated=simulated)
+    assert len([*replace(request, machine=line).notes()]) == notes
 
 
 def test_a_spec_that_cannot_be_changed_to_keeps_its_own_diagnostics() -> None:

@@ -10,19 +10,26 @@ import pytest
 from pydantic import TypeAdapter
 
 from memtopo import planner
-from memtopo.language import SpecText, read_text
+from memtopo.common.errors import Exit
+from memtopo.common.units import MiB
+from memtopo.language import Document, SpecText, read_text
 from memtopo.machine import Cluster, Fabric, Machine, MachineLine
 from memtopo.machine.queries import changed
 from memtopo.plans.transition import difference
 from memtopo.session.saved import (
+    MAX_CHANGES,
     SavedChange,
     SavedPlan,
     StalePlan,
+    UnreadablePlan,
     compare,
     digest_of,
     is_saved,
+    open_saved,
+    open_saved_change,
     saved_facts,
     saved_nodes,
+    spec_digest,
     spec_in,
 )
 from tests.helpers.machines import invented
@@ -185,3 +192,52 @@ def test_a_plan_of_a_change_is_stale_for_a_layout_that_is_another_one_now(
 @pytest.mark.parametrize("state", [None, "awake"])
 def test_a_plan_of_a_change_holds_for_the_same_layout(state: str | None) -> None:
     CHANGE.compare("plan.json", replace(CHANGE), state)
+
+
+def test_a_stale_plan_lists_the_first_changes_and_counts_the_others() -> None:
+    def text(name: str) -> str:
+        entries = [f"{name}{n}: {{location: gpu0, size: {2 * n + 2}MiB}}" for n in range(MAX_CHANGES)]
+        return f"chunks: {{{', '.join(entries)}}}"
+
+    with pytest.raises(StalePlan) as raised:
+        compare_now(saved(text("c"), invented(1)), text("d"), invented(1))
+    *shown, last = raised.value.details
+    assert (len(shown), last) == (MAX_CHANGES, f"… and {MAX_CHANGES} more")
+    assert any(line.endswith(", 2MiB each, gpu0") for line in shown), shown
+
+
+@pytest.mark.parametrize("other", [{"memory": {"gpu0": MiB}}, {"calls": 7}, {"teardown_calls": 7}])
+def test_a_plan_is_stale_if_its_memory_or_its_calls_are_others(other: dict[str, Any]) -> None:
+    plan = saved(FIXED, live(40 << 30))
+    with pytest.raises(StalePlan) as raised:
+        compare_now(replace(plan, plan=replace(plan.plan, **other)), FIXED, live(40 << 30))
+    assert [line[0] for line in raised.value.details] == ["-", "+"]
+    assert (StalePlan.exit_code, UnreadablePlan.exit_code) == (Exit.STALE, Exit.INVALID)
+
+
+def test_a_plan_of_several_processes_is_stale_with_the_name_of_the_process() -> None:
+    text = "processes: {p: {count: 2, chunks: {c: {location: gpu0, size: SIZE}}}}"
+    before, now = (text.replace("SIZE", size) for size in ("2MiB", "4MiB"))
+    with pytest.raises(StalePlan) as raised:
+        compare_now(saved(before, invented(1)), now, invented(1))
+    assert raised.value.details[0].startswith("-p.0 … p.1: create c"), raised.value.details
+
+
+def test_a_file_is_the_plan_of_a_change_only_with_its_own_marker(tmp_path: Path) -> None:
+    file, other = tmp_path / "change.json", tmp_path / "plan.json"
+    text = TypeAdapter(SavedChange).dump_json(CHANGE)
+    file.write_bytes(text)
+    other.write_bytes(written())
+    assert open_saved_change(str(file)) == CHANGE
+    assert [open_saved_change(name) for name in (str(other), str(tmp_path), "\0")] == [None] * 3
+    assert (open_saved(str(file)), is_saved(str(file)), is_saved(str(tmp_path))) == (None, False, False)
+    file.write_bytes(text[:-9])
+    with pytest.raises(UnreadablePlan, match="is damaged") as raised:
+        open_saved_change(str(file))
+    assert raised.value.hint == "plan it again with 'memtopo plan NAME SPEC -o FILE'"
+
+
+def test_a_digest_is_of_the_state_and_of_values_in_any_order() -> None:
+    assert len({digest_of("source", state) for state in (None, "asleep", "awake")}) == 3
+    one, other = ({"name": "a", "ranges": {}}, {"ranges": {}, "name": "a"})
+    assert spec_digest(Document.from_object(one)) == spec_digest(Document.from_object(other))
