@@ -109,9 +109,11 @@ def test_the_memory_of_a_location_has_the_uses_and_shares_of_all_processes() -> 
     text = """
 processes:
   p: {count: 2, chunks: {s: {location: [gpu0, gpu1, gpu0], size: 10%, count: 3}, h: {location: host:0, size: 2MiB}}}
-  q: {chunks: {t: {location: gpu0, size: 5%}, x: {location: host, size: 4MiB}}}
+  q:
+    chunks: {t: {location: gpu0, size: 5%}, x: {location: host, size: 4MiB}}
+    managed: {m: {size: 2MiB, prefer: host, oversubscribe: true}}
 """
-    machine = changed(invented(2), host_bytes=8 * MiB)
+    machine = changed(invented(2), host_bytes=16 * MiB)
     node = machine.host["host:0"].model_copy(update={"memory_bytes": 5 * MiB})
     machine = changed(machine, host=machine.host | {"host:0": node})
     found = memory_budgets(geometry_of(text, machine), machine)
@@ -119,7 +121,7 @@ processes:
         gpu(0): MemoryBudget(80 << 30, 3 * CONTEXT_BYTES, 25_000),
         gpu(1): MemoryBudget(80 << 30, 2 * CONTEXT_BYTES, 20_000),
         Location(LocationKind.HOST_NUMA, 0): MemoryBudget(5 * MiB, 4 * MiB, 0),
-        WHOLE_HOST: MemoryBudget(8 * MiB, 8 * MiB, 0),
+        WHOLE_HOST: MemoryBudget(16 * MiB, 10 * MiB, 0),
     }
     assert found.spread["processes", "p", "chunks", "s"] == ((gpu(0), gpu(1), gpu(0)),)
     assert MemoryBudget(1, 2, 0).left == 0
