@@ -16,7 +16,7 @@ from memtopo.kinds.imports.entry import Import
 from memtopo.language import Document
 from memtopo.language.names import NAME, ImportSource, Reference
 from memtopo.language.scalars import LARGEST_PROCESSES
-from memtopo.spec import SECTIONS
+from memtopo.spec import SECTIONS, Spec
 from tests.helpers.language import diagnosed, read
 from tests.helpers.specs import codes, document
 
@@ -398,3 +398,42 @@ def test_a_key_that_equals_a_mark_of_the_validator_is_refused(key: str) -> None:
     parts = diagnosed(external={"f": FRAME | {"buffers": {key: {"size": "1B"}}}})
     assert parts == [("MT104", ("external", "f", "buffers", key), "key")]
     assert diagnosed(external={"f": FRAME | {key: "1"}}) == [("MT101", ("external", "f", key), "key")]
+
+
+def test_a_process_has_its_nodes_and_says_whether_it_is_held_and_counted() -> None:
+    processes = {"a": {"held": "true", "node": "x"}, "b": {"count": "2", "nodes": ["x", "y"]}, "c": {"count": "1"}}
+    found = read(processes=processes | {"d": {}})
+    assert [(each.held, each.nodes, each.node_key) for each in found.processes.values()] == [
+        (True, ("x",), "node"), (False, ("x", "y"), "nodes"), (False, (), "nodes"), (False, (), "nodes")
+    ]  # fmt: skip
+    assert found.held_processes == {"a"}
+    assert found.labels == ["a", "b.0", "b.1", "c.0", "d"]
+
+
+def test_what_was_left_out_may_be_there_under_any_name() -> None:
+    """A merge key may bring any entry and any count."""
+    whole = Spec("x", {"chunks": {"a": 1}}, frozenset({("ranges", ""), ("map", "<<"), ("chunks", "b")}))
+    known = [(section, whole.may_have(section, "b")) for section in ("chunks", "ranges", "map", "access")]
+    assert known == [("chunks", True), ("ranges", True), ("map", True), ("access", False)]
+    assert not whole.may_have("chunks", "c")
+    assert ([*whole.names("chunks")], [*whole.names("map")]) == (["a", "b"], [])
+    countless = [Spec("x", left_out=frozenset({each})).countless for each in (("count", ""), ("<<", ""), ("held", ""))]
+    assert countless == [True, True, False]
+
+
+def test_instances_of_all_processes_together_are_limited() -> None:
+    processes = {"a": {"count": str(LARGEST_PROCESSES - 1)}, "b": {"count": "1"}}
+    assert diagnosed(processes=processes) == []
+    assert diagnosed(processes=processes | {"c": {}}) == [("MT109", ("processes",), "key")]
+
+
+@pytest.mark.parametrize(("written", "meant"), [("H100X1", "h100x1"), ("h200x", None), ("local", None)])
+def test_a_machine_is_replaced_by_the_only_one_that_is_near(written: str, meant: str | None) -> None:
+    (fault,) = language.read({"memtopo": "1", "name": "x", "machines": written})[1]
+    assert (fault.code, fault.edit and fault.edit.new) == ("MT205", meant)
+
+
+def test_keys_that_the_text_had_but_were_refused_are_not_missing() -> None:
+    refused: frozenset[Path] = frozenset({("memtopo",), ("name",)})
+    assert language.read({}, refused)[1] == []
+    assert [each.code for each in language.read({})[1]] == ["MT102", "MT102"]
