@@ -12,7 +12,15 @@ from memtopo.common.units import LARGEST, exact
 from memtopo.diagnostics.model import InvalidValue
 from memtopo.language.arithmetic import DEEPEST_NESTING, LONGEST, Quantity, evaluate, quantity
 
-PARAMETERS = {"pages": "16", "page": "2MiB", "none": "0", "where": "gpu0", "big": str(LARGEST), "grain": "4 granules"}
+PARAMETERS = {
+    "pages": "16",
+    "page": "2MiB",
+    "none": "0",
+    "where": "gpu0",
+    "big": str(LARGEST),
+    "grain": "4 granules",
+    "wrong": "2MB",
+}
 
 
 def refused(text: str) -> InvalidValue:
@@ -89,6 +97,21 @@ def test_an_inexact_division_names_its_remainder_and_the_nearest_multiples() -> 
     wrong = refused("100MiB / 3")
     assert wrong.message == "100MiB / 3 leaves a remainder of 1B"
     assert wrong.help == f"{100 * 2**20 - 1}B and {exact(100 * 2**20 + 2)} are multiples of 3"
+
+
+@pytest.mark.parametrize(
+    ("text", "help"),
+    [
+        ("2MB * 2", "write 2MiB"),
+        ("$wrong * 2", "write 2MiB for $wrong"),
+        ("$where * 2", None),
+        ("$where MiB", "write a product: $where * 1MiB"),
+        ("${pages}", "a parameter is written as $name, and its multiples as $name * 1MiB"),
+        ("2 % 3", "there are + - * / and parentheses"),
+    ],
+)
+def test_what_is_refused_has_the_help_for_its_cause(text: str, help: str | None) -> None:
+    assert refused(text).help == help
 
 
 def test_parentheses_and_texts_of_the_largest_size_have_a_value() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from memtopo import machine
 from memtopo.rules.validation import validate
+from memtopo.spec import read
 from tests.helpers.specs import document
 
 SPEC = """
@@ -47,3 +48,36 @@ def test_a_word_that_begins_like_several_gets_no_suggestion() -> None:
         each for each in validate(document(spec), machine.load("h200x2")).diagnostics if each.severity == "error"
     ]
     assert error.help == "known are kv-of-a, kv-of-b"
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "help", "edit"),
+    [
+        ("size", "64", "write 64MiB, or 64B for bytes", None),
+        ("size", "2097152", "write 2MiB", "2MiB"),
+        ("size", "02097152", "write 2MiB", None),
+        ("size", "4 page", "write 4 granules", None),
+        ("size", ["2MiB"], "write 2MiB without brackets", None),
+        ("size", ["2MiB", "4MiB"], None, None),
+        ("handles", "posix_fd", "did you mean 'fd'?", "fd"),
+        ("handles", "fabrik", "did you mean 'fabric'?", "fabric"),
+        ("handles", "fb", "write one of fd, fabric", None),
+        ("handles", "fd else fd", "omit one of them", None),
+        ("handles", "else fd", "write fabric else fd", None),
+        ("rdma", "yes", "write true or false", "true"),
+        ("rdma", "false else true", "write 'true else false'", None),
+        ("count", "1,000", "write 1000", "1000"),
+    ],
+)
+def test_a_value_is_replaced_only_where_one_must_have_been_meant(
+    key: str, written: object, help: str | None, edit: str | None
+) -> None:
+    chunk = {"location": "gpu0", "size": "2MiB", key: written}
+    (fault,) = read({"memtopo": "1", "name": "x", "chunks": {"c": chunk}})[1]
+    assert (fault.help, fault.edit and fault.edit.new) == (help, edit)
+
+
+def test_a_former_word_of_an_access_is_replaced() -> None:
+    (fault,) = read({"memtopo": "1", "name": "x", "access": {"kv": {"gpu0": "ro"}}})[1]
+    assert fault.edit
+    assert (fault.help, fault.edit.new) == ("did you mean 'r'?", "r")
