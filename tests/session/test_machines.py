@@ -74,6 +74,13 @@ def test_every_node_needs_the_gpus_that_a_spec_names() -> None:
         nodes = of_nodes({"a": target("h200x2"), "b": target(name)})
         found[name] = [each.code for each in Composition.of(document, nodes).diagnostics]
     assert found == {"h200x2": [], "h100x1": ["MT507"]}
+    (warning,) = Composition.of(document, nodes).diagnostics
+    assert warning.message.endswith("has other GPUs: 1 × NVIDIA H100 80GB HBM3")
+
+
+def test_the_warning_is_beside_those_of_the_text() -> None:
+    twice = read_text(f"{SPEC.format('h200x2')}name: twice\n".encode(), "test.yaml")
+    assert {each.code for each in Composition.of(twice, target("h100x1")).diagnostics} == {"MT009", "MT507"}
 
 
 def test_a_comment_ignores_the_warning() -> None:
@@ -110,6 +117,9 @@ def test_a_file_that_is_no_record_is_an_error_at_its_item(tmp_path: Path) -> Non
     found, wrong = own_targets(document)
     assert [*found] == ["h200x2"]
     assert [(each.code, each.path) for each in wrong] == [("MT205", ("machines", 1)), ("MT205", ("machines", 2))]
+    hints = [each.help or "" for each in wrong]
+    assert hints[0].startswith("record it again")
+    assert hints[1].startswith("the machines that are part of memtopo are")
     assert document.line(3)[20:31] == "/test.yaml,"
     assert document.span(("machines", 1)) == (3, 20, 3, 31)
 
@@ -119,7 +129,10 @@ def test_a_pipe_is_no_record_and_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "test.yaml"
     path.write_text(SPEC.format("[ours.json]"))
     found, wrong = own_targets(read_file(path), lambda name: pytest.fail(f"read {name}"))
-    assert (found, [(each.code, each.path) for each in wrong]) == ({}, [("MT205", ("machines", 0))])
+    assert (found, [(each.code, each.path, each.help) for each in wrong]) == (
+        {},
+        [("MT205", ("machines", 0), "name a file")],
+    )
 
 
 @pytest.mark.parametrize("machines", ["nothing", "local", "none", "[[h200x2], {a: b}]", "", "[]"])
