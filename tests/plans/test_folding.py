@@ -9,6 +9,7 @@ import pytest
 
 from memtopo.drivers.target import recorded
 from memtopo.geometry.diagram import Diagram
+from memtopo.kinds.layout import Reservation
 from memtopo.language import read_file, read_text
 from memtopo.machine import Cluster, load
 from memtopo.output.blocks import Drawing
@@ -18,7 +19,7 @@ from memtopo.output.markdown import page_lines
 from memtopo.output.plan import summary_page
 from memtopo.planner import plan
 from memtopo.plans import folding
-from memtopo.plans.report import PlanSummary
+from memtopo.plans.report import Placed, PlanSummary
 from memtopo.rules.validation import validate
 from tests.helpers.machines import invented, with_fabric, with_multicast
 from tests.helpers.specs import ROOT
@@ -161,6 +162,16 @@ def test_a_number_of_an_entry_is_not_that_of_its_node() -> None:
     found = [*folding.alike(others, {})]
     assert [(each.plan.node, each.plan.count) for each in found] == [("a", 4), ("b", 4)]
     assert {row.where for each in found for row in each.plan.rows if row.phase == "import"} == {("pe.+4.part",)}
+
+
+def test_ranges_at_equal_distances_in_the_order_of_their_numbers_are_one_entry() -> None:
+    at = {"kv.0": 1, "kv.1": 3, "kv.2": 5, "kv.3": 8, "kv.5": 10, "w.6": 12, "w.7": 11, "w.8": 9, "a": 13, "b": 14}
+    found = [*folding.placed({label: Reservation(address, 1) for label, address in at.items()})]
+    assert found == [
+        Placed("kv.0", "kv.2", 3, 1, 2), Placed("kv.3", "kv.3", 1, 8, 0), Placed("kv.5", "kv.5", 1, 10, 0),
+        Placed("w.6", "w.7", 2, 12, -1), Placed("w.8", "w.8", 1, 9, 0), Placed("a", "a", 1, 13, 0),
+        Placed("b", "b", 1, 14, 0),
+    ]  # fmt: skip
 
 
 def test_neighbours_are_not_shown_as_all_processes() -> None:
