@@ -209,6 +209,9 @@ def test_the_request_of_a_process_has_the_processes_of_its_node_beside_it() -> N
     one = request.of_process("pe.0")
     assert ([*one.processes_of_node], len(one.processes), one.layout) == (["pe.0", "pe.1"], 5, "test")
     assert one.plan == request.plan.processes["pe.0"]
+    assert [*composed(JOINED, MACHINE).request().of_process("engine.0").processes_of_node] == [
+        "weights", "engine.0", "engine.1"
+    ]  # fmt: skip
     line = request.machine
     about = {"layout": "test", "machine": line.name, "simulated": True, "driver": line.driver}
     assert (one.about_trace, request.about_trace) == (about | {"process": "pe.0"}, about | {"process": ""})
