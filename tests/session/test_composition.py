@@ -120,8 +120,9 @@ def test_a_change_is_refused_that_is_for_another_machine_or_layout_or_invalid() 
         (composed(larger.replace("name: kv", "name: other"), MACHINE), "MT806"),
         (composed(larger.replace("2MiB", "3MiB"), MACHINE), "MT301"),
     ):
-        with pytest.raises(ExchangeError, match=words):
+        with pytest.raises(ExchangeError, match=words) as raised:
             revision(after.source, before.request(), before.target)
+        assert (raised.value.hint == "plan it again") is (words == "for another machine")
 
 
 def test_a_change_to_what_was_never_tried_is_refused() -> None:
@@ -178,6 +179,12 @@ def test_a_change_of_held_processes_leaves_processes_that_join_them_out() -> Non
     assert ({*done.plan.processes}, done.plan.memory) == ({"weights"}, {"gpu0": 4 << 20})
     with pytest.raises(ExchangeError, match="MT807"):
         revision(after.source, composed(JOINED, MACHINE).request(), held.target)
+
+
+def test_a_process_that_joins_imports_from_the_held_layout() -> None:
+    for joining in (True, False):
+        found = Composition.of(document(JOINED), recorded("m", MACHINE), joining=joining)
+        assert found.geometry.imports_from_outside is joining
 
 
 def test_the_held_part_of_a_saved_plan_is_applied_if_the_whole_plan_still_holds() -> None:
