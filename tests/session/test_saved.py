@@ -215,6 +215,11 @@ def test_a_plan_is_stale_if_its_memory_or_its_calls_are_others(other: dict[str, 
     assert (StalePlan.exit_code, UnreadablePlan.exit_code) == (Exit.STALE, Exit.INVALID)
 
 
+def test_a_plan_of_a_gpu_by_its_uuid_holds_though_the_uuid_is_not_saved() -> None:
+    text = "devices: {mine: GPU-1}\n" + FIXED.replace("location: gpu0", "location: mine")
+    compare_now(saved(text, live(40 << 30)), text, live(40 << 30))
+
+
 def test_a_plan_of_several_processes_is_stale_with_the_name_of_the_process() -> None:
     text = "processes: {p: {count: 2, chunks: {c: {location: gpu0, size: SIZE}}}}"
     before, now = (text.replace("SIZE", size) for size in ("2MiB", "4MiB"))
