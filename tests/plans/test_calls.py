@@ -95,7 +95,9 @@ def test_a_listing_has_names_in_place_of_the_numbers_of_known_objects(
 
 def test_a_listed_call_has_its_step_and_what_it_makes_and_a_named_one_its_error() -> None:
     of_nothing, undone = replace(A, verb=""), replace(MAP, undo=True, error="BAD")
-    assert listed(last(A)) == ListedCall("create", "create a", False, "cuMemCreate", "a", listed(last(A)).arguments)
+    shown = listed(last(A))
+    assert isinstance(shown, ListedCall)
+    assert shown == ListedCall("create", "create a", False, "cuMemCreate", "a", shown.arguments)
     assert [each.method for each in named([of_nothing, A]) if isinstance(each, NamedCall)] == ["mem_create"]
     assert len([*named([of_nothing, A], steps_only=False)]) == 2
     assert (last(A, undone).undo, last(A, undone).error, last(A).undo) == (True, "BAD", False)
