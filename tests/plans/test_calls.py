@@ -62,7 +62,7 @@ def test_a_handle_of_another_process_is_that_which_was_received_last() -> None:
     assert dict(last(first, Exchange("send", "reader", "w"), opened).arguments)["shared"] == "a handle"
 
 
-RANGE = made("mem_address_reserve", "kv", 0x4000, size=0x2000, alignment=0, address=0x3000, flags=0)
+RANGE = made("mem_address_reserve", "kv", 0x4000, size=0x2000, alignment=0, address=0x5000, flags=0)
 SENT = Exchange("receive", "server", "w", 1)
 OPENED = "import_external_memory"
 
@@ -70,7 +70,7 @@ OPENED = "import_external_memory"
 @pytest.mark.parametrize(
     ("entries", "arguments"),
     [
-        ([RANGE, RANGE], {"size": 0x2000, "alignment": 0, "address": 0x3000, "flags": 0}),
+        ([RANGE, RANGE], {"size": 0x2000, "alignment": 0, "address": 0x5000, "flags": 0}),
         ([RANGE, made("mem_free", "b", address=0x3000)], {"address": 0x3000}),
         ([RANGE, made("mem_free", "b", address=0)], {"address": 0}),
         ([RANGE, made("stream_attach_mem_async", "m", stream=0, address=0x4800, flags=1)],

@@ -15,6 +15,7 @@ from tests.helpers.specs import plan_of
 def test_a_change_grows_by_all_that_it_makes_while_others_use_what_it_releases() -> None:
     old, new = (plan_of(f"chunks: {{w: {{location: gpu0, size: {size}GiB}}}}", invented(1)) for size in (40, 38))
     steps = transition(old.steps, new.steps)
+    assert [step.verb for step in (*steps.undo, *steps.do)] == ["synchronize", "create", "create", "synchronize"]
     used = {step.provides for step in steps.undo}
     assert [steps.growth_beside(each).get(gpu(0), 0) for each in ((), used)] == [0, 38 * GiB]
 
