@@ -218,6 +218,10 @@ def test_a_label_that_was_marked_twice_is_its_first_moment() -> None:
         calls.create(2, "gpu0")
         calls.call("mark", {"label": "step"})
     assert [calls.moment(at=at).processes[0].memory["gpu0"] for at in ("step", END)] == [2 * MIB, 4 * MIB]
+    assert (calls.moment().record.labels, summary("r", calls.moment()).marks) == (("step", "step"), ("step",))
+    with pytest.raises(UsageError) as refused:
+        calls.moment(at="other")
+    assert refused.value.hint == "there are peak, end, step, and seconds since its start"
 
 
 def test_a_timeline_has_the_most_and_the_last_memory_of_each_interval() -> None:
