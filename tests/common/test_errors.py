@@ -11,10 +11,14 @@ from memtopo.common.errors import (
     Exit,
     InternalError,
     MemtopoError,
+    NotWritten,
     Unavailable,
     internal_errors,
     on_failure,
     outcome,
+    reason,
+    signal_status,
+    system_errors,
 )
 
 ROOT = Path(__file__).parent.parent.parent
@@ -84,3 +88,17 @@ def test_what_was_begun_is_undone_after_any_error_and_only_then(error: type[Base
     with pytest.raises(error), on_failure(undone.append, "failure"):
         raise error
     assert undone == ["failure"]
+
+
+def test_an_error_of_the_system_is_one_of_its_kind_with_its_hint_and_any_other_error_is_not() -> None:
+    with pytest.raises(NotWritten) as caught, system_errors(NotWritten, "the file", "free some"):
+        raise OSError(28, "No space left on device")
+    assert (caught.value.message, caught.value.hint) == ("the file: No space left on device", "free some")
+    with pytest.raises(KeyError), system_errors(NotWritten, "the file"):
+        raise KeyError("w")
+
+
+def test_the_reason_of_an_error_of_a_path_reads_within_a_sentence() -> None:
+    errors = OSError(28, "No space left on device"), OSError("no number"), ValueError("embedded null byte")
+    assert [reason(each) for each in errors] == ["no space left on device", "error", "not a path"]
+    assert signal_status(2) == 130

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
 from memtopo.common.processes import (
     LONGEST_STEP,
+    ParentThread,
     ProcessStat,
     RunningClock,
+    in_pid_namespace,
     inherited_socket,
+    is_frozen,
+    is_stopped,
+    is_unmapped,
     memory_file,
+    pid_namespace,
     process_stat,
     python_command,
     signal_on_parent_death,
     spawn,
     spawn_connected,
+    start_hint,
 )
 
 
@@ -64,6 +73,53 @@ def test_variables_are_added_to_the_environment_or_replace_those_of_it() -> None
         assert process.stdout.read().decode() == f"yes /new {os.environ['PATH']}\n"
 
 
+def parent_and_variable(descriptor: str) -> None:
+    """Entry of a child: send its session, its parent and a variable, and write to its standard error."""
+    os.write(2, b"written")
+    with inherited_socket(descriptor) as sock:
+        sock.send(f"{os.getsid(0)} {os.getppid()} {os.environ.get('MEMTOPO_ADDED')}".encode())
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_connected_child_has_its_variables_and_its_error_stream_and_if_it_is_detached_another_parent(
+    detached: bool,
+) -> None:
+    command = python_command("tests.common.test_processes:parent_and_variable", detached=detached)
+    process, sock = spawn_connected(command, stderr=subprocess.PIPE, environment={"MEMTOPO_ADDED": "yes"})
+    with sock, process:
+        assert process.stderr
+        session, parent, variable = sock.recv(100).decode().split()
+        assert (int(session), int(parent) != os.getpid(), variable) == (os.getsid(0), detached, "yes")
+        assert process.stderr.read() == b"written"
+
+
+def test_a_process_has_a_session_of_its_own_if_that_is_asked_for() -> None:
+    command = ["/bin/sh", "-c", "cut -d' ' -f6 /proc/$$/stat"]
+    for own in (False, True):
+        with spawn(command, stdout=subprocess.PIPE, new_session=own) as process:
+            assert process.stdout
+            assert int(process.stdout.read()) == (process.pid if own else os.getsid(0))
+
+
+def test_only_a_process_that_the_system_has_no_room_for_has_the_hint_of_its_limits() -> None:
+    assert "ulimit -u" in str(start_hint(OSError(errno.EAGAIN, "")))
+    assert start_hint(OSError(errno.ENOENT, "")) is None
+
+
+def test_a_process_that_ends_with_its_parent_is_started_by_a_thread_that_lives_until_the_end() -> None:
+    """But in a main thread by that one."""
+    made: list[threading.Thread] = []
+    start = ParentThread(lambda: made.append(threading.current_thread()) or spawn(["/bin/true"]))  # type: ignore[func-returns-value]
+    assert start.start_process().wait() == 0
+    other = threading.Thread(target=lambda: start.start_process().wait())
+    other.start()
+    other.join()
+    assert made[0] is threading.main_thread()
+    assert made[1].is_alive()
+    start.finish()
+    assert not made[1].is_alive()
+
+
 def test_a_memory_file_is_read_from_its_beginning() -> None:
     fd = memory_file(b"content")
     assert os.read(fd, 100) == b"content"
@@ -102,3 +158,46 @@ def test_a_process_has_a_name_with_any_characters_and_facts_until_it_has_ended(t
     found = process_stat(42, tmp_path)
     assert found == (None if state in "ZX" else ProcessStat("a ) Z (b", state, 41, 99, is_kernel_thread=True))
     assert process_stat(43, tmp_path) is None
+
+
+@pytest.mark.parametrize(("state", "stopped"), [("S", False), ("T", True), ("t", True), ("Z", False)])
+def test_a_process_is_stopped_by_a_signal_or_in_a_debugger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, stopped: bool
+) -> None:
+    (tmp_path / "42").mkdir()
+    (tmp_path / "42" / "stat").write_text(f"42 (a) {state} 41 {' '.join(['0'] * 20)}\n")
+    monkeypatch.setattr(process_stat, "__defaults__", (tmp_path,))
+    assert (is_stopped(42), is_stopped(43)) == (stopped, False)
+
+
+@pytest.mark.parametrize(
+    ("groups", "file", "text", "frozen"),
+    [
+        ("0::/a", "a/cgroup.events", "populated 1\nfrozen 1\n", True),
+        ("0::/a", "a/cgroup.events", "populated 1\nfrozen 0\n", False),
+        ("1:cpu:/a\n0::/a", "unified/a/cgroup.events", "frozen 1\n", True),
+        ("1:cpu:/b\n2:freezer:/a", "freezer/a/freezer.state", "FROZEN\n", True),
+        ("2:freezer:/a", "freezer/a/freezer.state", "THAWED\n", False),
+        ("2:cpu:/a", "freezer/a/freezer.state", "FROZEN\n", False),
+    ],
+)
+def test_a_process_is_frozen_with_its_control_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, file: str, text: str, frozen: bool
+) -> None:
+    for name, content in (("proc/42/cgroup", groups), (f"groups/{file}", text)):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr("memtopo.common.processes.PROC", tmp_path / "proc")
+    monkeypatch.setattr("memtopo.common.processes._CGROUPS", tmp_path / "groups")
+    assert (is_frozen(42), is_frozen(43)) == (frozen, False)
+
+
+def test_what_proc_does_not_say_of_users_and_pid_namespaces_is_none(tmp_path: Path) -> None:
+    assert (pid_namespace(tmp_path), in_pid_namespace(tmp_path), is_unmapped(7, tmp_path)) == (None, False, False)
+    for name in ("sys/kernel", "self/ns"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "self/ns/pid").touch()
+    assert in_pid_namespace(tmp_path)
+    for text, unmapped in (("7\n", True), ("8\n", False), ("none", False)):
+        (tmp_path / "sys/kernel/overflowuid").write_text(text)
+        assert is_unmapped(7, tmp_path) == unmapped

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from memtopo.common.text import (
     display_width,
+    ending,
     enumerated,
     nearest,
     numbered,
     only_near,
     output_line,
     printable,
+    process_name,
     signal_name,
 )
 
@@ -120,3 +122,17 @@ def test_a_word_is_replaced_by_a_known_one_only_if_no_other_is_as_near(
 @pytest.mark.parametrize(("count", "text"), [(1, "a"), (2, "a or b"), (3, "a, b or c")])
 def test_the_last_of_several_words_follows_the_conjunction(count: int, text: str) -> None:
     assert enumerated(["a", "b", "c"][:count]) == text
+
+
+def test_a_process_ends_by_a_signal_or_with_a_status() -> None:
+    found = ["was killed by SIGSEGV", "ended with status 0", "ended with status 3"]
+    assert [ending(status) for status in (-signal.SIGSEGV, 0, 3)] == found
+
+
+def test_a_process_of_another_pid_namespace_has_no_number() -> None:
+    other = "a process of another pid namespace"
+    assert [process_name(pid) for pid in (7, 0, None)] == ["process 7", other, other]
+
+
+def test_a_word_that_is_less_similar_than_is_sure_enough_is_not_replaced() -> None:
+    assert [only_near("wigths", ["weights"], sure=sure) for sure in (0.7, 0.95)] == ["weights", None]

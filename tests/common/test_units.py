@@ -4,19 +4,24 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from memtopo.common.errors import UsageError
 from memtopo.common.units import (
     LARGEST,
     UNITS,
     MiB,
     NotADuration,
     NotASize,
+    Share,
     Size,
     TiB,
     exact,
     parse_count,
     parse_duration,
+    parse_share,
     parse_size,
+    parsed,
     rounded,
+    rounded_up,
     shorten,
 )
 
@@ -218,3 +223,32 @@ def test_a_product_of_numbers_is_no_size_and_means_bytes() -> None:
     with pytest.raises(NotASize, match=r"an arithmetic has a \$name") as refused:
         parse_size("1920 * 1080 * 4")
     assert refused.value.meant == "8100KiB"
+
+
+@pytest.mark.parametrize(
+    ("text", "thousandths"),
+    [("90%", 90_000), ("12.5%", 12_500), ("0.001%", 1), ("1.05%", 1_050), ("100%", 100_000), ("100.0%", 100_000)],
+)
+def test_a_share_has_up_to_three_decimals_and_is_rounded_down(text: str, thousandths: int) -> None:
+    assert parse_share(text) == Share(thousandths)
+    assert str(Share(thousandths)) == text.replace(".0%", "%")
+    assert Share(thousandths).of(99_999) == 99_999 * thousandths // 100_000
+
+
+@pytest.mark.parametrize("text", ["0%", "0.000%", "100.001%", "101%", "-1%", "5", "05%", "1.2345%", ".5%", "5 %", ""])
+def test_text_that_is_no_share_of_something_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a share"):
+        parse_share(text)
+
+
+def test_an_argument_that_cannot_be_parsed_is_wrong_usage_with_the_name_of_its_option_and_what_is_meant() -> None:
+    assert parsed(parse_duration, "5s", "--for") == 5
+    for text, name, hint in (("5 s", "--for ", "write 5s"), ("soon", "", None)):
+        with pytest.raises(UsageError) as refused:
+            parsed(parse_duration, text, name.strip())
+        assert refused.value.message.startswith(f"{name}{text!r} is not")
+        assert refused.value.hint == hint
+
+
+def test_a_multiple_of_a_unit_is_not_rounded_up_any_further() -> None:
+    assert [rounded_up(amount, 4) for amount in (0, 1, 4, 5)] == [0, 4, 4, 8]
