@@ -116,14 +116,15 @@ def test_memory_is_no_longer_counted_where_other_memory_begins() -> None:
 
 
 def test_access_of_memory_that_was_unmapped_is_no_weight_of_the_peak() -> None:
-    """The memory is mapped again without access."""
+    """The memory is mapped again with less access."""
     calls = Calls()
     base, chunk = calls.reserve(2), calls.create(2, "gpu0")
     calls.map(base, 0, chunk, 2)
-    calls.grant(base, 2, gpu0="rw")
+    calls.grant(base, 2, gpu0="rw", gpu1="rw")
     granted = len(calls.calls)
     calls.unmap(base, 0, 2)
     calls.map(base, 0, chunk, 2)
+    calls.grant(base, 2, gpu0="rw")
     assert calls.moment().calls == granted
 
 
@@ -234,6 +235,7 @@ def test_a_timeline_has_the_most_and_the_last_memory_of_each_interval() -> None:
     calls.calls[-1] = replace(calls.calls[-1], time=10.0)
     found = summary("r", calls.moment())
     assert [size // MIB for _, size in found.timeline["gpu0"]] == [6, 1]
+    assert 0 == found.timeline["gpu0"][0][0] < found.timeline["gpu0"][1][0] < 10 / 600
     assert found.peaks == {"gpu0": 6 * MIB}
     assert [(row.objects, row.size // MIB) for row in found.leaks] == [(1, 1)]
 
@@ -325,3 +327,24 @@ def test_the_peak_is_the_last_of_equal_moments_and_seconds_include_their_end() -
     assert [calls.moment(at=at).calls for at in ("0.002", "0.002s", "0.0019", "0")] == [2, 2, 1, 0]
     assert calls.moment().record.made == 3
     assert summary("r", calls.moment()).timeline["gpu0"][0] == (0.0, 0)
+
+
+def test_the_peak_of_equal_memory_has_the_most_of_it_mapped_in_all_processes() -> None:
+    processes = Calls("a"), Calls("b")
+    for each, size in zip(processes, (4, 2), strict=True):
+        base = each.reserve(4)
+        each.map(base, 0, each.create(4, "gpu0"), size)
+        each.unmap(base, 0, size)
+    assert processes[0].moment(processes[1]).calls == 6
+
+
+def test_a_summary_has_the_memory_of_each_process_the_largest_first_and_the_machine_of_the_first() -> None:
+    first, second = Calls("a"), Calls("b")
+    second.head = replace(second.head, machine="other")
+    first.call("mem_host_alloc", {"size": 2 * MIB, "flags": 0}, result=1 << 40, device=0)
+    for each, size in ((first, 1), (second, 4)):
+        each.call("mem_alloc", {"size": size * MIB}, result=1 << 41, device=0)
+    found = summary("r", first.moment(second, at=END))
+    rows = [(row.location, row.process, row.size // MIB) for row in found.memory]
+    assert rows == [("gpu0", "b", 4), ("gpu0", "a", 1), ("host", "a", 2)]
+    assert (found.machine, found.processes, found.calls) == ("h200x2", ("a", "b"), 3)

@@ -106,7 +106,11 @@ def test_a_range_that_lost_its_memory_and_got_some_again_has_a_state() -> None:
     calls.unmap(slept, 0, 2)
     calls.map(kept, 2, calls.create(2, "gpu0"), 2)
     calls.map(slept, 0, calls.create(2, "gpu0"), 2)
+    assert "name: s\n" in spec_of(calls.moment(), "s")
     assert "states:\n  asleep: {drop: [range-2]}" in spec_of(calls.moment(), "s")
+    calls.map(calls.reserve(2), 0, calls.create(2, "gpu0"), 2)  # a range like the one that slept
+    assert "states" not in spec_of(calls.moment(), "s")
+    assert "name: recorded\n" in spec_of(calls.moment(), "???")
 
 
 def test_allocations_of_a_destroyed_pool_are_in_the_spec_with_it() -> None:
@@ -145,11 +149,12 @@ def test_a_default_pool_is_one_whichever_call_names_it_first() -> None:
 
 def test_what_a_spec_cannot_say_is_a_comment(tmp_path: Path) -> None:
     calls = Calls()
-    calls.call("mem_host_register", {"address": 1 << 30, "size": 4096, "flags": 0})
+    for address, size in ((1 << 30, 8192), (1 << 31, 4096)):
+        calls.call("mem_host_register", {"address": address, "size": size, "flags": 0})
     handle = calls.call("mem_import_from_shareable_handle", {"shared": 5, "kind": 1}, result=7)
     calls.map(calls.reserve(2), 0, handle, 2)
     text = spec_of(calls.moment(), "comments")
-    assert "# not in this spec: 1 of 4 KiB in all: registered memory of the program itself" in text
+    assert "# not in this spec: 2 of 12 KiB in all: registered memory of the program itself" in text
     assert "chunk: {from: outside/chunk, location: gpu0, size: 2MiB}" in text
     assert "# the exporter of 'chunk' is not in the record: its size and location are assumed" in text
 
@@ -186,6 +191,8 @@ def test_processes_with_process_ids_and_gpus_by_uuid_get_names_and_ordinals_of_t
     for each in (first, second):
         each.create(2, "gpu0")
     found = first.moment(second)
+    assert "# p1 is process 4712.\n" in spec_of(found, "uuids")
+    assert "4711" not in spec_of(first.moment(), "alone")
     assert "  p1:\n    chunks:\n      chunk: {location: gpu1, size: 2MiB}" in spec_of(found, "uuids")
 
 
@@ -234,6 +241,7 @@ def test_exports_of_any_parts_of_an_entry_get_names() -> None:
                 base, 2 * index, importer.call("mem_import_from_shareable_handle", given, result=len(importer.calls)), 2
             )
     text = spec_of(exporter.moment(importer), "parts")
+    assert "handles: [fd, fabric]" in text
     names = [line.split(":")[0].strip() for line in text.splitlines() if "via:" in line]
     assert len(names) == len({*names}) == len(runs)
 
@@ -329,9 +337,11 @@ def test_exports_are_by_the_transport_that_their_call_names() -> None:
         calls.call("mem_export_to_shareable_handle", {"handle": chunk, "kind": kind}, result=5)
     calls.map(base, 0, calls.create(16, "gpu0"), 16)
     calls.call("mem_get_handle_for_address_range", {"address": base, "size": 16 << 20, "flags": 0}, result=6)
+    calls.call("mem_alloc_async", {"size": 20 << 20, "stream": 0}, result=1 << 45, device=0)
+    calls.call("mem_pool_export_pointer", {"address": 1 << 45}, result="handle:1")
     (process,) = calls.moment(at="end").processes
     found = [(each.memory.size >> 20, each.via) for each in process.exports]
-    assert found == [(2, "fd"), (4, "fabric"), (6, "fabric"), (8, "fd"), (16, "dmabuf")]
+    assert found == [(2, "fd"), (4, "fabric"), (6, "fabric"), (8, "fd"), (16, "dmabuf"), (20, "fd")]
 
 
 def test_what_a_spec_says_of_pools_and_of_memory_of_the_host_is_what_was_set() -> None:
@@ -347,22 +357,23 @@ def test_what_a_spec_says_of_pools_and_of_memory_of_the_host_is_what_was_set() -
     calls.call("mem_pool_set_attribute", {"pool": 6, "attribute": 4, "value": (1 << 64) - 1})
     calls.call("mem_host_alloc", {"size": 2 << 20, "flags": 4}, result=1 << 40, device=1)
     calls.call("mem_alloc_managed", {"size": 2 << 20, "flags": 2}, result=1 << 41, device=0)
+    calls.call("mem_prefetch_async", {"address": 1 << 41, "size": 2 << 20, "location": "gpu1", "stream": 0})
     calls.call("event_create", {"flags": 0}, result=9, device=0)
     text = spec_of(calls.moment(at="end"), "set")
     first = "max_size: 64MiB, release_threshold: 32MiB, reuse_allow_opportunistic: false, accessed_by: [gpu1]"
     assert f"  pool: {{location: gpu0, handles: fd, {first}}}\n  pool-2: {{location: gpu0, handles: fd}}\n" in text
     assert "{size: 2MiB, write_combined: true, accessed_by: gpu1}" in text
-    assert "managed: {size: 2MiB, attach: host}" in text
+    assert "managed: {size: 2MiB, prefetch: gpu1, attach: host}" in text
     assert "events" not in text
 
 
 def test_ranges_that_differ_in_alignment_alone_are_entries_of_their_own() -> None:
     calls = Calls()
-    for number, alignment in enumerate((0, 1 << 30), 1):
+    for number, alignment in enumerate((0, 1, 1 << 30), 1):
         given = {"size": 2 << 20, "alignment": alignment, "address": 0, "flags": 0}
         calls.call("mem_address_reserve", given, result=number << 40)
     text = spec_of(calls.moment(), "aligned")
-    assert "range: {size: 2MiB}\n  range-2: {size: 2MiB, align: 1GiB}\n" in text
+    assert "range: {size: 2MiB}\n  range-2: {size: 2MiB}\n  range-3: {size: 2MiB, align: 1GiB}\n" in text
 
 
 def test_imports_from_outside_have_what_their_kind_needs() -> None:
@@ -391,3 +402,11 @@ def test_an_import_by_a_descriptor_is_rather_of_another_process_and_at_the_locat
     importer.map(base, 0, importer.call("mem_import_from_shareable_handle", given, result=7), 2)
     text = spec_of(exporter.moment(importer, at="end"), "other")
     assert "chunk-2: {from: a.chunk-2}" in text
+
+
+def test_equal_memory_of_several_libraries_is_an_entry_for_each_with_its_name() -> None:
+    calls = Calls()
+    for number, library in enumerate(("libnccl.so.2", "3d.so", "libnccl.so.2"), 40):
+        calls.call("mem_alloc", {"size": 2 << 20}, result=1 << number, device=0, stack=(f"{library}:make",))
+    size = "location: gpu0, size: 2MiB"
+    assert f"  nccl: {{{size}, count: 2}}\n  m3d: {{{size}}}\n" in spec_of(calls.moment(), "libraries")
