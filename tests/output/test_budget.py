@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from memtopo.common.units import GiB
-from memtopo.output.blocks import Table, Toned
+from memtopo.output.blocks import Notes, Table, Toned
 from memtopo.output.budget import page
 from memtopo.session.budget import Budget
 from tests.session.test_budget import of, sleeping
@@ -57,3 +59,38 @@ def test_a_switch_has_the_number_of_states_beside_which_it_fits() -> None:
     assert {*beside(of(sleeping("a", 8, 40))).values()} == {"alone"}
     least = beside(of(sleeping("a", 8, 40), sleeping("b", 16, 30), context=40 * GiB))
     assert least["a", "asleep → weights"].startswith("none: 8.")
+
+
+A, B = sleeping("a", 8, 40), sleeping("b", 16, 20)
+
+
+@pytest.mark.parametrize(
+    ("found", "words", "tone"),
+    [
+        (of(A), "ok: they fit together in every state", "good"),
+        (of(A.partition("states:")[0]), "ok: they fit together", "good"),
+        (of(A, sleeping("c", 8, 8)), "ok: they fit together in every state", "good"),
+        (of(A, B), "not all can be awake together; 8 of 9 combinations of states fit", "bad"),
+        (of(A, B, context=40 * GiB), "they do not fit together in any combination of states", "bad"),
+    ],
+)
+def test_the_verdict_on_a_budget_has_the_combinations_that_fit(found: Budget, words: str, tone: str) -> None:
+    assert page(found).verdict == (words, tone)
+
+
+def notes_of(found: Budget) -> list[str]:
+    return [
+        text
+        for each in page(found).sections
+        for block in each.blocks
+        if isinstance(block, Notes)
+        for text in block.texts
+    ]
+
+
+def test_what_is_least_is_named_only_if_nothing_fits_and_that_combinations_are_left_out() -> None:
+    assert [note for note in notes_of(of(A, B)) if "least" in note or "too many" in note] == []
+    found = replace(of(A, B, context=40 * GiB), complete=False)
+    least, many = notes_of(found)[-2:]
+    assert least == "least is missing with a asleep, b asleep: 841 MiB on gpu0"
+    assert many.startswith("there are too many combinations of states")

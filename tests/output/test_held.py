@@ -7,13 +7,24 @@ from dataclasses import replace
 
 import pytest
 
+from memtopo.common.units import NamedPart
 from memtopo.driver.types import GpuMemory, ProcessMemory
 from memtopo.machine import MachineLine
 from memtopo.output import console, held
 from memtopo.plans.report import Checks, Difference, Tally
 from memtopo.sharing.held import Entry, Survey
 from memtopo.sharing.offers import Lending, Offer
-from memtopo.sharing.status import Importer, Looked, NodeStatus, Released, Status, Taken
+from memtopo.sharing.status import (
+    Changed,
+    HeapUse,
+    Importer,
+    Looked,
+    NodeStatus,
+    Released,
+    Status,
+    Switched,
+    Taken,
+)
 from memtopo.usage import DmaBuffer, LayoutUse, OpenDevice, ProcessUsage, Usage
 from tests.helpers.console import words
 from tests.helpers.diagrams import spec_diagram
@@ -195,6 +206,56 @@ def test_processes_of_a_layout_that_are_alike_are_drawn_once_unless_all_are_aske
     for every, titles in ((False, ["reader.0 … 1  2 alike, reader.0 is drawn"]), (True, ["reader.0", "reader.1"])):
         text = console.unstyled(held.layout(shown, NOW, every=every), 80)
         assert [line.strip("─ ") for line in text.splitlines() if line.startswith("── reader")] == titles
+
+
+def test_a_switch_and_a_change_name_what_is_kept_and_what_has_to_be_committed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    as_declared = Checks((Tally("access", 32, 32),), (), 0)
+    shown = lines(held.switched(Switched("kv", "asleep", as_declared, (IMPORTER,))), monkeypatch, 80)
+    assert "  note: process 4712 keeps 33 GiB of memory from being free" in shown
+    assert (shown[0], shown[-1]) == ("switch  kv to asleep", "ok: state asleep is as declared")
+    shown = lines(held.changed(Changed("kv", 5, CHECKS, (), ("a", "b")), "new.yaml"), monkeypatch, 80)
+    emptied = " is not committed any more: a writer has to commit it again"
+    assert [line for line in shown if "note" in line] == [f"  note: export {name}{emptied}" for name in "ab"]
+    assert (shown[0], shown[-1]) == ("change  kv to new.yaml", "different: generation 5 is not as declared")
+
+
+def test_a_layout_shows_its_states_its_memory_its_heaps_and_the_parts_of_exports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = NamedPart("k", 0, GIB), NamedPart("v", GIB, GIB // 2)
+    status = replace(
+        STATUS, layout_state="asleep", layout_states=("awake", "asleep", "weights"), memory={"gpu0": GIB},
+        heaps=(HeapUse("rank.0", "w", 2, 8 << 20, 4 << 20), HeapUse("", "kv", 1, 0, 0)), pid_namespace="another",
+        offers=(replace(STATUS.offers[0], parts=parts),),
+    )  # fmt: skip
+    shown = lines(held.layout(status, NOW), monkeypatch, 120)
+    assert {"  memory      asleep; other states: awake, weights", "  in use      1 GiB on gpu0"} < {*shown}
+    assert any(line.startswith("  until ") and line.endswith(", in 10 min") for line in shown)
+    assert "  weights  chunk rdma (k 1 GiB, v 512 MiB)  fd      16  2 GiB  gpu0" in shown
+    rows = [line.split() for line in shown]
+    assert ["rank.0.w", "2", "8", "MiB", "4", "MiB"] in rows
+    assert ["kv", "1", "0", "B", "0", "B"] in rows
+    assert "importers have the numbers of the holder's pid namespace" in shown[-1]
+    assert "pid namespace" not in lines(held.layout(replace(status, importers=()), NOW), monkeypatch, 120)[-1]
+
+
+@pytest.mark.parametrize(
+    ("use", "shown"),
+    [
+        (LayoutUse("kv", "holder", 9, NOW, GIB, False, "/kv.sock"), "holds kv: 1 GiB"),
+        (LayoutUse("kv", "process", 9, NOW, GIB, True, "/kv.sock", "a.0"), "a.0 of kv (simulated): 1 GiB in heaps"),
+        (LayoutUse("kv", "process", 9, NOW, None, False, "/kv.sock", "a.0"), "a.0 of kv"),
+        (LayoutUse("kv", "child", 9, None, None, False, "/kv.sock"), "child of the holder of kv"),
+        (LayoutUse("kv", "importer", 9, NOW, GIB, None, None), "imports from kv of process 9: 1 GiB"),
+        (LayoutUse("kv", "importer", None, NOW, None, None, None), "imports from kv of another pid namespace"),
+        (LayoutUse("kv", "orphan", 9, NOW, None, None, None), "imported from kv, whose holder process 9 has ended"),
+    ],
+)
+def test_a_process_has_its_part_in_a_layout(use: LayoutUse, shown: str) -> None:
+    text = console.unstyled(held.usage_page(Usage((), (ProcessUsage(7, layouts=(use,)),), ()), NOW), 200)
+    assert text.splitlines()[-1].endswith(f"  {shown}")
 
 
 HOLDER = LayoutUse("kv", "holder", 4711, NOW - 60, GIB, False, "/run/kv.sock")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from memtopo.machine import MachineLine
 from memtopo.output import humanize
+from memtopo.plans.report import ProcessPlan
 
 
 @pytest.mark.parametrize(
@@ -49,3 +53,37 @@ def test_a_change_has_its_sign(before: int, after: int, memory: bool, text: str)
 )  # fmt: skip
 def test_many_subjects_are_the_first_and_the_last(first: str, last: str, text: str) -> None:
     assert humanize.subjects(first, last) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [
+        (1, "error", "1 error"),
+        (3000, "error", "3,000 errors"),
+        (0, "process", "0 processes"),
+        (1, "process", "1 process"),
+    ],
+)
+def test_a_count_has_its_noun(count: int, noun: str, text: str) -> None:
+    assert humanize.plural(count, noun) == text
+
+
+def test_names_of_machines_and_processes_say_how_many_there_are() -> None:
+    """And things that are one, or more."""
+    assert [humanize.things(count) for count in (1, 2)] == ["1 thing is", "2 things are"]
+    assert [humanize.devices(names) for names in ((), ("a", "b", "a"))] == ["no GPU", "2 × a, 1 × b"]
+    machines = (MachineLine("m", simulated=simulated, devices=(), driver="") for simulated in (False, True))
+    assert [*map(humanize.machine, machines)] == ["m", "m (simulated)"]
+
+
+@pytest.mark.parametrize(("node", "on"), [(None, ""), ("a", " on a")])
+def test_several_processes_of_a_plan_are_said_to_have_it_each(node: str | None, on: str) -> None:
+    one = ProcessPlan("r.0", "r.0", 1, (), {}, node=node)
+    several = replace(one, last="r.3", count=4)
+    assert [humanize.processes(each) for each in (one, several)] == [f"r.0{on}", f"r.0 … r.3{on}, each"]
+
+
+def test_long_values_of_parameters_are_cut_and_without_any_there_is_no_line() -> None:
+    ((name, text),) = humanize.parameters({"n": "2", "long": "x" * 99})
+    assert (name, text) == ("parameters", f"n=2 long={'x' * 39}…")
+    assert [*humanize.parameters({})] == []

@@ -66,6 +66,14 @@ def test_values_are_read_back_without_loss() -> None:
     assert samples["memtopo_layout_deadline_seconds", ""] == FULL.deadline
     lent = [samples[f"memtopo_{name}", ""] for name in ("lent_most", "lent", "sealed", "importer_lent")]
     assert lent == [64, 5, 2, 3]
+    assert samples["memtopo_allocations", "asleep"] == 7
+    others = {
+        "exports": 4, "exported_bytes": (33 << 30) + (14 << 20), "importers": 1, "clients_total": 9,
+        "handles_total": 99, "last_check_differences": 2, "layout_generation": 5, "layout_serving": 1,
+        "heap_allocations": 2, "heap_allocated_bytes": 8 << 20, "heap_memory_bytes": 0, "importer_handles": 17,
+        "importer_bytes": 33 << 30, "importer_bound": 1, "layout_start_time_seconds": FULL.since,
+    }  # fmt: skip
+    assert {name: samples[f"memtopo_{name}", ""] for name in others} == others
 
 
 def test_changes_are_counted_by_result_and_a_layout_without_states_is_awake() -> None:
@@ -109,11 +117,13 @@ def test_a_holder_without_an_answer_is_down() -> None:
     page = monitoring.metrics([], [Entry("kv", "unreachable", "/run/kv.sock", error="no answer")], now=NOW)
     assert page.splitlines()[-1] == 'memtopo_layout_up{layout="kv"} 0'
     assert monitoring.metrics([], now=NOW).startswith(monitoring.FIRST)
+    releasing = monitoring.metrics([(replace(FULL, state="releasing"), None)], now=NOW)
+    assert f'memtopo_layout_serving{{layout="{FULL.name}"}} 0\n' in releasing
 
 
 def test_a_process_of_another_pid_namespace_has_no_number() -> None:
     """An importer of a holder in another one has a number there, which is none here."""
-    assert ',pid="4712",' in monitoring.metrics([(FULL, None)], now=NOW)
+    assert ',importer="3",pid="4712",uid="1000"}' in monitoring.metrics([(FULL, None)], now=NOW)
     page = monitoring.metrics([(replace(FULL, pid=None, pid_namespace="another"), None)], now=NOW)
     assert "4712" not in page
     assert ',pid="",' in page

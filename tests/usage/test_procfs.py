@@ -30,7 +30,9 @@ def proc_tree(folder: Path, *, flags: int = 0, state: str = "S", mount: str = ""
     (process / "status").write_text("Name:\ta) b\nUid:\t1000\t1001\t1000\t1000\n")
     (folder / "proc" / "stat").write_text("cpu 0\nbtime 1000\n")
     (folder / "proc" / "self").mkdir()
-    (folder / "proc" / "self" / "mountinfo").write_text(f"1 2 0:3 / {folder}/proc rw - proc proc rw{mount}\n")
+    other = "1 2 0:3 / /other/proc rw - proc proc rw,hidepid=2"
+    mounted = f"{other}\n1 2 0:3 / {folder}/proc rw - proc proc rw{mount}\n"
+    (folder / "proc" / "self" / "mountinfo").write_text(mounted)
     targets = ["/dmabuf:frame", "/dmabuf:frame", "anon_inode:dmabuf", "/dev/null", "/dev/nvidia0"]
     for number, target in enumerate(targets):
         (process / "fd" / str(number)).symlink_to(target)

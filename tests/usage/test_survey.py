@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +20,13 @@ from memtopo.sharing.client import Client
 from memtopo.sharing.held import Entry, answers
 from memtopo.sharing.sockets import name_lease
 from memtopo.sharing.status import HeapUse, Importer, Status
-from memtopo.usage import LayoutUse, ProcessFiles, ProcessUsage, ProcfsProcess, Usage, usage
+from memtopo.usage import Descriptors, DmaBuffer, LayoutUse, ProcessFiles, ProcessUsage, ProcfsProcess, Usage, usage
 from tests.helpers.child_process import ChildProcess
 from tests.helpers.command_line import MEMTOPO, ROOT, environment
 from tests.helpers.memfd_exports import MACHINE, OFFERS
 
 NOTHING = GpuUsage()
+BUFFER = DmaBuffer(55, 1, 4096, "nvidia", None)
 EXPORTED = sum(offer.size * offer.count for offer in OFFERS) + 4096  # the holder's own "broken" page
 
 
@@ -66,9 +68,12 @@ def test_an_importer_whose_holder_has_ended_is_an_orphan(start: Callable[..., An
 def test_an_importer_of_a_holder_in_another_pid_namespace_is_no_orphan(files: ProcessFiles) -> None:
     """Its lease does not name the process of the holder, whose end is not seen here."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as lease:
+        before = time.time()
         name_lease(lease, "/run/kv.sock", 0)
         (use,) = uses(usage(NOTHING, [], files), os.getpid())
     assert (use.layout, use.role, use.holder) == ("kv", "importer", None)
+    assert use.since is not None
+    assert before - 1 <= use.since <= time.time()
 
 
 def test_an_importer_of_a_holder_that_was_not_asked_is_listed_without_bytes(
@@ -127,6 +132,22 @@ def test_a_child_of_a_holder_that_uses_gpu_memory_belongs_to_its_layout(
     for holder in (os.getpid(), os.getppid()):
         status = Status("kv", "/run/kv.sock", holder, 0, 0.0, "serving", None, None, MACHINE, (), ())
         assert [use.role for use in uses(usage(NOTHING, [status], files), user.pid)] == ["child"]
+        importer = Importer(1, holder, 0, 0.0, 1, 4096, bound=False, taken=())
+        imported = replace(status, pid=1 << 22, importers=(importer,))
+        assert uses(usage(NOTHING, [imported], files), user.pid) == []
+
+
+class FilesOfDmaBuffers(ProcessFiles):
+    """/proc with a process that has a dma-buf open, and one that has a socket."""
+
+    def processes(self) -> Iterator[ProcfsProcess]:
+        for pid, opened in ((7, Descriptors((), (BUFFER,))), (8, Descriptors(sockets=frozenset({1})))):
+            yield ProcfsProcess(pid, 1, 1001, "train", 1.0, opened)
+
+
+def test_a_process_that_has_a_dma_buffer_alone_is_listed_with_it() -> None:
+    (entry,) = usage(NOTHING, [], FilesOfDmaBuffers()).processes
+    assert (entry.pid, entry.devices, entry.dma_buffers) == (7, (), (BUFFER,))
 
 
 def test_a_process_of_a_layout_has_the_bytes_of_its_own_heaps(files: ProcessFiles, user: ChildProcess) -> None:
@@ -159,11 +180,12 @@ def test_an_importer_from_two_layouts_is_listed_for_the_one_that_was_not_asked_t
 
 def test_importers_of_a_holder_in_another_pid_namespace_have_no_number_here(files: ProcessFiles) -> None:
     """Their numbers are those of other processes here."""
-    importer = Importer(1, os.getpid(), 0, 0.0, 1, 4096, bound=False, taken=())
-    status = Status("kv", "/kv.sock", None, 0, 0.0, "serving", None, None, MACHINE, (), (importer,))
+    importer = Importer(1, os.getpid(), 0, 3.5, 1, 4096, bound=False, taken=())
+    status = Status("kv", "/kv.sock", None, 0, 1.5, "serving", None, None, MACHINE, (), (importer,))
     found = usage(NOTHING, [replace(status, pid_namespace="another")], files)
     assert [use.role for use in uses(found, None)] == ["holder", "importer"]
     assert uses(found, os.getpid()) == []
+    assert [use.since for use in uses(found, None)] == [1.5, 3.5]
     assert [use.role for use in uses(usage(NOTHING, [status], files), os.getpid())] == ["importer"]
 
 
