@@ -88,6 +88,8 @@ def test_links_of_this_user_are_followed(tmp_path: Path, output: Callable[[str],
     output(str(link))
     assert link.is_symlink()
     assert target.exists() or output is _metrics  # which are removed at their end
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        open_output(link, 0, follow=False)
 
 
 @pytest.mark.parametrize("output", [_log, _log_in_folder, _trace], ids=["log", "log in a folder", "trace"])

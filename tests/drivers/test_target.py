@@ -119,3 +119,7 @@ def test_a_worker_that_sees_some_gpus_calls_them_by_the_ordinals_of_all() -> Non
         driver.device_get_uuid(0)
     assert ordinals([every[3], every[1]], every) == (3, 1)
     assert ordinals(every, every) == ()
+    assert ordinals(every[::-1], every) == (3, 2, 1, 0)
+    assert ordinals([every[2], "of another machine"], every) == (2,)
+    with pytest.raises(UsageError, match="without a machine, specs are only validated"):
+        resolve("none")

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from memtopo.common.errors import Unavailable
 from memtopo.machine import MachineLine
 from memtopo.output import report as rendering
+from memtopo.output.blocks import Page, Pairs, Section, Table, Toned
 from memtopo.plans.report import (
     Checks,
     DeviceMemory,
@@ -13,8 +15,11 @@ from memtopo.plans.report import (
     Failure,
     Leak,
     Left,
+    NodeReport,
     PhaseTime,
+    Placed,
     PlanSummary,
+    ProcessReport,
     Report,
     Row,
     Tally,
@@ -210,3 +215,90 @@ def test_texts_in_a_report_inject_nothing(monkeypatch: pytest.MonkeyPatch, evil:
     text = report_text(report)
     assert all(char == "\n" or char.isprintable() for char in text)
     assert text.count(evil.translate({0x1B: "\\x1b", 7: "\\x07", 0x202E: "\\u202e"})) >= 20
+
+
+CHECKED = Checks((Tally("access", 9, 6), Tally("bytes", 3, 3)), (), 3)
+
+
+def test_processes_and_nodes_have_rows_with_what_they_checked_and_what_is_open() -> None:
+    """Neighbours that are alike have one; of a lost one it is said how it was lost."""
+    rest = replace(CLEAN, ledger_after={"chunks": 3, "mappings": 1})
+    processes = (
+        ProcessReport("r.0", 7, "ok", checks=CHECKED, left=CLEAN),
+        ProcessReport("r.1", 8, "ok", checks=CHECKED, left=CLEAN),
+        ProcessReport("w", 9, "died", "was killed by SIGKILL"),
+        ProcessReport("x", 10, "leaked", left=rest),
+    )
+    node = NodeReport("a", "one", "lost", "its agent died", ("r.0", "w"), checks=CHECKED, left=rest)
+    report = replace(REPORT, processes=processes, nodes=(node,))
+    page = rendering.text_page(report, every=False)
+    tables = {each.title: each.blocks[0] for each in page.sections if each.blocks}
+    assert cells(tables["processes"]) == [
+        ("r.0 … r.1", "2 processes", "ok", "9 of 12", "0"),
+        ("w", "9", "was killed by SIGKILL", "", ""),
+        ("x", "10", "leaked", "", "4"),
+    ]
+    assert cells(tables["nodes"]) == [("a", "one", "lost", "9 of 12", "4", "r.0, w", "its agent died")]
+    every = rendering.text_page(report, every=True)
+    assert [row[0] for row in cells(section(every, "processes").blocks[0])] == ["r.0", "r.1", "w", "x"]
+
+
+def cells(table: object) -> list[tuple[str, ...]]:
+    assert isinstance(table, Table)
+    return [tuple(each.text if isinstance(each, Toned) else str(each) for each in row) for row in table.rows]
+
+
+def section(page: Page, title: str) -> Section:
+    return next(each for each in page.sections if each.title == title)
+
+
+def test_a_page_for_a_browser_has_facts_the_slowest_processes_and_addresses() -> None:
+    processes = tuple(
+        ProcessReport(f"p.{n}", n, "ok", times=(PhaseTime("map", 1, n + 1.0, 0.0, n + 1.0),), placed=(placed,))
+        for n, placed in enumerate([Placed("r.0", "r.2", 3, 4096, 2 * MIB)] * (rendering.MOST_LANES + 1))
+    )
+    times = PhaseTime("create", 1, 0.1, 0.0, 2.0), PhaseTime("map", 1, 0.1, 0.0, 1.0)
+    placed = (Placed("kv", "kv", 1, 8192, 0),)
+    report = replace(REPORT, started="2026-01-31T12:00:00Z", times=times, processes=processes, placed=placed)
+    page = rendering.full_page(report)
+    (facts,) = page.sections[0].blocks
+    assert isinstance(facts, Pairs)
+    assert dict(facts.rows) == {
+        "exit status": "0", "started, UTC": "2026-01-31 12:00:00", "time": "2 s", "processes": "65",
+        f"as declared, {REPORT.check} check": "16,003 of 16,003",
+    }  # fmt: skip
+    lanes = section(page, "time by process").blocks[0]
+    assert isinstance(lanes, Table)
+    assert [row[0] for row in lanes.rows] == [each.name for each in processes[1:]]
+    assert lanes.more == 1
+    assert cells(section(page, "addresses").blocks[0])[:2] == [
+        ("", "kv", "0x2000", "", "1"), ("p.0", "r.0 … r.2", "0x1000", "2 MiB", "3"),
+    ]  # fmt: skip
+
+
+def test_differences_have_their_places_and_each_hint_once_and_are_counted_if_none_is_listed() -> None:
+    row = Difference("access", "page.3", "r", "none", (), "s.yaml:1:2", "look at it")
+    checks = Checks((Tally("access", 9, 6),), (row, replace(row, subject="page.4", place=None)), 3)
+    table, *hints = section(rendering.text_page(replace(REPORT, checks=checks)), "not as declared").blocks
+    assert [each[-1] for each in cells(table)] == ["s.yaml:1:2", ""]
+    assert hints == ["  hint: look at it"]
+    page = rendering.text_page(replace(REPORT, checks=replace(checks, differences=())))
+    assert section(page, "not as declared").blocks == ["  … and 3 more"]
+
+
+def test_a_page_of_an_error_has_its_details_its_hint_and_the_exit_status() -> None:
+    page = rendering.error_page("apply", Unavailable("no GPU", hint="name one", details=("looked here",)))
+    assert page.verdict == ("failed, exit status 3", "bad")
+    (pairs,) = page.sections[0].blocks
+    assert isinstance(pairs, Pairs)
+    assert pairs.rows == [("error", "no GPU"), ("", "looked here"), ("hint", "name one")]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "tone"),
+    [("ok", "good"), ("interrupted", "warn"), ("taken down", "warn"), ("failed", "bad"), ("lost", "bad")],
+)
+def test_an_outcome_has_its_tone(outcome: str, tone: str) -> None:
+    verdict = rendering.text_page(replace(REPORT, outcome=outcome)).verdict
+    assert verdict is not None
+    assert verdict.tone == tone
