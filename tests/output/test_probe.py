@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from markdown_it import MarkdownIt
@@ -13,7 +14,8 @@ from memtopo.machine import Copies, Machine, Peer, Rate, Trial
 from memtopo.machine.queries import changed
 from memtopo.output import console, markdown, probe
 from memtopo.output.blocks import Page, Section, Table, columns
-from memtopo.probe.report import differences
+from memtopo.probe.report import Comparison, ProbeReport, differences
+from memtopo.probe.run import Times, Timing
 from tests.helpers.machines import complete, invented, with_nodes
 
 RATE = Rate(bytes_per_second=391_234_000_000, latency_ns=1830)
@@ -193,3 +195,37 @@ def test_a_text_below_a_table_has_a_blank_line_before_it() -> None:
     page = Page("probe", "ours", sections=[Section("measured", [table, "next", table, "  hint"])])
     lines = [" ".join(line.split()) for line in console.unstyled(page, 80).splitlines()]
     assert lines == ["probe ours", "", "measured", "x", "a 1", "", "next", "x", "a 1", "hint"]
+
+
+def test_the_page_of_a_probe_has_its_notes_what_is_left_and_the_longest_trials_first() -> None:
+    machine, times = complete(invented(1)), Times(3.0, 1.0, 0.5, (Timing("a", "gpu0", 0.1), Timing("b", "gpu0", 0.2)))
+    report = ProbeReport(1, "ours", False, machine, (), None, ("a note",), (), times)
+    trials = [trial for memory in machine.locations.values() for trial in memory.trials.values()]
+    worked = sum(bool(trial.works) for trial in trials)
+    assert worked < len(trials)
+    assert probe.page(report).verdict == (f"{worked} of {len(trials)} trials work", "good")
+    left = probe.page(replace(report, left=("process 7",)))
+    assert left.verdict == ("processes are left: 1", "bad")
+    assert [*left.facts[-2:]] == ["note: a note", "note: process 7"]
+    for fits, tone in ((True, "good"), (False, "bad")):
+        page = probe.page(replace(report, against=Comparison("h200x2", fits, ())))
+        assert page.verdict is not None
+        assert page.verdict.tone == tone
+        assert page.sections[-1].title == "against h200x2"
+    words, table = probe.full_page(report).sections[-1].blocks
+    assert isinstance(table, Table)
+    assert words == "3 s in all; the slowest child took 1 s to start, and the contexts 500 ms."
+    assert [row[0] for row in table.rows] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("store", "word"),
+    [
+        (Trial(works=True), "arrives"), (Trial(works=False), "LOST"), (Trial(works=None), "not known"),
+        (Trial(works=False, error="CUDA_ERROR_UNKNOWN"), "refused"),
+    ],
+)  # fmt: skip
+def test_a_store_arrives_or_is_refused_or_lost(store: Trial, word: str) -> None:
+    machine = complete(invented(2))
+    peers = [[peer and peer.model_copy(update={"store": store}) for peer in row] for row in machine.peers]
+    assert any(line.split(maxsplit=3)[3:] == [word] for line in shown(changed(machine, peers=peers)).splitlines())

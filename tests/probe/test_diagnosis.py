@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from memtopo.machine import Machine, Trial
 from memtopo.machine.queries import changed
 from memtopo.probe import diagnosis
 from memtopo.probe.diagnosis import causes
+from memtopo.probe.messages import VULKAN
 from tests.helpers.machines import AROUND, complete, invented
 
 
@@ -45,6 +47,16 @@ def failed(
         (failed("fd", "INVALID_VALUE", wsl=True), "WSL", "Linux itself"),
         (failed("rdma", "NOT_SUPPORTED", bindings="13.4.0"), "older than cuda-bindings 13.4.0", "update the driver"),
         (failed("rdma", None), None, None),
+        (failed("external-memory", "UNKNOWN", VULKAN), "Vulkan does not see this GPU", "set VK_DRIVER_FILES"),
+        (failed("external-memory", "UNKNOWN", VULKAN, container=True), "cannot use it", "DRIVER_CAPABILITIES=all"),
+        (failed("vmm", "UNKNOWN", wsl=True), None, None),
+        (failed("fd", "UNKNOWN", gpu="NVIDIA H100 MIG 1g.10gb"), None, None),
+        (failed("fd", "UNKNOWN", open_files=256), None, None),
+        (failed("rdma", "UNKNOWN", open_files=64), None, None),
+        (failed("ipc", "UNKNOWN", ptrace_scope=0), None, None),
+        (failed("rdma", "NOT_SUPPORTED", bindings="9.10"), None, None),
+        (failed("rdma", "UNKNOWN", bindings="13.4.0"), None, None),
+        (failed("managed", "EXIT 3"), "the trial's process died", "dmesg"),
     ],
 )  # fmt: skip
 def test_a_failed_trial_has_its_likely_cause_and_remedy(machine: Machine, likely: str | None, do: str | None) -> None:
@@ -62,13 +74,21 @@ def test_a_container_without_sys_nice_explains_host_memory() -> None:
     assert {cause.where for cause in causes(machine) if cause.do == "start it with --cap-add SYS_NICE"} == {*host}
 
 
-def test_a_lost_store_is_reported_for_its_pair() -> None:
+@pytest.mark.parametrize(
+    ("error", "shown", "likely"),
+    [
+        (None, "no error, but the bytes did not arrive", "lost on the way"),
+        ("CUDA_ERROR_UNKNOWN", "CUDA_ERROR_UNKNOWN", "no path to each other"),
+    ],
+)
+def test_a_lost_or_refused_store_is_reported_for_its_pair(error: str | None, shown: str, likely: str) -> None:
     machine = complete(invented(2))
     assert machine.peers[0][1]
-    lost = machine.peers[0][1].model_copy(update={"store": Trial(advertised=True, works=False)})
+    lost = machine.peers[0][1].model_copy(update={"store": Trial(advertised=True, works=False, error=error)})
     machine = changed(machine, peers=[[None, lost], machine.peers[1]])
     [cause] = [cause for cause in causes(machine) if cause.what == "store"]
-    assert (cause.where, cause.error) == ("gpu0 to gpu1", "no error, but the bytes did not arrive")
+    assert (cause.where, cause.error) == ("gpu0 to gpu1", shown)
+    assert likely in str(cause.likely)
 
 
 def test_a_failure_that_was_advertised_has_no_cause() -> None:
@@ -81,6 +101,8 @@ def test_environment_is_read_from_the_systems_files(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     seen = diagnosis.read(tmp_path)
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    assert seen.locked_bytes == (None if locked == resource.RLIM_INFINITY else locked)
     assert (seen.wsl, seen.ptrace_scope, seen.container, seen.imex_channels) == (True, 2, True, 1)
     bare = diagnosis.read(tmp_path / "nowhere")
     assert (bare.wsl, bare.ptrace_scope, bare.imex_channels) == (False, None, 0)

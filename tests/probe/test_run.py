@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from memtopo.driver.types import gpu
+from memtopo.driver.types import WHOLE_HOST, gpu
 from memtopo.machine import Surroundings, Trial
 from memtopo.machine.queries import changed
 from memtopo.probe import Limits, probe
 from memtopo.probe.run import _lanes, _shares, _without_trial
-from memtopo.probe.trial_table import STORE, PlannedTrial, planned_trials, recorded
+from memtopo.probe.trial_table import STORE, PlannedTrial, advertised, planned_trials, recorded
 from tests.helpers.machines import complete, invented
 
 MACHINE = complete(invented(2))
@@ -84,3 +84,40 @@ def test_a_child_that_does_not_start_in_time_is_killed_and_nothing_is_known() ->
     result = found.machine.devices[0].memory.trials["vmm"]
     assert (result.works, result.note) == (None, "its process did not start in time")
     assert not found.left
+
+
+FD, FABRIC = "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED", "HANDLE_TYPE_FABRIC_SUPPORTED"
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "expected"),
+    [
+        ("pool-fd", {"MEMPOOL_SUPPORTED_HANDLE_TYPES": 8}, False),
+        ("pool-fabric", {"MEMPOOL_SUPPORTED_HANDLE_TYPES": 8}, True),
+        ("pool-fd", {}, None),
+        (
+            "fd+fabric",
+            {FD: 1, FABRIC: 1},
+            True,
+        ),
+        ("fd+fabric", {FD: 1, FABRIC: 0}, False),
+        ("fd+fabric", {FD: 1}, None),
+        ("ipc", {"IPC_EVENT_SUPPORTED": 1}, None),
+    ],
+)
+def test_all_attributes_of_a_trial_advertise_it_and_of_a_mask_one_bit(
+    name: str, attributes: dict[str, int], expected: bool | None
+) -> None:
+    devices = [MACHINE.devices[0], MACHINE.devices[1].model_copy(update={"attributes": attributes})]
+    assert advertised(changed(MACHINE, devices=devices), PlannedTrial(gpu(1), name, 1)) is expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"), [((0, 1), True), ((1, 0), True), ((0, 0), False), ((None, 1), True), ((None, None), None)]
+)
+def test_memory_of_the_host_is_advertised_by_any_gpu(values: tuple[int | None, ...], expected: bool | None) -> None:
+    name = "HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"
+    found = [{} if value is None else {name: value} for value in values]
+    pairs = zip(MACHINE.devices, found, strict=True)
+    machine = changed(MACHINE, devices=[each.model_copy(update={"attributes": own}) for each, own in pairs])
+    assert advertised(machine, PlannedTrial(WHOLE_HOST, "vmm", 0)) is expected

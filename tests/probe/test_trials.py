@@ -173,6 +173,10 @@ def test_access_is_granted_to_the_gpus_of_the_trial_only() -> None:
 def test_host_memory_is_as_usable_as_by_the_gpu_that_can_use_it_least() -> None:
     tried = [(PlannedTrial(Location(LocationKind.HOST), "create", n), Trial(works=n != 1)) for n in range(3)]
     assert [each.works for each in _worst(tried).values()] == [False]
+    unknown = [(planned, Trial(works=None if trial.works is False else True)) for planned, trial in tried]
+    assert [each.works for each in _worst(unknown).values()] == [None]
+    stores = [(PlannedTrial(gpu(0), "store", n), Trial(works=n != 1)) for n in (1, 2)]
+    assert [each.works for each in _worst(stores).values()] == [False, True]
 
 
 def test_trials_that_are_made_for_a_spec_leave_those_of_the_record_and_the_free_memory_of_each_gpu() -> None:
