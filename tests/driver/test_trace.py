@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
-from memtopo.common.errors import UsageError
+from memtopo.common.errors import NotWritten, UsageError
 from memtopo.driver.kernels import Area
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.recorder import CallContext
+from memtopo.driver.recorder import CallContext, CallList, Recorder, error_name
 from memtopo.driver.trace import Trace, traced
-from memtopo.driver.trace_files import HEAD, empty_folder, is_record, require_replaceable
+from memtopo.driver.trace_files import HEAD, create_record, empty_folder, is_record, require_replaceable
 from memtopo.driver.types import DriverError, HandleType
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
@@ -259,3 +259,58 @@ def test_a_folder_of_traces_is_emptied_of_traces_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="exists, and is not a trace"):
         require_replaceable(folder / "link.jsonl", link=False)
     require_replaceable(folder / "link.jsonl")
+
+
+def test_only_the_trace_of_a_run_of_one_process_is_written_through_a_link(tmp_path: Path) -> None:
+    """The name of a process's trace is memtopo's own."""
+    link = tmp_path / "link"
+    link.symlink_to("trace")
+    with pytest.raises(NotWritten, match="Too many levels of symbolic links"):
+        Trace(link, CallContext(), {**ABOUT, "process": "a"})
+    assert not link.exists()
+    Trace(link, CallContext(), ABOUT).close()
+    assert link.read_text().startswith(HEAD)
+
+
+def test_only_a_new_or_empty_file_or_a_trace_is_replaced(tmp_path: Path) -> None:
+    trace, other = tmp_path / "trace", tmp_path / "other"
+    trace.write_text(f"{HEAD}: 1}}\n")
+    other.write_text("other")
+    for path in (other, tmp_path):
+        with pytest.raises(UsageError, match="exists, and is not a trace"):
+            create_record(path)
+    for path in (trace, trace, tmp_path / "new"):
+        create_record(path)
+        assert path.read_bytes() == b""
+    assert (other.read_text(), (tmp_path / "new").stat().st_mode & 0o777) == ("other", 0o600)
+
+
+def test_a_folder_is_a_record_if_one_of_its_files_is_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("other")
+    assert not is_record(tmp_path)
+    (tmp_path / "b.jsonl").write_text(HEAD)
+    assert is_record(tmp_path)
+    assert not is_record(tmp_path / "absent")
+
+
+def test_a_recorded_call_has_its_step_its_defaults_and_the_name_of_its_error(tmp_path: Path) -> None:
+    """The simulator's reason is in a trace."""
+    context = CallContext()
+    recorded = CallList(context)
+    with SimDriver(H200X4) as simulator:
+        driver = Recorder(simulator, recorded)
+        driver.init()
+        context.at("map", "page.3", undo=True)
+        with pytest.raises(DriverError):
+            driver.mem_map(4096, 1 << 21, handle=7)
+        context.enter("check")
+        driver.device_get_count()
+        with traced(simulator, str(tmp_path / "t"), ABOUT) as (other, _), pytest.raises(DriverError) as refused:
+            other.mem_release(7)
+    _, mapped, counted = recorded.calls
+    about = mapped.verb, mapped.subject, mapped.undo, mapped.number, mapped.of_step
+    assert (mapped.error, about) == ("CUDA_ERROR_INVALID_VALUE", ("map", "page.3", True, 1, True))
+    assert mapped.arguments["offset"] == 0
+    assert (counted.phase, counted.undo, counted.of_step, counted.result) == ("check", False, False, 4)
+    assert json.loads((tmp_path / "t").read_text().splitlines()[1])["reason"] == refused.value.reason
+    assert [error_name(each) for each in (None, refused.value, KeyError("x"))] == [None, refused.value.name, "KeyError"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from memtopo import machine
 from memtopo.driver.types import HandleType, Location, LocationKind, PoolProperties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.testing.abi import error_numbers, exported, newest
-from memtopo.testing.program import FUNCTIONS, SharedMachine, SimulatedProgram
+from memtopo.testing.program import FUNCTIONS, Fault, Leak, SharedMachine, SimulatedProgram
 from memtopo.testing.server import RemoteProgram
 from tests.helpers.processes import open_descriptors
 
@@ -328,3 +329,104 @@ def test_a_refused_import_of_an_external_object_leaves_no_descriptor_open(
         assert call(name, ctypes.c_uint64(), words) == f"CUDA_ERROR_{error}"
         assert open_descriptors() == before
         assert file.write(b"open") == 4
+
+
+@pytest.mark.usefixtures("use")
+def test_a_stream_has_its_flags_its_gpu_and_a_priority_within_the_range(call: CallFunction) -> None:
+    for device in (0, 1):
+        context = made(call, "cuDevicePrimaryCtxRetain", device)
+        assert call("cuCtxSetCurrent", context) == "CUDA_SUCCESS"
+        for flags, priority, expected in ((0, 3, 0), (1, -2, -2), (1, -9, -5)):
+            stream, found = made(call, "cuStreamCreateWithPriority", flags, priority & 0xFFFF_FFFF), ctypes.c_int()
+            assert call("cuStreamGetPriority", stream, found) == "CUDA_SUCCESS"
+            assert found.value == expected
+            assert call("cuStreamGetFlags", stream, found) == "CUDA_SUCCESS"
+            assert found.value == flags
+            own = words()
+            assert call("cuStreamGetCtx", stream, own) == "CUDA_SUCCESS"
+            assert own[0] == context
+    assert call("cuStreamCreate", words(), 2) == "CUDA_ERROR_INVALID_VALUE"
+
+
+@pytest.mark.usefixtures("use")
+def test_the_time_between_events_is_in_milliseconds_and_none_without_timing_or_a_record(call: CallFunction) -> None:
+    first, second, untimed, never = (made(call, "cuEventCreate", flags) for flags in (0, 0, 2, 0))
+    began = time.monotonic()
+    for event in (first, untimed, second):
+        assert call("cuEventRecord", event, 0) == "CUDA_SUCCESS"
+    most, found = 1000 * (time.monotonic() - began), ctypes.c_float()
+    assert call("cuEventElapsedTime", found, first, second) == "CUDA_SUCCESS"
+    assert most / 1000 < found.value <= most
+    for event in (untimed, never):
+        for pair in ((first, event), (event, second)):
+            assert call("cuEventElapsedTime", found, *pair) == "CUDA_ERROR_INVALID_HANDLE"
+
+
+def test_a_gpu_has_a_name_and_a_bus_id_that_end_where_there_is_no_more_room(call: CallFunction) -> None:
+    """It is found by its bus id in capital letters, too."""
+    assert call("cuInit", 0) == "CUDA_SUCCESS"
+    text, device = ctypes.create_string_buffer(b"\xee" * 32, 32), ctypes.c_int()
+    assert call("cuDeviceGetName", text, 7, 1) == "CUDA_SUCCESS"
+    assert text.raw[:8] == b"NVIDIA\0\xee"
+    assert call("cuDeviceGetName", text, 0, 1) == "CUDA_ERROR_INVALID_VALUE"
+    assert call("cuDeviceGetPCIBusId", text, 32, 1) == "CUDA_SUCCESS"
+    for bus in (text.value.lower(), text.value.upper()):
+        assert call("cuDeviceGetByPCIBusId", device, ctypes.create_string_buffer(bus)) == "CUDA_SUCCESS"
+        assert device.value == 1
+    assert call("cuDeviceGetByPCIBusId", device, ctypes.create_string_buffer(b"ffff:00:00.0")) == (
+        "CUDA_ERROR_INVALID_DEVICE"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("cuMemAlloc_v2", (SIZE,), {2: 2, 8: 0, 9: 1, 11: 0, 12: SIZE}),
+        ("cuMemHostAlloc", (PAGE, 0), {2: 1, 4: 5, 8: 0, 9: 1, 11: 0, 12: PAGE}),
+        ("cuMemAllocManaged", (PAGE, 1), {2: 2, 4: 5, 8: 1, 9: 1, 11: 0, 12: PAGE}),
+    ],
+)
+def test_a_pointer_has_the_attributes_of_its_memory(
+    call: CallFunction, name: str, arguments: tuple[int, ...], expected: dict[int, int]
+) -> None:
+    """Addresses are from the begin of the memory, and flags of 4 bytes. Memory of a GPU has no pointer of the host."""
+    assert call("cuInit", 0) == "CUDA_SUCCESS"
+    assert call("cuCtxSetCurrent", made(call, "cuDevicePrimaryCtxRetain", 1)) == "CUDA_SUCCESS"
+    address = made(call, name, *arguments)
+    found = {}
+    for attribute in (2, 4, 8, 9, 11, 12):
+        value = words()
+        if call("cuPointerGetAttribute", value, attribute, address + 5) == "CUDA_SUCCESS":
+            found[attribute] = value[0] - address if attribute in (4, 11) else value[0]
+    assert found == expected
+
+
+@pytest.mark.usefixtures("use")
+def test_what_is_not_aligned_or_of_another_kind_is_refused_without_an_effect(
+    call: CallFunction, program: SimulatedProgram
+) -> None:
+    address = made(call, "cuMemAlloc_v2", SIZE)
+    for name, offset in (("cuMemsetD16_v2", 1), ("cuMemsetD32_v2", 2)):
+        assert call(name, address + offset, 0x01010101, 4) == "CUDA_ERROR_INVALID_VALUE"
+    assert program.read(address, 16) == bytes(16)
+    program.write(address + 3, b"four")
+    assert program.read(address + 2, 6) == b"\0four\0"
+    assert call("cuMemGetHandleForAddressRange", words(), address, SIZE, 2, 0) == "CUDA_ERROR_INVALID_VALUE"
+
+
+def test_a_fault_meets_the_call_with_its_number_or_each_of_its_size_or_more() -> None:
+    second, large = Fault("f", "E", 2, None), Fault("f", "E", None, 8)
+    assert [second.meets(name, {}) for name in ("f", "g", "f", "f")] == [False, False, True, False]
+    sizes: list[dict[str, int]] = [{"size": 7}, {"size": 8}, {"count": 9}, {}]
+    assert [large.meets("f", arguments) for arguments in sizes] == [False, True, True, False]
+
+
+def test_a_leak_is_shown_with_its_size_its_references_and_where_it_is_from() -> None:
+    leaks = [
+        Leak("cuMemAlloc", "a.py:3", 16, "allocations", 4096), Leak("", "", 16, "handles", None, 2, 7),
+        Leak("cuMemCreate", "a.py:3", 16, "handles", None, 1, 7),
+    ]  # fmt: skip
+    assert [*map(str, leaks)] == [
+        "0x10 (4,096 bytes) from cuMemAlloc at a.py:3", "0x10 (2 references) of handles at process 7",
+        "0x10 from cuMemCreate at a.py:3",
+    ]  # fmt: skip
