@@ -28,7 +28,7 @@ from memtopo.plans.trace import TracedCall
 from memtopo.records.player import IMPORTS, Played
 from memtopo.records.program import NoProgram, program_calls
 from memtopo.records.record import Record, read_record
-from memtopo.records.replay import Replay, replay
+from memtopo.records.replay import LeftOutCalls, Replay, replay
 from memtopo.records.replay_process import PROCESS_ENDED
 from tests.cli.conftest import InlineRunner
 from tests.helpers.processes import open_descriptors
@@ -507,3 +507,42 @@ def test_a_program_has_the_defaults_of_arguments_that_a_record_lacks(run_inline:
 
     trace.write_text(trace.read_text().replace('"offset": 0, ', ""))
     assert run_inline("replay", trace, "--machine", "h200x4", "--as", "c").out == whole
+
+
+def test_several_processes_say_what_they_leave_out_and_why_a_call_is_refused(tmp_path: Path) -> None:
+    """A layout has the name of the first process that has one, and a mark is no call."""
+    first, second = Calls("a"), Calls("b")
+    second.head = replace(second.head, layout="kv")
+    first.reserve(2)
+    second.call("memcpy_htod", {"destination": 1 << 40, "data": "handle:1"})
+    second.call("mark", {"label": "here"})
+    given = {"size": 1, "properties": {"location": "gpu0", "handles": []}, "flags": 0}
+    second.call("mem_create", given, result=7)
+    record = read_record([each.write(tmp_path / f"{each.head.process}.jsonl") for each in (first, second)])
+    found = replay(record, resolve("h200x2"))
+    assert found.left_out == (LeftOutCalls("cuMemcpyHtoD", 1, "its bytes are not in the record"),)
+    assert (found.record, found.processes, found.calls, found.made) == ("kv", 2, 3, 2)
+    assert found.difference
+    assert "not a multiple" in str(found.difference.reason)
+
+
+def test_a_process_has_the_gpus_of_its_record_of_which_a_smaller_machine_has_not_all(tmp_path: Path) -> None:
+    first, second = Calls("a", ("GPU-a", "GPU-b")), Calls("b", ("GPU-b",))
+    first.reserve(2)
+    second.create(2, "gpu0")
+    record = read_record([each.write(tmp_path / f"{each.head.process}.jsonl") for each in (first, second)])
+    assert replay(record, resolve("h200x2")).difference is None
+    difference = replay(record, resolve("h100x1")).difference
+    assert difference
+    assert (difference.call.process, difference.call.method) == ("b", "mem_create")
+
+
+def test_a_record_of_too_many_processes_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    processes = [Calls("a"), Calls("b")]
+    for each in processes:
+        each.reserve(2)
+    record = read_record([each.write(tmp_path / f"{each.head.process}.jsonl") for each in processes])
+    for most in (2, 1):
+        monkeypatch.setattr("memtopo.records.replay.MOST_PROCESSES", most)
+        with nullcontext() if most == 2 else pytest.raises(UsageError, match="has 2 processes, and a replay at most 1"):
+            assert replay(record, resolve("h200x2")).difference is None
