@@ -206,6 +206,9 @@ def test_processes_of_a_layout_that_are_alike_are_drawn_once_unless_all_are_aske
     for every, titles in ((False, ["reader.0 … 1  2 alike, reader.0 is drawn"]), (True, ["reader.0", "reader.1"])):
         text = console.unstyled(held.layout(shown, NOW, every=every), 80)
         assert [line.strip("─ ") for line in text.splitlines() if line.startswith("── reader")] == titles
+    for state in (None, "awake", "asleep"):
+        text = console.unstyled(held.layout(replace(shown, layout_state=state), NOW), 80)
+        assert ("drawn in state" in text) == (state == "asleep")
 
 
 def test_a_switch_and_a_change_name_what_is_kept_and_what_has_to_be_committed_again(
