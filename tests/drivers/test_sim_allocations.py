@@ -103,6 +103,15 @@ def test_an_allocation_that_a_full_pool_refuses_takes_neither_memory_nor_address
         assert sim.mem_alloc_from_pool_async(512, pool) == first + 512
 
 
+def test_the_maximum_of_a_pool_is_rounded_up_to_what_it_reserves_at_a_time(sim: SimDriver) -> None:
+    with current(sim):
+        pool = sim.mem_pool_create(PoolProperties(gpu(0), HandleType.NONE, 33 * MiB))
+        for _ in range(2):
+            sim.mem_alloc_from_pool_async(32 * MiB, pool)
+        with refused(OUT_OF_MEMORY):
+            sim.mem_alloc_from_pool_async(512, pool)
+
+
 def test_allocations_end_with_their_context(sim: SimDriver) -> None:
     """With the last retain of its context an allocation is gone, and its memory is there again"""
     with current(sim):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from memtopo.machine import MachineLine
 from memtopo.output import calls, console
 from memtopo.plans.trace import TracedCall, TraceFile, TraceHead, summary
+from memtopo.records.replay import LeftOutCalls, Replay, ReplayDifference
 
 ADDRESS = 0x7F00_0000_0000
 
@@ -48,3 +53,50 @@ def test_errors_of_queries_alone_are_noted_as_expected(layout: str, traced: Trac
 def test_times_of_the_simulator_are_noted_as_such(simulated: bool) -> None:
     assert ("those of the simulator" in shown(call(1), simulated=simulated)) == simulated
     assert ("captured program" in shown(call(1), layout="")) is True
+
+
+def replayed(**changes: Any) -> str:
+    machine = MachineLine("h200x2", simulated=True, devices=(), driver="13.0")
+    found = Replay(machine, "kv", 1, 9, 8, (), {}, None)
+    return console.unstyled(calls.replay_page(replace(found, **changes)), 120)
+
+
+def test_a_replay_has_what_was_left_out_and_other_errors_and_agrees_all_the_same() -> None:
+    text = replayed(processes=2, left_out=(LeftOutCalls("cuX", 1000, "why"),), other_errors={"cuMemMap: A for B": 3000})
+    rows = [line.split() for line in text.splitlines()]
+    assert ["cuX", "1,000", "why"] in rows
+    assert [each for each in (["processes", "2"], ["calls", "9"], ["made", "8"]) if each not in rows] == []
+    assert "with other errors than in the record, 3,000 × cuMemMap: A for B" in text
+    assert text.splitlines()[-1] == "ok: all calls that were made end as in the record"
+    alone = replayed()
+    assert not any(word in alone for word in ("processes", "not made", "other errors"))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "here", "title"),
+    [
+        (None, "BAD", "cuMemMap: BAD, and the record has success"),
+        ("BAD", None, "cuMemMap: success, and the record has BAD"),
+    ],
+)
+def test_a_difference_of_a_replay_has_both_ends_and_the_calls_before_it(
+    recorded: str | None, here: str | None, title: str
+) -> None:
+    text = replayed(difference=ReplayDifference(call(2, error=recorded), here, "the rule", (call(1),)))
+    lines = [line.strip() for line in text.splitlines()]
+    assert title in lines
+    at = lines.index(title)
+    assert [line[:2] for line in lines[at + 1 : at + 3]] == ["1 ", "2 "]
+    assert lines[at + 3] == "reason: the rule"
+    assert lines[-1] == "error: a call ends otherwise than in the record"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1 << 32, "0x100000000"), ((1 << 32) - 1, "4294967295"), ([1, 1 << 40], "{1, 0x10000000000}"),
+        ({"a": 0, "b": [], "c": "x"}, "{c=x}"), (None, "None"), ("x", "x"),
+    ],
+)  # fmt: skip
+def test_large_numbers_of_a_trace_are_hexadecimal_and_empty_fields_left_out(value: object, text: str) -> None:
+    assert calls.value_text(value) == text
