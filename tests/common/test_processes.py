@@ -17,6 +17,7 @@ from memtopo.common.processes import (
     ParentThread,
     ProcessStat,
     RunningClock,
+    die_with_parent,
     in_pid_namespace,
     inherited_socket,
     is_frozen,
@@ -129,6 +130,16 @@ def test_a_memory_file_is_read_from_its_beginning() -> None:
 def test_a_process_does_nothing_without_the_parent_that_it_is_to_end_with() -> None:
     command = python_command("tests.common.test_processes:answer", parent=os.getppid())
     assert subprocess.run(command, check=False, stderr=subprocess.PIPE).stderr == b""
+
+
+def end_with(parent: str) -> None:
+    """Entry of a child that ends with a parent."""
+    die_with_parent(int(parent))
+
+
+def test_a_process_ends_at_once_if_its_parent_is_another_one_than_the_one_it_is_to_end_with() -> None:
+    command = python_command("tests.common.test_processes:end_with")
+    assert [spawn([*command, str(parent)]).wait() for parent in (os.getpid(), os.getppid())] == [0, 1]
 
 
 def test_a_signal_is_requested_for_the_death_of_a_parent_that_has_not_died_already() -> None:

@@ -214,6 +214,8 @@ def test_the_highest_amounts_of_a_pool_are_reset_to_those_that_it_has(sim: SimDr
         assert [sim.mem_pool_get_attribute(pool, each) for each in (used, high)] == [M, 3 * M]
         sim.mem_pool_set_attribute(pool, high, 0)
         assert [sim.mem_pool_get_attribute(pool, each) for each in (used, high)] == [M, M]
+        sim.mem_pool_set_attribute(pool, PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC, 7)
+        assert sim.mem_pool_get_attribute(pool, PoolAttribute.REUSE_ALLOW_OPPORTUNISTIC) == 1
 
 
 def test_memory_that_is_registered_is_taken_of_the_host_until_it_is_not(sim: SimDriver) -> None:

@@ -61,6 +61,8 @@ def test_a_copy_to_a_multicast_address_reaches_all_bound_memory(sim: SimDriver) 
     with current(sim):
         sim.memcpy_htod(address + M - 4, b"12345678")
         assert [sim.memcpy_dtoh(view, 4) for view in views] == [b"5678", b"5678"]
+        sim.memcpy_htod(address + M + 1, b"in")
+        assert [sim.memcpy_dtoh(view, 4) for view in views] == [b"5in8", b"5in8"]
         source = mapped(sim, chunk(sim, 0), M)
         sim.memcpy_htod(source, b"abcdefgh")
         sim.memcpy_async(address + M - 4, source, 8)
