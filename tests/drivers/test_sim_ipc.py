@@ -14,7 +14,17 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.units import GiB, MiB
-from memtopo.driver.types import Access, EventFlags, Grant, HandleType, Location, PoolProperties, Properties, gpu
+from memtopo.driver.types import (
+    Access,
+    EventFlags,
+    Grant,
+    HandleType,
+    Location,
+    LocationKind,
+    PoolProperties,
+    Properties,
+    gpu,
+)
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.sim.shared_files import SEALS, Tag, dma_buf, exclusive
 from memtopo.machine import Machine, Trial, dump
@@ -487,6 +497,20 @@ def test_an_allocation_of_an_imported_pool_is_imported_again_after_it_was_freed(
             sim.mem_free(allocation)
         sim.mem_free_async(allocation)
     assert (len(addresses), open_descriptors()) == (1, descriptors)
+
+
+def test_an_allocation_of_a_pool_of_the_host_is_imported_once_at_a_time(sim: SimDriver) -> None:
+    """Fact 82."""
+    with current(sim):
+        pool = sim.mem_pool_create(PoolProperties(Location(LocationKind.HOST_NUMA, 0), FD))
+        with closing(int(sim.mem_pool_export_to_shareable_handle(pool, FD))) as fd:
+            another = sim.mem_pool_import_from_shareable_handle(fd, FD)
+        pointer = sim.mem_pool_export_pointer(sim.mem_alloc_from_pool_async(M, pool))
+        for _ in range(2):
+            address = sim.mem_pool_import_pointer(another, pointer)
+            with refused("CUDA_ERROR_ALREADY_MAPPED"):
+                sim.mem_pool_import_pointer(another, pointer)
+            sim.mem_free(address)
 
 
 def test_a_chunk_with_a_dma_buf_over_several_is_shared_without_its_neighbours(sim: SimDriver) -> None:
