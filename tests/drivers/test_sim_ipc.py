@@ -527,3 +527,19 @@ def test_a_chunk_with_a_dma_buf_over_several_is_shared_without_its_neighbours(si
             assert sim.memcpy_dtoh(base + M - 6, 12) == b"secretshared"
         sim.mem_unmap(base, 2 * M)
         sim.mem_address_free(base, 2 * M)
+
+
+def test_a_dma_buf_over_several_chunks_is_another_one_in_another_order(sim: SimDriver) -> None:
+    def file_of(*chunks: int) -> int:
+        base = sim.mem_address_reserve(3 * M)
+        for number, handle in enumerate(chunks):
+            sim.mem_map(base + number * M, M, handle)
+        with closing(sim.mem_get_handle_for_address_range(base, 3 * M)) as fd:
+            found = os.fstat(fd)
+        sim.mem_unmap(base, 3 * M)
+        sim.mem_address_free(base, 3 * M)
+        assert found.st_size == 3 * M
+        return found.st_ino
+
+    with current(sim), created(sim, M) as a, created(sim, M) as b, created(sim, M) as c:
+        assert file_of(a, b, c) == file_of(a, b, c) != file_of(a, c, b)
