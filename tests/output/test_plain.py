@@ -64,7 +64,7 @@ def test_characters_that_an_encoding_lacks_are_escaped() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="\n")
     plain.print_document(["größe", "b"], stream)
     stream.flush()
-    assert stream.buffer.getvalue() == b"gr\\xf6\\xdfe\nb\n"  # type: ignore[attr-defined]
+    assert stream.buffer.getvalue() == b"gr\\xf6\\xdfe\nb\n"
 
 
 def test_only_a_text_is_painted() -> None:
