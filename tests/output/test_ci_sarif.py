@@ -112,6 +112,8 @@ def test_fingerprints_are_unique_and_survive_inserted_lines(checked: Checking) -
     marks = [result["partialFingerprints"]["memtopoFault/v1"] for result in before]
     assert marks == [result["partialFingerprints"]["memtopoFault/v1"] for result in after]
     assert len(set(marks)) == len(marks) == 2
+    other = sarif(text("sarif", checked({"x.yaml": BAD.replace("3MiB", "5MiB")})))["results"]  # in its message, too
+    assert marks == [result["partialFingerprints"]["memtopoFault/v1"] for result in other]
 
 
 def test_a_fingerprint_stays_when_faults_of_other_entries_and_files_are_corrected(checked: Checking) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from memtopo.output.monitoring import event_line as line
@@ -16,6 +18,7 @@ from memtopo.sharing.holder import HolderEvent
         ('a"\n<3>forged key=1', '"a\\"\\n<3>forged key=1"'),
         ("\x1b[2J\u202e", '"\\x1b[2J\\u202e"'),
         ("", '""'),
+        ("größe", '"größe"'),
         (7, "7"),
     ],
 )
@@ -31,3 +34,13 @@ def test_a_line_has_its_priority_or_its_time_and_fits_into_a_pipe(char: str) -> 
     ranks = [line(HolderEvent("checked", {}, each), priority=True)[:3] for each in ("info", "warning", "error")]
     assert ranks == ["<6>", "<4>", "<3>"]
     assert line(event, at=0.0).startswith("1970-01-01T00:00:00Z memtopo: checked ")
+
+
+def test_the_time_of_a_line_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        monkeypatch.setenv("TZ", "UTC-9")
+        time.tzset()
+        assert line(HolderEvent("checked", {}), at=3600.0) == "1970-01-01T01:00:00Z memtopo: checked"
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -14,6 +14,7 @@ import pytest
 from memtopo import machine
 from memtopo.driver.types import HandleType, Location, LocationKind, PoolProperties, gpu
 from memtopo.drivers.sim import SimDriver
+from memtopo.machine import queries
 from memtopo.testing.abi import error_numbers, exported, newest
 from memtopo.testing.program import FUNCTIONS, Fault, Leak, SharedMachine, SimulatedProgram
 from memtopo.testing.server import RemoteProgram
@@ -28,8 +29,8 @@ CallFunction = Callable[..., str]
 
 
 @pytest.fixture
-def shared() -> SharedMachine:
-    return SharedMachine(machine.load("h200x2"))
+def shared(request: pytest.FixtureRequest) -> SharedMachine:
+    return SharedMachine(getattr(request, "param", machine.load("h200x2")))
 
 
 @pytest.fixture
@@ -258,6 +259,22 @@ def test_access_to_a_peer_that_was_disabled_is_enabled_again(call: CallFunction)
         assert call("cuCtxEnablePeerAccess", peer, 0) == "CUDA_SUCCESS"
         assert call("cuCtxDisablePeerAccess", peer) == "CUDA_SUCCESS"
     assert call("cuCtxDisablePeerAccess", peer) == "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED"
+
+
+APART = queries.changed(
+    machine.load("h200x2"),
+    peers=[
+        [each and each.model_copy(update={"access": False}) for each in row] for row in machine.load("h200x2").peers
+    ],
+)
+
+
+@pytest.mark.usefixtures("use")
+@pytest.mark.parametrize("shared", [APART], indirect=True)
+def test_access_to_a_peer_without_a_path_is_not_enabled(call: CallFunction) -> None:
+    peer = made(call, "cuDevicePrimaryCtxRetain", 1)
+    assert call("cuCtxEnablePeerAccess", peer, 0) == "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
+    assert call("cuCtxEnablePeerAccess", peer, 1) == "CUDA_ERROR_INVALID_VALUE"
 
 
 def test_a_size_beyond_the_memory_of_a_program_is_refused_before_so_much_is_allocated() -> None:
