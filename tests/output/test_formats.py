@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.output import formats
+from memtopo.output.validation import repository_path
 from tests.helpers.checked_specs import BAD, GOOD, TWO_GPUS, WARNED, Checking
 from tests.helpers.ci_forms import text
 
@@ -14,6 +17,8 @@ def test_one_file_on_one_machine_has_its_diagnostics_or_is_ok_there(checked: Che
     assert text("text", checked({"a.yaml": GOOD})) == "a.yaml: ok on h200x2\n"
     ignoring = WARNED.rstrip() + "  # memtopo: ignore[MT501]\n"
     assert text("text", checked({"a.yaml": ignoring})) == ("a.yaml: ok on h200x2; 1 diagnostic ignored by comments\n")
+    both = text("text", checked({"a.yaml": ignoring, "b.yaml": ignoring}))
+    assert both == "2 files on h200x2: 2 ok; 2 diagnostics ignored by comments\n"
     lines = text("text", checked({"a.yaml": BAD})).splitlines()
     assert lines[0].startswith("a.yaml:4:31: error[MT301]: ")
     assert not any(line.startswith(("spec", "1 file")) for line in lines)
@@ -47,3 +52,9 @@ def test_an_unknown_format_names_the_nearest_and_an_error_is_no_text() -> None:
         formats.format_named("sarf")
     assert "sarif" in str(refused.value.hint)
     assert [formats.failure(name, Unavailable("no GPU")) for name in formats.TEXT_FORMATS] == [[], []]
+    assert formats.failure("gitlab", Unavailable("no GPU")) == ["[]"]
+
+
+def test_a_file_is_named_by_its_link_in_the_repository(folder: Path) -> None:
+    (folder / "link.yaml").symlink_to("/elsewhere/spec.yaml")
+    assert repository_path("link.yaml") == repository_path(str(folder / "link.yaml")) == "link.yaml"

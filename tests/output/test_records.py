@@ -32,6 +32,7 @@ def test_the_page_of_a_record_has_its_marks_and_its_peaks() -> None:
     text = shown(records.show_page(replace(SUMMARY, marks=("warm", "full"))))
     assert "moments that the program marked: warm, full" in text
     assert "the most at any time: gpu0 8 MiB" in text
+    assert records.show_page(SUMMARY).where == "end, 500 ms after its begin"
     assert "marked" not in shown(records.show_page(SUMMARY))
 
 
