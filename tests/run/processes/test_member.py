@@ -171,7 +171,16 @@ def test_a_member_makes_a_change_that_its_program_hears_of_before(built: Joined)
     assert (member.run.variant[0], member.generation, built.chunks) == ("asleep", 2, 0)
     answers = built.heard()
     assert (answers[0], answers[-2].touched, answers[-1]) == (Attending(1), True, Attending(2))
+    built.tell(TakeDown())
+    member.poll()
+    assert (member.over, member.lost, member.timeout) == ("it was released", False, 1.0)
     built.leave()
+
+
+def test_a_forked_child_has_neither_the_channel_nor_the_gates(joined: Joined) -> None:
+    joined.member.abandon()
+    with pytest.raises(ProcessLost, match="is a child of the one that has joined"):
+        joined.member.poll()
 
 
 def test_a_member_whose_program_refuses_does_not_take_part_in_that_round(built: Joined) -> None:
@@ -210,6 +219,13 @@ def test_a_member_keeps_its_memory_after_the_end_of_another_process_until_it_lea
     first, *_, last = built.heard()
     assert first == messages.Leave(), "others hear it before it waits for them"
     assert (last.report.outcome, any(last.report.left.ledger_after.values())) == ("ok", False)
+
+
+def test_files_that_a_program_opens_while_it_is_joined_are_no_leaks(built: Joined) -> None:
+    own = os.dup(0)
+    built.leave()
+    os.close(own)
+    assert (built.heard()[-1].report.outcome, built.member.run.request.exclusive) == ("ok", False)
 
 
 def test_the_end_of_the_coordinator_is_raised_whenever_it_is_polled_and_the_memory_stays(built: Joined) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -17,15 +19,18 @@ from memtopo.driver.wrappers import Call
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
 from memtopo.kinds.step import Phase
+from memtopo.language import SpecText
 from memtopo.run import messages
+from memtopo.run.layout_plans import WHOLE, Goal
 from memtopo.run.messages import HandleAnswer, HandleRequest
-from memtopo.run.processes.worker import SiblingHandles
+from memtopo.run.processes.worker import SiblingHandles, _goal, planned
 from memtopo.sharing.client import IN_FLIGHT
 from tests.helpers.failing_driver import Failing
+from tests.helpers.lockstep import together
 from tests.helpers.processes import open_descriptors
 from tests.helpers.reports import tallies
 from tests.helpers.specs import run_request, server_and_readers
-from tests.run.processes.conversation import GOOD, MACHINE, Conversation, conversations
+from tests.run.processes.conversation import GOOD, MACHINE, Conversation, conversations, start_message
 
 TEXT = f"memtopo: 1\nname: two{server_and_readers(2)}"
 STEPS = {
@@ -67,6 +72,36 @@ def test_a_worker_does_what_each_command_says_and_reports(talk: Talk, check: str
     found = tallies(report.checks)
     aspect = "bytes" if check == "fast" else "every byte"
     assert found[aspect].as_declared == found[aspect].looked_at == (4 if check == "fast" else 2)
+
+
+def test_a_worker_plans_what_its_first_message_says_with_the_check_of_the_command() -> None:
+    start = replace(start_message(TEXT, "reader"), seed=5, timeout=9.0, exclusive=False, visible=(1, 0))
+    request, plans = planned(start, start.spec.read(), "full")
+    assert (request.process, request.check, request.seed, request.timeout) == ("reader", "full", 5, 9.0)
+    assert (request.exclusive, plans.name_of("reader")) == (False, "two/reader")
+    held = replace(
+        start,
+        process="server",
+        spec=SpecText("two.yaml", TEXT.replace("server:", "server:\n    held: true")),
+        held=True,
+    )
+    assert [*(planned(held, held.spec.read(), "fast")[0].siblings or ())] == ["server"]
+
+
+def test_a_worker_plans_a_change_with_all_that_its_command_says() -> None:
+    start, source = start_message(TEXT, "server"), json.dumps({"spec": f"memtopo: 1\nname: two{server_and_readers(3)}"})
+    with together(server_and_readers(2), MACHINE) as layout:
+        run, in_use, absent = layout.runs["server"], ("server.w",), layout.plans.resources_of(["server.w"])
+        goal, _ = _goal(run, start, messages.PlanChange("awake", "full", in_use, absent=in_use))
+        assert (goal, len(absent)) == (Goal(("awake", absent), "full", in_use), 2)
+        goal, plans = _goal(run, start, messages.PlanChange("awake", "full", in_use, source))
+        assert (goal.variant, goal.check, goal.in_use, goal.request and goal.request.check) == (
+            WHOLE,
+            "full",
+            in_use,
+            "full",
+        )
+        assert len(plans.resources_of(["server.w"])) == 3
 
 
 def test_what_is_skipped_is_not_checked_for_the_reason_that_was_given(talk: Talk) -> None:
@@ -191,6 +226,18 @@ def test_handles_of_a_sibling_are_taken_in_batches_of_which_one_is_open() -> Non
     with pytest.raises(InternalError, match="server gave 4 of 3 handles of w"):
         handles.take("server", "w", 0)
     assert open_descriptors() == before
+
+
+def test_what_concerns_holders_elsewhere_is_asked_of_their_source() -> None:
+    asked: list[tuple[object, ...]] = []
+    geometry, other = run_request(server_and_readers(1), MACHINE).of_process("reader").geometry, HandleSource()
+    handles = SiblingHandles(geometry, lambda *_: [], other)
+    calls = [("attach", "h"), ("take", "h", "w", 1), ("lend", "h", "w", 2), ("give_back", "h", "w", {1: 2})]
+    calls += [("seal", "h", "w", {3: 4}, "k"), ("gone", "h"), ("detach", "h"), ("expect", geometry), ("settle",)]
+    for name, *arguments in calls:
+        setattr(other, name, lambda *args, _name=name, **options: asked.append((_name, *args, *options.values())))
+        getattr(handles, str(name))(*arguments, **({"key": "k", "first": 3, "epoch": 4} if name == "lend" else {}))
+    assert asked == [(*each, "k", 3, 4) if each[0] == "lend" else each for each in calls]
 
 
 def test_an_importer_fails_with_the_error_of_the_exporter(talk: Talk) -> None:

@@ -25,6 +25,7 @@ from memtopo.run.messages import FromWorker, ToWorker
 from memtopo.run.processes.fork_server import SpawnedWorker, WorkerServer
 from memtopo.run.processes.worker_process import UserProcess, WorkerProcess, launch
 from memtopo.sharing.channel import Channel, Received
+from memtopo.sharing.offers import Offer
 
 MACHINE = MachineLine("test", simulated=True, devices=(), driver="13.0")
 REPORT = Report("test", None, MACHINE, "ok", 0, PlanSummary("test", (), {}, 0, 0, 0))
@@ -152,6 +153,13 @@ def test_the_result_of_a_recheck_is_forgotten_with_the_next_command(pair: Pair) 
     assert (pair.worker.answer, pair.worker.busy) == (None, True)
     pair.says(failed := messages.ChangeResult("it failed"))
     assert pair.worker.answer == failed
+
+
+def test_exports_stay_offered_until_a_change_names_others_or_none(pair: Pair) -> None:
+    weights = Offer("w", "chunk", "fd", 1, 2 << 20, "gpu0")
+    for offers, expected in (((weights,), (weights,)), (None, (weights,)), ((), ())):
+        pair.says(messages.ChangeResult(offers=offers))
+        assert pair.worker.offers == expected
 
 
 @pytest.mark.parametrize(

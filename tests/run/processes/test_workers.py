@@ -22,7 +22,7 @@ from memtopo.drivers import target
 from memtopo.language import SpecText
 from memtopo.machine import MachineLine
 from memtopo.plans.progress import Progress, SafeProgress
-from memtopo.plans.report import Checks, Report
+from memtopo.plans.report import Check, Checks, Report
 from memtopo.run import processes
 from memtopo.run.holder import HeldLayout
 from memtopo.run.messages import (
@@ -33,19 +33,26 @@ from memtopo.run.messages import (
     EndChange,
     Ended,
     FromWorker,
+    HandleAnswer,
+    HandleRequest,
+    Hold,
     KeepAlive,
     Leave,
+    Lend,
+    Lent,
+    PlanChange,
     Resume,
     StartWorker,
     StepsDone,
     TakeDown,
     WorkerFinished,
+    WorkerReady,
 )
 from memtopo.run.processes import Workers
 from memtopo.run.processes.ensemble import Ensemble, NotStarted
 from memtopo.run.processes.router import Peers
 from memtopo.run.processes.worker_process import UserProcess, WorkerProcess
-from memtopo.run.processes.workers import SPARE
+from memtopo.run.processes.workers import SPARE, ChangeRefused, require_planned
 from memtopo.run.verification.rounds import FORBIDDEN
 from memtopo.session.request import HoldResult, Revision
 from memtopo.sharing.channel import Channel
@@ -240,6 +247,12 @@ def test_each_round_needs_all_processes_of_a_user_which_go_on_with_their_program
             assert found == [Resume(1), *(step for at in (1, 2, 3) for step in (Attend(at, "asleep"), Resume(1)))]
 
 
+def test_a_refused_change_has_the_hint_of_the_process_that_refuses_it() -> None:
+    with pytest.raises(ChangeRefused, match=r"^b: no room$") as refused:
+        require_planned({"a": ChangeResult(), "b": ChangeResult("no room", "free some")})
+    assert (refused.value.hint, refused.value.exit_code) == ("free some", 4)
+
+
 class OneProgram(SilentPrograms):
     """Processes of which the system starts only the first."""
 
@@ -294,6 +307,7 @@ class Answering(SilentPrograms):
         self.heard: dict[str, list[Any]] = {"server": [], "reader": []}
         self.alive = False
         self.moment = 0.0
+        self.refusal: str | None = None
         self._checks, self._silent = checks, silent
 
     def conduct(self, made: Ensemble) -> Workers:
@@ -314,21 +328,67 @@ class Answering(SilentPrograms):
             self.heard[label] += [received.message] if received.message != KeepAlive() else []
             if isinstance(received.message, Attend):
                 channel.send(Attending(received.message.number))
+            elif isinstance(received.message, HandleRequest):
+                channel.send(HandleAnswer(received.message.requester, error="there is none"))
+            elif isinstance(received.message, Lend):
+                channel.send(Lent((7,), self.refusal, "absent" if self.refusal else None))
             elif isinstance(received.message, get_args(Command)) and label not in self._silent:
-                channel.send(ChangeResult(checks=self._checks))
+                refused = self.refusal if isinstance(received.message, PlanChange) else None
+                channel.send(ChangeResult(refused, checks=self._checks))
 
 
 AS_DECLARED, DIFFERENT = Checks((), (), 0), Checks((), (), 1)
 
 
-@pytest.mark.parametrize(("checks", "again"), [(AS_DECLARED, 0), (DIFFERENT, 1)])
-def test_a_switch_to_the_present_state_is_made_again_unless_all_was_as_declared(checks: Checks, again: int) -> None:
+@pytest.mark.parametrize(
+    ("checks", "check", "again"), [(AS_DECLARED, "fast", 0), (AS_DECLARED, "full", 1), (DIFFERENT, "fast", 1)]
+)
+def test_a_switch_to_the_present_state_is_made_again_for_a_full_check_or_unless_all_was_as_declared(
+    checks: Checks, check: Check, again: int
+) -> None:
     programs = Answering(checks)
     with programs.conduct(ensemble(TWO, MACHINE)) as workers:
         workers.resume()
         for times in (1, 1 + again):
-            assert workers.switch("awake").different == 2 * checks.different
+            assert workers.switch("awake", {"server.w", "server.b"}, check=check).different == 2 * checks.different
             assert [programs.heard[label].count(EndChange()) for label in programs.heard] == [times] * 2
+    plans = [each for each in programs.heard["reader"] if isinstance(each, PlanChange)]
+    assert plans == [PlanChange("awake", check, ("server.b", "server.w"))] * (1 + again)
+
+
+def test_contexts_that_were_retained_for_a_plan_are_released_in_all_processes_if_one_refuses_it() -> None:
+    programs = Answering(AS_DECLARED)
+    programs.refusal = "no room"
+    with programs.conduct(ensemble(TWO, MACHINE)) as workers:
+        workers.resume()
+        with pytest.raises(ChangeRefused, match=r"^server: no room; reader: no room$"):
+            workers.switch("awake")
+    assert [[*map(type, heard)].count(Hold) for heard in programs.heard.values()] == [1, 1]
+
+
+def test_objects_are_lent_by_the_process_of_their_export_whose_error_keeps_its_code() -> None:
+    programs = Answering(AS_DECLARED)
+    with programs.conduct(ensemble(TWO, MACHINE)) as workers:
+        workers.resume()
+        workers.recheck()
+        assert (workers.lend("server.w", 1), workers.lent("server.w")) == ((7,), (7,))
+        workers.take_back("server.w", [7])
+        programs.refusal = "none is left"
+        with pytest.raises(ExchangeError, match="none is left") as refused:
+            workers.lend("server.w", 2)
+        with pytest.raises(MemtopoError, match="process server does not give w: there is none"):
+            workers.request_handles("server", "w", 0, 1)
+    assert (refused.value.code, [*map(type, programs.heard["server"])][-2:]) == ("absent", [Attend, HandleRequest])
+    asked = Lend("w", 1), Lend("w", listed=True), Lend("w", back=(7,)), Lend("w", 2)
+    assert [each for each in programs.heard["server"] if isinstance(each, Lend)] == [*asked]
+
+
+def test_a_process_of_a_user_that_leaves_requests_a_stop() -> None:
+    programs = SilentPrograms()
+    with Workers(ensemble(TWO, MACHINE), SafeProgress(Progress()), lambda: 0, Peers(), programs) as workers:
+        assert workers.watch() == 0
+        Channel[Any](programs.ends[0], TO_WORKER).send(Leave())
+        until(lambda: workers.watch() == signal.SIGTERM)
 
 
 def test_a_process_of_a_user_that_owes_an_answer_for_too_long_ends_the_layout() -> None:
@@ -380,6 +440,16 @@ class DeafWorkers(Answering):
     def process(self, label: str, gates: Sequence[int], clock: RunningClock, origin: float) -> WorkerProcess:
         found = super().process(label, gates, clock, origin)
         return WorkerProcess(label, Deaf(self.ends[-1]), found.channel, clock)
+
+
+def test_a_worker_without_a_command_may_be_silent() -> None:
+    programs = DeafWorkers(AS_DECLARED)
+    with programs.conduct(ensemble(TWO, MACHINE, timeout=1.0)) as workers:
+        Channel[Any](programs.ends[1], TO_WORKER).send(WorkerReady(0, 0))
+        for _ in range(8):
+            workers.watch()
+        assert workers.lend("server.w", 1) == (7,)
+        assert not any(each.death for each in workers.workers.values())
 
 
 def test_a_change_may_be_given_up_after_the_end_of_a_process() -> None:
