@@ -8,7 +8,7 @@ from memtopo import planner
 from memtopo.driver.types import DriverError, Location
 from memtopo.driver.wrappers import Forwarder
 from memtopo.executor import StepFailed
-from memtopo.kinds.heaps import HEAPS
+from memtopo.kinds.heaps import HEAPS, BackupGroup, HeapGroup, copying_gpu
 from memtopo.kinds.heaps.steps import CopyOutHeap, HeapContent, OpenHeap, heaps, release_backups
 from memtopo.kinds.layout import LateError, current
 from memtopo.kinds.states.steps import COPIES
@@ -238,6 +238,7 @@ def test_an_allocation_that_its_program_frees_while_it_is_checked_is_no_failure(
         ("limit: 16MiB", "limit: 128MiB", []),
         ("limit: 16MiB", "limit: 130MiB", ["MT811"]),
         ("limit: 16MiB", "limit: 1MiB", ["MT811"]),
+        ("limit: 16MiB", "limit: 2MiB", []),
         (", limit: 16MiB", "", ["MT811"]),
         ("cache: {location: gpu0", "cache: {location: gpu1", ["MT811"]),
         ("cache: {gpu0: rw}", "cache: [{size: 2MiB, grant: {gpu0: rw}}]", ["MT308"]),
@@ -246,6 +247,22 @@ def test_an_allocation_that_its_program_frees_while_it_is_checked_is_no_failure(
 def test_a_heap_shares_the_limit_of_another_one_at_its_location(before: str, after: str, expected: list[str]) -> None:
     assert before in SPEC
     assert [code for code in codes(SPEC.replace(before, after)) if code != "MT503"] == expected
+
+
+@pytest.mark.parametrize(("access", "gpu"), [("{gpu0: r, gpu1: rw}", 1), ("{gpu0: rw, gpu1: rw}", 0)])
+def test_a_heap_of_the_host_is_copied_by_the_first_gpu_that_may_write_it(access: str, gpu: int) -> None:
+    text = f"heaps: {{h: {{location: 'host:0', size: 64MiB}}}}\naccess: {{h: {access}}}\n"
+    text += "states: {s: {offload: {h: pinned}}}"
+    geometry = clean_geometry(text)
+    backup = geometry.of(BackupGroup)["h"]
+    assert (copying_gpu(geometry, geometry.of(HeapGroup)["h"]), backup.gpu, backup.largest_shares()) == (gpu, gpu, {})
+    assert geometry.of(HeapGroup)["h"].contexts == {0}
+
+
+def test_a_share_of_the_memory_that_is_more_than_the_addresses_is_noted_as_all_of_them() -> None:
+    plan = plan_of(SPEC.replace("limit: 16MiB", "limit: 90%").replace("limit: weights", "limit: 2MiB"), TWO)
+    (note,) = (each for each in plan.notes if each.startswith("heap weights"))
+    assert note.startswith("heap weights: up to 64 MiB, all its addresses, less than 90% of the")
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import pytest
 from memtopo.common.units import MiB
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.kinds.managed import ManagedAllocation
+from memtopo.kinds.managed.steps import Prefetch
 from memtopo.machine import Trial, queries
 from tests.helpers.machines import invented
-from tests.helpers.specs import clean_geometry, codes, diagnose
+from tests.helpers.specs import clean_geometry, codes, diagnose, plan_of, steps_of
 
 HOST, NODE = Location(LocationKind.HOST), Location(LocationKind.HOST_NUMA, 0)
 
@@ -25,7 +26,7 @@ managed:
     m = clean_geometry(text, invented(4)).of(ManagedAllocation)["m"]
     assert (m.name, m.path, m.size, m.attach) == ("m", ("managed", "m"), 5 * MiB, "single")
     assert (m.prefer, m.accessed_by, m.read_mostly, m.prefetch) == (gpu(1), (HOST, gpu(2)), True, HOST)
-    assert (m.home, sorted(m.contexts)) == (1, [1, 2])
+    assert (m.home, sorted(m.contexts), m.shares(), m.locations) == (1, [1, 2], {gpu(1): 1}, (gpu(1),))
 
 
 @pytest.mark.parametrize(
@@ -74,12 +75,32 @@ def test_accessed_by_names_no_numa_node() -> None:
         ("managed", "m", "accessed_by", 1),
         "write host",
     )
+    (alone,) = diagnose("managed: {m: {size: 2MiB, accessed_by: host:0}}")
+    assert alone.path == ("managed", "m", "accessed_by")
     assert (
         clean_geometry("managed: {m: {size: 2MiB, prefer: host:0, prefetch: host:0}}", invented(4))
         .of(ManagedAllocation)["m"]
         .prefer
         == NODE
     )
+
+
+@pytest.mark.parametrize(("attach", "gpus"), [("global", [gpu(0), gpu(1)]), ("host", [gpu(0)]), ("single", [gpu(0)])])
+def test_memory_of_the_host_or_one_stream_is_not_used_by_a_gpu_without_concurrent_access(
+    attach: str, gpus: list[Location]
+) -> None:
+    able, unable = invented(2), invented(2, attributes=ALONE)
+    mixed = able.model_copy(update={"devices": [able.devices[0], unable.devices[1]]})
+    m = clean_geometry(f"managed: {{m: {{size: 2MiB, attach: {attach}, accessed_by: gpus}}}}").of(ManagedAllocation)[
+        "m"
+    ]
+    assert [each.location for each in m.own_access(0, mixed)] == [*gpus, HOST]
+
+
+def test_memory_of_one_stream_is_prefetched_in_that() -> None:
+    one, other = "{size: 2MiB, attach: single, prefetch: gpu0}", "{size: 2MiB, prefetch: gpu0}"
+    plan = plan_of(f"managed: {{m: {one}, n: {other}}}", invented(1))
+    assert [each.own for each in steps_of(plan, Prefetch)] == [True, False]
 
 
 def test_managed_memory_needs_a_gpu() -> None:

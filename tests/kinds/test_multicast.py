@@ -23,7 +23,7 @@ from memtopo.kinds.bindings import BindGroup, Binding
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.mappings.steps import MapChunk
-from memtopo.kinds.multicast import FROM_DOCUMENTATION, MulticastGroup
+from memtopo.kinds.multicast import FROM_DOCUMENTATION, MULTICAST, MulticastGroup
 from memtopo.kinds.multicast.steps import (
     AddDevice,
     BindAddress,
@@ -34,7 +34,7 @@ from memtopo.kinds.multicast.steps import (
     SetMulticastAccess,
 )
 from memtopo.kinds.step import Step
-from memtopo.machine import Cluster, Machine, dump, shipped
+from memtopo.machine import Cluster, Machine, Trial, dump, shipped
 from memtopo.machine.queries import changed
 from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
@@ -275,6 +275,40 @@ def test_the_gpu_of_a_team_that_has_no_multicast_is_named(without: int) -> None:
     found = validate_text(ALONE.replace("devices: gpu0", "devices: gpus"), changed(WORKS, devices=devices))
     messages = [each.message for each in found.diagnostics if each.code == "MT405"]
     assert messages == [f"multicast 'team': multicast does not work on gpu{without} of this machine"]
+
+
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_each_gpu_of_a_team_has_access_to_the_memory_of_each_other_one(lacking: int) -> None:
+    peers = [*WORKS.peers]
+    peers[lacking] = invented(2, peers=False).peers[lacking]
+    (found,) = (each for each in diagnose(TEAM, changed(WORKS, peers=peers)) if each.path[0] == "multicast")
+    assert (found.code, found.path) == ("MT403", ("multicast", "team", "devices"))
+
+
+def test_handle_types_of_a_team_other_than_fd_have_been_tried_on_its_gpus() -> None:
+    untried = with_multicast(invented(2, trials={"fabric": Trial(advertised=True)}))
+    for word, expected in (("fd", []), ("fabric", ["MT404"])):
+        found = diagnose(TEAM.replace("8MiB}}\nbind", f"8MiB, handles: {word}}}}}\nbind"), untried)
+        assert [each.code for each in found if each.path == ("multicast", "team", "handles")] == expected
+
+
+def test_the_teams_of_all_processes_have_the_slots_of_a_switch_together() -> None:
+    each = "{multicast: {%s}}"
+    teams = [", ".join(f"{name}{n}: {{devices: gpus, size: 2MiB}}" for n in range(64)) for name in "ab"]
+    text = (
+        "processes: {p: " + each % teams[0] + ", q: " + each % f"{teams[1]}, last: {{devices: gpus, size: 2MiB}}" + "}"
+    )
+    assert [found.path for found in diagnose(text, WORKS) if found.code == "MT721"] == [
+        ("processes", "q", "multicast", "last")
+    ]
+    assert "MT721" not in codes(text.replace(", last: {devices: gpus, size: 2MiB}", ""), WORKS)
+
+
+def test_only_the_process_that_creates_an_object_notes_that_its_size_was_rounded() -> None:
+    text = RANKS.replace("BOUND", "[part]").replace("size: 4MiB, h", "size: 3MiB, round: up, h", 1)
+    members = geometry_of(text, WORKS).members.items()
+    found = {label: [note for note in MULTICAST.notes(each) if "rounded up to" in note] for label, each in members}
+    assert {label: len(notes) for label, notes in found.items()} == {"creator": 1, "rank.0": 0, "rank.1": 0}
 
 
 def test_a_team_is_tried_where_its_record_says_so() -> None:

@@ -100,7 +100,14 @@ def test_page_locked_memory_is_limited_apart_from_the_host() -> None:
     assert codes("pinned: {p: {size: 1GiB}}", machine) == []
 
 
-@pytest.mark.parametrize(("entry", "trial"), [("size: 2MiB", "pinned"), ("size: 2MiB, file: /f", "registered")])
+@pytest.mark.parametrize(
+    ("entry", "trial"),
+    [
+        ("size: 2MiB", "pinned"),
+        ("size: 2MiB, file: /f", "registered"),
+        ("size: 2MiB, from: engine", "registered"),
+    ],
+)
 def test_memory_that_a_trial_refused_is_refused(entry: str, trial: str) -> None:
     able, unable = invented(2), invented(2, trials={trial: FAILED})
     mixed = able.model_copy(update={"devices": [able.devices[0], unable.devices[1]]})
@@ -109,6 +116,7 @@ def test_memory_that_a_trial_refused_is_refused(entry: str, trial: str) -> None:
     assert (found.code, found.path) == ("MT405", ("pinned", "p"))
     assert found.message == "pinned memory 'p' does not work on gpu1 of this machine"
     assert codes(text.replace(", gpu1", ""), mixed) == []
+    assert codes(text, invented(2, trials={trial: Trial(advertised=False)})) == []
 
 
 def test_each_object_is_allocated_for_all_gpus() -> None:
@@ -150,6 +158,12 @@ def test_a_path_that_the_system_cannot_have_is_refused() -> None:
     assert codes(f"pinned: {{p: {{file: '/{'x' * 4095}', size: 2MiB}}}}") == ["MT103"]
     assert codes('pinned: {p: {file: "/a\\nb", size: 2MiB}}') == ["MT103"]
     assert codes(f"pinned: {{p: {{file: '/{'x' * 4094}', size: 2MiB}}}}") == []
+    assert codes(f"pinned: {{p: {{file: '/{'ä' * 2048}', size: 2MiB}}}}") == ["MT103"]
+
+
+@pytest.mark.parametrize("entry", ["offset: 0B", "from: engine, offset: 0B", "from: engine, count: 1"])
+def test_a_key_that_an_entry_cannot_have_is_refused_whatever_its_value(entry: str) -> None:
+    assert codes(f"pinned: {{p: {{size: 2MiB, {entry}}}}}") == ["MT715"]
 
 
 LAYOUT = """

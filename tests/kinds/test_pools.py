@@ -42,7 +42,7 @@ from memtopo.plans.transition import transitions
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.sharing_specs import only_diagnostic
-from tests.helpers.specs import clean_geometry, codes, plan_of, steps_of
+from tests.helpers.specs import clean_geometry, codes, diagnose, geometry_of, plan_of, steps_of
 
 HOST, NODE = Location(LocationKind.HOST), Location(LocationKind.HOST_NUMA, 0)
 RW = Access.RW
@@ -94,6 +94,30 @@ allocations: {a: {pool: p, size: 1MiB}, b: {pool: q, size: 1MiB}}
     found = clean_geometry(text).of(AllocationGroup)
     assert [found["a"].label(index) for index in range(found["a"].count)] == ["a.0", "a.1"]
     assert (found["b"].count, found["b"].label(0), found["b"].location_of(0)) == (1, "b", gpu(1))
+
+
+@pytest.mark.parametrize(
+    ("allocations", "reserves", "least"),
+    [
+        ("a: {pool: p, size: 20MiB, count: 2}, b: {pool: p, size: 1MiB, count: 2}", (32 * MiB, 32 * MiB), 32 * MiB),
+        ("a: {pool: p, size: 1B, count: 131073}", (64 * MiB, 32 * MiB), 32 * MiB),
+        ("a: {pool: p, size: 1MiB, count: 1}", (32 * MiB, 0), 32 * MiB),
+    ],
+)
+def test_a_pool_reserves_whole_units_for_all_of_its_aligned_allocations_together(
+    allocations: str, reserves: tuple[int, ...], least: int
+) -> None:
+    p = geometry_of(f"pools: {{p: {{location: gpus}}}}\nallocations: {{{allocations}}}").of(PoolGroup)["p"]
+    assert (p.reserves, p.size) == (reserves, least)
+
+
+@pytest.mark.parametrize(("location", "home", "contexts"), [("gpu0", 1, {0, 1}), ("host:0", 1, {1})])
+def test_a_pool_uses_the_contexts_of_its_gpu_or_else_of_one_that_accesses_it(
+    location: str, home: int, contexts: set[int]
+) -> None:
+    text = f"pools: {{p: {{location: '{location}', accessed_by: gpu1}}}}\nallocations: {{a: {{pool: p, size: 8MiB}}}}"
+    p = clean_geometry(text).of(PoolGroup)["p"]
+    assert (p.home, p.contexts) == (home, contexts)
 
 
 def test_a_plan_creates_a_pool_then_its_attributes_access_and_allocations() -> None:
@@ -390,7 +414,8 @@ def test_a_gpu_has_to_support_pools() -> None:
 def test_peers_have_access_to_a_pool_only_where_they_are_peers() -> None:
     text = "pools: {p: {location: gpu0, accessed_by: gpu1}}\nallocations: {a: {pool: p, size: 8MiB}}"
     assert codes(text, invented(2)) == []
-    assert codes(text, invented(2, peers=False)) == ["MT403"]
+    (found,) = diagnose(text, invented(2, peers=False))
+    assert (found.code, found.notes) == ("MT403", ())
     imported = "imports: {a: {from: s/a, pool: gpu0, size: 8MiB, accessed_by: gpu1}}"
     assert codes(imported, invented(2, peers=False)) == ["MT403"]
 

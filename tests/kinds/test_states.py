@@ -7,15 +7,17 @@ import pytest
 from memtopo import planner
 from memtopo.driver.types import gpu
 from memtopo.executor import StepFailed
+from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.pools import KeepPool
 from memtopo.kinds.layout import current
+from memtopo.kinds.pinned.steps import AllocatePinned
 from memtopo.kinds.states.groups import OffloadArea, StateGroup, copying_mappings, kept_at, windows
 from memtopo.kinds.states.steps import COPIES, CopyIn, CopyOut
 from memtopo.planner import Plan
 from memtopo.plans.transition import transition
 from tests.helpers.conducted import make_transition
 from tests.helpers.machines import invented
-from tests.helpers.specs import clean_geometry, codes, geometry_of, plan_of, steps_of
+from tests.helpers.specs import clean_geometry, codes, diagnose, geometry_of, plan_of, steps_of
 from tests.run.test_transition import Built, built
 
 M = 2 << 20
@@ -129,13 +131,14 @@ def test_a_chunk_is_copied_by_its_own_gpu_where_that_may_write_or_in_a_window() 
 
 
 RULES = """
-ranges: {kv: {size: 8MiB}, heap: {size: 8MiB, elastic: {chunks: seg}}}
+ranges: {kv: {size: 10MiB}, heap: {size: 8MiB, elastic: {chunks: seg}}}
 chunks:
   page: {location: gpu0, size: 2MiB, count: 4}
   host: {location: "host:0", size: 2MiB}
+  any: {location: host, size: 2MiB}
   seg: {location: gpu0, size: 2MiB, count: {min: 1, max: 4}}
 imports: {w: {from: server/w, location: gpu0, size: 2MiB}}
-map: {kv: [page.0:2, host, w]}
+map: {kv: [page.0:2, host, w, any]}
 access: {kv: {gpu0: rw}, heap: {gpu0: rw}}
 heaps: {h: {location: gpu0, size: 8MiB}, i: {location: gpu0, size: 8MiB}}
 pinned: {p: {size: 4MiB}, q: {size: 4MiB, count: 2}, r: {size: 8MiB, file: /f, read_only: true}}
@@ -153,6 +156,7 @@ states: {s: {STATE}, t: {OTHER}}
         ("offload: {page.0: gpu0}", "", ["MT809"]),
         ("offload: {host: pinned}", "", ["MT809"]),
         ("offload: {host: gpu1}", "", []),
+        ("offload: {any: 'host:0'}", "", ["MT809"]),
         ("offload: {w: host}", "", ["MT802"]),
         ("drop: [w]", "", []),
         ("offload: {page.3: host}", "", []),
@@ -168,12 +172,47 @@ states: {s: {STATE}, t: {OTHER}}
         ("offload: {h: p, i: p}", "", ["MT717"]),
         ("offload: {h: p}", "offload: {page.0: p}", ["MT717"]),
         ("offload: {h: q}", "", ["MT717"]),
+        ("offload: {h: r}", "", ["MT717"]),
         ("offload: {h: p}", "offload: {h: p}", []),
     ],
 )
 def test_what_a_state_cannot_drop_or_keep_is_refused(state: str, other: str, expected: list[str]) -> None:
     text = RULES.replace("STATE", state).replace("OTHER", other)
     assert [code for code in codes(text) if code not in ("MT501", "MT503", "MT504")] == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "at", "words"),
+    [
+        ("drop: [page.0], offload: {'page.0:2': host}", "key", "listed twice"),
+        ("drop: ['page.0:2', page.1]", "value", "listed twice"),
+        ("offload: {host: pinned}", "value", "to pinned host memory"),
+        ("offload: {page.0: pined}", "value", "did you mean 'pinned'"),
+        ("offload: {page.0: pp}", "value", "did you mean 'p'"),
+    ],
+)
+def test_what_is_wrong_in_a_state_is_named_with_its_part_of_the_entry(state: str, at: str, words: str) -> None:
+    found = [
+        each for each in diagnose(RULES.replace("STATE", state).replace("OTHER", ""), TWO) if each.path[0] == "states"
+    ]
+    assert [(each.at, words in f"{each.message} {each.help}") for each in found] == [(at, True)]
+
+
+def test_chunks_that_are_absent_are_counted_over_all_states() -> None:
+    text = (
+        "chunks: {c: {location: gpu0, size: 2MiB, count: 1100000}}\nstates: {s: {drop: [c]}, t: {drop: ['c.0:900001']}}"
+    )
+    assert codes(text).count("MT109") == 1
+    assert codes(text.replace("900001", "900000")).count("MT109") == 0
+
+
+def test_an_area_is_of_a_gpu_of_the_layout_and_all_of_these_may_write_it() -> None:
+    text = SPEC.partition("states:")[0].replace("gpu0", "gpu1") + "states: {s: {offload: {a: pinned}}}"
+    area = clean_geometry(text).of(OffloadArea)["a@pinned"]
+    assert (area.pinned, area.contexts) == (1, {1})
+    text = SPEC.replace("a: {gpu0: rw}", "a: {gpu0: rw, gpu1: r}")
+    (step,) = (each for each in steps_of(plan_of(text, TWO), SetAccess) if each.range == "page.1:3@gpu1")
+    assert [each.location for each in step.grants] == [gpu(0), gpu(1)]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +237,10 @@ def test_each_area_in_pinned_memory_has_a_part_of_its_own() -> None:
     )
     text = f"chunks: {{{chunks}}}\nranges: {{r: {{size: fill}}}}\nmap: {{r: [a, b, c]}}\naccess: {{r: {{gpu0: rw}}}}\n"
     text += "pinned: {p: {size: 12MiB}}\nstates: {s: {offload: {a: p, b: p, c: p}}}"
-    places = kept_at(clean_geometry(text).of(OffloadArea).values())
+    areas = clean_geometry(text).of(OffloadArea).values()
+    places = kept_at(areas)
+    assert not any(each.shares() for each in areas)
+    assert [each.label for each in steps_of(plan_of(text, TWO), AllocatePinned)] == ["p"]
     assert list(places.values()) == [("p", 0), ("p", 2 * M), ("p", 5 * M)]
 
 
