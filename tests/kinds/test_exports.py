@@ -78,12 +78,46 @@ def test_exported_chunks_are_used_and_unmapped_imports_are_not() -> None:
     assert codes(reader("{from: server.b}", "")) == codes(reader("{from: server.e}", "")) == []
 
 
-@pytest.mark.parametrize(("commit", "emptied"), [(", commit: required", ["w"]), ("", [])])
-def test_an_export_that_gets_more_chunks_has_to_be_committed_again(commit: str, emptied: list[str]) -> None:
+REQUIRED = ", commit: required"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "emptied"),
+    [(REQUIRED, REQUIRED, ["w"]), ("", REQUIRED, []), (REQUIRED, "", []), ("", "", [])],
+)
+def test_an_export_that_gets_more_chunks_has_to_be_committed_again(before: str, after: str, emptied: list[str]) -> None:
+    text = (
+        "chunks: {{w: {{location: gpu0, size: 2MiB, count: {}, handles: fd}}}}\nexports: {{w: {{chunk: w, via: fd{}}}}}"
+    )
+    assert list(emptied_exports(*map(clean_geometry, (text.format(2, before), text.format(3, after))), ())) == emptied
+
+
+@pytest.mark.parametrize(
+    ("entry", "help", "edited"),
+    [
+        ("{chunk: n, via: fd}", "'handles: [fd]'", True),
+        ("{chunk: w, via: fabric}", "'handles: [fd, fabric]'", False),
+        ("{chunk: n, via: fabric else fd}", "'handles: [fabric]'", False),
+        ("{chunk: b, via: dmabuf}", "write '{buffer: b, via: dmabuf}'", False),
+        ("{chunk: e, via: dmabuf}", "write '{event: e, via: ipc}'", False),
+    ],
+)
+def test_an_export_that_cannot_be_names_what_can(entry: str, help: str, edited: bool) -> None:
+    found = diagnose("processes:\n server:\n" + OWN + f"  exports: {{x: {entry}}}\n")[0]
+    assert (help in (found.help or ""), found.edit is not None) == (True, edited)
+
+
+@pytest.mark.parametrize(("chunk", "counted"), [("w", True), ("w.0:2", True), ("w.1:2", False), ("w.1", False)])
+def test_an_export_of_one_element_is_not_counted(chunk: str, counted: bool) -> None:
     text = "chunks: {w: {location: gpu0, size: 2MiB, count: 2, handles: fd}}\n"
-    text += f"exports: {{w: {{chunk: w, via: fd{commit}}}}}"
-    before, after = (clean_geometry(text.replace("count: 2", f"count: {count}")) for count in (2, 3))
-    assert list(emptied_exports(before, after, ())) == emptied
+    assert geometry_of(f"{text}exports: {{x: {{chunk: {chunk}, via: fd}}}}").of(ExportGroup)["x"].counted is counted
+
+
+def test_a_quota_of_chunks_that_are_not_elastic_points_at_their_count_if_they_have_one() -> None:
+    for count, labels in ((", count: 2", 1), ("", 0)):
+        text = f"chunks: {{w: {{location: gpu0, size: 2MiB, handles: fd{count}}}}}\n"
+        (found,) = diagnose(text + "exports: {w: {chunk: w, via: fd, quota: 2}}")
+        assert (found.code, len(found.labels)) == ("MT804", labels)
 
 
 FAILED = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")

@@ -137,6 +137,15 @@ def test_parts_end_within_their_object(part: str, help: str | None) -> None:
     assert codes(FRAME.replace("8MiB}", "8MiB, buffers: {y: {size: 8MiB}, z: {offset: 8388607B, size: 1B}}}")) == []
 
 
+@pytest.mark.parametrize(("part", "expected"), [("{size: 1MiB}", []), ("{offset: 1MiB, size: 1MiB}", ["MT703"])])
+def test_parts_of_a_dedicated_object_begin_with_it(part: str, expected: list[str]) -> None:
+    assert codes(FRAME.replace("8MiB}", f"8MiB, dedicated: true, buffers: {{y: {part}}}}}")) == expected
+
+
+def test_what_is_wrong_beside_a_device_that_does_not_exist_is_reported_too() -> None:
+    assert codes(FRAME.replace("gpu0", "gpu7").replace("opaque_fd", "opaque_win32")) == ["MT401", "MT702"]
+
+
 def test_a_producer_cannot_have_the_name_of_a_process() -> None:
     text = f"processes:\n  camera: {{buffers: {{b: {{location: gpu0, size: 1MiB}}}}}}\n  p: {{{FRAME.strip()}}}\n"
     (diagnostic,) = diagnose(text)

@@ -277,9 +277,11 @@ def test_a_creation_that_fails_in_between_leaves_the_pool_as_it_was() -> None:
         pool, before = execution.layout.of(ELASTIC_POOLS)["page"], dict(execution.layout.chunks)
         free = [*pool.free]
         driver.at = driver.calls + 3
-        with pytest.raises(elastic.ElasticFailed, match="they are as before"):
+        with pytest.raises(elastic.ElasticFailed, match="they are as before") as failed:
             elastic.create(execution.driver, execution.layout, "page", 4)
-        assert (execution.layout.chunks, pool.free) == (before, free)
+        with pytest.raises(ElasticRefused, match="6 more are requested, and 5 of 7 can still be created"):
+            elastic.create(execution.driver, execution.layout, "page", LIMIT - LEAST + 1)
+        assert (failed.value.hint, execution.layout.chunks, pool.free) == (None, before, free)
         elastic.create(execution.driver, execution.layout, "page", LIMIT - LEAST)
         assert len(pool.free) == LIMIT
 

@@ -72,6 +72,7 @@ def test_mappings_end_before_the_first_gate_and_contexts_after_the_second() -> N
             {"reservations": 0, "handles": 0, "mappings": 0, "contexts": 2},
         ]
         assert ledger.empty
+        assert execution.layout.ending
         assert not teardown.timed_out
         assert execution.times[-1].steps == len(execution.plan.steps)
 

@@ -11,10 +11,12 @@ from pkgutil import walk_packages
 import pytest
 
 from memtopo import kinds
+from memtopo.common.errors import InternalError, MemtopoError, Unavailable
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver, call_name
 from memtopo.driver.types import Access, DriverError, Grant, Location, LocationKind, MemAttach, Properties, gpu
 from memtopo.drivers.sim import SimDriver
+from memtopo.executor import StepFailed
 from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.ipc.steps import AllocateBuffer
@@ -23,7 +25,8 @@ from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
 from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.kinds.step import Step
 from memtopo.run.apply import apply
-from memtopo.run.hints import _BY_ERROR, _INVALID_VALUE, error_hint
+from memtopo.run.hints import _BY_ERROR, _INVALID_VALUE, error_hint, exit_code, failure
+from memtopo.run.process_run import attempted
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
@@ -123,12 +126,36 @@ def test_report_of_a_failure_has_cause_and_advice() -> None:
     with SimDriver(made) as sim:
         sim.init()
         failing = Failing(sim, 1, error="CUDA_ERROR_NOT_SUPPORTED", only={"mem_map"})
-        failure = apply(run_request(SPEC, made), Ledger(failing)).failure
-    assert failure
-    assert failure.cause
-    assert "fact" in failure.cause
-    assert failure.hint == "declare the size that the exporter created it with"
-    assert failure.path == ("map", "r", 0)
+        found = apply(run_request(SPEC, made), Ledger(failing)).failure
+    assert found
+    assert found.cause
+    assert "fact" in found.cause
+    assert found.hint == "declare the size that the exporter created it with"
+    assert found.path == ("map", "r", 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told", "advice"),
+    [
+        (Unavailable("no driver", hint="install one"), 3, "no driver", "install one"),
+        (MemtopoError("no room", hint="free some"), 4, "no room", "free some"),
+        (OSError("no file"), 4, "OSError: no file", None),
+        (MemoryError("no bytes"), 4, "MemoryError: no bytes", None),
+        (InternalError("a bug"), 70, "InternalError: a bug", None),
+        (ValueError("a bug"), 70, "ValueError: a bug", None),
+    ],
+)
+def test_an_error_of_no_driver_has_its_status_text_and_advice(
+    error: Exception, status: int, told: str, advice: str | None
+) -> None:
+    found = failure(StepFailed(None, "work", error), run_request(SPEC, invented(1)))
+    assert (exit_code(error), found.step, found.error, found.hint) == (status, "work", told, advice)
+    refused = attempted(lambda: throw(error))
+    assert (refused.error, refused.hint) == ((str(error), advice) if advice else (f"internal error: {told}", None))
+
+
+def throw(error: Exception) -> None:
+    raise error
 
 
 def test_difference_of_a_fixed_address_has_a_hint() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memtopo.language.names import AWAKE
-from memtopo.run.layout_plans import WHOLE, LayoutPlans, lost, provided
+from memtopo.run.layout_plans import WHOLE, LayoutPlans, lost, paths, provided, stops
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
 
@@ -59,7 +59,13 @@ def test_an_export_is_absent_only_without_all_of_its_objects() -> None:
     assert found.resources_of(["server.last", "reader.all"]) == {LAST}
     assert [*found.exports_of(frozenset({LAST}))] == ["server.last"]
     assert [*found.exports_of(frozenset({FIRST}))] == []
+    assert found.reused(["server.all"], {"server": [], "reader": []}) == set()  # neither committed nor lent
     assert [*found.exports_of(frozenset({FIRST, LAST}))] == ["server.all", "server.last"]
+
+
+def test_a_rehearsal_comes_to_each_state_alone_and_after_each_other_one_and_back() -> None:
+    assert [*paths(["awake", "a", "b"])] == [("a",), ("b",), ("a", "b"), ("b", "a")]
+    assert stops(["awake", "a", "b"]) == 2 + 2 + 3 + 3
 
 
 def test_chunks_that_a_lending_pool_keeps_are_memory_of_its_export() -> None:

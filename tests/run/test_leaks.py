@@ -15,7 +15,7 @@ from memtopo.executor import Execution
 from memtopo.plans.report import DeviceMemory, Left, Report
 from memtopo.plans.transition import Stage
 from memtopo.run.apply import apply
-from memtopo.run.leaks import ResourceBalance
+from memtopo.run.leaks import ResourceBalance, memory_notes
 from memtopo.session.request import HoldResult
 from tests.helpers import faults
 from tests.helpers.conducted import Conducted
@@ -83,6 +83,31 @@ def test_memory_is_lacking_only_if_both_what_was_taken_and_what_was_given_back_a
     assert [each.expected != each.observed for each in found] == [differs]
 
 
+@pytest.mark.parametrize(
+    ("after", "note"),
+    [
+        (9, None),
+        (8, "gpu0 has 1 bytes less free than before; the driver keeps a block of managed memory"),
+        (10, "gpu0 has 1 bytes more free than before; another process may use it"),
+    ],
+)
+def test_only_less_free_memory_is_blamed_on_managed_memory(after: int, note: str | None) -> None:
+    left = Left({}, {}, {}, 0, 0, 0, (DeviceMemory("gpu0", 9, 5, after),))
+    found = list(memory_notes(left, geometry_of("managed: {m: {size: 2MiB}}", invented(1))))
+    assert [str(note) in each for each in found] == [True] * bool(note)
+
+
+def test_memory_of_partial_blocks_may_take_none() -> None:
+    machine, text = invented(1), "buffers: {b: {location: gpu0, size: 1MiB}, c: {location: gpu0, size: 3MiB}}"
+    for taken, differs in ((2, False), (1, True)):
+        left = Left({}, {}, {}, 0, 0, 0, (DeviceMemory("gpu0", 9 << 20, (9 - taken) << 20, 9 - taken + taken << 20),))
+        with SimDriver(machine) as driver:
+            ledger = Ledger(driver)
+            balance = ResourceBalance(Execution(plan_of(text, machine), ledger), ledger, exclusive=True)
+            (found,) = balance.misplaced([geometry_of(text, machine)], left)
+        assert (found.expected != found.observed) is differs
+
+
 def test_a_change_that_is_stopped_in_its_end_leaves_what_the_layout_held_in_the_report() -> None:
     larger = SPEC.replace("r: {size: 2MiB", "r: {size: 4MiB").replace("handles", "count: 2, handles")
     machine = invented(1)
@@ -114,7 +139,11 @@ def test_only_a_layout_that_is_as_declared_is_rehearsed_and_held(fault: type[fau
     with SimDriver(machine) as driver:
         driver.init()
         spec = SPEC.replace(", handles: fd", "") if fault is faults.GrantsNothing else SPEC
-        request = replace(run_request(spec, machine), rehearse=True)
+        request = replace(run_request(spec, machine), rehearse=True, position_of=lambda path: f"in {path[0]}")
         report: Report = apply(request, Ledger(fault(driver) if fault else driver), hold=hold)
     assert (report.exit_code, len(held)) == ((6, 0) if fault else (0, 1))
+    assert report.checks
+    assert [each.place for each in report.checks.differences] == [
+        f"in {each.path[0]}" for each in report.checks.differences
+    ]
     assert ("rehearse" in [each.phase for each in report.times]) is not bool(fault)

@@ -44,6 +44,9 @@ def test_two_nodes_that_did_all_are_ok() -> None:
     assert (found.outcome, found.exit_code, found.failure, found.leaks) == ("ok", 0, None, ())
     assert found.checks
     assert found.checks.tallies == (Tally("access", 8, 8),)
+    assert [each.checks for each in found.nodes] == [CHECKS, CHECKS]
+    full = replace(REQUEST, check="full")
+    assert merged_nodes(full, {"a": ended("a"), "b": ended("b")}, [], HOSTS, 0).notes == (*full.notes(),) != ()
     assert found.left
     assert [(each.device, each.after) for each in found.left.memory] == [("a/gpu0", 10), ("b/gpu0", 10)]
     assert [each.name for each in found.processes] == ["rank.0", "rank.1", "rank.2", "rank.3"]
@@ -76,6 +79,10 @@ def test_a_node_that_does_not_answer_is_lost_with_what_it_may_hold() -> None:
     assert [each.what for each in found.leaks] == ["node b: 2 MiB of gpu0, 2 MiB of gpu1 of rank.2, rank.3"]
     assert found.leaks[0].error == "lost, not known to be taken down: the node died"
     assert [each.outcome for each in found.nodes] == ["taken down", "lost"]
+    assert [(each.outcome, each.lost) for each in found.processes[1:3]] == [
+        ("taken down", None),
+        ("lost", "with its agent: the node died"),
+    ]
     assert found.nodes[1].memory == {"gpu0": 2 << 20, "gpu1": 2 << 20}
 
 

@@ -22,7 +22,7 @@ from memtopo.run.messages import FromWorker
 from memtopo.run.processes.ensemble import merged_report
 from memtopo.run.processes.fork_server import SpawnedWorker
 from memtopo.run.processes.worker_process import WorkerProcess
-from memtopo.run.reports import MAX_DIFFERENCES, merged_checks
+from memtopo.run.reports import MAX_DIFFERENCES, merged_checks, sum_of_left
 from memtopo.session.request import HoldResult
 from memtopo.sharing.channel import Channel, Received
 from tests.helpers.machines import invented
@@ -109,6 +109,13 @@ def test_nothing_is_left_or_checked_that_no_process_reports(merge: Merge) -> Non
     assert (report.left, report.checks) == (None, None)
 
 
+def test_memory_that_processes_share_is_that_of_the_first_of_them_in_order_of_its_devices() -> None:
+    one, other = DeviceMemory("gpu1", 9, 8, 9), DeviceMemory("gpu1", 7, 6, 7)
+    left = sum_of_left([replace(LEFT, memory=(one,)), replace(LEFT, memory=(other, replace(other, device="gpu0")))])
+    assert left
+    assert left.memory == (replace(other, device="gpu0"), one)
+
+
 def test_without_any_descriptors_while_held_their_sum_is_unknown(merge: Merge) -> None:
     report = merge(*[[replace(OK, left=replace(LEFT, fds_held=None))]] * 3)
     assert report.left
@@ -130,6 +137,8 @@ def test_the_failure_of_the_first_process_that_failed_is_that_of_the_run(merge: 
         ([messages.WorkerBroken("a bug", None, 70)], Failure("b.0: starting", "a bug"), 70, "failed"),
         ([messages.WorkerBroken("bad", None, 2)], Failure("b.0: starting", "bad"), 4, "failed"),
         ([messages.WorkerFailed("stopped"), OK],
+         Failure("b.0: starting", "process b.0 was interrupted, and all took down their parts"), 4, "taken down"),
+        ([messages.WorkerBroken("stopped", None, 70), OK],
          Failure("b.0: starting", "process b.0 was interrupted, and all took down their parts"), 4, "taken down"),
         ([replace(FAILED, exit_code=70)], replace(FAILURE, step="b.0: create e"), 70, "failed"),
         ([int(signal.SIGKILL)],

@@ -18,6 +18,7 @@ from memtopo import machine as machines
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.processes import RunningClock
 from memtopo.driver.handles import close_handles
+from memtopo.driver.trace_files import process_file
 from memtopo.drivers import target
 from memtopo.language import SpecText
 from memtopo.machine import MachineLine
@@ -74,9 +75,10 @@ MACHINE = invented(2)
 
 def test_the_first_message_has_all_from_which_a_worker_plans() -> None:
     made = ensemble(TWO, MACHINE, check="full", timeout=7.0)
+    machine = MachineLine("mine", simulated=True, devices=(), driver="1")
     made = replace(
         made,
-        request=replace(made.request, seed=11, machine=MachineLine("mine", simulated=True, devices=(), driver="1")),
+        request=replace(made.request, seed=11, trace="/traces", machine=machine),
         sockets={"camera": "/run/camera.sock"},
         allow_uids=(1000,),
     )
@@ -93,6 +95,7 @@ def test_the_first_message_has_all_from_which_a_worker_plans() -> None:
         allow_uids=(1000,),
         check="full",
         seed=11,
+        trace=str(process_file("/traces", "reader")),
     )
 
 
@@ -169,6 +172,7 @@ def whole() -> Whole:
 def test_a_layout_of_several_processes_is_checked_again_and_gives_handles_while_held(whole: Whole) -> None:
     assert (whole.report.outcome, whole.report.exit_code) == ("ok", 0), whole.report
     assert "held for a moment" in whole.report.notes
+    assert sum("simulated:" in note for note in whole.report.notes) == 1
     assert (whole.checks.different, whole.handles) == (0, 2)
     assert sorted(whole.offers) == ["server.b", "server.e", "server.w"]
     assert whole.contexts == ["gpu0", "gpu0"]  # of the exporter of a buffer and an event, and of their importer
