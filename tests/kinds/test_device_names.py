@@ -125,6 +125,17 @@ def test_a_process_uses_visible_gpus_only(visible: str, location: str, expected:
     assert codes(text) == expected
 
 
+def test_a_name_is_used_by_what_is_near_it() -> None:
+    text = "devices: {d: 1, e: 0}\nchunks: {c: {location: {near: d}, size: 2MiB}}"
+    assert [each.path for each in diagnose(text) if each.code == "MT504"] == [("devices", "e")]
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, ["MT506"]), (2, [])])
+def test_a_count_uses_each_location_of_its_list(count: int, expected: list[str]) -> None:
+    text = f"buffers: {{b: {{location: [gpu0, gpu1], size: 2MiB, count: {count}}}}}"
+    assert codes(text) == expected
+
+
 def test_visible_and_count_are_keys_of_processes_only() -> None:
     assert codes("visible: gpu0") == codes("count: 2") == ["MT101"]
 

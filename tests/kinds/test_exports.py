@@ -89,7 +89,8 @@ def test_an_export_that_gets_more_chunks_has_to_be_committed_again(before: str, 
     text = (
         "chunks: {{w: {{location: gpu0, size: 2MiB, count: {}, handles: fd}}}}\nexports: {{w: {{chunk: w, via: fd{}}}}}"
     )
-    assert list(emptied_exports(*map(clean_geometry, (text.format(2, before), text.format(3, after))), ())) == emptied
+    old, new = clean_geometry(text.format(2, before)), clean_geometry(text.format(3, after))
+    assert list(emptied_exports(old, new, ())) == emptied
 
 
 @pytest.mark.parametrize(

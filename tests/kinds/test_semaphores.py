@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from memtopo.kinds.external.semaphores import SEMAPHORE_KINDS, SEMAPHORES
+from memtopo.kinds.external.steps import AwaitStream
 from tests.helpers.external_specs import FRAME, semaphores
-from tests.helpers.specs import codes, diagnose, geometry_of, validate_text
+from tests.helpers.machines import invented
+from tests.helpers.specs import codes, diagnose, geometry_of, plan_of, steps_of, validate_text
 
 
 @pytest.mark.parametrize("via", [via for via in SEMAPHORE_KINDS if via not in ("opaque_fd", "timeline_fd")])
@@ -81,6 +83,23 @@ def test_a_binary_wait_without_a_signal_gives_a_warning() -> None:
     entry = "{from: camera/s, via: opaque_fd, device: gpu0, %s: true}"
     assert codes(f"semaphores: {{a: {entry % 'wait'}}}") == ["MT705"]
     assert codes(f"semaphores: {{a: {entry % 'wait'}, b: {entry % 'signal'}}}") == []
+
+
+def test_a_timeline_stays_at_the_largest_value_that_an_entry_signals() -> None:
+    points = {"a": "signal: 5", "b": "wait: 1, signal: 2", "c": "wait: 4", "d": "wait: 6"}
+    entries = [f"{name}: {{from: camera/s, via: timeline_fd, device: gpu0, {each}}}" for name, each in points.items()]
+    found = diagnose(f"semaphores: {{{', '.join(entries)}}}")
+    assert [(each.code, each.path) for each in found] == [("MT705", ("semaphores", "d", "wait"))]
+
+
+def test_a_wait_is_not_judged_beside_an_entry_with_an_error() -> None:
+    assert codes(FRAME.replace("8MiB", "none") + semaphores("wait: 1")) == ["MT105"]
+
+
+def test_a_gpu_awaits_all_of_its_waits_by_a_step_of_the_first_of_them() -> None:
+    entries = [f"{each}: {{from: camera/{each}, via: timeline_fd, device: gpu0, wait: 1}}" for each in "ab"]
+    (step,) = steps_of(plan_of(f"{FRAME}semaphores: {{{', '.join(entries)}}}", invented(1)), AwaitStream)
+    assert step.path == ("semaphores", "a")
 
 
 def test_instances_of_a_counted_process_do_not_signal_one_another() -> None:

@@ -209,7 +209,7 @@ def test_chunks_that_are_absent_are_counted_over_all_states() -> None:
 def test_an_area_is_of_a_gpu_of_the_layout_and_all_of_these_may_write_it() -> None:
     text = SPEC.partition("states:")[0].replace("gpu0", "gpu1") + "states: {s: {offload: {a: pinned}}}"
     area = clean_geometry(text).of(OffloadArea)["a@pinned"]
-    assert (area.pinned, area.contexts) == (1, {1})
+    assert (area.pinned, {*area.contexts}) == (1, {1})
     text = SPEC.replace("a: {gpu0: rw}", "a: {gpu0: rw, gpu1: r}")
     (step,) = (each for each in steps_of(plan_of(text, TWO), SetAccess) if each.range == "page.1:3@gpu1")
     assert [each.location for each in step.grants] == [gpu(0), gpu(1)]

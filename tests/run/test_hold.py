@@ -12,16 +12,17 @@ from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply
-from memtopo.run.holder import HeldLayout
+from memtopo.run.holder import HeldLayout, _location_memory
 from memtopo.run.transition import DoesNotFit
 from memtopo.session.request import HoldResult, Revision
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import ChangeFailed
+from memtopo.sharing.status import LocationMemory
 from tests.helpers.conducted import Conducted
 from tests.helpers.failing_driver import Failing
 from tests.helpers.lockstep import together
 from tests.helpers.machines import invented
-from tests.helpers.specs import run_request
+from tests.helpers.specs import plan_of, run_request
 
 TWO = invented(2)
 CHUNKS = """
@@ -70,6 +71,15 @@ def test_a_holder_reports_the_contexts_that_it_keeps() -> None:
     held(CHUNKS, look)
     held(f"{CHUNKS}buffers: {{b: {{location: gpu1, size: 2MiB}}}}", look)
     assert seen == [[], ["gpu1"]]
+
+
+def test_memory_of_all_processes_is_summed_by_location_with_the_gpus_that_are_known() -> None:
+    plan = plan_of(CHUNKS.replace("count: 4", "count: 3") + "pinned: {p: {size: 5B}}", TWO)
+    assert _location_memory([plan, plan], ["aa"]) == (
+        LocationMemory("gpu0", "aa", 8 << 20, 4),
+        LocationMemory("gpu1", None, 4 << 20, 2),
+        LocationMemory("host", None, 10, 2),
+    )
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])

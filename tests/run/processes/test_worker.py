@@ -232,7 +232,12 @@ def test_what_concerns_holders_elsewhere_is_asked_of_their_source() -> None:
     asked: list[tuple[object, ...]] = []
     geometry, other = run_request(server_and_readers(1), MACHINE).of_process("reader").geometry, HandleSource()
     handles = SiblingHandles(geometry, lambda *_: [], other)
-    calls = [("attach", "h"), ("take", "h", "w", 1), ("lend", "h", "w", 2), ("give_back", "h", "w", {1: 2})]
+    calls: list[tuple[Any, ...]] = [
+        ("attach", "h"),
+        ("take", "h", "w", 1),
+        ("lend", "h", "w", 2),
+        ("give_back", "h", "w", {1: 2}),
+    ]
     calls += [("seal", "h", "w", {3: 4}, "k"), ("gone", "h"), ("detach", "h"), ("expect", geometry), ("settle",)]
     for name, *arguments in calls:
         setattr(other, name, lambda *args, _name=name, **options: asked.append((_name, *args, *options.values())))
