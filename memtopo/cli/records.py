@@ -25,11 +25,8 @@ def spec_command(record: RecordFile, at: At = None, output: SpecOutput = None) -
 
     Equal objects become entries with counts. What a spec cannot say is a comment at its begin.
     """
-    from memtopo.plans.trace import no_record
     from memtopo.records.spec import OWN, document
 
-    if not trace_files.is_record(record):
-        raise no_record(record)
     return _print_or_save(document(record, at).text, output, lambda file: require_replaceable(file, OWN))
 
 
