@@ -394,7 +394,11 @@ def test_a_request_that_is_refused_beside_unread_packets_is_sent_once_more() -> 
         assert len(client.fresh_offers()) == 4
 
 
-@pytest.mark.parametrize(("pid", "namespace"), [(os.getpid(), "same"), (os.getpid() + 1, "another"), (0, "another")])
+@pytest.mark.parametrize(
+    ("pid", "namespace"),
+    [(os.getpid(), "same"), (os.getpid() + 1, "another"), (0, "another")],
+    ids=["own", "other", "none"],
+)
 def test_a_holder_that_has_another_number_for_itself_is_in_another_pid_namespace(pid: int, namespace: str) -> None:
     """Unless it names its own; here it has the number of this process, which is the other end."""
     status = {"ok": STATUS["ok"] | {"pid": pid}}
