@@ -213,4 +213,6 @@ def test_all_elastic_chunks_of_an_entry_are_lent_by_its_pool(chunk: str, more: s
     if not expected:
         group = clean_geometry(text).of(ExportGroup)["w"]
         assert (group.count, group.lends, group.quota, list(group.resources)) == (4, True, 2, [("elastic chunks", "w")])
+        renamed = clean_geometry(text.replace("exports: {w:", "exports: {other:"))
+        assert list(touched_exports(clean_geometry(text), renamed, ())) == ["w"], "clients may have chunks of it"
     assert codes(text.replace("count: {max: 4}", "count: 4").replace(", elastic: true", "")).count("MT804") == 1

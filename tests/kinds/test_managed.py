@@ -9,6 +9,7 @@ from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.kinds.managed import ManagedAllocation
 from memtopo.kinds.managed.steps import Prefetch
 from memtopo.machine import Trial, queries
+from memtopo.plans.transition import transition
 from tests.helpers.machines import invented
 from tests.helpers.specs import clean_geometry, codes, diagnose, plan_of, steps_of
 
@@ -101,6 +102,15 @@ def test_memory_of_one_stream_is_prefetched_in_that() -> None:
     one, other = "{size: 2MiB, attach: single, prefetch: gpu0}", "{size: 2MiB, prefetch: gpu0}"
     plan = plan_of(f"managed: {{m: {one}, n: {other}}}", invented(1))
     assert [each.own for each in steps_of(plan, Prefetch)] == [True, False]
+
+
+def test_memory_that_gets_a_preferred_location_is_advised_and_not_allocated_again() -> None:
+    """And if it loses one, it is allocated again, which ends the advice."""
+    both = ("managed: {m: {size: 2MiB}}", "managed: {m: {size: 2MiB, prefer: host}}")
+    plain, host = (plan_of(text, invented(1)).steps for text in both)
+    for old, new, verbs in ((plain, host, {"advise"}), (host, plain, {"advise", "allocate managed"})):
+        found = transition(old, new)
+        assert {step.verb for step in (*found.undo, *found.do)} - {"synchronize"} == verbs
 
 
 def test_managed_memory_needs_a_gpu() -> None:
