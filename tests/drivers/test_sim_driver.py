@@ -278,7 +278,10 @@ def test_the_highest_amount_of_a_pool_is_reset_to_what_is_in_use(sim: SimDriver)
 
 
 def test_an_rdma_chunk_is_not_mapped_beside_a_mapping_that_has_access_without_the_first_one(sim: SimDriver) -> None:
-    """Access that a peer loses changes nothing of that, and what its own GPU loses ends it (fact 64)."""
+    """Access that a peer loses changes nothing of that; it ends when its own GPU loses access, or with the mapping.
+
+    See fact 64.
+    """
     with current(sim), created(sim, M, PLAIN._replace(rdma=True)) as handle:
         base = sim.mem_address_reserve(3 * M)
         for at in (base, base + M):
@@ -291,5 +294,11 @@ def test_an_rdma_chunk_is_not_mapped_beside_a_mapping_that_has_access_without_th
             sim.mem_map(base, M, handle)
         sim.mem_set_access(base + M, M, (Grant(gpu(0), Access.NONE),))
         sim.mem_map(base, M, handle)
-        sim.mem_unmap(base, 2 * M)
+        sim.mem_unmap(base, M)
+        sim.mem_set_access(base + M, M, (Grant(gpu(0), Access.RW),))
+        with refused("CUDA_ERROR_UNKNOWN"):
+            sim.mem_map(base, M, handle)
+        sim.mem_unmap(base + M, M)
+        sim.mem_map(base, M, handle)
+        sim.mem_unmap(base, M)
         sim.mem_address_free(base, 3 * M)
