@@ -302,6 +302,14 @@ def test_only_what_is_known_is_a_number() -> None:
     assert "note: not known: descriptors of 3 processes: reading them needs root" in text
 
 
+@pytest.mark.parametrize(("other", "shown"), [(GIB, "3 GiB"), (None, "2 GiB and ?")])
+def test_a_sum_of_which_a_part_is_unknown_is_said_to_be_incomplete(other: int | None, shown: str) -> None:
+    more = ProcessUsage(4713, memory=(ProcessMemory(0, 4713, ("compute",), other),))
+    text = console.unstyled(held.usage_page(replace(USAGE, processes=(*USAGE.processes, more)), NOW), 200)
+    (row,) = [line for line in text.splitlines() if line.split()[:2] == ["0", "NVIDIA"]]
+    assert row.split("137 GiB")[1].strip() == shown
+
+
 def test_no_process_is_said() -> None:
     assert (
         console.unstyled(held.usage_page(Usage((), (), ()), NOW), 80) == "no process was found that uses GPU memory\n"

@@ -49,7 +49,7 @@ REAL_HEADER = Path("/usr/local/cuda/include")
 OTHER_CALLS = """
 processes:
   server:
-    ranges: {w: {size: 24MiB}, even: {size: 6MiB, count: 3}, uneven: {size: 16MiB}}
+    ranges: {w: {size: 24MiB}, even: {size: 6MiB, count: 3}, uneven: {size: 16MiB}, turn: {size: 2MiB, count: 5}}
     chunks:
       w: {location: [gpu0, gpu1], size: 2MiB, count: 5, handles: [fd, fabric]}
       c: {location: gpu0, size: 2MiB, count: 6, compressible: true}
@@ -58,7 +58,9 @@ processes:
       w: [{chunk: w.0, offset: 2MiB}, {chunk: w.1, offset: 20MiB}, {chunk: w.2, offset: 4MiB}, w.3, w.4]
       even: {chunk: c, each: 2}
       uneven: [host]
-    access: {w: {gpu0: rw}, even: {gpu0: rw}, uneven: {gpu0: r}}
+      turn.1:3: [{chunk: c.0:2, each: 1}]
+      turn.3:5: [{chunk: c.0:2, each: 1}]
+    access: {w: {gpu0: rw}, even: {gpu0: rw}, uneven: {gpu0: r}, turn: {gpu0: r}}
     pools:
       p: {location: gpu0, handles: fd, max_size: 64MiB, release_threshold: 2MiB, accessed_by: gpu1}
       q: {location: gpu1, reuse_allow_opportunistic: false}
@@ -80,7 +82,7 @@ processes:
     map: {v: w}
     access: {v: {gpu1: rw}}
 """
-"""Calls that the shipped specs do not make, and numbers in no order."""
+"""Calls that the shipped specs do not make, numbers in no order, and `turn`: numbers in turn in a loop from 1 on."""
 FABRIC = with_fabric(2)
 MANY_PACKETS = {
     "c": """    for (int i = 0; i < 10000 && send(peers[0].socket, "", 1, MSG_NOSIGNAL) > 0; i++) continue;\n""",

@@ -145,6 +145,15 @@ def test_a_line_joins_each_export_to_its_imports() -> None:
     assert len(lines) == 2 + 1  # and the one in the legend
 
 
+def test_the_row_of_an_import_has_the_objects_of_all_its_exporters() -> None:
+    """Also of those that are alike and drawn once."""
+    text = (
+        "processes: {pe: {count: 5, devices: {mine: [gpu0, gpu1]}, exports: {part: {chunk: part, via: fd}}, "
+        "chunks: {part: {location: mine, size: 2MiB, handles: fd}}}, reader: {imports: {every: {from: pe.part}}}}"
+    )
+    assert "5 × 2 MiB · from pe.part" in texts_of(svg(Drawing(text_diagram(text), "heap")))
+
+
 @pytest.mark.parametrize("path", [*EVERY_SPEC, PARTS_AND_HOLES], ids=lambda path: path.stem)
 def test_a_drawing_is_deterministic_and_fetches_nothing(path: Path) -> None:
     shown, document = spec_diagram(path)
