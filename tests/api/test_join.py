@@ -699,12 +699,16 @@ def unnumbered(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
+
+
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
         ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, ("rank.1", 2)),
         ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}, ("rank.1", 4)),
-        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, ("rank.3", 4)),
+        (OPEN_MPI, ("rank.3", 4)),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, ("rank.1", 2)),
         ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, ("rank.1", 2)),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, ("rank.0", 1)),
     ],

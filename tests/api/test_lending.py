@@ -623,6 +623,18 @@ def test_chunks_of_an_own_layout_are_not_sealed(machine: Target) -> None:
             kv.adopt(8 * M, "prompt")
 
 
+@pytest.mark.usefixtures("layout")
+def test_a_range_of_several_entries_adopts_chunks_of_the_entry_that_is_named(machine: Target) -> None:
+    several = copy.deepcopy(ENGINE)
+    several["imports"]["more"] = several["imports"]["pages"]
+    several["ranges"]["cache"]["elastic"] = {"chunks": ["pages", "more"]}
+    with memtopo.applied(several, machine) as engine:
+        with pytest.raises(memtopo.Unsuitable, match="range 'cache' is of chunks pages, more"):
+            engine.range("cache").adopt(0, "prompt")
+        with pytest.raises(memtopo.ExchangeError, match="no objects sealed under 'prompt'"):
+            engine.range("cache").adopt(0, "prompt", "more")
+
+
 def test_access_and_device_are_those_of_the_range(layout: Held, machine: Target) -> None:
     del layout
     with attached(machine, access="r", device=1, exports=["page"]) as shared:
