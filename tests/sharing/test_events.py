@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 from collections.abc import Callable
@@ -218,6 +219,7 @@ def test_a_reload_is_over_for_systemd_when_its_change_is_made_or_refused(
             assert next_message(importer)["notice"] == "changing"
             assert reloaded(lambda: "[]", 1) == [b"RELOADING"]
             assert reloaded(lambda: "[]", 0) == []
+            assert not select.select([systemd], [], [], 0)[0], "importers have not let go yet"
             assert "ok" in asked(importer, "let_go", exports=["page"])
             assert systemd.recv(4096).startswith(b"READY=1")
         assert layout.source == "{}"
