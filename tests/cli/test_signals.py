@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.cli.process import Stopper
+from memtopo.common.signals import ENDING
 from tests.helpers.command_line import MEMTOPO, QUICKSTART, ROOT, CommandResult, environment, without_crash
 from tests.helpers.python_process import PythonProcess
 
@@ -143,7 +144,7 @@ def test_exit_status_is_that_of_the_first_signal(spec: Path) -> None:
 
 @pytest.mark.parametrize("ending", [False, True])
 def test_a_hangup_that_is_ignored_stays_ignored_and_handlers_stay_after_a_signal_that_ends(ending: bool) -> None:
-    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in ENDING}
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with Stopper(ending=ending):
