@@ -22,8 +22,10 @@ def test_an_age_is_in_whole_units_of_the_largest_that_has_two(seconds: float, te
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(850e-6, "850 µs"), (0.9994e-3, "999 µs"), (0.9996e-3, "1 ms"), (12.34e-3, "12.3 ms"), (4.562, "4.56 s"),
-     (999.4, "999 s"), (999.6, "16 min 40 s"), (1205, "20 min 5 s")],
+    [(0, "0 µs"), (12e-6, "12 µs"),
+     (850e-6, "850 µs"), (0.9994e-3, "999 µs"), (0.9996e-3, "1 ms"), (12.34e-3, "12.3 ms"), (4.562, "4.56 s"),
+     (999.4, "999 s"), (999.6, "16 min 40 s"), (1205, "20 min 5 s"),
+     (0.9999, "1 s"), (3725, "62 min 5 s")],
 )  # fmt: skip
 def test_a_duration_has_three_digits(seconds: float, text: str) -> None:
     assert humanize.duration(seconds) == text
@@ -49,7 +51,8 @@ def test_a_change_has_its_sign(before: int, after: int, memory: bool, text: str)
 @pytest.mark.parametrize(
     ("first", "last", "text"),
     [("page.0", "", "page.0"), ("page.0", "page.0", "page.0"), ("page.0", "page.3", "page.0 … page.3"),
-     ("long_name.0", "long_name.3", "long_name.0 … 3"), ("long_name.0", "other_name.3", "long_name.0 … other_name.3")],
+     ("long_name.0", "long_name.3", "long_name.0 … 3"), ("long_name.0", "other_name.3", "long_name.0 … other_name.3"),
+     ("gpu0", "gpu1", "gpu0 … gpu1")],
 )  # fmt: skip
 def test_many_subjects_are_the_first_and_the_last(first: str, last: str, text: str) -> None:
     assert humanize.subjects(first, last) == text

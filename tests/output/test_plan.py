@@ -6,7 +6,7 @@ import pytest
 
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine import MachineLine, load
-from memtopo.output import humanize, plan
+from memtopo.output import plan
 from memtopo.output.blocks import Pairs, Stacked, Table
 from memtopo.output.calls import CallLines
 from memtopo.output.console import unstyled
@@ -140,29 +140,6 @@ def test_names_in_a_plan_inject_nothing(monkeypatch: pytest.MonkeyPatch, evil: s
     text = plan_text(summary, replace(MACHINE, name=evil))
     assert all(char == "\n" or char.isprintable() for char in text)
     assert evil.encode("ascii", "backslashreplace").decode().replace("\x1b", "\\x1b").replace("\x07", "\\x07") in text
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "expected"),
-    [
-        ("kv", "kv", "kv"),
-        ("page.0", "page.7", "page.0 … page.7"),
-        ("layer-weights.0", "layer-weights.7", "layer-weights.0 … 7"),
-        ("layer-weights.0", "other-weights.7", "layer-weights.0 … other-weights.7"),
-        ("gpu0", "gpu1", "gpu0 … gpu1"),
-    ],
-)
-def test_many_subjects_are_the_first_and_the_last(first: str, last: str, expected: str) -> None:
-    """A long name is not repeated."""
-    assert humanize.subjects(first, last) == expected
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(0, "0 µs"), (12e-6, "12 µs"), (0.01234, "12.3 ms"), (0.9999, "1 s"), (4.567, "4.57 s"), (3725, "62 min 5 s")],
-)
-def test_durations_have_three_digits_and_a_unit(seconds: float, expected: str) -> None:
-    assert humanize.duration(seconds) == expected
 
 
 def test_names_of_steps_are_not_divided_at_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def test_only_less_free_memory_is_blamed_on_managed_memory(after: int, note: str
 def test_memory_of_partial_blocks_may_take_none() -> None:
     machine, text = invented(1), "buffers: {b: {location: gpu0, size: 1MiB}, c: {location: gpu0, size: 3MiB}}"
     for taken, differs in ((2, False), (1, True)):
-        left = Left({}, {}, {}, 0, 0, 0, (DeviceMemory("gpu0", 9 << 20, (9 - taken) << 20, 9 - taken + taken << 20),))
+        left = Left({}, {}, {}, 0, 0, 0, (DeviceMemory("gpu0", 9 << 20, (9 - taken) << 20, 9 << 20),))
         with SimDriver(machine) as driver:
             ledger = Ledger(driver)
             balance = ResourceBalance(Execution(plan_of(text, machine), ledger), ledger, exclusive=True)

@@ -368,12 +368,14 @@ def test_a_stream_has_its_flags_its_gpu_and_a_priority_within_the_range(call: Ca
 @pytest.mark.usefixtures("use")
 def test_the_time_between_events_is_in_milliseconds_and_none_without_timing_or_a_record(call: CallFunction) -> None:
     first, second, untimed, never = (made(call, "cuEventCreate", flags) for flags in (0, 0, 2, 0))
-    began = time.monotonic()
+    times = [time.monotonic()]
     for event in (first, untimed, second):
         assert call("cuEventRecord", event, 0) == "CUDA_SUCCESS"
-    most, found = 1000 * (time.monotonic() - began), ctypes.c_float()
+        times.append(time.monotonic())
+    found = ctypes.c_float()
     assert call("cuEventElapsedTime", found, first, second) == "CUDA_SUCCESS"
-    assert most / 1000 < found.value <= most
+    least, most = 1000 * (times[2] - times[1]), 1000 * (times[3] - times[0])
+    assert least * 0.999 < found.value < most * 1.001, "rounded"
     for event in (untimed, never):
         for pair in ((first, event), (event, second)):
             assert call("cuEventElapsedTime", found, *pair) == "CUDA_ERROR_INVALID_HANDLE"

@@ -140,11 +140,13 @@ def test_garbage_is_collected_again_after_the_last_of_calls_of_several_threads()
     called: Called = library._without_collection(answer)
     thread = threading.Thread(target=called, args=(1,))
     thread.start()
-    assert inside.wait(30)
-    assert called(0, 1, 2) == 2
-    found.append(gc.isenabled())
-    may_end.set()
-    thread.join()
+    try:
+        assert inside.wait(30)
+        assert called(0, 1, 2) == 2
+        found.append(gc.isenabled())
+    finally:
+        may_end.set()
+        thread.join()
     assert [*found, gc.isenabled()] == [False, True]
 
 
