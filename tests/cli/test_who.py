@@ -45,12 +45,15 @@ def test_who_names_holders_importers_and_orphans(
     assert [use["role"] for use in entry["layouts"]] == ["orphan"]
 
 
-def test_a_layout_in_the_folder_of_another_user_is_known_by_its_lock(run_inline: InlineRunner, runtime: Path) -> None:
-    with TemporaryDirectory(prefix="memtopo-", dir="/tmp") as folder, Path(folder, "kv.sock.lock").open("w") as lock:
+def test_a_layout_outside_of_the_runtime_folder_is_known_by_its_lock(run_inline: InlineRunner, runtime: Path) -> None:
+    with (
+        TemporaryDirectory(prefix="memtopo-", dir="/tmp") as folder,
+        Path(folder, "outside.sock.lock").open("w") as lock,
+    ):
         flock(lock, LOCK_EX)
         document = run_inline("who", "--json", XDG_RUNTIME_DIR=str(runtime)).document
         (entry,) = [each for each in document["processes"] if each["pid"] == os.getpid()]
-        assert [(use["layout"], use["role"]) for use in entry["layouts"]] == [("kv", "holder")]
+        assert [(use["layout"], use["role"]) for use in entry["layouts"]] == [("outside", "holder")]
 
 
 def test_a_reader_that_has_seen_the_end_of_its_holder_is_an_orphan_until_it_lets_go(

@@ -13,20 +13,8 @@ from memtopo.rules.files import CheckedFile, Correction
 from memtopo.rules.validation import validate
 from tests.helpers.machines import noted
 from tests.helpers.specs import ROOT
+from tests.language.test_located import SPEC
 from tests.rules.test_bad import BAD
-
-SPEC = """\
-memtopo: 1
-name: test   # a name
-ranges: {kv: {size: 64MiB}}
-chunks:
-  hot:
-    location: gpu0     # the first
-
-    size: 64MiB
-map: {kv: [hot]}
-access: {kv: {gpu0: rw}}
-"""
 
 
 def correct(document: Document, *machines: Machines) -> Correction:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import os
 import resource
 import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
@@ -164,8 +166,12 @@ def test_memory_and_descriptors_of_this_process_are_its_own() -> None:
     assert not os.get_inheritable(opened)
     for each in (opened, reading, writing):
         os.close(each)
-    with pytest.raises(OSError, match="no memory can be mapped at 0x1000"):
-        program.map(4096, 4096, -1, 0)
+    with mmap.mmap(-1, mmap.PAGESIZE) as own, TemporaryFile() as other:
+        own[:], address = b"x" * mmap.PAGESIZE, ctypes.addressof(ctypes.c_char.from_buffer(own))
+        other.truncate(mmap.PAGESIZE)
+        with pytest.raises(OSError, match=f"no memory can be mapped at {address:#x}: File exists"):
+            program.map(address, mmap.PAGESIZE, other.fileno(), 0)
+        assert own[:] == b"x" * mmap.PAGESIZE
     with pytest.raises(OSError, match="Bad file"):
         program.opened((1 << 32) - 1)
 
