@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from tests.story.borrowing import VERBS, Borrower
+from tests.story.heaps import VERBS as HEAP_VERBS
 from tests.story.layouts import POOL, STATES, Shape, changed_shape
 from tests.story.lending import lending_export
 from tests.story.oracle import Oracle
@@ -29,6 +30,7 @@ _PACES = (0, 1, 2, 4, 8, 16)
 _BUILDING = 8
 """Multiple of a pace while the layout is built, when most requests are refused."""
 
+_KEEPS = ("page-locked", "pageable", None)
 _WAITS = (0.0, 0.0, 0.5, 2.0, 5.0)
 
 Choice = tuple[str, str, tuple[Any, ...]]
@@ -52,6 +54,8 @@ class Director:
     def __post_init__(self) -> None:
         if self.shape.pool and self.random.random() < 0.5:
             self.theme = dict.fromkeys(sorted(VERBS), 4.0)
+        if self.shape.heap and self.random.random() < 0.5:
+            self.theme |= dict.fromkeys(sorted(HEAP_VERBS), 4.0)
 
     def choose(self) -> Event:
         """Return the next event."""
@@ -122,8 +126,20 @@ class Director:
             if actor.alive and isinstance(actor.program, MemberProgram):
                 yield name, "quit", ()
                 yield name, "compute", (draw.choice((0.1, 0.5, 3.0, 40.0)),)
+                yield from self._of_heap(name, actor.program)
         if self.faulty:
             yield from self._faults()
+
+    def _of_heap(self, name: str, program: MemberProgram) -> Iterator[Choice]:
+        draw = self.random
+        if program.heap.content is None:
+            return
+        yield name, "allocate", (draw.choice((1, 1, 2, 3, 7)),)
+        yield name, "free", (draw.randrange(8),)
+        yield name, "fill", ()
+        yield name, "read", ()
+        yield name, "rouse" if program.heap.dozing else "doze", () if program.heap.dozing else (draw.choice(_KEEPS),)
+        yield name, "drop_backup", ()
 
     def _of_engine(self, name: str) -> Iterator[Choice]:
         draw, actor = self.random, self.world.actors.get(name)
@@ -194,6 +210,8 @@ _USUAL = {
     "stamp": 2.0,
     "trim": 0.5,
     "unseal": 0.5,
+    "allocate": 2.0,
+    "drop_backup": 0.5,
     "adopt": 2.0,
     "take_lent": 0.5,
     "switch": 1.5,

@@ -36,6 +36,11 @@ CACHE = "cache"
 
 ROOM = 16
 
+HEAP = "heap"
+"""Heap of each of two processes that have joined."""
+
+HEAP_SIZE = 16 * CHUNK
+
 COMMON = "common"
 """Range at the same address in all processes that have it."""
 
@@ -48,6 +53,20 @@ class Export:
     gpu: int
     committed: bool = False
     asleep: str = "drop"
+    half: str = "keep"
+
+    def in_state(self, state: str) -> str:
+        """Return what a state does with the memory: keep, drop or offload."""
+        return "keep" if state == "awake" else self.asleep if state == "asleep" else self.half
+
+
+@dataclass(frozen=True, slots=True)
+class HeapTerms:
+    """The heap of each process: its GPU, how many chunks it may have, and what a state does with its memory."""
+
+    limit: int
+    gpu: int = 0
+    asleep: str = "offload"
     half: str = "keep"
 
     def in_state(self, state: str) -> str:
@@ -98,6 +117,9 @@ class Shape:
 
     common: bool = False
     """True with two more processes, which have a range at the same address."""
+
+    heap: HeapTerms | None = None
+    """Heap of each of the first two processes, if they have joined."""
 
     @property
     def named(self) -> dict[str, Export]:
@@ -156,16 +178,23 @@ class Shape:
             found["map"][f"{name}-range"] = [name]
             found["access"][f"{name}-range"] = {f"gpu{each.gpu}": "rw"}
             found["exports"][name] = {"chunk": name, "via": "fd"} | ({"commit": "required"} if each.committed else {})
+        if self.heap:
+            found["heaps"] = {
+                HEAP: {"location": f"gpu{self.heap.gpu}", "size": "32MiB", "limit": f"{2 * self.heap.limit}MiB"}
+            }
+            found["access"][HEAP] = {f"gpu{self.heap.gpu}": "rw"}
         if pool:
             count = {"min": pool.least, "max": pool.most}
             found["ranges"][CACHE] = {"size": f"{2 * ROOM}MiB", "elastic": {"chunks": [POOL]}}
             found["chunks"][POOL] = {"location": f"gpu{pool.gpu}", "size": "2MiB", "count": count, "handles": "fd"}
             found["access"][CACHE] = {f"gpu{pool.gpu}": "rw"}
             found["exports"][POOL] = {"chunk": POOL, "via": "fd", "quota": pool.quota}
+        kept: dict[str, Any] = {f"{name}-range": each for name, each in exports.items()}
+        kept |= {HEAP: self.heap} if self.heap else {}
         for state in STATES[1:]:
-            acts = {name: each.in_state(state) for name, each in exports.items()}
-            offload = {f"{name}-range": "host:0" for name, act in acts.items() if act == "offload"}
-            drop = [SCRATCH] * scratch + [f"{name}-range" for name, act in acts.items() if act == "drop"]
+            acts = {name: each.in_state(state) for name, each in kept.items()}
+            offload = {name: "pinned" if name == HEAP else "host:0" for name, act in acts.items() if act == "offload"}
+            drop = [SCRATCH] * scratch + [name for name, act in acts.items() if act == "drop"]
             drop += [CACHE] if pool and state in pool.drops else []
             if offload or drop:
                 found["states"][state] = {key: each for key, each in (("drop", drop), ("offload", offload)) if each}
@@ -208,8 +237,15 @@ def drawn_shape(random: Random, gpus: int) -> Shape:
     split = random.random() < 0.3
     block, cell, tick = (not split and random.random() < 0.3 for _ in range(3))
     pool = drawn_pool(random, gpus) if random.random() < 0.7 else None
-    joined, common = split and random.random() < 0.4, split and random.random() < 0.3
-    return Shape((("w", weights), ("page", page)), block, cell, tick, split, pool, joined, common)
+    joined, common = split and random.random() < 0.5, split and random.random() < 0.3
+    heap = drawn_heap(random, gpus) if joined and random.random() < 0.8 else None
+    return Shape((("w", weights), ("page", page)), block, cell, tick, split, pool, joined, common, heap)
+
+
+def drawn_heap(random: Random, gpus: int) -> HeapTerms:
+    """Return a heap of each process, whose limit is at times all its addresses."""
+    asleep, half = random.choice(("offload", "offload", "drop")), random.choice(("keep", "drop", "offload"))
+    return HeapTerms(random.choice((2, 5, 16)), random.randrange(gpus), asleep, half)
 
 
 def drawn_pool(random: Random, gpus: int) -> Pool:
@@ -264,8 +300,17 @@ def _changed_beside(random: Random, shape: Shape, gpus: int) -> Shape:
             return replace(shape, cell=not shape.cell)
         case 2:
             return replace(shape, tick=not shape.tick)
+        case _ if shape.joined and random.random() < 0.4:
+            return replace(shape, heap=_changed_heap(random, shape.heap, gpus))
         case _:
             return replace(shape, pool=changed_pool(random, shape.pool, gpus))
+
+
+def _changed_heap(random: Random, heap: HeapTerms | None, gpus: int) -> HeapTerms | None:
+    """Return a heap with another limit, none, or a new one."""
+    if heap is None:
+        return drawn_heap(random, gpus)
+    return None if random.random() < 0.3 else replace(heap, limit=random.choice((1, 2, 5, 16)))
 
 
 @cache

@@ -372,6 +372,11 @@ class Oracle:
         awaits = held.loop and held.loop._changes._awaited  # until the change is made, contexts are there
         for ordinal in range(len(self.world.machine.devices)):
             expected, found = held.shape.bytes_at(ordinal, state, lent), taken[str(gpu(ordinal))]
+            if held.shape.heap and held.shape.heap.gpu == ordinal:
+                users = [each for each in held.actor.children if each.alive]
+                if any(each.failed or each.doing in ("doze", "rouse") for each in users):
+                    continue
+                expected += sum(each.program.heap.bytes_in(state) for each in users)
             if contexts or awaits or held.shape.joined:  # programs need their contexts
                 found, expected = found % CONTEXT_BYTES, expected % CONTEXT_BYTES
             if found != expected:

@@ -19,6 +19,7 @@ from memtopo.driver.types import gpu
 from memtopo.sharing.endpoints import endpoint
 from tests.story.coverage import Reached, listening
 from tests.story.director import GUEST, HOLDER, OPERATORS, Director, Situation
+from tests.story.heaps import VERBS as HEAP_VERBS
 from tests.story.layouts import CHUNK, POOL, Pool, drawn_machine, drawn_shape
 from tests.story.lending import LentMemory, leases_of, lending_export, lent_entry
 from tests.story.oracle import Oracle, memory_of
@@ -104,6 +105,8 @@ class _Telling:
             act(event.actor, *event.args)
             return
         actor = self.world.actors.get(event.actor)
+        if event.verb in HEAP_VERBS and not self._member(event.actor):
+            return
         if actor is None or not actor.alive:
             program: Any = EngineProgram if event.actor not in OPERATORS else OperatorProgram
             actor = self.world.start(event.actor, program(self.oracle, self.gpus))
@@ -214,6 +217,8 @@ class _Telling:
             self._poll_all()
             self._rest(1.0)
             self._require_converged()
+            for name in ("a", "b"):
+                self._ask(name, "read")
 
     def _lends(self) -> Pool | None:
         """Return the pool of which the holder lends now."""

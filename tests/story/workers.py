@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, get_args
 
 from memtopo.api.joined_member import JoinedSession, LayoutOfMembers
@@ -26,6 +26,8 @@ from memtopo.run.processes.member import Member
 from memtopo.run.processes.worker import Worker, WrapDriver
 from memtopo.run.processes.worker_process import UserProcess, WorkerProcess
 from memtopo.sharing.channel import Channel
+from memtopo.sharing.status import Notice
+from tests.story.heaps import HeapUser
 from tests.story.world import Actor, Broken
 
 STEP = 0.02
@@ -118,7 +120,7 @@ class MemberProgram:
     `step` is the number of seconds of its next step, after which it leaves if it `quits`.
     """
 
-    oracle: Faults
+    oracle: Any
     sock: socket.socket
     ends: Sequence[int]
     start: StartWorker
@@ -127,6 +129,10 @@ class MemberProgram:
     quits: bool = False
     leaving: bool = False
     member: _Member | None = None
+    heap: HeapUser = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.heap = HeapUser(self.oracle)
 
     @property
     def run(self) -> ProcessRun | None:
@@ -144,8 +150,8 @@ class MemberProgram:
         except MemtopoError as error:
             actor.world.note(actor.name, f"does not join: {type(error).__name__}")
         finally:
-            for gate in gates:
-                gate.close()
+            for each in (*gates, *([self.heap.content.native.table] if self.heap.content else [])):
+                each.close()
         _end(actor, self.oracle)
 
     def _join(self, actor: Actor, gates: tuple[Gate, Gate]) -> None:
@@ -154,17 +160,27 @@ class MemberProgram:
         session = JoinedSession(self.member, self.target, actor.world.endpoint, deferred())
         session.begin()
         layout = LayoutOfMembers(session, actor.name, "raise")
+        layout.on_change = self._note_change
         try:
             while not self.quits and layout.over is None:
                 actor.doing, step, self.step = "", self.step, STEP
                 actor.pause(step)
                 actor.doing = "poll"
                 layout.poll()
+                self.heap.follow(actor, layout)
+                while actor.inbox and layout.over is None:
+                    event = actor.inbox.popleft()
+                    actor.doing = event.verb
+                    self.heap.act(actor, layout, event.verb, *event.args)
         except MemtopoError as error:
             actor.world.note(actor.name, f"poll: {type(error).__name__}")
         actor.doing, self.leaving = "leave", True
         report = session.end()
         actor.world.note(actor.name, f"leaves: {report.outcome}, {len(report.leaks)} left")
+
+    def _note_change(self, notice: Notice) -> None:
+        if notice.kind == "changing" and notice.state:
+            self.heap.leaves(notice.state)
 
 
 def _gates(ends: Sequence[int], actor: Actor) -> tuple[Gate, Gate]:
