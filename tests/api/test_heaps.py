@@ -160,6 +160,19 @@ def test_a_state_keeps_addresses_and_the_bytes_that_it_offloads(layout: Live) ->
     assert len(weights.allocations) == 0
 
 
+def test_nothing_is_copied_from_a_backup_that_was_dropped(layout: Live) -> None:
+    """Also on the way from a state that dropped the bytes, through one that offloads them"""
+    heap = layout.heap("weights")
+    address = heap.allocate(2 * M)
+    fill(layout, "weights", address, 7)
+    layout.switch("level-1")
+    layout.switch("awake")
+    heap.drop_backup()
+    for state in ("level-2", "level-1", "awake"):
+        assert not layout.switch(state).different
+    assert bytes_of(layout, "weights", address) == {0}
+
+
 def test_memory_is_given_back_while_a_state_is_without_it(machine: Any) -> None:
     with memtopo.applied(SPEC, machine) as layout:
         session = layout._session

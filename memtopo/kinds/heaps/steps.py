@@ -376,6 +376,7 @@ def release_backups(driver: Driver, content: HeapContent, numbers: list[int]) ->
         try:
             unmap(address, size) if pageable else driver.mem_free_host(address)
             del content.backups[number]
+            content.kept.pop(number, None)  # a state that drops the bytes does not forget them
         except (DriverError, OSError) as error:
             errors.append(error)
     if errors:
