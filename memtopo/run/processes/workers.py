@@ -216,11 +216,16 @@ class Workers(Conductor):
         self._attended = True
         for worker in self._free:
             worker.channel.send(messages.Attend(self._rounds, state, source))
+        broken = False
         try:
             self._await_attendance()
             yield
+        except ChangeFailed as failed:
+            broken = failed.broken
+            raise
         finally:
-            self.resume()
+            if not broken:  # else some of their memory may be missing, and `TakeDown` follows
+                self.resume()
 
     def resume(self) -> None:
         """Have the processes of a user go on with their programs."""
