@@ -13,7 +13,7 @@ from memtopo.api.joined_member import LayoutOfMembers
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.types import gpu
 from memtopo.kinds.heaps.steps import HeapContent, heaps
-from memtopo.kinds.layout import current
+from memtopo.kinds.layout import Layout, current
 from tests.story.layouts import CHUNK, HEAP, HEAP_SIZE
 from tests.story.oracle import STAMP, Oracle, number_of, stamp
 from tests.story.world import Actor, Broken
@@ -68,8 +68,16 @@ class HeapUser:
         if shape and shape.in_state(state) == "drop" and not self.dozing:
             self._lose()
 
-    def bytes_in(self, state: str) -> int:
+    def require_limit(self, layout: Layout, limit: int) -> None:
+        """Require that the heap has the limit of the spec."""
+        content = heaps(layout).get(HEAP)
+        if content is None or content.budget.limit != limit:
+            raise Broken(f"{HEAP} has the limit {content and content.budget.limit}, not {limit}")
+
+    def bytes_in(self, layout: Layout, state: str) -> int:
         """Bytes of memory that the heap has in a state of the layout."""
+        if heaps(layout).get(HEAP) is not self.content:  # a new one, which the program has not seen
+            return 0
         return sum(each.size for each in self.blocks.values()) if self._is_open(state) else 0
 
     def allocate(self, actor: Actor, layout: LayoutOfMembers, heap: Heap, count: int) -> None:

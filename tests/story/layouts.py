@@ -40,6 +40,7 @@ HEAP = "heap"
 """Heap of each of two processes that have joined."""
 
 HEAP_SIZE = 16 * CHUNK
+HEAP_USERS = ("a", "b")
 
 COMMON = "common"
 """Range at the same address in all processes that have it."""

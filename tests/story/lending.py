@@ -194,7 +194,12 @@ class LentMemory:
         self.counts, self.quota = counts, terms.quota
 
     def _require_had(self, leases: Mapping[int, Any], holder: int) -> None:
-        """Require that processes which do nothing now have what the holder leases to them."""
+        """Require that processes which do nothing now have what the holder leases to them.
+
+        A holder whose answer waits for room learns of the end of its connection later.
+        """
+        if self.world.now < self.world.crowded_until:
+            return
         for actor in self.world.actors.values():
             borrower: Any = getattr(actor.program, "borrower", None)
             client = actor.program.attached._lease.client if borrower and actor.program.attached else None

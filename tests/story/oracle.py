@@ -20,7 +20,7 @@ from memtopo.sharing import sockets
 from memtopo.sharing.holder.loop import ServerLoop
 from memtopo.sharing.holder.state import HolderEvent
 from memtopo.sharing.imports import Version
-from tests.story.layouts import CHUNK, COMMON, Shape
+from tests.story.layouts import CHUNK, COMMON, HEAP_USERS, Shape
 from tests.story.lending import LentMemory, lent_beyond
 from tests.story.world import Actor, Broken, StoryDriver, World
 
@@ -373,14 +373,23 @@ class Oracle:
         for ordinal in range(len(self.world.machine.devices)):
             expected, found = held.shape.bytes_at(ordinal, state, lent), taken[str(gpu(ordinal))]
             if held.shape.heap and held.shape.heap.gpu == ordinal:
-                users = [each for each in held.actor.children if each.alive]
-                if any(each.failed or each.doing in ("doze", "rouse") for each in users):
+                if (allocated := self._heap_bytes(held, held.shape.heap.limit, state)) is None:
                     continue
-                expected += sum(each.program.heap.bytes_in(state) for each in users)
+                expected += allocated
             if contexts or awaits or held.shape.joined:  # programs need their contexts
                 found, expected = found % CONTEXT_BYTES, expected % CONTEXT_BYTES
             if found != expected:
                 raise Broken(f"the holder has {found} of gpu{ordinal} in {state}, not {expected}")
+
+    def _heap_bytes(self, held: Held, limit: int, state: str) -> int | None:
+        """Bytes that programs have allocated in their heaps of so many chunks; None if it is not certain."""
+        users = [each for each in held.actor.children if each.name in HEAP_USERS]
+        layouts = [(each.program.heap, each.program.run.execution.layout) for each in users]
+        for heap, layout in layouts:
+            heap.require_limit(layout, limit * CHUNK)
+        if any(each.failed or each.doing in ("doze", "rouse") for each in users):
+            return None
+        return sum(heap.bytes_in(layout, state) for heap, layout in layouts)
 
 
 def named(mapping: Any) -> str:

@@ -20,7 +20,7 @@ from memtopo.sharing.endpoints import endpoint
 from tests.story.coverage import Reached, listening
 from tests.story.director import GUEST, HOLDER, OPERATORS, Director, Situation
 from tests.story.heaps import VERBS as HEAP_VERBS
-from tests.story.layouts import CHUNK, POOL, Pool, drawn_machine, drawn_shape
+from tests.story.layouts import CHUNK, HEAP_USERS, POOL, Pool, drawn_machine, drawn_shape
 from tests.story.lending import LentMemory, leases_of, lending_export, lent_entry
 from tests.story.oracle import Oracle, memory_of
 from tests.story.programs import SIGTERM, EngineProgram, Event, HolderProgram, OperatorProgram
@@ -217,7 +217,7 @@ class _Telling:
             self._poll_all()
             self._rest(1.0)
             self._require_converged()
-            for name in ("a", "b"):
+            for name in HEAP_USERS:
                 self._ask(name, "read")
 
     def _lends(self) -> Pool | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.story.layouts import Export, Pool, Shape
+from tests.story.layouts import Export, HeapTerms, Pool, Shape
 from tests.story.programs import Event
 from tests.story.story import apart, tell
 
@@ -41,6 +41,7 @@ _PAGE = ("page", Export(1, 0))
 _LENT = Shape((_W, _PAGE), pool=Pool(1, 8, 4))
 _MOVED_LATER = Shape((_W, ("page", Export(1, 4))), pool=Pool(1, 1, 4, 1, ()))
 
+_HEAPS = Shape((_W, _PAGE), split=True, joined=True, heap=HeapTerms(5))
 _LENT_BY_MEMBER = Shape((_W, _PAGE), split=True, pool=Pool(0, 3, 4, drops=()), joined=True)
 
 FOUND: dict[str, tuple[int, Sequence[Event]]] = {
@@ -885,6 +886,16 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("b", "compute", (40.0,), 40),
             Event("e1", "shrink", (2, True), 100),
             Event("e1", "look", (), 400),
+        ),
+    ),
+    "programs do not go on without memory after the end of another process in the middle of a switch": (
+        1,
+        (
+            Event("h", "start", (_HEAPS,), 250),
+            Event("b", "allocate", (1,), 60),
+            Event("o1", "switch", ("asleep", 0.0, False), 0),
+            Event("a", "doom", (30,), 30),
+            Event("b", "doze", (None,), 30),
         ),
     ),
 }

@@ -117,7 +117,8 @@ class Actor:
         except Died:
             pass
         except BaseException as error:
-            self.world.failure = self.world.failure or error
+            if not self.dying:
+                self.world.failure = self.world.failure or error
         finally:
             self.alive = False
 
@@ -262,9 +263,10 @@ class StoryDriver(Forwarder):
 
         @wraps(call)
         def made(*args: Any, **kwargs: Any) -> Any:
+            in_heap = any(sys._getframe(depth).f_globals["__name__"] == HEAPS for depth in (1, 2, 3))
             if actor.dying:
-                raise Died
-            if not any(sys._getframe(depth).f_globals["__name__"] == HEAPS for depth in (1, 2, 3)):
+                raise DriverError(call_name(method), ERRORS[0], "its process has ended") if in_heap else Died
+            if not in_heap:
                 if not actor.world.random.randrange(_CALLS_A_TURN):
                     actor.pause(0.0)
                 actor.step()
