@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--stories", type=int, default=sys.maxsize, help="most stories")
     parser.add_argument("--events", type=int, default=LENGTH, help="events of each story")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
-    parser.add_argument("--nodes", action="store_true", help="tell runs of a layout on two nodes in place of stories")
+    parser.add_argument("--nodes", action="store_true", help="tell runs of layouts on several nodes, not stories")
     given = parser.parse_args()
     return apart(lambda: _run_nodes(given) if given.nodes else _simulate(given))
 

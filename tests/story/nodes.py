@@ -1,4 +1,4 @@
-"""Stories of a layout on two nodes: agents that conduct workers, the hub of the run, and what befalls them.
+"""Stories of a layout on several nodes: agents that conduct workers, the hub of the run, and what befalls them.
 
 Each node has a machine of its own. Handles cross between the agents as in production, by calls that a network delivers
 late. A story is one run: it is built, checked, held, released by one node and taken down, or it fails.
@@ -7,13 +7,13 @@ late. A story is one run: it is built, checked, held, released by one node and t
 from __future__ import annotations
 
 import asyncio
+import json
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,9 +26,9 @@ from memtopo.driver.types import gpu
 from memtopo.drivers.sim.devices import SimMemoryBudget
 from memtopo.machine import Cluster
 from memtopo.plans.progress import Progress, SafeProgress
-from memtopo.plans.report import Report
+from memtopo.plans.report import Check, Report
 from memtopo.run.conductor import conduct
-from memtopo.run.nodes.agent import NodeResult, NodeTask
+from memtopo.run.nodes.agent import NodeResult
 from memtopo.run.nodes.hub import Hub, NodePeers, RunEnd
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from memtopo.run.processes.ensemble import Ensemble
@@ -42,32 +42,70 @@ from tests.story.programs import SIGTERM, Event
 from tests.story.workers import StorySource, WorkerProgram
 from tests.story.world import ERRORS, Actor, Broken, Fault, World
 
-_SPEC = Path(__file__).parents[1] / "run" / "nodes" / "two_nodes.yaml"
-_CLUSTER = Cluster({"a": with_fabric(2), "b": with_fabric(2)})
-_NODES = (*_CLUSTER.nodes,)
 _TIMEOUT = 30.0
 _SETTLING = 400.0
 """Simulated seconds within which a run has ended after the last event."""
 
-_STEPS = 60_000
-_RUN = 500
-"""Steps of the scheduler that a run takes, about, when nothing befalls it."""
+_STEPS = 10_000
+"""Most steps of the scheduler for each agent and worker."""
+
+_RUN = 80
+"""Steps for each agent and worker that a run takes, about, when nothing befalls it."""
 
 _LATENCIES = (0.0, 0.0, 0.002, 0.05)
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Number of GPUs of each node of a cluster, a spec for it, and the check of the run.
+
+    In the spec, `ranks` processes of each node map the chunks of all of them, or those of a `server` on the first node,
+    where no ranks are if there are other nodes.
+    """
+
+    gpus: tuple[int, ...]
+    ranks: int
+    server: bool
+    check: Check
+
+    @property
+    def cluster(self) -> Cluster:
+        """The machines of the nodes."""
+        return Cluster({node: with_fabric(gpus) for node, gpus in zip("abcd", self.gpus, strict=False)})
+
+    @property
+    def text(self) -> str:
+        """The spec, as JSON."""
+        nodes = [*self.cluster.nodes]
+        of_ranks, source = (nodes[1:] or nodes, "server") if self.server else (nodes, "rank")
+        handles, mine = "fd else fabric", "gpus" if min(self.gpus) >= self.ranks else "gpu0"
+        own = {"location": "mine", "size": "2MiB", "count": 1 + self.server, "handles": handles}
+        owned = {"chunks": {"own": own}, "exports": {"own": {"chunk": "own", "via": handles}}}
+        heap = {"ranges": {"heap": {"size": "fill", "same_address": True}}, "access": {"heap": {"mine": "rw"}}}
+        mapped = {**heap, "imports": {"all": {"from": f"{source}.own"}}, "map": {"heap": "all"}}
+        rank = {"count": self.ranks * len(of_ranks), "nodes": of_ranks, "devices": {"mine": mine}, **mapped}
+        server = {"count": 1, "node": "a", "devices": {"mine": "gpu0"}, **owned, **heap, "map": {"heap": "own"}}
+        processes = {"server": server, "rank": rank} if self.server else {"rank": rank | owned}
+        return json.dumps({"memtopo": 1, "name": "story", "processes": processes})
+
+
+def _drawn_setting(draw: Random) -> Setting:
+    gpus = tuple(draw.choice((1, 2, 2)) for _ in range(draw.choice((1, 2, 2, 3, 4))))
+    return Setting(gpus, draw.randint(1, 2), draw.random() < 0.4, draw.choice(("fast", "full")))
+
+
 @cache
-def _planned() -> tuple[RunRequest, Mapping[str, tuple[NodeTask, Ensemble]]]:
-    request, document = node_request(_SPEC, _CLUSTER, "full")
-    tasks = node_tasks(request, document, _CLUSTER, _TIMEOUT)
-    return request, {node: (task, task.ensemble()) for node, task in tasks.items()}
+def _planned(setting: Setting) -> tuple[RunRequest, Mapping[str, Ensemble]]:
+    request, document = node_request(setting.text, setting.cluster, setting.check)
+    tasks = node_tasks(request, document, setting.cluster, _TIMEOUT)
+    return request, {node: task.ensemble() for node, task in tasks.items()}
 
 
 class Network:
     """The hub of a run and the calls between its agents, which an actor delivers late."""
 
-    def __init__(self) -> None:
-        self.hub = Hub(_NODES)
+    def __init__(self, nodes: Sequence[str]) -> None:
+        self.hub = Hub(nodes)
         self.peers: dict[str, NodePeers] = {}
         self.lost = False
         self._calls: deque[Callable[[], None]] = deque()
@@ -151,6 +189,7 @@ class AgentProgram:
     """The agent of a node, which holds its part of the layout until it or another node is released."""
 
     node: str
+    ensemble: Ensemble
     network: Network
     faults: _Faults
     stopped: int = 0
@@ -160,13 +199,12 @@ class AgentProgram:
 
     def __call__(self, actor: Actor) -> None:
         actor.doing = ""
-        _, planned = _planned()
-        request, ensemble = planned[self.node][1].request, planned[self.node][1]
-        homes = {label: node for node, labels in request.geometry.nodes.items() for label in labels}
-        network, agents = self.network, {node: partial(self.network.call_agent, node) for node in _NODES}
+        network, nodes = self.network, self.ensemble.request.geometry.nodes
+        homes = {label: node for node, labels in nodes.items() for label in labels}
+        agents = {node: partial(network.call_agent, node) for node in nodes}
         peers = network.peers[self.node] = NodePeers(self.node, homes, network.call_hub, agents)
         try:
-            report = self._run(actor, replace(ensemble, system=actor.system), peers)
+            report = self._run(actor, replace(self.ensemble, system=actor.system), peers)
             self.result = NodeResult(TypeAdapter(Report).dump_json(report).decode(), peers.cause)
         except MemtopoError as error:
             peers.leave(error.message)
@@ -246,24 +284,27 @@ def tell_run(seed: int, events: Sequence[tuple[int, Event]] | None = None) -> To
 class _Telling:
     def __init__(self, seed: int, folder: str, events: Sequence[tuple[int, Event]] | None) -> None:
         draw = self._draw = Random(f"run {seed}")
-        machine = next(iter(_CLUSTER.nodes.values()))
-        self.world = World(machine, Random(f"schedule {seed}"), endpoint(socket=f"{folder}/x.sock"))
-        self.network, self.faults = Network(), _Faults()
-        self.request, planned = _planned()
+        setting = _drawn_setting(draw)
+        self.request, planned = _planned(setting)
+        self.world = World(planned["a"].machine, Random(f"schedule {seed}"), endpoint(socket=f"{folder}/x.sock"))
+        self.world.note("", str(setting))
+        self.network, self.faults = Network([*planned]), _Faults()
         self.world.start("net", self.network)
         self.agents: dict[str, Actor] = {}
-        for node in planned:
-            self.agents[node] = self.world.start(node, AgentProgram(node, self.network, self.faults))
-            self.agents[node].budget = SimMemoryBudget(machine)
+        for node, ensemble in planned.items():
+            agent = self.world.start(node, AgentProgram(node, ensemble, self.network, self.faults))
+            agent.machine, agent.budget = ensemble.machine, SimMemoryBudget(ensemble.machine)
+            self.agents[node] = agent
         self.world.start("driver", DriverProgram(self.network, self.agents))
-        self.releases = draw.choice(_NODES)
+        self.processes = len(self.agents) + len(self.request.geometry.processes)
+        self.releases = draw.choice([*self.agents])
         drawn = (self._drawn() for _ in range(draw.choice((0, 1, 1, 1, 2, 2, 3))))
         self.events = sorted(events if events is not None else drawn, key=lambda each: each[0])
         self._owned: dict[str, set[str]] = {}
 
     def _drawn(self) -> tuple[int, Event]:
-        draw, workers = self._draw, [*self.request.geometry.processes]
-        one, node, worker = draw.choice((*_NODES, *workers)), draw.choice(_NODES), draw.choice(workers)
+        draw, nodes, workers = self._draw, [*self.agents], [*self.request.geometry.processes]
+        one, node, worker = draw.choice((*nodes, *workers)), draw.choice(nodes), draw.choice(workers)
         event = draw.choice(
             (
                 Event(one, "kill"),
@@ -271,11 +312,11 @@ class _Telling:
                 Event(worker, "fail", (draw.randint(1, 40), draw.choice(ERRORS))),
                 Event(one, "late", (draw.choice((0.3, 3.0, 12.0, 50.0)),)),
                 Event(node, "stop"),
-                Event(node, "hog", (draw.randrange(2),)),
+                Event(node, "hog", (draw.randrange(len(self.agents[node].machine.devices)),)),
                 Event("net", "lose"),
             )
         )
-        return draw.randrange(_RUN), event
+        return draw.randrange(_RUN * self.processes), event
 
     def tell(self) -> str:
         """Let the run happen, and return its outcome."""
@@ -287,7 +328,7 @@ class _Telling:
             self._step()
             if all(each.program.serves or not each.alive for each in self.agents.values()):
                 self.agents[self.releases].program.releases = True
-            if self.world.now > until or self.world.steps > _STEPS:
+            if self.world.now > until or self.world.steps > _STEPS * self.processes:
                 raise Broken(f"these do not end: {[each.name for each in self._taking_part() if each.alive]}")
         for _ in range(20):  # the last calls
             self._step()

@@ -41,14 +41,14 @@ def _hold_on_nodes(first: int, runs: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(0, 12, 4))
-def test_promises_hold_in_runs_on_two_nodes(seed: int) -> None:
+def test_promises_hold_in_runs_on_several_nodes(seed: int) -> None:
     _hold_on_nodes(seed, 4)
 
 
 @pytest.mark.exhaustive(seconds=20)
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("block", range(16))
-def test_promises_hold_in_many_runs_on_two_nodes(block: int) -> None:
+def test_promises_hold_in_many_runs_on_several_nodes(block: int) -> None:
     _hold_on_nodes(1000 + block * _BLOCK, _BLOCK)
 
 

@@ -243,7 +243,7 @@ class StorySource:
         if self.target:
             program = MemberProgram(self.oracle, theirs, ends, replace(start, exclusive=False), self.target)
         actor = self.conductor.world.start(label, program)
-        actor.budget = self.conductor.budget
+        actor.machine, actor.budget = self.conductor.machine, self.conductor.budget
         actor.sockets.append(theirs)
         self.conductor.sockets.append(ours)
         self.conductor.children.append(actor)

@@ -99,8 +99,8 @@ class Actor:
         self.drivers: list[StoryDriver] = []
         self.children: list[Actor] = []
         self.doing = "start"
-        self.budget = world.budget
-        """Memory of the machine that the process is on."""
+        self.machine, self.budget = world.machine, world.budget
+        """Machine that the process is on, and its memory."""
         self.greenlet = greenlet(partial(self._run, program), world.main)
         self.system = System(
             now=lambda: world.now,
@@ -188,8 +188,7 @@ class Actor:
 
     def open_driver(self) -> StoryDriver:
         """Return a new simulator of the machine, whose memory all actors share."""
-        world = self.world
-        driver = SimDriver(world.machine, SimMemoryBudget(world.machine, of=self.budget), pid=None)
+        driver = SimDriver(self.machine, SimMemoryBudget(self.machine, of=self.budget), pid=None)
         driver.init()
         self.drivers.append(StoryDriver(driver, self))
         return self.drivers[-1]
