@@ -95,7 +95,7 @@ class ProcessRun:
             return ChangeResult(checks=self.recheck())
         if isinstance(command, messages.Hold):
             self.release_contexts()
-            self.offers = self.offers or tuple(self.exports.offers())
+            self.offers = self.offers or self.query_exports()
             return ChangeResult(offers=self.offers)
         if isinstance(command, messages.Lend):
             return self._lend(command)
@@ -280,6 +280,11 @@ class ProcessRun:
         """Exports of the process: while it is changed, those of the spec to which it is changed."""
         return LayoutExports(self._exported, self.execution.layout, self.execution.driver, self.recheck, self.context)
 
+    def query_exports(self) -> tuple[Offer, ...]:
+        """Return what the exports offer. Raises `StepFailed`."""
+        with failing("query of exports"):
+            return tuple(self.exports.offers())
+
     def recheck(self) -> Checks:
         """Compare every step with the driver's state again, by queries alone; the report leaves the result out.
 
@@ -416,8 +421,7 @@ class Change:
             self.findings = run.check_switched(self._kept)
             return
         self.findings = run.check_changed(request, self._steps, self._kept)
-        with failing("query of exports"):
-            self._offers = tuple(run.exports.offers())
+        self._offers = run.query_exports()
         run.suspend(request)
 
     def start_rollback(self, reason: str) -> None:

@@ -170,7 +170,7 @@ class Member(Worker):
     def _execute(self, command: Commanded) -> None:
         match command:
             case Hold():
-                self._channel.send(ChangeResult(offers=tuple(self.run.exports.offers())))
+                self._channel.send(ChangeResult(offers=self.run.query_exports()))
             case Attend(number, state, source):
                 if state is not None:
                     self.announce(state, source)

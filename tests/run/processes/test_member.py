@@ -75,7 +75,7 @@ class _Failing(Member):
     failing: Failing
 
     def wrap(self, _process: str, driver: KernelDriver) -> Failing:
-        self.failing = Failing(driver, only={"mem_create"})
+        self.failing = Failing(driver, only={"mem_create", "device_get_uuid"})
         return self.failing
 
 
@@ -270,6 +270,15 @@ def test_a_member_whose_rollback_fails_says_so_at_once(built: Joined) -> None:
     report = built.leave()
     assert report.failure
     assert (report.outcome, built.chunks) == ("failed", 0)
+
+
+def test_a_member_whose_exports_cannot_be_queried_says_so_at_once(built: Joined) -> None:
+    built.tell(Attend(1, "asleep"), messages.Hold())
+    built.member.failing.at = built.member.failing.calls + 1
+    with pytest.raises(ProcessLost, match="query of exports: cuDeviceGetUuid"):
+        built.member.poll()
+    assert [each for each in built.heard() if isinstance(each, WorkerFailed)]
+    built.leave()
 
 
 def test_a_member_that_leaves_in_the_middle_of_a_change_says_that_it_was_interrupted(built: Joined) -> None:

@@ -287,6 +287,19 @@ def test_a_failure_is_told_before_anything_is_undone(talk: Talk) -> None:
     assert server.begun == server.steps > 0
 
 
+def test_a_query_of_exports_that_fails_is_told_before_anything_is_undone(talk: Talk) -> None:
+    server = talk("server", lambda _, driver: Failing(driver, 1, only={"device_get_uuid"}))
+    server.start()
+    server.build()
+    failed = server.command(messages.Hold())
+    assert isinstance(failed, messages.WorkerFailed)
+    assert failed.error.startswith("query of exports: cuDeviceGetUuid")
+    finished = server.hear()
+    assert isinstance(finished, messages.WorkerFinished)
+    assert (finished.report.outcome, finished.report.exit_code) == ("failed", 4)
+    assert server.receive() is None
+
+
 def test_a_signal_interrupts_and_everything_is_undone(talk: Talk) -> None:
     server = talk("server")
     server.start()
