@@ -155,16 +155,15 @@ class ServerLoop:
 
     def publish(self, target: MetricsTarget, listener: socket.socket | None, path: str) -> None:
         """Keep the metrics of the layout at the `path` of its socket in a file, or answer connections to `listener`."""
+        epoch = self._terms.system.epoch
 
         def text(now: float) -> str:
             return target.render(self._responder.status(path, self._clients.all()), self._responder.statistics(), now)
 
         if target.write:
-            self._published.append(MetricsFile(text, target.write))
+            self._published.append(MetricsFile(text, target.write, epoch))
         if listener:
-            server = MetricsServer(
-                self._selector, listener, lambda: text(self._terms.system.epoch()), self._now, self._terms.allow_uids
-            )
+            server = MetricsServer(self._selector, listener, lambda: text(epoch()), self._now, self._terms.allow_uids)
             self._published.append(server)
         for each in self._published:
             self._go_on_after(partial(each.advance, self._now()))

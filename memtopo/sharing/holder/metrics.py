@@ -50,11 +50,13 @@ class MetricsTarget:
 class MetricsFile:
     """File with the metrics; a failure to write it is kept as `failure` and tried again.
 
-    `text` makes them with a time of the epoch, that of the last write where it is compared.
+    `text` makes them with a time of the epoch, that of the last write where it is compared. `epoch` returns the time.
     """
 
-    def __init__(self, text: Callable[[float], str], write: Callable[[str], None]) -> None:
-        self._text, self._write = text, write
+    def __init__(
+        self, text: Callable[[float], str], write: Callable[[str], None], epoch: Callable[[], float] = time.time
+    ) -> None:
+        self._text, self._write, self._epoch = text, write, epoch
         self._written: str | None = None
         self._heartbeat = 0.0
         self._next_look = self._next_write = 0.0
@@ -67,7 +69,7 @@ class MetricsFile:
         self._next_look = now + PAUSE
         if now < self._next_write and self._text(self._heartbeat) == self._written:
             return
-        heartbeat = time.time()
+        heartbeat = self._epoch()
         text = self._text(heartbeat)
         try:
             self._write(text)
