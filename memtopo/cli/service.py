@@ -79,13 +79,17 @@ class HolderDied(MemtopoError):
         self.exit_code = signal_status(number)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Service:
-    """Log and readiness of one holder; `log` is the descriptor of its file, and `file` the path."""
+    """Log and readiness of one holder; `log` is the descriptor of its file, and `file` the path.
+
+    `cut` is true while the log ends within a line, for the rest of which a full disk had no room.
+    """
 
     options: HoldOptions
     log: int | None
     file: str | None
+    cut: bool = False
 
     @property
     def in_journal(self) -> bool:
@@ -100,9 +104,12 @@ class Service:
         at = None if self.log is None else time.time()
         from memtopo.output import monitoring
 
-        line = output_line(monitoring.event_line(event, priority=self.in_journal, at=at))
-        sys.stderr.flush()
-        _write_at_once(2 if self.log is None else self.log, f"{line}\n".encode())
+        text = output_line(monitoring.event_line(event, priority=self.in_journal, at=at))
+        line = b"\n" * self.cut + f"{text}\n".encode()
+        with suppress(OSError):  # of what others print, for which there may be no room
+            sys.stderr.flush()
+        if written := _write_at_once(2 if self.log is None else self.log, line):
+            self.cut = not line[:written].endswith(b"\n")
 
     def report_ready(self, path: str) -> None:
         """Write the path of the layout's socket to the descriptor for readiness, and end it.
@@ -129,7 +136,7 @@ def opened_service(options: HoldOptions, name: str) -> Iterator[Service]:
     with ExitStack() as stack:
         file = f"{options.log}{name}.log" if options.log and options.log.endswith("/") else options.log
         log = stack.enter_context(closing_fd(_open_log(file))) if file else None
-        yield Service(options, log, file)
+        yield Service(options, log, file, cut=bool(file and _ends_within_line(file)))
 
 
 @contextmanager
@@ -328,13 +335,24 @@ def _open_log(file: str) -> int:
         raise UsageError(f"log {file!r} cannot be opened: {reason(error)}", hint=hint) from error
 
 
-def _write_at_once(fd: int, line: bytes) -> None:
-    """Write a line of less than `PIPE_BUF` bytes, unless a pipe has no room for it."""
+def _ends_within_line(file: str) -> bool:
+    """Return whether the last line of a file has no end. Raises nothing."""
+    with suppress(OSError):
+        if os.path.isfile(file):  # noqa: PTH113 as it was named
+            with open(file, "rb") as opened:  # noqa: PTH123 as above
+                opened.seek(-1, os.SEEK_END)
+                return opened.read() != b"\n"
+    return False
+
+
+def _write_at_once(fd: int, line: bytes) -> int:
+    """Write a line of less than `PIPE_BUF` bytes, unless a pipe has no room for it. Return how much was written."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     with suppress(OSError):
         if poll.poll(0):
-            os.write(fd, line)
+            return os.write(fd, line)
+    return 0
 
 
 def _require_open(fd: int) -> None:

@@ -27,6 +27,7 @@ from memtopo.sharing.holder import HolderEvent
 from tests.cli.conftest import InlineRunner
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import MEMTOPO, CommandResult, environment, run_memtopo, run_with_input, without_crash
+from tests.helpers.full_disk import largest_files
 from tests.helpers.holders import asked, gone, raw, until
 from tests.helpers.processes import workers
 from tests.helpers.python_process import PythonProcess, run_python
@@ -413,6 +414,30 @@ def test_a_quiet_log_has_warnings_alone(tmp_path: Path) -> None:
         service.record(HolderEvent("check failed", {}, "warning"))
     (line,) = (tmp_path / "log").read_text().splitlines()
     assert line.endswith("memtopo: check failed")
+
+
+def test_the_line_after_one_that_a_full_disk_has_cut_is_a_line_of_its_own(tmp_path: Path) -> None:
+    """Also in the log of an earlier holder"""
+    log = tmp_path / "log"
+    with opened_service(HoldOptions(log=str(log)), "kv") as service:
+        for room in (30, 0, 1, 100, 30):
+            with largest_files(log.stat().st_size + room):
+                service.record(HolderEvent("serving", {}))
+    with opened_service(HoldOptions(log=str(log)), "kv") as service:
+        service.record(HolderEvent("ended", {}))
+    lines = [line.partition(" ")[2] for line in log.read_text().splitlines()]
+    assert lines == ["memtopo: ", "memtopo: serving", "memtopo: ", "memtopo: ended"]
+
+
+def test_an_event_is_logged_though_stderr_has_no_room_for_what_others_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with suppress(OSError), Path("/dev/full").open("w") as full:
+        full.write("a warning")
+        with monkeypatch.context() as patched, opened_service(HoldOptions(log=f"{tmp_path}/"), "kv") as service:
+            patched.setattr(sys, "stderr", full)
+            service.record(HolderEvent("serving", {}))
+    assert (tmp_path / "kv.log").read_text().endswith("memtopo: serving\n")
 
 
 def test_a_line_for_which_a_pipe_has_no_room_is_left_out() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from memtopo.plans.trace import TraceFile, read_traces, summary
 from memtopo.run import apply, processes
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.failing_driver import Failing
+from tests.helpers.full_disk import largest_files
 from tests.helpers.program_calls import driver_calls
 from tests.helpers.samples import sampled
 from tests.helpers.specs import ENSEMBLES, ROOT, ensemble, run_request
@@ -221,16 +221,12 @@ def test_traces_of_an_earlier_run_leave_a_folder_and_other_files_stay(tmp_path: 
 @pytest.mark.parametrize("more", [5, 150, 300, 400])
 def test_a_trace_that_has_no_room_ends_with_a_whole_line_and_the_report_has_a_note(tmp_path: Path, more: int) -> None:
     path, request = tmp_path / "trace.jsonl", run_request(QUICKSTART, H200X4)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with SimDriver(H200X4) as driver:
         driver.init()
         with traced(driver, str(path), request.about_trace) as (recorded, context):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + more, hard))
-            try:
+            with largest_files(path.stat().st_size + more):
                 for _ in range(5):
                     recorded.device_get_count()
-            finally:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
             report = apply.apply(request, Ledger(recorded), context=context)
     assert report.outcome == "ok"
     (trace,) = read_traces([path])
