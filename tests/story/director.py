@@ -24,7 +24,7 @@ GUEST = "e5"
 ENGINES = ("e1", "e2", "e3", "e4", GUEST)
 OPERATORS = ("o1", "o2")
 HOLDER = "h"
-FAULTS = ("kill", "doom", "fail", "late", "jump", "cut", "hog", "crowd")
+FAULTS = ("kill", "doom", "fail", "late", "jump", "cut", "hog", "crowd", "full")
 _KEYS = ("k1", "k2", "k3")
 _PACES = (0, 1, 2, 4, 8, 16)
 _BUILDING = 8
@@ -188,6 +188,7 @@ class Director:
         yield one, "fail", (draw.randint(1, 40), draw.choice(ERRORS), draw.random() < 0.1)
         yield one, "late", (draw.choice((0.01, 0.3, 3.0, 12.0)),)
         yield one, "crowd", (draw.choice((0.5, 5.0, 30.0)),)
+        yield one, "full", (draw.choice((0.5, 5.0, 30.0)), draw.choice((0, 0, 1, 40, 300)))
         yield one, "jump", (draw.choice((0.1, 1.0, 40.0)),)
         if (other := draw.choice(names)) in (*ENGINES, *OPERATORS):
             yield other, "cut", ()
@@ -223,4 +224,5 @@ _USUAL = {
     "cut": 0.2,
     "hog": 0.3,
     "crowd": 0.2,
+    "full": 0.3,
 }

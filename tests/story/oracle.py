@@ -20,6 +20,7 @@ from memtopo.sharing import sockets
 from memtopo.sharing.holder.loop import ServerLoop
 from memtopo.sharing.holder.state import HolderEvent
 from memtopo.sharing.imports import Version
+from tests.story.files import HolderFiles
 from tests.story.layouts import CHUNK, COMMON, HEAP_USERS, Shape
 from tests.story.lending import LentMemory, lent_beyond
 from tests.story.world import Actor, Broken, StoryDriver, World
@@ -126,6 +127,7 @@ class Oracle:
 
     world: World
     lent: LentMemory
+    files: HolderFiles
     held: Held | None = None
     contents: dict[int, Content] = field(default_factory=dict)
     plain: dict[str, int] = field(default_factory=dict)
@@ -345,6 +347,7 @@ class Oracle:
             return
         assert held.conductor
         held.idle = self.world.now
+        self.files.require_current(held.conductor.generation, held.conductor.state)
         memory = held.memory()
         for name, each in held.shape.published.items():
             if each.committed and (number := self.committed.get(memory.get(name, ()))):

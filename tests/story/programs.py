@@ -32,7 +32,7 @@ from memtopo.sharing import wire
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.holder.state import ProgressNotices, Supervision
+from memtopo.sharing.holder.state import HolderEvent, ProgressNotices, Supervision
 from memtopo.sharing.imports import ImportMismatch
 from memtopo.sharing.messages import HandlesAnswer
 from memtopo.sharing.wire import layout_source
@@ -120,15 +120,21 @@ class HolderProgram:
         check = "full" if self.full else "fast"
         request = composition.request(exclusive=False, rehearse=self.rehearse, check=check)
         composition = replace(composition, target=target)
-        with claim(actor.world.endpoint) as claimed:
+        with claim(actor.world.endpoint) as claimed, self.oracle.files.kept(actor) as (record, metrics):
             self.oracle.held = self.held = Held(actor, self.shape)
             self.oracle.lent.begin(self.shape.pool)
+
+            def log(event: HolderEvent) -> None:
+                self.oracle.note(event)
+                record(event)
+
+            supervision = Supervision(metrics=metrics, reload=self._reload, log=log)
             holder = _Holder(
                 claimed,
                 about_holder(composition, request),
                 partial(revision, target=target),
                 Holding(allow_uids=(OTHER_USER,)),
-                supervised=lambda: _entered(Supervision(reload=self._reload, log=self.oracle.note)),
+                supervised=lambda: _entered(supervision),
                 progress=ProgressNotices(actor.system.now),
                 system=actor.system,
                 begun=partial(self._begun, actor),

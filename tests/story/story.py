@@ -19,6 +19,7 @@ from memtopo.driver.types import gpu
 from memtopo.sharing.endpoints import endpoint
 from tests.story.coverage import Reached, listening
 from tests.story.director import GUEST, HOLDER, OPERATORS, Director, Situation
+from tests.story.files import LOG, HolderFiles
 from tests.story.heaps import VERBS as HEAP_VERBS
 from tests.story.layouts import CHUNK, HEAP_USERS, POOL, Pool, drawn_machine, drawn_shape
 from tests.story.lending import LentMemory, leases_of, lending_export, lent_entry
@@ -81,7 +82,7 @@ class _Telling:
         self.gpus, self.folder = len(machine.devices), folder
         where = endpoint(socket=str(Path(folder, "kv.sock")))
         self.world = World(machine, Random(f"schedule {seed}"), where)
-        self.oracle = Oracle(self.world, LentMemory(self.world))
+        self.oracle = Oracle(self.world, LentMemory(self.world), HolderFiles(self.world, folder))
         shape, faulty = drawn_shape(draw, self.gpus), draw.random() < 0.7
         self.director = Director(self.world, self.oracle, draw, self.gpus, shape, faulty)
         self.events: list[Event] = []
@@ -190,6 +191,10 @@ class _Telling:
         self.oracle.faults += 1
         self.world.crowded_until = self.world.now + seconds
 
+    def _full(self, _name: str, seconds: float, room: int) -> None:
+        """Have room for so many bytes on the disk of the holder's files for some seconds."""
+        self.oracle.files.full_until, self.oracle.files.room = self.world.now + seconds, room
+
     def _hog(self, _name: str, ordinal: int, left: int) -> None:
         """Have another process take all memory of a GPU but for some chunks, or give it back."""
         place, budget = gpu(ordinal), self.world.budget
@@ -205,6 +210,7 @@ class _Telling:
         for actor in self.world.actors.values():
             actor.doom, actor.fault, actor.late = 0, Fault(), self.world.now
         self.world.crowded_until = 0.0
+        self._full("", 0.0, 0)
         for ordinal in tuple(self.hogged):
             self._hog("", ordinal, -1)
         self._go_on()
@@ -381,7 +387,7 @@ class _Telling:
             holder
             and isinstance(holder.program, HolderProgram)
             and holder.program.report
-            and (files := os.listdir(self.folder))
+            and (files := {*os.listdir(self.folder)} - {LOG})
         ):
             raise Broken(f"files are left: {files}")
 
