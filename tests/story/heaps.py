@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
-from memtopo.api.heaps import Heap, Keep
+from memtopo.api.heaps import Heap
 from memtopo.api.joined_member import LayoutOfMembers
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.types import gpu
 from memtopo.kinds.heaps.steps import HeapContent, heaps
 from memtopo.kinds.layout import Layout, current
+from memtopo.run.heaps import Keep
 from tests.story.layouts import CHUNK, HEAP, HEAP_SIZE
 from tests.story.oracle import STAMP, Oracle, number_of, stamp
 from tests.story.world import Actor, Broken

@@ -392,7 +392,7 @@ class Oracle:
             heap.require_limit(layout, limit * CHUNK)
         if any(each.failed or each.doing in ("doze", "rouse") for each in users):
             return None
-        return sum(heap.bytes_in(layout, state) for heap, layout in layouts)
+        return sum(int(heap.bytes_in(layout, state)) for heap, layout in layouts)
 
 
 def named(mapping: Any) -> str:

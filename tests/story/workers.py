@@ -18,6 +18,7 @@ from memtopo.common.processes import RunningClock
 from memtopo.common.signals import deferred
 from memtopo.driver.kernels import KernelDriver
 from memtopo.drivers.target import Target
+from memtopo.kinds.heaps.steps import heaps
 from memtopo.run.messages import FromWorker, StartWorker, ToWorker
 from memtopo.run.process_run import ProcessRun
 from memtopo.run.processes.ensemble import Ensemble
@@ -150,8 +151,10 @@ class MemberProgram:
         except MemtopoError as error:
             actor.world.note(actor.name, f"does not join: {type(error).__name__}")
         finally:
-            for each in (*gates, *([self.heap.content.native.table] if self.heap.content else [])):
-                each.close()
+            for gate in gates:
+                gate.close()
+            for heap in heaps(self.member.run.execution.layout).values() if self.member else ():
+                heap.native.table.close()  # as the end of a process does
         _end(actor, self.oracle)
 
     def _join(self, actor: Actor, gates: tuple[Gate, Gate]) -> None:
