@@ -888,6 +888,20 @@ FOUND: dict[str, tuple[int, Sequence[Event]]] = {
             Event("e1", "look", (), 400),
         ),
     ),
+    "a writer does not write the memory that a reader keeps since a forced switch which was rolled back": (
+        1,
+        (
+            Event("h", "start", (_DROPPED,), 64),
+            Event("e1", "attach", ("writer", ("w",), 0.0, False), 60),
+            Event("e1", "commit", (), 60),
+            Event("e2", "attach", ("reader", ("w",), 1.0, False), 80),
+            Event("e1", "leave", (), 20),
+            Event("h", "fail", (6, "CUDA_ERROR_UNKNOWN", False), 0),
+            Event("o1", "switch", ("asleep", 0.0, True), 60),
+            Event("e1", "attach", ("writer", ("w",), 1.0, False), 60),
+            Event("e1", "write", (False,), 60),
+        ),
+    ),
     "programs do not go on without memory after the end of another process in the middle of a switch": (
         1,
         (

@@ -226,6 +226,8 @@ class Changes:
             differing = self._responder.after_change(replaced, lost if made or replaced else ())
             if made:
                 self._responder.contents.renewed(lost - request.planned.reused)
+            elif replaced:  # some of the memory may be what importers keep since the change was forced
+                self._responder.contents.discard(lost)
             self._notify_changed(request, replaced | differing)
         self._record_made(request, checks)
         now = {"generation": self._responder.generation, "checks": messages.encode_checks(checks)}
