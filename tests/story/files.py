@@ -37,6 +37,8 @@ class HolderFiles:
     """Generation, state and heartbeat in it."""
     stale: float | None = None
     """Time since which these are not those of the holder."""
+    looked: float = 0.0
+    """Time at which they were seen so last."""
 
     @contextmanager
     def kept(self, actor: Actor) -> Iterator[tuple[Callable[[HolderEvent], None], MetricsTarget]]:
@@ -65,9 +67,11 @@ class HolderFiles:
         if now < self.full_until or (recent and self.shown[:2] == (generation, state)):
             self.stale = None
             return
-        self.stale = now if self.stale is None else self.stale
-        if now > self.stale + 2 * PAUSE:
-            raise Broken(f"metrics are {self.shown}, and the holder has {generation}, {state} for {now - self.stale} s")
+        if self.stale is None:
+            self.stale = now
+        elif self.looked > self.stale + 2 * PAUSE:  # since which it has looked at its metrics
+            raise Broken(f"metrics are {self.shown}, and the holder has {generation}, {state} since {self.stale}")
+        self.looked = now
 
     def _record(self, event: HolderEvent, record: Callable[[HolderEvent], None]) -> None:
         """Require that an event is added to the log as one line, or as much of it as there is room for."""
