@@ -732,6 +732,22 @@ def test_memory_that_a_writer_has_left_is_created_anew_unless_a_change_has_relea
         assert len(planning.made) == made
 
 
+def test_memory_that_importers_keep_since_a_forced_change_that_failed_is_created_anew_before_it_is_written(
+    runtime: Path, planning: Planning
+) -> None:
+    planning.kept, path = (replace(PAGES, commit="empty"),), runtime / "memtopo" / "kv.sock"
+    with holding(planning), raw(path) as writer, raw(path) as importer:
+        assert "ok" in asked(writer, "write", exports=["page"])
+        assert "ok" in asked(writer, "commit", exports=[{"name": "page", "generation": 1}])
+        import_pages(importer)
+        planning.failure = ChangeFailed("cuMemRelease failed", broken=False)
+        assert asked(writer, "switch", state="asleep", force=True)["error"]["code"] == "failed"
+        planning.failure = None
+        refused = asked(writer, "write", exports=["page"])["error"]
+        assert refused["code"] == "absent", "this layout cannot create it anew"
+    assert len(planning.made) == 2
+
+
 def test_a_writer_of_another_export_waits_on_when_memory_cannot_be_created(runtime: Path, planning: Planning) -> None:
     planning.kept, path = [replace(each, commit="empty") for each in OFFERS[:2]], runtime / "memtopo" / "kv.sock"
     planning.failure = ChangeFailed("cuMemCreate failed", broken=False)

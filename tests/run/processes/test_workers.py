@@ -251,6 +251,26 @@ def test_each_round_needs_all_processes_of_a_user_which_go_on_with_their_program
             assert found == [Resume(1), *(step for at in (1, 2, 3) for step in (Attend(at, "asleep"), Resume(1)))]
 
 
+def test_processes_of_a_user_do_not_go_on_after_a_change_that_has_broken_the_layout() -> None:
+    """Some of their memory may be missing."""
+    made, programs = ensemble(TWO, MACHINE), SilentPrograms()
+    with Workers(made, SafeProgress(Progress()), lambda: 0, Peers(), programs) as workers:
+        channels = [Channel[Any](end, TO_WORKER) for end in programs.ends]
+        workers.resume()
+        for broken in (False, True):
+            for each in channels:
+                each.send(Attending(1 + broken))
+            with pytest.raises(ChangeFailed), workers.attended("asleep"):
+                raise ChangeFailed("the other process has ended", broken=broken)
+        for worker in workers.workers.values():
+            worker.take_down("over")
+        for channel in channels:
+            found: list[object] = []
+            while TakeDown("over") not in found and (received := channel.receive()):
+                found += [received.message] if received.message != KeepAlive() else []
+            assert found == [Resume(1), Attend(1, "asleep"), Resume(1), Attend(2, "asleep"), TakeDown("over")]
+
+
 def test_a_refused_change_has_the_hint_of_the_process_that_refuses_it() -> None:
     with pytest.raises(ChangeRefused, match=r"^b: no room$") as refused:
         require_planned({"a": ChangeResult(), "b": ChangeResult("no room", "free some")})
