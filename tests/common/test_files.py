@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import select
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 
@@ -158,6 +160,20 @@ def test_a_pipe_is_written_only_as_long_as_it_is_read(tmp_path: Path) -> None:
         write_pipe(str(pipe), bytes(MOST), 0.01)
     assert os.read(reader, MOST)
     os.close(reader)
+
+
+def test_a_reader_of_a_pipe_has_its_patience_for_each_part(tmp_path: Path) -> None:
+    """And not for all of them together."""
+    pipe, patience, parts = tmp_path / "pipe", 1.0, 12
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool, closing_fd(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        size = fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, select.PIPE_BUF)
+        written = pool.submit(write_pipe, str(pipe), bytes(parts * size), patience)
+        for _ in range(parts):
+            assert select.select([reader], [], [], PATIENCE)[0]
+            wait([written], patience / 10)
+            os.read(reader, size)
+        written.result()
 
 
 def test_all_that_is_written_to_a_pipe_is_read_in_order(tmp_path: Path) -> None:

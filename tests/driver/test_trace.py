@@ -12,6 +12,7 @@ import pytest
 
 from memtopo import machine
 from memtopo.common.errors import NotWritten, UsageError
+from memtopo.common.files import closing_fd
 from memtopo.driver.kernels import Area
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.recorder import CallContext, CallList, Recorder, error_name
@@ -240,6 +241,16 @@ def test_a_pipe_is_no_record_and_nobody_waits_for_a_writer(tmp_path: Path) -> No
     assert [is_record(path) for path in (pipe, tmp_path)] == [False, False]
     with pytest.raises(UsageError, match="exists, and is not a trace"):
         require_replaceable(pipe)
+
+
+def test_no_bytes_are_taken_out_of_a_pipe_to_see_whether_it_is_a_record(tmp_path: Path) -> None:
+    """It may have a spec, which is read afterwards."""
+    pipe, text = tmp_path / "pipe", QUICKSTART.read_bytes()
+    os.mkfifo(pipe)
+    with closing_fd(os.open(pipe, os.O_RDWR | os.O_NONBLOCK)) as both:
+        os.write(both, text)
+        assert not is_record(pipe)
+        assert os.read(both, len(text)) == text
 
 
 def test_a_folder_of_traces_is_emptied_of_traces_alone(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from memtopo.driver.batches import access_each, copy_each, create_each, properties_each, release_each
+from memtopo.driver.batches import access_each, copy_each, create_each, map_each, properties_each, release_each
 from memtopo.driver.types import Access, HostFlags, Properties, gpu
 from memtopo.drivers.sim import SimDriver
-from tests.contract.memory import HOST, PLAIN, current, laid_out
+from tests.contract.memory import HOST, PLAIN, created, current, laid_out, reserved
 from tests.helpers.machines import invented
 from tests.helpers.simulator import resident_bytes
 
@@ -71,6 +71,16 @@ def test_zeros_of_untouched_memory_touch_nothing() -> None:
         assert resident_bytes(sim) == before
 
 
+@pytest.mark.parametrize("kind", [SimDriver, OneByOne])
+def test_zeros_of_untouched_memory_replace_what_the_target_had(kind: type[SimDriver]) -> None:
+    with kind(invented()) as sim, memory(sim) as (base, staged, stream):
+        empty = sim.mem_host_alloc(SIZE, HostFlags.PORTABLE)
+        for source in (staged, empty):
+            assert copy_each(sim, [(base, source, 64)], stream) is None
+        sim.ctx_synchronize()
+        assert sim.memcpy_dtoh(base, 64) == bytes(64)
+
+
 @pytest.mark.parametrize("access", [Access.R, Access.NONE])
 def test_a_refused_copy_of_a_batch_has_the_error_of_the_single_call(access: Access) -> None:
     errors = []
@@ -107,6 +117,22 @@ def test_a_closed_driver_refuses_a_batch() -> None:
     assert error.name == "CUDA_ERROR_DEINITIALIZED"
     handles, error = create_each(sim, M, [PLAIN, PLAIN])
     assert (handles, error and error.name) == ([], "CUDA_ERROR_DEINITIALIZED")
+
+
+def test_after_an_illegal_access_a_batch_succeeds_only_if_its_calls_do(sim: SimDriver) -> None:
+    """Fact 24."""
+    with (
+        laid_out(sim, (M,), access=Access.R) as base,
+        reserved(sim, M) as free,
+        created(sim, M) as handle,
+        current(sim),
+    ):
+        sim.module_load_data()
+        sim.store(base, 1)
+        made, error = map_each(sim, [(free, M, handle)])
+        assert (made, error and error.name) == (0, "CUDA_ERROR_ILLEGAL_ADDRESS")
+        handles, error = create_each(sim, M, [PLAIN])
+        assert (release_each(sim, handles), error) == ((1, None), None)
 
 
 def test_a_batch_of_queries_ends_at_the_first_refusal() -> None:

@@ -16,6 +16,7 @@ from memtopo.driver.types import (
     gpu,
 )
 from memtopo.drivers.sim import SimDriver
+from memtopo.drivers.sim.devices import SimMemoryBudget
 from memtopo.machine import Granularity, Memory, Trial
 from tests.contract.memory import NODE, created, laid_out, mapped, refused, reserved
 from tests.helpers.machines import invented, with_nodes
@@ -155,6 +156,21 @@ def test_memory_of_the_host_is_that_of_its_nodes() -> None:
             sim.mem_release(handle)
         sim.mem_free_host(sim.mem_host_alloc(5 * GiB, HostFlags.PORTABLE))
         sim.mem_release(sim.mem_create(3 * GiB, nodes[0]))
+
+
+def test_memory_of_a_process_that_ends_is_free_for_the_others_which_keep_theirs() -> None:
+    machine = invented(1)
+    budgets = [SimMemoryBudget(machine, of=shared) for shared in [SimMemoryBudget(machine)] for _ in range(2)]
+    ended, other = (SimDriver(machine, budget) for budget in budgets)
+    with ended, other:
+        ended.init()
+        other.init()
+        ended.mem_create(60 * GiB, Properties(gpu(0)))
+        other.mem_create(20 * GiB, Properties(gpu(0)))
+        lacking(other, Properties(gpu(0)), M, "gpu0 has 0 B free")
+        ended.process.budget.end()
+        lacking(other, Properties(gpu(0)), 60 * GiB + M, "gpu0 has 60 GiB free")
+        other.mem_create(60 * GiB, Properties(gpu(0)))
 
 
 def lacking(sim: SimDriver, properties: Properties, size: int, reason: str) -> None:

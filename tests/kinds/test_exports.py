@@ -138,6 +138,15 @@ def test_an_export_needs_legacy_ipc_whose_trial_did_not_fail(what: str, message:
     assert not diagnose(IPC, invented(1))
 
 
+@pytest.mark.parametrize("failed", [0, 1])
+def test_an_export_needs_a_transport_whose_trial_failed_at_none_of_its_locations(failed: int) -> None:
+    machine = invented(2)
+    machine.devices[failed].memory.trials["ipc"] = FAILED
+    text = "buffers: {b: {location: [gpu0, gpu1], size: 2MiB, count: 2}}\nexports: {b: {buffer: b, via: ipc}}"
+    found = diagnose(text, machine)
+    assert [(each.code, f"does not work on gpu{failed} " in each.message) for each in found] == [("MT404", True)]
+
+
 WHOLE = "chunks: {{w: {{location: gpu0, size: 2MiB, count: {count}, handles: [fd, fabric]}}}}\n"
 WHOLE += "exports: {{w: {{chunk: {chunk}, via: {via}{more}}}}}"
 BEFORE = {"count": "4", "chunk": "w.1:3", "via": "fd", "more": ""}

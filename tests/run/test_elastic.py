@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -14,6 +17,7 @@ from memtopo import planner
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError, gpu
 from memtopo.drivers.sim import SimDriver
+from memtopo.drivers.target import Target, uuids
 from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.chunks.pools import lend
 from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS
@@ -22,9 +26,11 @@ from memtopo.run import elastic
 from memtopo.run.elastic import ElasticRefused, MapRequest, UnmapRequest
 from memtopo.run.messages import Lend, Lent
 from memtopo.run.transition import DoesNotFit
+from memtopo.sharing.imports import HolderHandles
 from tests.helpers.conducted import conducted, make_transition
 from tests.helpers.examples import examples
 from tests.helpers.failing_driver import Failing
+from tests.helpers.held_layouts import held
 from tests.helpers.machines import invented
 from tests.helpers.specs import geometry_of, run_request
 
@@ -408,6 +414,37 @@ def test_what_is_given_back_can_be_lent_again() -> None:
         )
         run.take_down()
         assert run.ledger.empty
+
+
+BORROWING = """
+ranges: {kv: {size: 8MiB, elastic: true}}
+imports: {page: {from: pool/page, location: gpu0, size: 2MiB, count: {max: 3}}}
+access: {kv: {gpu0: rw}}
+"""
+
+
+def test_the_epoch_of_a_seal_is_the_latest_one_of_its_chunks(runtime: Path) -> None:
+    """Also if the chunk that was lent last is not mapped last."""
+    del runtime
+    page = {"location": "gpu0", "size": "2MiB", "count": {"max": 3}, "handles": "fd"}
+    pool = {"memtopo": 1, "name": "pool", "chunks": {"page": page}, "exports": {"page": {"chunk": "page", "via": "fd"}}}
+    asked = replace(run_request(BORROWING, invented(1)), exclusive=False)
+    with held(pool, Target("invented", invented(1), simulated=True, _opener=opened)), opened() as driver:
+        handles = HolderHandles(asked.geometry, uuids(invented(1)))
+        made = conducted(asked, Ledger(driver), handle_source=handles)
+        made.build()
+        layout = made.run.execution.layout
+        for place in (2, 0, 1):
+            elastic.change_range(made.run.ledger, layout, "kv", [MapRequest(place * M, "page")], [])
+        parts = [UnmapRequest(0, 3 * M), UnmapRequest(2 * M, M), UnmapRequest(0, M)]
+        assert [elastic.seal(layout, "kv", part, "prompt") for part in parts] == [3, 1, 2]
+        made.take_down()
+
+
+def opened() -> Any:
+    driver = SimDriver(invented(1))
+    driver.init()
+    return driver
 
 
 def test_a_limit_below_what_is_mapped_is_refused_unless_the_change_takes_the_range_away() -> None:

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -22,9 +23,11 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderEvent, Supervision, passed_claim
 from memtopo.sharing.holder.state import MOST_OF_CLIENTS, PERIOD, HolderEvents
 from memtopo.sharing.holder.systemd import Notifier
+from memtopo.sharing.sockets import peer
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import Holder, asked, holding, next_message, raw
 from tests.helpers.memfd_exports import OFFERS, OneState
+from tests.helpers.python_process import run_python
 
 
 def test_importers_checks_changes_and_the_end_are_events(runtime: Path) -> None:
@@ -162,6 +165,20 @@ def test_the_socket_that_systemd_passed_listens_after_the_end_and_its_file_stays
         assert ours.fileno() == -1
         assert os.listdir(tmp_path) == ["kv"]
         connect(endpoint(socket=str(tmp_path / "kv")), timeout=5).close()
+
+
+def test_clients_of_a_passed_socket_see_the_process_that_serves_at_it(tmp_path: Path) -> None:
+    """Not the one that made it listen before, which is systemd."""
+    path = str(tmp_path / "kv")
+    with seqpacket(path) as passed:
+        code = f"import socket; socket.socket(fileno={passed.fileno()}).listen()"
+        run_python([sys.executable, "-c", code], pass_fds=[passed.fileno()], check=True)
+        with raw(path) as early:
+            assert peer(early).pid != os.getpid()
+        found = passed_claim({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}, passed.fileno())
+        assert found
+        with found, found.listen(), raw(path) as client:
+            assert (peer(client).pid, peer(client).uid) == (os.getpid(), os.geteuid())
 
 
 def test_a_reload_after_the_end_of_a_hold_has_begun_is_not_made(runtime: Path) -> None:

@@ -26,6 +26,13 @@ def _runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
+def memory(client: Client) -> dict[str, int]:
+    """MiB of the layout by location, as its metrics have them."""
+    found = client.statistics()
+    assert found
+    return {each.location: each.bytes >> 20 for each in found.memory}
+
+
 def changed(text: str) -> str:
     """Source of a changed spec, as clients send it."""
     assert text in SLEEPING.read_text()
@@ -44,6 +51,7 @@ def test_a_held_layout_of_several_processes_is_switched_and_changed() -> None:
         with connect(endpoint("sleeping")) as client:
             status = client.status()
             assert (status.layout_state, status.generation) == ("asleep", 2)
+            assert memory(client) == {"host:0": 8}
             with pytest.raises(ExchangeError) as absent:
                 list(client.handles("server.w"))
             assert absent.value.code == "absent"
@@ -53,6 +61,7 @@ def test_a_held_layout_of_several_processes_is_switched_and_changed() -> None:
             assert (returned.different, "fingerprint" in tallies(returned)) == (0, True)
             done = client.change(changed("page: {location: gpu1, size: 2MiB, count: 2}"), generation=3)
             assert (done.checks.different, client.status().generation) == (0, 4)
+            assert memory(client) == {"gpu0": 8, "gpu1": 2, "host:0": 8}
             assert "fingerprint" not in tallies(done.checks)
             same = client.change(json.dumps({"spec": SLEEPING.read_text()}), full=True)
             assert tallies(same.checks)["fingerprint"].looked_at > 0
