@@ -143,8 +143,17 @@ class HolderHandles(HandleSource):
         self, holder: str, export: str, count: int, *, key: str | None = None, first: int = 0, epoch: int | None = None
     ) -> tuple[Sequence[LentBlock], int]:
         self._close_taken()
-        blocks, total = self._clients[holder].lend(export, count, key=key, first=first, epoch=epoch)
+        client, before = self._clients[holder], self.version(holder, export).generation
+        blocks, total = client.lend(export, count, key=key, first=first, epoch=epoch)
         self._open += [block.handle for block in blocks]
+        if blocks and before not in (0, client.generations[export]):
+            try:  # a change, whose notice is not followed yet, may have given the export another pool
+                client.fresh_offers()
+                self._compare(holder, export, but="count")
+            except BaseException:
+                client.generations[export] = before
+                client.give_back(export, {block.number: block.epoch for block in blocks})
+                raise
         return blocks, total
 
     def give_back(self, holder: str, export: str, blocks: Mapping[int, int]) -> None:

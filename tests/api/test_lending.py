@@ -24,6 +24,7 @@ from memtopo.kinds.elastic import ELASTIC_POOLS, ElasticChunkPool
 from memtopo.run.messages import Lend, Lent
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.imports import ImportMismatch
 from tests.api.child_process import Process
 from tests.api.test_apply import failing
 from tests.helpers.child_process import PATIENCE
@@ -443,11 +444,23 @@ def test_another_largest_number_is_followed_by_clients(layout: Held, client: Att
     assert (lent(), client.check().different, layout.run.recheck().different) == ((16, 0), 0, 0)
 
 
-def changed(**count: int) -> str:
-    """SPEC with other numbers of chunks, as clients send it."""
+def changed(location: str = "gpu0", **count: int) -> str:
+    """SPEC with other numbers of chunks, or on another GPU, as clients send it."""
     spec = copy.deepcopy(SPEC)
     spec["chunks"]["page"]["count"] |= count
+    spec["chunks"]["page"]["location"] = location
     return json.dumps({"spec": json.dumps(spec), "name": "held.yaml", "settings": {}})
+
+
+def test_nothing_is_lent_of_a_pool_that_a_change_has_moved(layout: Held, client: Attached) -> None:
+    """Its importer follows the notice of that later."""
+    kv = client.range("kv")
+    with connect(endpoint("pool")) as other:
+        other.change(changed("gpu1"))
+    for _ in range(2):
+        with pytest.raises(ImportMismatch, match="gpu1"):
+            kv.map(0, "page", 1)
+        assert (lent(), client.check().different) == ((0, 0), 0)
 
 
 def test_no_chunk_that_stays_in_a_pool_is_lent_beneath_the_process_that_has_it(layout: Held, client: Attached) -> None:

@@ -37,6 +37,8 @@ class HolderFiles:
     """Generation, state and heartbeat in it."""
     stale: float | None = None
     """Time since which these are not those of the holder."""
+    now: tuple[int, str] = (0, "")
+    """Generation and state of the holder since then."""
     looked: float = 0.0
     """Time at which they were seen so last."""
 
@@ -67,8 +69,8 @@ class HolderFiles:
         if now < self.full_until or (recent and self.shown[:2] == (generation, state)):
             self.stale = None
             return
-        if self.stale is None:
-            self.stale = now
+        if self.stale is None or self.now != (generation, state):
+            self.stale, self.now = now, (generation, state)
         elif self.looked > self.stale + 2 * PAUSE:  # since which it has looked at its metrics
             raise Broken(f"metrics are {self.shown}, and the holder has {generation}, {state} since {self.stale}")
         self.looked = now
