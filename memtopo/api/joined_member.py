@@ -120,7 +120,7 @@ class JoinedLayout(Live):
     The other processes, and other programs by its name, may request a switch, a change or a check: this process takes
     part in `poll`, within `idle`, or in a request of its own. These raise `ProcessLost` once another process has ended,
     unless `on_lost` is a function, which is called with the reason instead, once: then requests raise `NotSwitched` and
-    `NotChanged`. The memory stays until the end of the `with`, but for that of a change in which the process ended.
+    `NotChanged`. The memory stays until the end of the `with`, except what an interrupted change has released.
     """
 
     def __init__(self, session: Session, process: str, on_lost: OnLost) -> None:

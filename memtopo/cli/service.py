@@ -106,8 +106,7 @@ class Service:
 
         text = output_line(monitoring.event_line(event, priority=self.in_journal, at=at))
         line = b"\n" * self.cut + f"{text}\n".encode()
-        with suppress(OSError):  # of what others print, for which there may be no room
-            sys.stderr.flush()
+        sys.stderr.flush()
         if written := _write_at_once(2 if self.log is None else self.log, line):
             self.cut = not line[:written].endswith(b"\n")
 

@@ -154,8 +154,9 @@ class Conductor:
 
         Raises as `switch` does; if they cannot be created, they stay away until they are created again.
         """
-        self.set_absent(self.absent | resources)
-        self._bring_to(Goal((self.state, self.absent - resources)))
+        with self.attended(self.state):
+            self.set_absent(self.absent | resources)
+            self._bring_to(Goal((self.state, self.absent - resources)))
         return self.checks()
 
     def change(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -116,7 +116,11 @@ class HolderHandles(HandleSource):
             if self._commits and _await_commits(client, [export for _, export in imports], self._commits):
                 for each, export in imports:
                     self._check_offer(each, export, client, holder)
-            attend(client, [export for each, export in imports if each.growing])
+            if growing := [export for each, export in imports if each.growing]:
+                attend(client, growing)
+                client.fresh_offers()  # of that generation
+                for each, export in imports:
+                    self._check_offer(each, export, client, holder)
         except BaseException:
             self.detach(holder)
             raise
@@ -146,13 +150,15 @@ class HolderHandles(HandleSource):
         client, before = self._clients[holder], self.version(holder, export).generation
         blocks, total = client.lend(export, count, key=key, first=first, epoch=epoch)
         self._open += [block.handle for block in blocks]
-        if blocks and before not in (0, client.generations[export]):
+        if before not in (0, client.generations[export]):
             try:  # a change, whose notice is not followed yet, may have given the export another pool
                 client.fresh_offers()
                 self._compare(holder, export, but="count")
             except BaseException:
                 client.generations[export] = before
-                client.give_back(export, {block.number: block.epoch for block in blocks})
+                self._close_taken()
+                with suppress(ExchangeError):
+                    client.give_back(export, {block.number: block.epoch for block in blocks})
                 raise
         return blocks, total
 
@@ -217,6 +223,7 @@ class HolderHandles(HandleSource):
                 for handle in client.handles(export, 0, 1):
                     handle.close()
             if imported != self.version(holder, export):
+                client.fresh_offers()
                 self._compare(holder, export)
         except ExchangeError as error:
             if error.code not in NOT_NOW:

@@ -173,6 +173,27 @@ def test_nothing_is_copied_from_a_backup_that_was_dropped(layout: Live) -> None:
     assert bytes_of(layout, "weights", address) == {0}
 
 
+def test_nothing_is_copied_from_pinned_memory_that_a_change_has_moved(machine: Any) -> None:
+    def spec(**pinned: str) -> dict[str, Any]:
+        return {
+            "memtopo": 1,
+            "name": "staged",
+            "heaps": {"h": {"location": "gpu0", "size": "8MiB", "limit": "2MiB"}},
+            "pinned": {name: {"size": size} for name, size in pinned.items()},
+            "access": {"h": {"gpu0": "rw"}},
+            "states": {"offloaded": {"offload": {"h": "stage"}}, "dropped": {"drop": ["h"]}},
+        }
+
+    with memtopo.applied(spec(stage="2MiB"), machine) as layout:
+        fill(layout, "h", address := layout.heap("h").allocate(2 * M), 7)
+        layout.switch("offloaded")
+        layout.switch("awake")
+        layout.change(spec(first="2MiB", stage="4MiB"))
+        for state in ("dropped", "offloaded", "awake"):
+            assert not layout.switch(state).different
+        assert bytes_of(layout, "h", address) == {0}
+
+
 def test_memory_is_given_back_while_a_state_is_without_it(machine: Any) -> None:
     with memtopo.applied(SPEC, machine) as layout:
         session = layout._session

@@ -461,6 +461,12 @@ def test_nothing_is_lent_of_a_pool_that_a_change_has_moved(layout: Held, client:
         with pytest.raises(ImportMismatch, match="gpu1"):
             kv.map(0, "page", 1)
         assert (lent(), client.check().different) == ((0, 0), 0)
+    with connect(endpoint("pool")) as other:
+        other.seal("page", dict(borrowed(other, 1)), "prompt")
+    until(lambda: lent() == (0, 1))
+    with pytest.raises(ImportMismatch, match="gpu1"):
+        kv.adopt(0, "prompt")
+    assert (lent(), kv.mappings) == ((0, 1), ())
 
 
 def test_no_chunk_that_stays_in_a_pool_is_lent_beneath_the_process_that_has_it(layout: Held, client: Attached) -> None:

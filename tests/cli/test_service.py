@@ -429,17 +429,6 @@ def test_the_line_after_one_that_a_full_disk_has_cut_is_a_line_of_its_own(tmp_pa
     assert lines == ["memtopo: ", "memtopo: serving", "memtopo: ", "memtopo: ended"]
 
 
-def test_an_event_is_logged_though_stderr_has_no_room_for_what_others_print(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with suppress(OSError), Path("/dev/full").open("w") as full:
-        full.write("a warning")
-        with monkeypatch.context() as patched, opened_service(HoldOptions(log=f"{tmp_path}/"), "kv") as service:
-            patched.setattr(sys, "stderr", full)
-            service.record(HolderEvent("serving", {}))
-    assert (tmp_path / "kv.log").read_text().endswith("memtopo: serving\n")
-
-
 def test_a_line_for_which_a_pipe_has_no_room_is_left_out() -> None:
     ours, theirs = os.pipe()
     service = Service(HoldOptions(), theirs, "pipe")

@@ -162,9 +162,10 @@ def test_a_pipe_is_written_only_as_long_as_it_is_read(tmp_path: Path) -> None:
     os.close(reader)
 
 
+@pytest.mark.exhaustive(seconds=5)
 def test_a_reader_of_a_pipe_has_its_patience_for_each_part(tmp_path: Path) -> None:
     """And not for all of them together."""
-    pipe, patience, parts = tmp_path / "pipe", 1.0, 12
+    pipe, patience, parts = tmp_path / "pipe", 3.0, 12
     os.mkfifo(pipe)
     with ThreadPoolExecutor(1) as pool, closing_fd(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
         size = fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, select.PIPE_BUF)

@@ -26,7 +26,7 @@ from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.sockets import peer
 from tests.helpers.child_process import PATIENCE
-from tests.helpers.holders import asked, heard, holding, next_message, raw, scripted
+from tests.helpers.holders import asked, heard, holding, next_message, raw, scripted, until
 from tests.helpers.memfd_exports import OFFERS, PAGE, PAGES, OneState, PlannedState, secret
 
 CHANGING = {
@@ -588,13 +588,14 @@ class Planning(OneState):
 
     reused: frozenset[str] = frozenset()
     given_up: int = 0
+    renewed: list[set[str]] = field(default_factory=list)
     made: list[tuple[bool, frozenset[str]]] = field(default_factory=list)
 
     def switch(self, state: str) -> Planned:
         return Planned(self, state)
 
     def renewal(self, exports: frozenset[str]) -> Planned:
-        del exports
+        self.renewed.append({*exports})
         return Planned(self, self.state)
 
 
@@ -746,6 +747,24 @@ def test_memory_that_importers_keep_since_a_forced_change_that_failed_is_created
         refused = asked(writer, "write", exports=["page"])["error"]
         assert refused["code"] == "absent", "this layout cannot create it anew"
     assert len(planning.made) == 2
+
+
+def test_memory_that_a_writer_leases_in_a_change_that_fails_is_not_created_anew(
+    runtime: Path, planning: Planning
+) -> None:
+    """Nor is what it commits afterwards, when another writer ends."""
+    planning.kept, path = [replace(each, commit="empty") for each in OFFERS[:2]], runtime / "memtopo" / "kv.sock"
+    planning.going, planning.failure = 2, ChangeFailed("cuMemRelease failed", broken=False)
+    with holding(planning), raw(path) as first, raw(path) as second, raw(path) as third:
+        assert "ok" in asked(first, "write", exports=["page"])
+        assert "ok" in asked(second, "write", exports=["hot"])
+        assert asked(third, "switch", state="asleep", force=True)["error"]["code"] == "failed"
+        planning.failure = None
+        assert "ok" in asked(first, "commit", exports=[{"name": "page", "generation": 2}])
+        second.close()
+        until(lambda: len(planning.made) == 2)
+        assert asked(third, "write", exports=["page"])["error"]["code"] == "committed"
+        assert planning.renewed == [{"hot"}]
 
 
 def test_a_writer_of_another_export_waits_on_when_memory_cannot_be_created(runtime: Path, planning: Planning) -> None:

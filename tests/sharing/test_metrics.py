@@ -253,7 +253,7 @@ def test_a_file_is_written_at_once_when_something_changes_and_now_and_then() -> 
     """Times are in seconds."""
     written: list[str] = []
     page = ["a"]
-    file = MetricsFile(lambda _now: page[0], written.append)
+    file = MetricsFile(lambda _now: page[0], written.append, time.time)
     file.advance(100)
     assert written == ["a"]
     page[0] = "b"
@@ -285,7 +285,7 @@ def test_a_failure_to_write_is_kept_until_a_file_is_written() -> None:
         if failing:
             raise MemtopoError("'m.prom' cannot be written: no space left on device")
 
-    file = MetricsFile(lambda _now: "a", write)
+    file = MetricsFile(lambda _now: "a", write, time.time)
     file.advance(0)
     assert file.failure == "'m.prom' cannot be written: no space left on device"
     failing.clear()

@@ -86,14 +86,15 @@ class HolderFiles:
         self.log = file.read_bytes()
         if not self.log.startswith(before):
             raise Broken("the log has lost lines")
-        added = self.log.removeprefix(before).decode()
+        size = len(self.log) - len(before)
+        added = self.log.removeprefix(before).decode(errors="replace")
         begin = "" if not before or before.endswith(b"\n") else "\n"
         fields = "".join(f" {key}={_VALUE}" for key in event.fields)
         if not re.fullmatch(rf"{begin}{_TIME} memtopo: {re.escape(event.text)}{fields}\n", added):
             inside = added.removeprefix(begin)
-            if not full or len(added) != self.room or "\n" in inside:
+            if not full or size != self.room or "\n" in inside:
                 raise Broken(f"{event.text} is logged as {added!r}, after {before[-80:]!r}")
-        self.room = max(self.room - len(added), 0)
+        self.room = max(self.room - size, 0)
 
     def _write(self, place: Path, text: str, target: MetricsTarget) -> None:
         """Require that metrics are replaced as a whole, or left alone if there is no room for them."""

@@ -60,7 +60,7 @@ class Setting:
     """Number of GPUs of each node of a cluster, a spec for it, and the check of the run.
 
     In the spec, `ranks` processes of each node map the chunks of all of them, or those of a `server` on the first node,
-    where no ranks are if there are other nodes.
+    which has no ranks unless it is the only one.
     """
 
     gpus: tuple[int, ...]

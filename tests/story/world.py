@@ -117,7 +117,7 @@ class Actor:
         except Died:
             pass
         except BaseException as error:
-            if not self.dying:
+            if not self.dying or isinstance(error, AssertionError):
                 self.world.failure = self.world.failure or error
         finally:
             self.alive = False

@@ -346,8 +346,18 @@ class CopyInHeap(_HeapCopy):
         content = heaps(layout)[self.label]
         with current(driver, layout.contexts[self.device]):
             for each in content.native.allocations():
-                if each.mapped and each.number in content.kept:
+                if each.mapped and self._has_kept(layout, content, each):
                     driver.memcpy_async(each.address, content.kept[each.number], each.size)
+
+    def _has_kept(self, layout: Layout, content: HeapContent, allocation: Allocation) -> bool:
+        """Return whether the place of its bytes exists: a state that drops them does not forget it."""
+        place = content.kept.get(allocation.number)
+        if place is None or self.inside is None:
+            backup = content.backups.get(allocation.number)
+            return backup is not None and backup.address == place
+        area = layout.memory[self.inside]
+        begins_there = min(content.kept.values()) == area.address
+        return begins_there and place + allocation.size <= area.address + area.size
 
 
 def grow_backups(
@@ -376,7 +386,6 @@ def release_backups(driver: Driver, content: HeapContent, numbers: list[int]) ->
         try:
             unmap(address, size) if pageable else driver.mem_free_host(address)
             del content.backups[number]
-            content.kept.pop(number, None)  # a state that drops the bytes does not forget them
         except (DriverError, OSError) as error:
             errors.append(error)
     if errors:

@@ -22,7 +22,7 @@ _BESIDE = "readers attach without a role; for new content, add an export with 'm
 
 @dataclass(slots=True)
 class _Content:
-    """Content of one export. `discarded` memory was left by a writer that is gone, and has to be created anew."""
+    """Content of one export. `discarded` memory has bytes of an earlier content, and has to be created anew."""
 
     writer: ClientConnection | None = None
     committed: bool = False
@@ -80,9 +80,9 @@ class Contents:
         return left
 
     def discard(self, names: Iterable[str]) -> None:
-        """Have the memory of some exports created anew before the next writer."""
+        """Have the memory of some exports created anew before the next writer, unless they have a writer."""
         for name in self._known.keys() & set(names):
-            self._known[name].discarded = True
+            self._known[name].discarded = self._known[name].writer is None
 
     def renewed(self, names: Iterable[str]) -> None:
         """Have no bytes of earlier writers left of some exports: their memory is anew, or gone in the state."""
@@ -165,7 +165,7 @@ class Commits:
         self._notify(names)
 
     def advance(self) -> None:
-        """Create anew what writers left that are gone, and answer the requests that need not wait any more."""
+        """Create discarded memory anew, and answer the requests that need not wait any more."""
         gone = self._contents.leave(self._clients.all())
         for writer, names in gone.items():
             self._record("writer ended without a commit", writer, names)

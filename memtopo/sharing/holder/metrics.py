@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import selectors
 import socket
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -53,9 +52,7 @@ class MetricsFile:
     `text` makes them with a time of the epoch, that of the last write where it is compared. `epoch` returns the time.
     """
 
-    def __init__(
-        self, text: Callable[[float], str], write: Callable[[str], None], epoch: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, text: Callable[[float], str], write: Callable[[str], None], epoch: Callable[[], float]) -> None:
         self._text, self._write, self._epoch = text, write, epoch
         self._written: str | None = None
         self._heartbeat = 0.0
