@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -467,6 +468,20 @@ def test_nothing_is_lent_of_a_pool_that_a_change_has_moved(layout: Held, client:
     with pytest.raises(ImportMismatch, match="gpu1"):
         kv.adopt(0, "prompt")
     assert (lent(), kv.mappings) == ((0, 1), ())
+
+
+def test_a_process_does_not_attach_to_a_pool_that_moves_meanwhile(layout: Held, machine: Target) -> None:
+    """Once its offers are read, while it opens its driver"""
+    del layout
+
+    def opened() -> Any:
+        with connect(endpoint("pool")) as other:
+            other.change(changed("gpu1"))
+        return machine.open()
+
+    with pytest.raises(memtopo.NotApplied, match="import 'page' declares location gpu0"):
+        memtopo.attach("pool", machine=replace(machine, _opener=opened)).__enter__()
+    assert lent() == (0, 0)
 
 
 def test_no_chunk_that_stays_in_a_pool_is_lent_beneath_the_process_that_has_it(layout: Held, client: Attached) -> None:

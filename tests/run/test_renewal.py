@@ -10,6 +10,7 @@ import pytest
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import StepFailed
+from memtopo.run.layout_plans import Absent
 from tests.helpers.conducted import Conducted, conducted
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
@@ -69,6 +70,23 @@ def test_what_is_taken_away_in_a_state_leaves_the_layout_in_that_state() -> None
         made.set_absent(PAGE)
         assert (made.state, made.absent) == ("idle", PAGE)
         assert not made.run.execution.layout.chunks
+
+
+def test_programs_of_a_users_processes_go_on_after_a_renewal_and_not_in_its_middle() -> None:
+    inside, absent = [0], list[Absent]()
+
+    @contextmanager
+    def attended(*_: str) -> Iterator[None]:
+        inside[0] += 1
+        yield
+        inside[0] -= 1
+        if not inside[0]:
+            absent.append(made.absent)
+
+    with running() as (made, _):
+        made.attended = attended  # type: ignore[method-assign, assignment]
+        made.recreate(PAGE)
+    assert absent == [frozenset()]
 
 
 def test_a_renewal_leaves_away_what_was_absent_before() -> None:
