@@ -130,7 +130,8 @@ def strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-_api = ctypes.pythonapi
+# Not `ctypes.pythonapi`, on which other packages declare types of their own: the last one counts for all.
+_api = ctypes.PyDLL(None)
 _new = _api.PyCapsule_New
 _new.restype, _new.argtypes = py_object, [c_void_p, c_void_p, c_void_p]
 _valid = _api.PyCapsule_IsValid
