@@ -17,6 +17,7 @@ from memtopo.api.errors import (
     NotMapped,
     NotSwitched,
     OutOfMemory,
+    ReadOnlyIgnored,
     Unsuitable,
     ViewOutlived,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "OutOfMemory",
     "ProcessLost",
     "ProducerFailed",
+    "ReadOnlyIgnored",
     "Semaphore",
     "Serving",
     "Unavailable",

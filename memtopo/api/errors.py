@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -91,8 +90,12 @@ class Unsuitable(ApiError, ValueError):
     exit_code = Exit.USAGE
 
 
-class ViewOutlived(ResourceWarning):
+class ViewOutlived(UserWarning):
     """View that is still in use when its layout is taken down: accessing it afterwards is a fault, or reads zeros."""
+
+
+class ReadOnlyIgnored(UserWarning):
+    """View of memory without write access, for a library that writes to it all the same."""
 
 
 def _with_paths(diagnostics: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
@@ -146,15 +149,3 @@ def raise_errors(diagnostics: Sequence[Diagnostic], document: Document) -> None:
     """Raise `InvalidSpec` if any diagnostic is an error."""
     if has_errors(diagnostics):
         raise InvalidSpec(diagnostics, document)
-
-
-def _enable_warning() -> None:
-    """Show `ViewOutlived` unless the user chose otherwise: by default, Python ignores every `ResourceWarning`."""
-    for action, message, category, module, _ in warnings.filters:
-        if issubclass(ViewOutlived, category) and not message and not module:
-            if action == "ignore" and category is ResourceWarning:
-                warnings.simplefilter("default", ViewOutlived)
-            return
-
-
-_enable_warning()

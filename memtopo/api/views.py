@@ -9,7 +9,9 @@ import ctypes
 import math
 import mmap
 import os
+import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from memtopo.api import dlpack
 from memtopo.api.dlpack import DType, ExportedTensors
-from memtopo.api.errors import Unsuitable
+from memtopo.api.errors import ReadOnlyIgnored, Unsuitable
 from memtopo.api.memory import LayoutMemory, MemoryPart, ViewRequest
 from memtopo.api.ranges import access_at
 from memtopo.api.session import Session
@@ -49,6 +51,9 @@ class ViewOwner(Protocol):
 
     def export(self, name: str, block: int, *, versioned: bool) -> object:
         """Return a capsule with a tensor, which counts as in use until it is released."""
+
+    def warn_read_only(self, view: View) -> None:
+        """Warn, once for all views of the owner, that the consumer of a read-only view may write to it."""
 
 
 @lru_cache(maxsize=256)
@@ -125,12 +130,18 @@ class View:
         if self.read_only and not versioned:
             what = "this consumer's DLPack has no read-only flag (it does not request version 1.0 or later)"
             raise BufferError(f"{self.name} is read-only for {self.device}, and {what}")
+        if self.read_only and self._consumer_ignores_flag():
+            self._owner.warn_read_only(self)
         block = dlpack.allocate(
             self.address, self.shape, self.dtype, self._dl_device, versioned=versioned, read_only=self.read_only
         )
         return self._owner.export(self.name, block, versioned=versioned)
 
     def _check_stream(self, stream: object) -> None:
+        raise NotImplementedError
+
+    def _consumer_ignores_flag(self) -> bool:
+        """Return whether the library that called `__dlpack__` may write to read-only memory."""
         raise NotImplementedError
 
     def _require_open(self) -> None:
@@ -159,7 +170,10 @@ class GpuView(View):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3 of the interface. Raises `AttributeError` for types without a typestr (bfloat16, float8)."""
-        return {**self._interface(), "stream": None}
+        found = {**self._interface(), "stream": None}
+        if self.read_only:
+            self._owner.warn_read_only(self)
+        return found
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(f"{self.name} is memory of {self.device}, which NumPy cannot read: use CuPy, PyTorch or JAX")
@@ -167,6 +181,9 @@ class GpuView(View):
     def _check_stream(self, stream: object) -> None:
         if stream is not None and (not isinstance(stream, int) or stream == 0 or stream < -1):
             raise BufferError(f"stream {stream!r} is invalid: use -1 (none), {_LEGACY_STREAM}, 2 or a handle")
+
+    def _consumer_ignores_flag(self) -> bool:
+        return True  # no library for GPUs stops the stores of kernels
 
 
 class HostView(View):
@@ -196,6 +213,10 @@ class HostView(View):
         if stream is not None:
             raise BufferError(f"stream {stream!r}: host memory has no stream")
 
+    def _consumer_ignores_flag(self) -> bool:
+        consumer = sys._getframe(2)  # noqa: SLF001 DLPack does not say who asks
+        return str(consumer.f_globals.get("__name__")).startswith("torch.")
+
 
 class ViewFactory:
     """Views of one layout, and which of them are in use: the views themselves, and tensors exported from them.
@@ -205,6 +226,9 @@ class ViewFactory:
 
     def __init__(self, session: Session, memory: LayoutMemory) -> None:
         self.closed = False
+        self.read_only = False
+        """True if all views are read-only, whatever the access of their device."""
+        self._warned = False
         self._lock = threading.RLock()
         """Taken to make a view, also in the handler of a signal meanwhile, and to refuse others."""
         self._session, self._memory = session, memory
@@ -238,7 +262,7 @@ class ViewFactory:
             request.dtype,
             str(part.location),
             dl_device=(dlpack.CUDA, part.location.id) if on_gpu else (dlpack.CPU, 0),
-            read_only=part.access is not Access.RW,
+            read_only=self.read_only or part.access is not Access.RW,
             owner=self,
         )
         self._views[view] = part
@@ -254,6 +278,16 @@ class ViewFactory:
     def export(self, name: str, block: int, *, versioned: bool) -> object:
         """Return a capsule with a tensor, which counts as in use until it is released."""
         return self._tensors.export(name, block, versioned=versioned)
+
+    def warn_read_only(self, view: View) -> None:
+        """Warn, once for a layout, that the consumer of a read-only view may write to it."""
+        if not self._warned:
+            self._warned = True
+            result = "a store from a kernel ends the process (fact 24)"
+            if isinstance(view, HostView):
+                result = "a store ends the process with SIGSEGV"
+            message = f"{view.name} is read-only for {view.device}; the library that imports it may not keep that flag"
+            warnings.warn(f"{message}, and {result}", ReadOnlyIgnored, stacklevel=3)
 
     def in_use(self) -> list[str]:
         """Return the names of the views that are in use, without duplicates."""

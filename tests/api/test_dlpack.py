@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import memtopo
-from memtopo.api import GpuView, HostView, Live, dlpack
+from memtopo.api import GpuView, HostView, Live, View, dlpack
 from memtopo.api.dlpack import ExportedTensors, ManagedTensor, VersionedTensor, dtype
 from memtopo.drivers.target import Target
 from tests.api.test_specs import SMALL
@@ -36,12 +36,16 @@ class ViewOwner:
     def __init__(self) -> None:
         self.closed = False
         self.tensors = ExportedTensors()
+        self.warned: list[str] = []
 
     def require_present(self, view: object) -> None:
         """All memory is present."""
 
     def export(self, name: str, block: int, *, versioned: bool) -> object:
         return self.tensors.export(name, block, versioned=versioned)
+
+    def warn_read_only(self, view: View) -> None:
+        self.warned.append(view.name)
 
     @property
     def in_use(self) -> list[str]:
@@ -97,6 +101,7 @@ def test_a_consumer_of_version_1_gets_the_read_only_flag(read_only: bool, flags:
     assert NAME(capsule) == b"dltensor_versioned"
     managed = VersionedTensor.from_address(POINTER(capsule, b"dltensor_versioned"))
     assert (managed.major, managed.flags, managed.tensor.ndim) == (1, flags, 3)
+    assert owner.warned == ["kv"] * flags
 
 
 @pytest.mark.parametrize(
@@ -126,6 +131,7 @@ def test_a_gpu_view_has_version_3_of_the_cuda_array_interface(owner: ViewOwner) 
         "stream": None,
     }  # fmt: skip
     assert gpu_view(owner, read_only=True).__cuda_array_interface__["data"][1] is True
+    assert owner.warned == ["kv"]
     assert not hasattr(gpu_view(owner, typed="bfloat16"), "__cuda_array_interface__")
     assert not hasattr(gpu_view(owner), "__array_interface__")
     with pytest.raises(TypeError, match="CuPy"):
@@ -214,6 +220,37 @@ def test_a_thousand_tensors_stay_valid_while_others_are_created_and_deleted(owne
     assert owner.in_use == [str(i) for i in range(1, 1000, 2)]
     for each in kept[1::2]:
         each.give_back()
+
+
+def test_a_read_only_view_warns_once_of_a_library_that_writes_to_it_all_the_same() -> None:
+    """PyTorch's `from_dlpack` drops the flag of memory of the CPU, too; NumPy keeps it."""
+    torch_code = {"__name__": "torch.utils.dlpack"}
+    exec("def from_dlpack(view): return view.__dlpack__(max_version=(1, 0))", torch_code)
+    with memtopo.applied("specs/read-only-view.yaml", machine="h200x2") as layout:
+        read_only = layout.range("view")
+        assert not np.from_dlpack(read_only).flags.writeable
+        with pytest.warns(memtopo.ReadOnlyIgnored, match="range 'view' is read-only for gpu0.*SIGSEGV"):
+            torch_code["from_dlpack"](read_only)
+        torch_code["from_dlpack"](read_only)
+        del read_only
+        gc.collect()
+
+
+def test_types_that_another_package_declares_for_functions_of_python_do_not_matter() -> None:
+    """Nor does memtopo declare any there."""
+    script = """
+import ctypes, numpy, memtopo
+functions = "PyCapsule_New", "PyCapsule_IsValid"
+for each in functions:
+    getattr(ctypes.pythonapi, each).argtypes = (ctypes.c_char_p, ctypes.c_char_p)
+    getattr(ctypes.pythonapi, each).restype = ctypes.c_char
+with memtopo.applied("specs/quickstart.yaml", machine="h200x2") as layout:
+    numpy.from_dlpack(layout.range(next(iter(layout.ranges))))
+for each in functions:
+    function = getattr(ctypes.pythonapi, each)
+    assert (function.argtypes, function.restype) == ((ctypes.c_char_p, ctypes.c_char_p), ctypes.c_char), each
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment(), check=True)
 
 
 def test_several_threads_create_and_delete_tensors(layout: Live) -> None:
