@@ -61,7 +61,7 @@ class ExportImporter:
     layout: str
     target: Target
     gpus: Sequence[str]
-    role: Role
+    role: Role | None
     device: str | int | None
     access: AccessName | None
     reserve: Mapping[str, int]
@@ -80,15 +80,21 @@ class ExportImporter:
         return plan_spec(Document.from_object(spec, f"<exports of {self.layout}>"), self.target)
 
     def _granted(self, offer: Offer) -> AccessName:
-        """Access to an export: readers of what a writer commits only read. Raises `Unsuitable`."""
+        """Access to an export: readers, and all processes but the writer of what it commits, only read.
+
+        Raises `Unsuitable`.
+        """
         if offer.kind == "allocation" and self.access not in (None, "rw"):
             message = f"export {offer.name!r} is an allocation, with access 'rw' and not {self.access!r} (fact 81)"
             raise Unsuitable(message, hint="omit 'access', or name the other exports")
-        if self.role == "writer" or not offer.commit:
+        if self.role == "writer" or (self.role is None and not offer.commit):
             return self.access or "rw"
         if self.access == "rw":
-            message = f"export {offer.name!r} is committed by a writer, and readers do not write it"
-            raise Unsuitable(message, hint="omit access='rw', or attach with role='writer'")
+            why = "it is committed by a writer" if offer.commit else "role='reader' was requested"
+            raise Unsuitable(
+                f"export {offer.name!r} is read-only for this process: {why}",
+                hint="omit access='rw'" + (", or attach with role='writer'" if offer.commit else " or role='reader'"),
+            )
         return "r"
 
 
@@ -111,6 +117,7 @@ class Attached(Live):
     ) -> None:
         super().__init__(session)
         self._lease, self._importer, self.on_change, self._again = lease, importer, on_change, again
+        self._views.read_only = importer.role == "reader"
         self.exports: Mapping[str, Offer] = MappingProxyType(dict(offers))
         """The imported exports by name, as described by the holder."""
         self.socket = socket
@@ -319,7 +326,7 @@ def attach(
     access: AccessName | None = None,
     machine: MachineLike | None = None,
     *,
-    role: Role = "reader",
+    role: Role | None = None,
     wait: str | float = 0.0,
     expect: str | None = None,
     socket: str | os.PathLike[str] | None = None,
@@ -336,8 +343,10 @@ def attach(
     by default the local one or, for a layout on a simulator, a simulator of the machine that its holder reports.
 
     An export with `commit: required` is imported by one writer, `role="writer"`, until it has called `commit`, and by
-    readers, which only read it, after that. For up to `wait` (seconds, or text such as "60s"), entering waits for a
-    layout that is not held, for another writer, and for the commit. `expect` is the digest of the layout's spec.
+    other processes, which only read it, after that. With `role="reader"`, this process reads all exports: chunks are
+    mapped without write access, and each view is read-only, also that of memory that no driver call maps so (buffers,
+    allocations of pools, external and pinned memory). For up to `wait` (seconds, or text such as "60s"), entering waits
+    for a layout that is not held, for another writer, and for the commit. `expect` is the digest of the layout's spec.
 
     `poll` calls `on_change` when the holder changes its layout, and maps what an export gains into the range of the
     size that `reserve` has for it (bytes, or "64GiB"). Exports without memory now are `absent` until a later `poll`.
@@ -371,8 +380,8 @@ def dma_bufs(
     return DmaBufs(_endpoint(layout, socket), _named(exports), _seconds(wait), allow_uids)
 
 
-def _require_role(role: str) -> None:
-    if role not in get_args(Role):
+def _require_role(role: str | None) -> None:
+    if role not in (None, *get_args(Role)):
         raise UsageError(f"role {shorten(str(role))!r} is not a role", hint="write 'reader' or 'writer'")
 
 

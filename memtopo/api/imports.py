@@ -218,7 +218,7 @@ class AttachTerms:
     """
 
     exports: Collection[str] | None
-    role: Role
+    role: Role | None
     until: float
     expect: str | None
     system: System = SYSTEM
@@ -228,7 +228,7 @@ class AttachTerms:
         cls,
         seconds: float,
         exports: Collection[str] | None = None,
-        role: Role = "reader",
+        role: Role | None = None,
         expect: str | None = None,
         system: System = SYSTEM,
     ) -> AttachTerms:

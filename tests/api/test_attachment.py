@@ -23,6 +23,7 @@ from memtopo.api.attachment import build_attachment
 from memtopo.api.errors import Unsuitable
 from memtopo.api.imports import AttachTerms, device_name, entry_names
 from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.driver.types import Access, Location, LocationKind
 from memtopo.machine import dump, load
 from memtopo.plans.report import Leak
 from memtopo.sharing.client import connect
@@ -100,6 +101,20 @@ def test_two_imports_of_an_export_share_bytes(start: Start) -> None:
         assert array[12345] == -7
         assert not array.flags.writeable
         del written, array
+
+
+def test_a_reader_only_reads(start: Start) -> None:
+    """By the mappings of chunks, and by the flag of each array."""
+    start(spec=HOLD, machine="h200x2")
+    with memtopo.attach("kv-store", role="reader") as shared:
+        pages = np.from_dlpack(shared.export("pages"))
+        assert not pages.flags.writeable
+        assert shared.export("lengths").read_only
+        location = Location(LocationKind.GPU, 0)
+        assert shared._session.driver.mem_get_access(shared.address("pages"), location) == Access.R
+        del pages
+    with pytest.raises(Unsuitable, match="export 'pages' is read-only for this process: role='reader'"):
+        memtopo.attach("kv-store", role="reader", access="rw").__enter__()
 
 
 def test_buffers_and_events_are_imported_over_ipc(start: Start) -> None:

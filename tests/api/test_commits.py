@@ -156,7 +156,7 @@ def test_readers_have_read_access_and_writers_commit(layout: Held, machine: Targ
         writer.commit()
     with attached(machine) as reader, pytest.raises(memtopo.Unsuitable, match="does not write layout 'model'"):
         reader.commit()
-    with pytest.raises(memtopo.Unsuitable, match="readers do not write it"), attached(machine, access="rw"):
+    with pytest.raises(memtopo.Unsuitable, match="it is committed by a writer"), attached(machine, access="rw"):
         pass
     with memtopo.attach("model", "cache", machine=machine) as shared:
         assert not shared.export("cache").read_only
