@@ -19,6 +19,7 @@ from tests.contract.memory import (
     reserved,
 )
 from tests.contract.other_process import Other
+from tests.contract.shared_resources import SHARED, exported, usable
 
 ILLEGAL_ADDRESS = "CUDA_ERROR_ILLEGAL_ADDRESS"
 SEED, OTHER = 0x0123_4567_89AB_CDEF, 0xFEDC_BA98_7654_3210
@@ -184,7 +185,7 @@ FORBIDDEN = [(Access.R, "store"), (Access.NONE, "store"), (Access.NONE, "load"),
 
 @pytest.mark.parametrize(("access", "call"), FORBIDDEN)
 def test_a_forbidden_access_ends_the_context(other: Other, granule: int, access: Access, call: str) -> None:
-    """Fact 24: calls that access memory fail from then on; those that lay it out or release it succeed."""
+    """Fact 24: calls that access memory, and new contexts, fail; those that lay memory out or release it succeed."""
     address, handle = forbidden(other, granule, access)
     if call == "store":
         other.store(address, 1)
@@ -201,11 +202,17 @@ def test_a_forbidden_access_ends_the_context(other: Other, granule: int, access:
     for each in later:
         with refused(ILLEGAL_ADDRESS):
             each()
-    other.mem_release(other.mem_create(granule, PLAIN))
+    with created(other, granule, SHARED) as made, usable(other, granule, made) as at, exported(other, made):
+        assert other.mem_get_access(at, gpu(0)) == Access.RW
     assert other.mem_get_access(address, gpu(0)) == access
     other.mem_unmap(address, granule)
     other.mem_release(handle)
     other.mem_address_free(address, granule)
+    assert other.device_primary_ctx_retain(0)
+    for _ in range(2):
+        other.device_primary_ctx_release(0)
+    with refused(ILLEGAL_ADDRESS):
+        other.device_primary_ctx_retain(0)
     other.kill()
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from memtopo.common.units import KiB, MiB, TiB
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Access, HostFlags, Properties, gpu
+from memtopo.driver.types import Access, Grant, HostFlags, Location, Properties, gpu
 from tests.contract.memory import (
+    HOST,
     INVALID_CONTEXT,
     INVALID_VALUE,
     NODE,
@@ -19,7 +20,9 @@ from tests.contract.memory import (
     created,
     current,
     laid_out,
+    mapped,
     refused,
+    reserved,
 )
 from tests.contract.other_process import Other
 from tests.contract.shared_resources import allocated
@@ -68,7 +71,7 @@ def test_pinned_memory_requires_a_context(driver: Driver) -> None:
 
 
 def test_small_pinned_allocations_have_the_flags_of_the_first_in_their_block(driver: Driver) -> None:
-    """Fact 90: but write-combined ones, which have blocks of their own, as does what fills a block."""
+    """Fact 74: but write-combined ones, which have blocks of their own, as does what fills a block."""
     combined = HostFlags.WRITECOMBINED | HostFlags.PORTABLE
     with current(driver), pinned(driver, 4 * KiB, HostFlags.NONE), pinned(driver, MiB, PORTABLE) as small:
         assert driver.mem_host_get_flags(small) == HostFlags.DEVICEMAP
@@ -127,6 +130,30 @@ def test_flags_are_reported_for_each_address_in_pinned_memory(driver: Driver) ->
         assert driver.mem_host_get_flags(combined) == HostFlags.WRITECOMBINED | HostFlags.DEVICEMAP
         with allocated(driver, SIZE) as other, refused(INVALID_VALUE):
             driver.mem_host_get_flags(other)
+
+
+@pytest.mark.parametrize("place", [gpu(0), HOST, NODE], ids=str)
+def test_a_mapping_with_access_of_the_gpu_is_page_locked_by_flags(
+    driver: Driver, granule: int, place: Location
+) -> None:
+    """Facts 74 and 85: of a chunk of any kind; the device pointer of each address in it is its start."""
+    size = 3 * granule
+    with (
+        current(driver),
+        reserved(driver, 5 * granule) as base,
+        created(driver, size, Properties(place)) as handle,
+        mapped(driver, base + granule, size, handle) as address,
+    ):
+        places = (address, address + 4, address + granule, address + size - 1)
+        for access in (Access.NONE, Access.R, Access.RW, Access.NONE):
+            driver.mem_set_access(address, size, (Grant(gpu(0), access),))
+            for at in places if access else ():
+                assert driver.mem_host_get_flags(at) == PORTABLE
+                assert driver.mem_host_get_device_pointer(at) == address
+            for at in (base, address + size) if access else places:
+                for query in (driver.mem_host_get_flags, driver.mem_host_get_device_pointer):
+                    with refused(INVALID_VALUE):
+                        query(at)
 
 
 def test_pinned_memory_is_freed_once_by_its_start(driver: Driver, granule: int) -> None:

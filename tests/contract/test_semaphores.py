@@ -10,7 +10,7 @@ import pytest
 
 from memtopo.driver.kernels import ExternalApi
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import SemaphoreHandleType
+from memtopo.driver.types import HostFlags, SemaphoreHandleType
 from tests.contract.external_resources import (
     BINARY,
     PATIENCE,
@@ -24,10 +24,10 @@ from tests.contract.external_resources import (
     stream,
     streams,
 )
-from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, current, refused
+from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, created, current, refused
 from tests.contract.other_process import Other
 from tests.contract.producer import produced
-from tests.contract.shared_resources import closing
+from tests.contract.shared_resources import closing, usable
 
 SIZE = 2 << 20
 
@@ -232,30 +232,30 @@ def test_destroying_a_semaphore_twice_ends_the_process(other: Other, maker: Exte
     other.device_primary_ctx_release(0)
 
 
-@pytest.mark.parametrize("call", ["destroy_external_semaphore", "mem_free", "ctx_synchronize"])
+@pytest.mark.parametrize("call", ["destroy_external_semaphore", "mem_free", "mem_free_host", "ctx_synchronize"])
 def test_an_outstanding_wait_blocks_destroy_free_and_synchronize(
-    other: Other, maker: ExternalApi, on_hardware: bool, call: str
+    other: Other, maker: ExternalApi, granule: int, on_hardware: bool, call: str
 ) -> None:
-    """Fact 58."""
+    """Facts 58 and 92: but no call of virtual memory management."""
     made = maker.timeline()
     context = other.device_primary_ctx_retain(0)
     other.ctx_push_current(context)
     with closing(made.fd()) as fd:
         imported = other.import_external_semaphore(fd, TIMELINE)
-    at, address = other.stream_create(), other.mem_alloc(64)
+    at, address, pinned = other.stream_create(), other.mem_alloc(64), other.mem_host_alloc(64, HostFlags.PORTABLE)
     other.wait_external_semaphore(imported, 4, at)
-    arguments = {"destroy_external_semaphore": [imported], "mem_free": [address]}.get(call, [])
-    other.ask(call, *arguments)
+    with created(other, granule) as handle, usable(other, granule, handle):
+        assert not other.stream_query(at)
+    arguments = {"destroy_external_semaphore": imported, "mem_free": address, "mem_free_host": pinned}
+    other.ask(call, *(arguments[call],) if call in arguments else ())
     assert other.is_silent()
     if on_hardware:  # whether a signal ends that was not measured
         other.kill()
         return
     made.signal(4)
     other.answer()
-    if call != "mem_free":
-        other.mem_free(address)
-    if call != "destroy_external_semaphore":
-        other.destroy_external_semaphore(imported)
+    for each in arguments.keys() - {call}:
+        getattr(other, each)(arguments[each])
     other.stream_destroy(at)
     other.ctx_pop_current()
     other.device_primary_ctx_release(0)

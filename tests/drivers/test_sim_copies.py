@@ -129,8 +129,11 @@ def test_after_an_illegal_access_a_batch_succeeds_only_if_its_calls_do(sim: SimD
     ):
         sim.module_load_data()
         sim.store(base, 1)
-        made, error = map_each(sim, [(free, M, handle)])
-        assert (made, error and error.name) == (0, "CUDA_ERROR_ILLEGAL_ADDRESS")
+        error = copy_each(sim, [(base, base, 8)], 0)
+        assert error
+        assert error.name == "CUDA_ERROR_ILLEGAL_ADDRESS"
+        assert map_each(sim, [(free, M, handle)]) == (1, None)
+        sim.mem_unmap(free, M)
         handles, error = create_each(sim, M, [PLAIN])
         assert (release_each(sim, handles), error) == ((1, None), None)
 

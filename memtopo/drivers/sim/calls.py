@@ -69,7 +69,8 @@ class Numbered(dict[int, T]):
 
 
 _SURVIVING = (
-    *("mem_create", "mem_address_reserve", "mem_get_access", "mem_unmap", "mem_release", "mem_address_free"),
+    *("mem_create", "mem_address_reserve", "mem_map", "mem_set_access", "mem_get_access", "mem_unmap", "mem_release"),
+    *("mem_address_free", "mem_export_to_shareable_handle", "mem_get_allocation_granularity"),
     *("ctx_push_current", "ctx_pop_current", "device_primary_ctx_retain", "device_primary_ctx_release"),
 )
 """Calls that still succeed after an illegal access by a kernel, beside queries of devices (fact 24)."""

@@ -93,7 +93,8 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
         self.memory_handles = AllocationSharing(sim, self.allocations)
         self.dma_bufs = SimDmaBufs(sim, self.mappings, self.sharing, self.memory_handles)
         self.pools = SharedPools(sim, self.creation, self.allocations)
-        self.managed, self.pinned = SimManagedMemory(sim, self.allocations), SimPinnedMemory(sim, self.allocations)
+        self.managed = SimManagedMemory(sim, self.allocations)
+        self.pinned = SimPinnedMemory(sim, self.allocations, self.mappings)
         self.external, self.semaphores = SimImportedMemory(sim, self.allocations), SimSemaphores(sim)
         self.events = SimEvents(sim)
 
@@ -135,6 +136,12 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
     def fatal_error(self) -> tuple[str, str] | None:
         """Error and reason after an illegal access by a kernel (fact 24), reported by every later call."""
         return (ILLEGAL, self.kernels.fatal) if self.kernels.fatal else None
+
+    @driver_call
+    def device_primary_ctx_retain(self, device: int) -> int:
+        if (fatal := self.fatal_error()) and not self.contexts.active(device):
+            raise RefusedCall(*fatal)
+        return self.contexts.device_primary_ctx_retain(device)
 
     @driver_call
     def device_primary_ctx_release(self, device: int) -> None:
@@ -179,6 +186,7 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
                 return False
 
 
+_OF_PARTS = METHODS.difference(vars(SimDriver))
 for _name, _part in get_type_hints(SimDriver).items():
-    for _method in METHODS.intersection(dir(_part)):
+    for _method in _OF_PARTS.intersection(dir(_part)):
         setattr(SimDriver, _method, driver_call(getattr(_part, _method), _name))

@@ -15,10 +15,12 @@ from memtopo.driver.types import (
     MemAttach,
     RangeAttribute,
     RegisterFlags,
+    gpu,
 )
 from memtopo.drivers.sim.address_space import PAGE
 from memtopo.drivers.sim.allocations import AdvisedPages, PageUse, SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
+from memtopo.drivers.sim.chunks import Mapping, SimMappings
 from memtopo.drivers.sim.physical import SimProcessMemory
 from memtopo.drivers.sim.process import SimProcess
 
@@ -133,8 +135,8 @@ _LAST = 1 << 47
 class SimPinnedMemory:
     """Rules of page-locked host memory."""
 
-    def __init__(self, sim: SimProcess, allocations: SimAllocations) -> None:
-        self._sim, self._allocations = sim, allocations
+    def __init__(self, sim: SimProcess, allocations: SimAllocations, mappings: SimMappings) -> None:
+        self._sim, self._allocations, self._mappings = sim, allocations, mappings
 
     def mem_host_register(self, address: int, size: int, flags: RegisterFlags) -> None:
         """Register any bytes of the process in the current context; the pages that have them are locked (fact 85)."""
@@ -175,20 +177,29 @@ class SimPinnedMemory:
         self._allocations.unregister(address)
 
     def mem_host_get_device_pointer(self, address: int) -> int:
-        """Address for a device: that of the CPU (facts 74, 85)."""
-        self._sim.contexts.current()
+        """Address for a device: that of the CPU, but the start of a mapping in all of it (facts 74, 85)."""
+        device = self._sim.contexts.current()
         found = self._allocations.find(address)
-        if found is None or found.kind not in {"pinned", "registered"}:
-            raise invalid("the address is in no page-locked memory")
-        return address
+        if found and found.kind in {"pinned", "registered"}:
+            return address
+        if mapping := self._usable(address, device):
+            return mapping.start
+        raise invalid("the address is in no page-locked memory")
 
     def mem_host_get_flags(self, address: int) -> int:
         """Flags of page-locked memory, which is mapped for devices anyway, without READ_ONLY (facts 74, 85)."""
-        self._sim.contexts.current()
+        device = self._sim.contexts.current()
         found = self._allocations.find(address)
-        if found is None or not found.by_cpu:
-            raise invalid("the address is in no memory of the host")
-        return (found.flags | HostFlags.DEVICEMAP) & ~RegisterFlags.READ_ONLY
+        if found and found.by_cpu:
+            return (found.flags | HostFlags.DEVICEMAP) & ~RegisterFlags.READ_ONLY
+        if self._usable(address, device):
+            return HostFlags.PORTABLE | HostFlags.DEVICEMAP
+        raise invalid("the address is in no memory of the host")
+
+    def _usable(self, address: int, device: int) -> Mapping | None:
+        """Mapping of any chunk around an address, if the device has access to it."""
+        mapping = self._mappings.find(address)
+        return mapping if mapping and mapping.access.get(gpu(device)) else None
 
 
 def _is_mapped(start: int, end: int, pid: int | None, *, writable: bool) -> bool:
