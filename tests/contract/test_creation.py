@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
-from memtopo.common.units import MiB, TiB
+from memtopo.common.units import GiB, MiB, TiB
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties, gpu
+from memtopo.driver.types import Access, AllocationType, Grant, HandleType, Location, LocationKind, Properties, gpu
 from tests.contract.memory import (
     HOST,
     INVALID_DEVICE,
@@ -15,7 +17,9 @@ from tests.contract.memory import (
     created,
     current,
     laid_out,
+    mapped,
     refused,
+    reserved,
 )
 
 CURRENT = Location(LocationKind.HOST_NUMA_CURRENT)
@@ -132,6 +136,24 @@ def test_memory_is_freed_with_the_last_handle_and_mapping(driver: Driver) -> Non
             driver.mem_release(driver.mem_retain_allocation_handle(address))
             assert free - driver.mem_get_info()[0] == 256 * MiB
         assert driver.mem_get_info() == (free, total)
+
+
+def test_page_tables_of_distant_mappings_take_free_memory(driver: Driver, granule: int, on_hardware: bool) -> None:
+    """Fact 3: 4 KiB for each 512 MiB of addresses with access, in blocks of 2 MiB; on the simulator none."""
+    count, distance = 1024, GiB
+    with ExitStack() as stack:
+        stack.enter_context(current(driver))
+        handle = stack.enter_context(created(driver, granule))
+        base = stack.enter_context(reserved(driver, count * distance))
+        before = driver.mem_get_info()[0]
+        with ExitStack() as mappings:
+            for address in range(base, base + count * distance, distance):
+                mappings.enter_context(mapped(driver, address, granule, handle))
+            assert driver.mem_get_info()[0] == before
+            for address in range(base, base + count * distance, distance):
+                driver.mem_set_access(address, granule, (Grant(gpu(0), Access.RW),))
+            assert before - driver.mem_get_info()[0] in ({2 * MiB, 4 * MiB} if on_hardware else {0})
+        assert driver.mem_get_info()[0] == before
 
 
 def test_a_mapping_keeps_memory_of_a_released_handle(driver: Driver) -> None:
