@@ -83,7 +83,7 @@ def _offloaded(run: ThisProcess, loop: Loop, keeper: str, state: str) -> None:
     _print(f"{keeper}: ", times)
     larger = list(map(max, times["copy out"], times["unmap and release"]))
     _ratio("sleep to copy or calls", times["sleep"], larger, 1.15)
-    # Setting access waits for running copies, so that these two follow one another.
+    # The bound of a wake that does not overlap grants with copies.
     grants = loop.grants[-ROUNDS:]
     serial = list(map(sum, zip(times["copy in"], grants, strict=True)))
     larger = list(map(max, times["copy in"], times["create, map and grant"]))

@@ -24,11 +24,13 @@ _INVALID_VALUE = {
 }
 """Hints for INVALID_VALUE of calls that verify bytes, or undo a step."""
 
+_ILLEGAL = ErrorHint(
+    "a kernel of this process, or work of a graph, used memory without access, and every later call fails (fact 24)",
+    "run the program that uses the memory under compute-sanitizer",
+)
 _BY_ERROR: dict[str, ErrorHint] = {
-    "ILLEGAL_ADDRESS": ErrorHint(
-        "a kernel of this process accessed memory without access, and every later call fails (fact 24)",
-        "run the program that uses the memory under compute-sanitizer",
-    ),
+    "ILLEGAL_ADDRESS": _ILLEGAL,
+    "LAUNCH_FAILED": _ILLEGAL,
     "OUT_OF_MEMORY": ErrorHint(None, "other processes use the memory of the device: nvidia-smi lists them"),
     "NOT_PERMITTED": ErrorHint(None, f"the process does not have a required permission: {PROBE_ADVICE}"),
     "NOT_SUPPORTED": ErrorHint(None, f"the device or driver cannot do this: {PROBE_ADVICE}"),
