@@ -133,7 +133,7 @@ _LAST = 1 << 47
 
 
 class SimPinnedMemory:
-    """Rules of page-locked host memory."""
+    """Rules of page-locked host memory, and what is said of chunks as if they were such memory."""
 
     def __init__(self, sim: SimProcess, allocations: SimAllocations, mappings: SimMappings) -> None:
         self._sim, self._allocations, self._mappings = sim, allocations, mappings
@@ -172,33 +172,31 @@ class SimPinnedMemory:
         """End the registration that begins at an address (fact 85)."""
         self._sim.streams.check_done()
         found = self._allocations.find(address)
-        if found is None and address:
+        if found is None and address and not self._mappings.find(address):
             raise RefusedCall("CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "the address is in no registered memory")
         self._allocations.unregister(address)
 
     def mem_host_get_device_pointer(self, address: int) -> int:
-        """Address for a device: that of the CPU, but the start of a mapping in all of it (facts 74, 85)."""
-        device = self._sim.contexts.current()
-        found = self._allocations.find(address)
-        if found and found.kind in {"pinned", "registered"}:
-            return address
-        if mapping := self._usable(address, device):
+        """Address for a device: that of the CPU (facts 74, 85); of a chunk, the start of its mapping."""
+        if mapping := self._granted(address):
             return mapping.start
-        raise invalid("the address is in no page-locked memory")
+        found = self._allocations.find(address)
+        if found is None or found.kind not in {"pinned", "registered"}:
+            raise invalid("the address is in no page-locked memory")
+        return address
 
     def mem_host_get_flags(self, address: int) -> int:
         """Flags of page-locked memory, which is mapped for devices anyway, without READ_ONLY (facts 74, 85)."""
-        device = self._sim.contexts.current()
-        found = self._allocations.find(address)
-        if found and found.by_cpu:
-            return (found.flags | HostFlags.DEVICEMAP) & ~RegisterFlags.READ_ONLY
-        if self._usable(address, device):
+        if self._granted(address):
             return HostFlags.PORTABLE | HostFlags.DEVICEMAP
-        raise invalid("the address is in no memory of the host")
+        found = self._allocations.find(address)
+        if found is None or not found.by_cpu or found.kind == "pooled":
+            raise invalid("the address is in no memory of the host")
+        return (found.flags | HostFlags.DEVICEMAP) & ~RegisterFlags.READ_ONLY
 
-    def _usable(self, address: int, device: int) -> Mapping | None:
-        """Mapping of any chunk around an address, if the device has access to it."""
-        mapping = self._mappings.find(address)
+    def _granted(self, address: int) -> Mapping | None:
+        """Mapping around an address to which the current device has access."""
+        device, mapping = self._sim.contexts.current(), self._mappings.find(address)
         return mapping if mapping and mapping.access.get(gpu(device)) else None
 
 
