@@ -1,19 +1,56 @@
-"""Messages about errors of the driver: the call and the error that a text names."""
+"""Messages about errors of the driver and the system: the calls and the errors that a text names.
+
+The words of messages are a table, `driver_messages.toml`. Each error belongs to the nearest call of its kind: an error
+of the driver to a call of CUDA, an `errno` to a call of the system. Some texts are errors of both ("operation not
+permitted"): the nearest call decides.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from importlib import resources
+from typing import Any, Literal, NamedTuple
 
 from memtopo.common.text import nearest
-from memtopo.diagnostics.errors import causes
+from memtopo.diagnostics.errors import EVERY, causes, of
 
-_WORD = re.compile(r"\w+")
-_CALL = re.compile(r"cu[A-Z]\w+")
-_NUMBER = re.compile(r"(?<!\S)([0-9]+)\b")
-_LAST_NUMBER = re.compile(r"(?<!\S)([0-9]+)$")
-_ERROR_NUMBER = re.compile(r"\berror(?: code)?:? ([0-9]+)\b", re.IGNORECASE)
+Kind = Literal["cuda", "system"]
+
+_MOST = 1 << 13
+"""Characters that are read at each end of a message."""
+
+_MOST_FOUND = 32
+"""Calls and errors that are compared at each end of a message."""
+
+_MOST_APART = 1500
+"""Characters between an error and its call."""
+
+_SHORT = 4
+"""Words of a query, such as a call and an error; a message has more."""
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_WORD = re.compile(r"[A-Za-z_]\w{1,79}")
+_VERSION = re.compile(r"_(?:v\d+|ptsz|ptds)$")
+_UNKNOWN_CALL = re.compile(r"(?:cu(?:da)?|hip)[A-Z][a-z]\w+")
+_CALLED = re.compile(r"\s?\(|\s+(?:failed|returned|error|of)\b|:", re.IGNORECASE)
+_ERROR_PREFIX = re.compile(r"(?:CUDA_?ERROR_?|CUDA_ERR_|ERROR_)", re.IGNORECASE)
+_FOREIGN = re.compile(r"\b(?:nccl[A-Z]\w+|hipError\w+|[A-Z]{2,12}_(?:STATUS|ERR|ERROR)_\w+)")
+_CUDA = re.compile(r"cuda|\bcu[A-Z][a-z]|CUresult|nvshmem|\bnccl|\brmm\b|\.cuh?\b", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"(?:error|failure|failed|fails|code|status|result|returned|value|ret|rc|err|errno|CUresult)"
+    r"(?:\s{1,3}(?:code|with|number|status|value|error|is|cuda|failure)){0,3}[\s:=(\[#{]{1,4}(-?\d{1,4})\b(?![.:/]\d)",
+    re.IGNORECASE,
+)
+_NUMBER_OF_CALL = re.compile(r"\[(\d{1,3})\] call to|\((\d{1,3})[),]", re.IGNORECASE)
+_ERRNO = re.compile(r"\berrno\W{1,3}(\d{1,3})\b", re.IGNORECASE)
+_ENDED = re.compile(r"exit\w*[^\n]{0,20}$|signal[^\n]{0,10}$", re.IGNORECASE)
+_STATED = re.compile(r"\b(cu[A-Z]\w+)(?:\([^\n]{0,400}\))?: CUDA_ERROR_([A-Z_0-9]{1,60}) \(([^\n]{1,400})\)")
 
 
 class NamedError(NamedTuple):
@@ -26,32 +63,256 @@ class NamedError(NamedTuple):
         return " ".join(filter(None, self))
 
     @property
+    def is_known(self) -> bool:
+        """Return whether the call, or any call, has a row for the error."""
+        if self.call and self.error:
+            return bool(of(self.call, self.error))
+        return bool(self.error and of(EVERY, self.error))
+
+    @property
     def meant(self) -> str | None:
-        """Call that was probably meant; None for a call that the driver has, or that is similar to none."""
-        names = _calls()
-        return None if self.call is None or self.call.lower() in names else nearest(self.call, names.values())
+        """Call that was probably meant; None for a known call, or one that is similar to none."""
+        known = {*_calls().values(), *_system_calls()}
+        return None if self.call is None or self.call in known else nearest(self.call, known)
 
 
-def named_error(text: str) -> NamedError | None:
-    """Return the call and the error that a text names; None if it names neither.
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Calls and errors of a text: `errors` in order, each with the nearest call, and `calls` that have none.
 
-    Both are named in upper or lower case, the error also by the driver's text, `invalid argument`, and by its number in
-    `error 1`, or beside a call.
+    `reason` is the rule that the simulator adds to its error. A `query` is no message, but a call, an error, or both.
     """
-    words = _WORD.findall(text)
-    call = next(filter(None, map(_call, words)), None)
-    error = _by_name(words) or _by_text(text) or _by_number(text, _ERROR_NUMBER)
-    if call and error is None:
-        error = _by_number(text, _NUMBER)
-    return NamedError(call, error) if call or error else None
+
+    errors: tuple[NamedError, ...]
+    calls: tuple[str, ...]
+    reason: str | None
+    foreign: str | None
+    query: bool
+
+    @property
+    def decisive(self) -> NamedError:
+        """Error that is explained: the first one with a row of its call, else the first one."""
+        rows = (each for each in self.errors if each.call and each.is_known)
+        first = self.errors[0] if self.errors else NamedError(next(iter(self.calls), None), self.foreign)
+        return next(rows, first)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Other errors of the text."""
+        decisive = self.decisive
+        return tuple(str(each) for each in self.errors if each.error != decisive.error)
+
+
+class _Found(NamedTuple):
+    """Call or error in a text, with its first and last character."""
+
+    start: int
+    end: int
+    kind: Kind
+    name: str
+    weak: bool = False
+    """A name that may also be another thing; it counts if there is no other."""
+
+
+def read_message(text: str) -> Message:
+    """Return the calls and errors that a text names, in upper or lower case, by name, text or number."""
+    plain = _clipped(text)
+    short = len(plain.split()) <= _SHORT
+    calls = _ends(_found_calls(plain, short=short))
+    found = sorted(_found_errors(plain, short=short))
+    certain = _ends([each for each in found if not each.weak] or found)
+    pairs = dict.fromkeys(_paired(plain, certain, calls, short=short))
+    foreign = None if pairs else _FOREIGN.search(plain)
+    stated = _simulated(plain)
+    if stated:
+        pairs = {NamedError(_call(stated[1]) or stated[1], stated[2]): None}
+    names = tuple(dict.fromkeys(each.name for each in calls))
+    return Message(tuple(pairs), names, stated and stated[3], foreign and foreign[0], short)
+
+
+def _ends(found: Iterable[_Found]) -> list[_Found]:
+    in_order = sorted(found)
+    return in_order if len(in_order) <= 2 * _MOST_FOUND else [*in_order[:_MOST_FOUND], *in_order[-_MOST_FOUND:]]
+
+
+def _clipped(text: str) -> str:
+    whole = text if len(text) <= 2 * _MOST else f"{text[:_MOST]}\n{text[-_MOST:]}"
+    return _ESCAPE.sub("", whole).replace("\0", " ")
+
+
+def _simulated(text: str) -> re.Match[str] | None:
+    """Error of the simulator with its reason; other programs put the driver's text or number there."""
+    found = _STATED.search(text)
+    if found is None or found[3].isdigit() or found[3].lower() in _texts():
+        return None
+    return found
+
+
+def _found_calls(text: str, *, short: bool) -> Iterator[_Found]:
+    for match in _WORD.finditer(text):
+        word = match[0]
+        if word in _table("reporters")["names"] or _error(word):
+            continue
+        called = _CALLED.match(text, match.end())
+        if system := _system_calls().get(word):
+            if "_" in word or called or match.start() == 0:  # "open" and "write" are words, too
+                yield _Found(*match.span(), "system", system)
+        elif name := _call(word):
+            yield _Found(*match.span(), "cuda", name)
+        elif _UNKNOWN_CALL.fullmatch(word) and (short or called):
+            yield _Found(*match.span(), "cuda", word)
+    for pattern, name in _patterns("phrases"):
+        kind: Kind = "system" if name in _system_calls() else "cuda"
+        yield from (_Found(*match.span(), kind, name) for match in pattern.finditer(text))
+
+
+def _found_errors(text: str, *, short: bool) -> Iterator[_Found]:
+    for match in _WORD.finditer(text):
+        if (system := match[0].removeprefix("NVML_ERROR_")) in _system_errors():
+            yield _Found(*match.span(), "system", system)
+        elif name := _error(match[0]):
+            yield _Found(*match.span(), "cuda", name)
+        elif name := _weak_error(match[0], short=short):
+            yield _Found(*match.span(), "cuda", name, weak=True)
+    for match in _text_pattern().finditer(text):
+        yield _Found(*match.span(), "cuda", _texts()[match[0].lower()])
+    for match in _errno_pattern().finditer(text):
+        yield _Found(*match.span(), "system", _errno_texts()[match[0].lower()])
+    for pattern, name in _patterns("texts"):
+        kind: Kind = "cuda" if name in error_names() or name in _runtime_only() else "system"
+        yield from (_Found(*match.span(), kind, name) for match in pattern.finditer(text))
+    yield from _found_numbers(text, short=short)
+
+
+def _found_numbers(text: str, *, short: bool) -> Iterator[_Found]:
+    for match in _ERRNO.finditer(text):
+        if name := errno.errorcode.get(int(match[1])):
+            yield _Found(*match.span(), "system", name)
+    for match in _NUMBER.finditer(text):
+        if not _ENDED.search(text, max(0, match.start() - 40), match.start()):
+            yield from _numbered(match, match[1])
+    for match in _NUMBER_OF_CALL.finditer(text):
+        yield from (each._replace(weak=True) for each in _numbered(match, match[1] or match[2]))
+    if short:
+        for match in re.finditer(r"(?<!\S)\d{1,3}\b", text):
+            yield from _numbered(match, match[0])
+
+
+def _numbered(match: re.Match[str], number: str) -> Iterator[_Found]:
+    """Errors of a number: the driver's, and the system's, which may be negative."""
+    if name := numbered_errors().get(int(number)):
+        yield _Found(*match.span(), "cuda", name)
+    if name := errno.errorcode.get(abs(int(number))):
+        yield _Found(*match.span(), "system", name)
+
+
+def _paired(text: str, errors: list[_Found], calls: list[_Found], *, short: bool) -> Iterator[NamedError]:
+    """Errors with the nearest call of their kind; of two kinds at one place, that of the nearer call."""
+    about_cuda = short or _CUDA.search(text) is not None
+    for error in errors:
+        others = [each for each in errors if each.kind != error.kind and _overlap(each, error)]
+        if any(_is_nearer(text, other, error, calls, about_cuda=about_cuda) for other in others):
+            continue
+        nearby = _nearest(text, error, calls)
+        if nearby:
+            yield NamedError(nearby.name, error.name)
+        elif short or _stands_alone(text, error, about_cuda=about_cuda):
+            yield NamedError(None, error.name)
+
+
+def _stands_alone(text: str, error: _Found, *, about_cuda: bool) -> bool:
+    """Return whether an error means something without a call: a number needs a word of its kind in its line."""
+    written = text[error.start : error.end]
+    if error.kind == "system":
+        return not written[-3:].strip("-]) ").isdigit() or _ERRNO.search(written) is not None
+    if not re.search(r"-?\d+$", written):
+        return about_cuda
+    line = text[text.rfind("\n", 0, error.start) + 1 : _end_of_line(text, error.end)]
+    return _CUDA.search(line) is not None
+
+
+def _end_of_line(text: str, start: int) -> int:
+    found = text.find("\n", start)
+    return len(text) if found < 0 else found
+
+
+def _overlap(one: _Found, other: _Found) -> bool:
+    return one.start < other.end and other.start < one.end
+
+
+def _is_nearer(text: str, one: _Found, other: _Found, calls: list[_Found], *, about_cuda: bool) -> bool:
+    """Return whether the call of one error is nearer than that of another at the same place."""
+    first, second = (_nearest(text, each, calls) for each in (one, other))
+    if first is None and second is None:
+        return (one.kind == "cuda") == about_cuda
+    if first is None or second is None:
+        return second is None
+    return _distance(text, one, first) < _distance(text, other, second)
+
+
+def _nearest(text: str, error: _Found, calls: Iterable[_Found]) -> _Found | None:
+    near = [each for each in calls if each.kind == error.kind and _between(error, each) <= _MOST_APART]
+    return min(near, key=lambda each: _distance(text, error, each), default=None)
+
+
+def _between(one: _Found, other: _Found) -> int:
+    """Characters between two places."""
+    return max(0, max(one.start, other.start) - min(one.end, other.end))
+
+
+def _distance(text: str, error: _Found, call: _Found) -> tuple[int, int]:
+    """Lines between an error and a call, and characters."""
+    first, last = sorted((error, call))
+    return text.count("\n", first.end, last.start), _between(error, call)
+
+
+# Names.
+
+
+def _plain(word: str) -> str:
+    return _VERSION.sub("", word).replace("_", "").lower()
 
 
 def _call(word: str) -> str | None:
-    """Name of a call without its version; of an unknown one as it is written, None for another word."""
-    plain = word.partition("_v")[0]
-    if not word.lower().startswith("cu"):
+    """Name of the driver's call that a word is, or that it makes; None for another word."""
+    plain, calls = _plain(word), _calls()
+    if plain.startswith("cuda"):
+        base = plain.removeprefix("cuda")
+        given = _table("runtime_calls").get(base)
+        names = (f"cu{base}", f"cumem{base}", f"cuctx{base.removeprefix('device')}")
+        return given or next((calls[each] for each in names if each in calls), None)
+    if plain in calls:
+        return calls[plain]
+    camel = re.fullmatch(r"[A-Za-z][a-z]+[A-Z]\w+", word) and "_" not in word
+    return calls.get(f"cu{plain}") if camel else None
+
+
+def _error(word: str) -> str | None:
+    """Error that a word with the prefix of errors is; an unknown one as it is written."""
+    prefix = _ERROR_PREFIX.match(word)
+    if prefix is None:
         return None
-    return _calls().get(plain.lower()) or (plain if _CALL.fullmatch(word) else None)
+    name = _known_error(word[prefix.end() :])
+    return name or (word[prefix.end() :] if word.startswith("CUDA_ERROR_") else None)
+
+
+def _weak_error(word: str, *, short: bool) -> str | None:
+    """Error that a word without prefix is: a variant of an enumeration, or a name in upper case."""
+    if re.fullmatch(r"(?:[A-Z][a-z]+){2,}", word):
+        return _known_error(word) or _known_error(word.removeprefix("Error").removesuffix("Error"))
+    if short or ("_" in word and word.isupper()):
+        return _known_error(word) if word.isupper() or "_" in word else None
+    return None
+
+
+def _known_error(word: str) -> str | None:
+    return _error_words().get(_plain(word))
+
+
+@cache
+def _error_words() -> dict[str, str]:
+    """Names of errors by their lower case without underscores, and those of the runtime API."""
+    return {_plain(name): name for name in error_names()} | dict(_table("runtime_errors"))
 
 
 @cache
@@ -62,18 +323,18 @@ def _calls() -> dict[str, str]:
     return {name.lower(): name for name in map(plain_name, exported())}
 
 
-def unknown_error(named: NamedError, text: str) -> str | None:
-    """Return the number or word beside a call that is no error of the driver; None in a longer message."""
-    if named.call is None:
-        return None
-    if named.error:
-        return None if named.error in error_names() else named.error
-    if number := _LAST_NUMBER.search(text):
-        return number[1]
-    words = text.split()
-    if len(words) != 2:  # noqa: PLR2004 a call and one word
-        return None
-    return next((word for word in words if named_error(word) is None), words[1])
+@cache
+def _system_calls() -> Mapping[str, str]:
+    """Names of the calls of the system that have causes, by the names that programs give them."""
+    named = {cause.call for cause in causes() if cause.call != EVERY and not cause.call.startswith("cu")}
+    return {name: name for name in named} | dict(_table("system_calls"))
+
+
+@cache
+def _system_errors() -> frozenset[str]:
+    """Names of `errno`, and of other errors that calls of the system and of libraries have."""
+    named = (cause.error for cause in causes() if cause.call in set(_system_calls().values()))
+    return frozenset(errno.errorcode.values()) | {name for name in named if name not in error_names()}
 
 
 @cache
@@ -84,23 +345,56 @@ def error_names() -> dict[str, int]:
     return {name.removeprefix("CUDA_ERROR_"): number for name, number in error_numbers().items() if number}
 
 
-def _by_name(words: list[str]) -> str | None:
-    """Error of a word: one with known causes or with its prefix in any case, another one in upper case."""
-    known = {cause.error for cause in causes()}
-    names = ((word, word.upper().removeprefix("CUDA_ERROR_")) for word in words)
-    return next((name for word, name in names if name in known or name != word.upper() or word in error_names()), None)
+@cache
+def numbered_errors() -> dict[int, str]:
+    """Names of the errors of the driver, and of those that the runtime API alone has, by number."""
+    return {number: name for name, number in error_names().items()} | _runtime_only_numbers()
 
 
-def _by_text(text: str) -> str | None:
-    plain = " ".join(text.lower().split())
-    if " " not in plain:  # each text has several words; a code has one
-        return None
+def _runtime_only_numbers() -> dict[int, str]:
+    return {int(number): name for number, name in _table("runtime_numbers").items()}
+
+
+@cache
+def _runtime_only() -> frozenset[str]:
+    return frozenset(_table("runtime_errors").values())
+
+
+@cache
+def _texts() -> dict[str, str]:
     from memtopo.testing.abi import error_texts
 
-    found = {each: name for each, name in error_texts().items() if each in plain}
-    return found[max(found, key=len)].removeprefix("CUDA_ERROR_") if found else None
+    return {text: name.removeprefix("CUDA_ERROR_") for text, name in error_texts().items()}
 
 
-def _by_number(text: str, pattern: re.Pattern[str]) -> str | None:
-    names = {number: name for name, number in error_names().items()}
-    return next((names[int(each)] for each in pattern.findall(text) if int(each) in names), None)
+@cache
+def _errno_texts() -> dict[str, str]:
+    texts = {os.strerror(number).lower(): name for number, name in errno.errorcode.items() if number}
+    return {text: name for text, name in texts.items() if " " in text}
+
+
+@cache
+def _text_pattern() -> re.Pattern[str]:
+    return _alternatives(_texts())
+
+
+@cache
+def _errno_pattern() -> re.Pattern[str]:
+    return _alternatives(_errno_texts())
+
+
+def _alternatives(texts: Iterable[str]) -> re.Pattern[str]:
+    longest_first = sorted(texts, key=len, reverse=True)
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, longest_first))})", re.IGNORECASE)
+
+
+@cache
+def _patterns(table: str) -> list[tuple[re.Pattern[str], str]]:
+    return [(re.compile(text, re.IGNORECASE), name) for text, name in _table(table).items()]
+
+
+@cache
+def _table(name: str) -> Mapping[str, Any]:
+    text = resources.files(__package__).joinpath("driver_messages.toml").read_text("utf-8")
+    found: Mapping[str, Any] = tomllib.loads(text)[name]
+    return found

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
+from collections.abc import Iterable
 from importlib import resources
 from typing import Annotated, Any, Literal
 
 import typer
 
-from memtopo.cli.driver_messages import NamedError, error_names, named_error, unknown_error
+from memtopo.cli.driver_messages import Message, NamedError, error_names, numbered_errors, read_message
 from memtopo.cli.options import AsJson, Values, argument, described, option
 from memtopo.cli.results import pages, show
 from memtopo.common.errors import UsageError
@@ -28,6 +30,8 @@ _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _OPTION = re.compile("--[a-z-]+=")
 _WITH_CODE = re.compile(r"\bMT[0-9]{3}\b(?=\])")
 _LONGEST = 80
+_LONGEST_LIST = 4096
+_MOST_FACTS = 8
 
 
 def _explained() -> Values:
@@ -53,18 +57,17 @@ CommandLine = Annotated[str | None, typer.Argument(hidden=True, help="The comman
 
 
 def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown = False, as_json: AsJson = False) -> int:
-    """Explain codes, driver facts and errors of the driver.
+    """Explain codes, driver facts and errors of the driver and the system.
 
-    'memtopo explain cuMemMap INVALID_VALUE' lists the causes of an error, the most likely first; so does one of both.
-    A message of memtopo or the driver can be given as a whole.
+    'memtopo explain cuMemMap INVALID_VALUE' lists the causes of an error, the most likely first; --all lists them all.
+    A message of memtopo, the driver, or a program can be given as a whole; - reads it from standard input.
     """
-    text = " ".join(codes or ())
+    text = sys.stdin.buffer.read().decode(errors="replace") if codes == ["-"] else " ".join(codes or ())
     coded = [*dict.fromkeys(_WITH_CODE.findall(text))]
-    if not coded and (named := named_error(text)):
-        if all_ or markdown or any(_NAMED_CODE.fullmatch(word) for word in codes or ()):
-            message = "an error of the driver is explained by itself, as text or JSON"
-            raise UsageError(message, hint=f"write 'memtopo explain {named}'")
-        return _explain_error(named, text, as_json=as_json)
+    if not coded and not _names_codes(text):
+        if markdown:
+            raise UsageError("an error of the driver is explained as text or JSON", hint="leave out --markdown")
+        return _explain_message(read_message(text), text, every=all_, as_json=as_json)
     given = coded or _SPACED.sub(r"fact-\1", text).split()
     found: list[Explanation | Fact] = [_known(code) for code in (CODES if all_ else given)]
     if markdown:
@@ -82,6 +85,19 @@ def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown =
     return 0
 
 
+def _names_codes(text: str) -> bool:
+    """Return whether a text is nothing, or a list of codes and facts, and no message."""
+    words = _SPACED.sub(r"fact-\1", text[:_LONGEST_LIST]).split()
+    numbers = [int(word) for word in words if word.isdigit()]
+    if words and len(numbers) == len(words):
+        return any(number in facts() or number not in numbered_errors() for number in numbers)
+    coded = any(_NAMED_CODE.fullmatch(word) for word in words)
+    if not coded and len(words) == 1:
+        message = read_message(text)
+        return not (message.errors or message.calls or message.foreign)
+    return coded or not words
+
+
 def schema_command(kind: SchemaKind) -> int:
     """Print the JSON Schema of specs or of memtopo's documents."""
     from memtopo.output import schemas
@@ -92,29 +108,84 @@ def schema_command(kind: SchemaKind) -> int:
     return 0
 
 
-def _explain_error(named: NamedError, text: str, *, as_json: bool) -> int:
-    """Print the causes of an error, of a call or of both, and the facts that name the call; see `errors.stated`."""
-    if not named.meant and (unknown := unknown_error(named, text)):
-        meant = nearest(unknown.upper(), error_names())
-        hint = messages.did_you_mean(meant) if meant else f"write 'memtopo explain {named.call}'"
-        raise UsageError(f"the driver has no error {shorten(unknown)}", hint=hint)
-    causes = errors.stated(errors.of(*named), text)
+def _explain_message(message: Message, text: str, *, every: bool, as_json: bool) -> int:
+    """Print the causes of the error of a message, and the facts that name its call.
+
+    Raises `UsageError` where no cause is known.
+    """
+    named, alone = message.decisive, len(text.split()) == 1
+    misspelt = message.query and named.meant is not None
+    causes = [] if misspelt else _causes(message, named, alone=alone)
     cited = explanations.naming(named.call) if named.call else []
-    if named.meant or not (causes or cited):
-        hint = (
-            "docs/errors.md lists the calls with known causes; 'memtopo explain cuMemMap' lists the causes of one call"
-        )
-        hint = messages.did_you_mean(named.meant) if named.meant else hint
-        raise UsageError(f"there are no known causes for {str(named)!r}", hint=hint)
+    if not causes and not (alone and cited and named.error is None):
+        raise _not_known(message, named, text)
     if as_json:
-        lines = json.dumps({"causes": causes, "facts": cited}).splitlines()
+        found = {"causes": causes, "facts": cited, "others": message.others}
+        lines = json.dumps(found).splitlines()
     else:
         width, colour = plain.width(sys.stdout), plain.colour(sys.stdout)
-        lines = rendering.causes(causes, cited, width=width, colour=colour)
-        if named.error and not causes:
-            lines = [f"no cause of {named.error} is known for {named.call}", "", *lines]
+        lines = rendering.causes(causes, cited, message.others, width=width, colour=colour)
+        lines = lines if every or named.error is None else rendering.first_causes(lines, len(causes))
     plain.print_lines(lines, styled=True)
     return 0
+
+
+def _causes(message: Message, named: NamedError, *, alone: bool) -> list[errors.Cause]:
+    """Causes of an error of a call, of a reason of the simulator, or of a call, if it is asked for alone."""
+    if named.call and named.error and message.reason:
+        stated = errors.stated(named.call, named.error, message.reason)
+        cited = tuple(map(int, re.findall(r"fact (\d+)", message.reason)))
+        refused = f"the simulator refused the call: {message.reason}"
+        check = "the arguments, by this rule"
+        return stated or [errors.Cause(named.call, named.error, refused, (message.reason,), check, cited)]
+    if named.error is None:
+        return errors.of(named.call, None) if named.call and alone else []
+    return errors.of(named.call or errors.EVERY, named.error)
+
+
+def _not_known(message: Message, named: NamedError, text: str) -> UsageError:
+    """Return the error for a message whose cause is not known, with the call and the error that were read."""
+    if message.query and named.meant:
+        return UsageError(f"not known: there is no call {named.call}", hint=messages.did_you_mean(named.meant))
+    if named.call and named.error:
+        numbers = " ".join(f"fact-{fact.number}" for fact in explanations.naming(named.call)[:_MOST_FACTS])
+        hint = f"facts that name the call: memtopo explain {numbers}" if numbers else None
+        others = [f"also named: {', '.join(message.others[:_MOST_FACTS])}"] if message.others else []
+        known = f"not known: no cause of {named.error} is known for {named.call}"
+        return UsageError(known, hint=hint, details=others)
+    if named.error:
+        return _without_call(named.error)
+    return _without_error(named.call, text.split())
+
+
+def _without_call(error: str) -> UsageError:
+    """Return the error for a message that names no call: the calls that have causes of its error."""
+    found = reversed(errors.of(None, error))
+    calls = [*{cause.cause: cause.call for cause in found}.values()][::-1]
+    if not calls:
+        return UsageError(f"not known: no cause of {error} is known, and the message names no call")
+    message = f"not known: {error} has other causes for each call, and the message names none"
+    hint = f"name the call: 'memtopo explain {calls[0]} {error}'"
+    return UsageError(message, hint=hint, details=_listed(dict.fromkeys(calls)))
+
+
+def _without_error(call: str | None, words: list[str]) -> UsageError:
+    """Return the error for a message that names no error of the driver or the system."""
+    if call is None:
+        hint = "name the call and the error: 'memtopo explain cuMemMap INVALID_VALUE'"
+        return UsageError("not known: the message names no call and no error of the driver or the system", hint=hint)
+    if len(words) == 2:  # noqa: PLR2004 a call and a word
+        unknown = next((word for word in words if not read_message(word).calls), words[1])
+        meant = nearest(unknown.upper(), error_names())
+        hint = messages.did_you_mean(meant) if meant else f"write 'memtopo explain {call}'"
+        return UsageError(f"the driver has no error {shorten(unknown)}", hint=hint)
+    known = dict.fromkeys(cause.error for cause in errors.of(call, None))
+    hint = f"name the error: 'memtopo explain {call} INVALID_VALUE'"
+    return UsageError(f"not known: the message names {call}, and no error", hint=hint, details=_listed(known))
+
+
+def _listed(names: Iterable[str]) -> list[str]:
+    return textwrap.wrap(", ".join(names), _LONGEST - 2)
 
 
 def _known(code: str) -> Explanation | Fact:

@@ -12,6 +12,7 @@ from memtopo.diagnostics.explanations import PAGE, Example, Explanation, Fact, e
 from memtopo.output.plain import DEFAULT_WIDTH, WIDEST_PROSE, paint
 
 _INDENT = 9
+_MOST_LINES = 12
 _FACT = re.compile(r"\bfact ([0-9]+)")
 _ITEM = re.compile(r"\n(?=- |\|)")
 _MARKUP = re.compile(r"\*\*|\[([^]]+)\]\([^)]*\)")
@@ -33,20 +34,43 @@ def text(found: Iterable[Explanation | Fact], *, width: int = DEFAULT_WIDTH, col
 
 
 def causes(
-    found: Sequence[Cause], cited: Sequence[Fact], *, width: int = DEFAULT_WIDTH, colour: bool = False
+    found: Sequence[Cause],
+    cited: Sequence[Fact],
+    others: Sequence[str] = (),
+    *,
+    width: int = DEFAULT_WIDTH,
+    colour: bool = False,
 ) -> list[str]:
-    """Causes of errors by call, and the facts that name the call, as text."""
+    """Causes of errors by call, the facts that name the call, and other errors of a message, as text."""
     widest, lines, titles = min(width, WIDEST_PROSE), list[str](), dict.fromkeys(cause.title for cause in found)
     for title in titles:
         lines += ["", paint(title, "strong", colour=colour)]
         for cause in (each for each in found if each.title == title):
-            numbers = ", ".join(map(str, cause.facts))
             lines += _wrapped(f"- {cause.cause}", widest)
-            lines += [f"    {line}" for line in _wrapped(f"check: {cause.check} (fact {numbers})", widest - 4)]
+            lines += [f"    {line}" for line in _wrapped(f"check: {cause.check} {_sources(cause)}", widest - 4)]
+    if others:
+        lines += ["", *textwrap.wrap(f"also named: {', '.join(others[:4])}", widest, subsequent_indent="  ")]
     if cited:
         numbers = " ".join(f"fact-{fact.number}" for fact in cited)
         lines += ["", *textwrap.wrap(f"more: memtopo explain {numbers}", widest, subsequent_indent="  ")]
     return lines[1:]
+
+
+def first_causes(lines: Sequence[str], count: int) -> list[str]:
+    """Return as many whole causes of a list as fit on a screen, and the number of those that are left out."""
+    if len(lines) <= _MOST_LINES:
+        return [*lines]
+    starts = [index for index, line in enumerate(lines) if line.startswith("  - ")]
+    ends = [*starts[1:], next((index for index in range(starts[-1], len(lines)) if not lines[index]), len(lines))]
+    shown = max(1, sum(end <= _MOST_LINES - 1 for end in ends))
+    left = count - shown
+    return [*lines[: ends[shown - 1]], *([f"  {left} more: add --all"] if left else [])]
+
+
+def _sources(cause: Cause) -> str:
+    facts = [f"fact {', '.join(map(str, cause.facts))}"] if cause.facts else []
+    stated = "; ".join([*facts, *cause.sources])
+    return f"({stated})" if stated else ""
 
 
 def table(*, colour: bool = False) -> list[str]:
@@ -113,7 +137,7 @@ def _wrapped(item: str, width: int) -> Iterator[str]:
     row = plain.strip("| ") if plain.startswith("|") else plain
     if row.strip("-| "):
         further = "    " if row != plain or plain.startswith("- ") else "  "
-        yield from textwrap.wrap(row, width, initial_indent="  ", subsequent_indent=further)
+        yield from textwrap.wrap(row, width, initial_indent="  ", subsequent_indent=further, break_on_hyphens=False)
 
 
 def _entry(each: Fact) -> Iterator[str]:
