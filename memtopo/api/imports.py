@@ -161,7 +161,7 @@ def device_name(device: str | int, gpus: Sequence[str]) -> str:
 
 Role = Literal["reader", "writer"]
 
-_NOT_YET = ("starting", "uncommitted", "writing", "absent", "releasing", "gone")
+_NOT_YET = ("starting", "uncommitted", "writing", "absent", "releasing", "lost", "gone")
 """Codes of errors of a holder that does not have everything yet."""
 
 PAUSE = 0.02

@@ -19,6 +19,7 @@ from memtopo.drivers.target import Target
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine, dump
 from memtopo.plans.report import Check, Checks
+from memtopo.run.processes.member import ProcessLost
 from memtopo.session.composition import Composition
 from memtopo.session.saved import spec_digest
 from memtopo.sharing.claims import claim, lock_owner
@@ -52,6 +53,10 @@ class HeldLayoutPart(JoinedLayout):
     def over(self) -> str | None:
         client = self._lease.client
         return f"the holder of layout {self._layout!r} has ended" if client and client.gone() else None
+
+    def _loss(self) -> ProcessLost:
+        client = self._lease.client
+        return ProcessLost(str(self.over), "holder", (client.pid or None) if client else None)
 
     def poll(self, timeout: float = 0.0) -> Notice | None:
         try:

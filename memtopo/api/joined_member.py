@@ -105,7 +105,7 @@ class JoinedSession(Session):
                 raise refused(message, hint="if it does so later, this process is asked to take part")
         self.member.poll()
         if isinstance(found[0], MemtopoError):
-            raise refused(found[0].message, hint=found[0].hint) from found[0]
+            raise refused(found[0].message, hint=found[0].hint) from None
         if isinstance(found[0], BaseException):
             raise found[0]
         return found[0]
@@ -168,10 +168,14 @@ class JoinedLayout(Live):
         if failed:
             raise failed[0]
 
+    def _loss(self) -> ProcessLost:
+        """Return the error for the end of another process."""
+        raise NotImplementedError
+
     def _note_lost(self) -> None:
         """Raise `ProcessLost`, or call `on_lost` once."""
         if self._on_lost == "raise":
-            raise ProcessLost(f"the layout can only be taken down: {self.over}")
+            raise self._loss() from None
         if not self._told:
             self._told = True
             self._on_lost(str(self.over))
@@ -189,6 +193,9 @@ class LayoutOfMembers(JoinedLayout):
     @property
     def over(self) -> str | None:
         return self._member.over
+
+    def _loss(self) -> ProcessLost:
+        return self._member.loss()
 
     def poll(self, timeout: float = 0.0) -> Notice | None:
         self._require_open()
@@ -217,7 +224,7 @@ class LayoutOfMembers(JoinedLayout):
         except ProcessLost as error:
             self._note_lost()
             self._note_changed()
-            raise refused(error.message, hint=error.hint) from error
+            raise refused(error.message, hint=error.hint) from None
         except refused:
             self._note_changed()
             raise

@@ -21,7 +21,7 @@ from memtopo.output.progress import activity, progress
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint, is_folder
 from memtopo.sharing.errors import NoLayout
-from memtopo.sharing.held import TIMEOUT, Entry, answers, held_source, survey
+from memtopo.sharing.held import TIMEOUT, Entry, answers, held_source, layout_end, survey
 from memtopo.sharing.status import Looked, Statistics, Status
 
 
@@ -140,7 +140,7 @@ def release_command(
     """
     limits = {"grace": options.duration(grace), "wait": options.duration(wait)}
     with connect_to(name, socket, allow_uid or ()) as client, activity("release"):
-        done = client.release(force=force, **limits)
+        done = client.release(force=force, end=lambda: layout_end(client), **limits)
     show(done, lambda: pages("held").released(done), as_json=as_json, marker="release")
     return done.exit_code or (Exit.OK if done.gone else Exit.FAILED)
 
@@ -231,6 +231,8 @@ def complete_status(client: Client) -> Status:
     from memtopo.session.saved import spec_digest
 
     status = client.status()
+    if status.end:
+        return status  # some of what the spec declares is gone
     with suppress(ValueError, RecursionError, TypeError, KeyError, AttributeError, MemtopoError):
         if source := held_source(client):
             document, machine = source

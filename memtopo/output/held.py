@@ -16,7 +16,17 @@ from memtopo.output.report import check_sections
 from memtopo.plans import folding
 from memtopo.sharing.held import Entry, Survey
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.status import Changed, HeapUse, Importer, Looked, NodeStatus, Released, Status, Switched
+from memtopo.sharing.status import (
+    Changed,
+    HeapUse,
+    Importer,
+    LayoutEnd,
+    Looked,
+    NodeStatus,
+    Released,
+    Status,
+    Switched,
+)
 
 if TYPE_CHECKING:
     from memtopo.driver.types import GpuMemory, ProcessMemory
@@ -39,6 +49,7 @@ _OTHER_NAMESPACE = "? is a process of another pid namespace"
 def layout_list(survey: Survey, now: float) -> Page:
     """All held layouts, a line each; `now` is the time in seconds since the epoch."""
     remarks = [f"{each.name}: {each.error}" for each in survey.layouts if each.error]
+    remarks += [f"{each.name}: {note}" for each in survey.layouts for note in _end(each.end)]
     remarks += [f"{each.name} is on nodes {', '.join(each.nodes)}" for each in survey.layouts if each.nodes]
     if any(each.since is not None and not each.pid for each in survey.layouts):
         remarks.append(_OTHER_NAMESPACE)
@@ -48,9 +59,9 @@ def layout_list(survey: Survey, now: float) -> Page:
 
 def layout(status: Status, now: float, *, every: bool = False) -> Page:
     """One held layout with its exports and importers; `now` is the time in seconds since the epoch."""
-    remarks: list[str] = []
+    remarks = [*_end(status.end)]
     if status.picture and status.layout_state not in {None, AWAKE}:
-        remarks = [f"drawn in state {status.layout_state}: what is without memory has it again in state {AWAKE}"]
+        remarks.append(f"drawn in state {status.layout_state}: what is without memory has it again in state {AWAKE}")
     nodes = [section for each in status.nodes for section in _node(each, now)]
     found = [
         *sections(
@@ -74,6 +85,14 @@ def _node(node: NodeStatus, now: float) -> Iterator[Section]:
     yield Section(title, [] if node.contexts is None else [f"  contexts: {_contexts(node.contexts)}"])
     if node.socket:
         yield from _shared(node, now)
+
+
+def _end(end: LayoutEnd | None) -> Iterator[str]:
+    """Notes on a layout of a user's processes that has ended, while some of them still have memory."""
+    if end:
+        yield str(end)
+        if end.remedy:
+            yield end.remedy
 
 
 def _shared(status: Status | NodeStatus, now: float) -> Iterator[Section]:
@@ -107,7 +126,18 @@ def _changed(command: str, title: str, now: str, done: Switched | Changed, more:
     verdict = Toned(f"ok: {now} is as declared", "good")
     if done.checks.different:
         verdict = Toned(f"different: {now} is not as declared", "bad")
-    return Page(command, title, sections=[*check_sections(done.checks), *notes([*more, *kept])], verdict=verdict)
+    found = [*check_sections(done.checks), *sections(Pairs([*_amounts(done)])), *notes([*more, *kept])]
+    return Page(command, title, sections=found, verdict=verdict)
+
+
+def _amounts(done: Switched | Changed) -> Iterator[tuple[str, str]]:
+    """Memory that a change has freed and taken, and its time."""
+    for word, sign in ("freed", -1), ("taken", 1):
+        sizes = [(each.location, sign * (each.after - each.before)) for each in done.memory]
+        if found := [f"{rounded(size)} on {location}" for location, size in sizes if size > 0]:
+            yield word, ", ".join(found)
+    if done.seconds is not None:
+        yield "in", humanize.duration(done.seconds)
 
 
 def released(done: Released) -> Page:
@@ -115,6 +145,9 @@ def released(done: Released) -> Page:
     lost = [f"{process_name(each.pid)} lost {_lost(each)}" for each in done.lost]
     kept = [f"{process_name(each.pid)} may keep {rounded(each.bytes)} of memory from being free" for each in done.kept]
     verdict = Toned("released: its holder has not finished taking it down", "warn")
+    if done.end:
+        kept += [*_end(done.end)]
+        verdict = Toned("not taken down: processes of the layout still have memory", "bad")
     if done.exit_code:
         verdict = Toned(f"released, {done.outcome}: {done.reason or 'the report of its holder says why'}", "bad")
     elif done.gone:
@@ -133,7 +166,8 @@ def _entry(entry: Entry, now: float) -> tuple[str, ...]:
     if entry.since is None:
         return entry.name, entry.state, *[""] * 4
     age = humanize.age(now - entry.since)
-    return entry.name, entry.state, str(entry.pid or _UNKNOWN), f"{entry.exports:,}", f"{entry.importers:,}", age
+    state = ", ".join(filter(None, (entry.state, entry.layout_state)))
+    return entry.name, state, str(entry.pid or _UNKNOWN), f"{entry.exports:,}", f"{entry.importers:,}", age
 
 
 def _properties(status: Status, now: float) -> Iterator[tuple[str, str]]:

@@ -27,6 +27,7 @@ from memtopo.run.transition import RollbackFailed
 from memtopo.run.verification.rounds import UNSAFE
 from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.offers import ChangeFailed, Offer
+from memtopo.sharing.status import LayoutEnd
 
 C = TypeVar("C", bound="Conductor")
 
@@ -274,6 +275,11 @@ class Conductor:
     def pids(self) -> Mapping[str, int]:
         """Numbers of the processes, by label; 0 for one of another pid namespace."""
         raise NotImplementedError
+
+    @property
+    def layout_end(self) -> LayoutEnd | None:
+        """End of a layout of a user's processes, once one of them has ended or left."""
+        return None
 
     def each(self, command: Command) -> None:
         """Have every process execute a command. Raises if one fails; then all are to be taken down."""

@@ -20,7 +20,7 @@ from memtopo.plans.report import Check, Checks
 from memtopo.plans.transition import Transition
 from memtopo.run.conductor import Aborted, Conductor
 from memtopo.run.imports import Follower
-from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans, kept, provided, transitions_between
+from memtopo.run.layout_plans import WHOLE, Goal, kept, provided, transitions_between
 from memtopo.run.transition import RollbackFailed
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding, HoldResult, Revise, RunRequest
@@ -83,19 +83,41 @@ class Holder:
                 wake=self.wake,
                 interval=min(INTERVAL, conductor.interval),
                 changeable=None if supervision.nodes else layout,
-                supervision=replace(
-                    supervision,
-                    memory=lambda: _location_memory(layout.plans, self.gpus),
-                    contexts=lambda: layout.contexts,
-                    processes=lambda: conductor.pids,
-                    heaps=lambda: tuple(_heaps(conductor.plans, conductor.pids)),
-                    progress=self.progress,
-                    reports_end=True,
-                ),
+                supervision=self._reporting(layout, supervision),
                 system=self.system,
             )
         node = supervision.nodes.own if supervision.nodes else ""
         return HoldResult([*_notes(held, self.stopped_by, node), *follower.notes], self.claim.kept_open)
+
+    def await_end(self, conductor: Conductor, ended: Callable[[], bool]) -> None:
+        """Answer clients while a layout is taken down, until `ended` returns true. Raises `ExchangeError`."""
+        layout = HeldLayout(conductor, self.about.source, self.revise)
+        hold(
+            layout,
+            self.claim,
+            self.about,
+            stop=lambda: _ENDED,
+            grace=0.0,
+            interval=min(INTERVAL, conductor.interval),
+            changeable=layout,
+            supervision=self._reporting(layout, Supervision()),
+            finished=ended,
+            system=self.system,
+        )
+
+    def _reporting(self, layout: HeldLayout, supervision: Supervision) -> Supervision:
+        """Return the supervision of a layout, with what its conductor knows."""
+        conductor = layout.conductor
+        return replace(
+            supervision,
+            memory=lambda: _location_memory(layout.plans, self.gpus),
+            contexts=lambda: layout.contexts,
+            processes=lambda: conductor.pids,
+            heaps=lambda: tuple(_heaps(conductor)),
+            progress=self.progress,
+            reports_end=True,
+            end=lambda: conductor.layout_end,
+        )
 
 
 def about_holder(composition: Composition, request: RunRequest) -> HolderInfo:
@@ -120,12 +142,14 @@ def _location_memory(plans: Iterable[Plan], gpus: Sequence[str | None]) -> tuple
     )
 
 
-def _heaps(plans: LayoutPlans, pids: Mapping[str, int]) -> Iterator[HeapUse]:
+def _heaps(conductor: Conductor) -> Iterator[HeapUse]:
     """Read the tables of the heaps of a layout's processes, and yield the use of each heap."""
-    for process, pid in pids.items():
-        for label, table in tables_of(pid, plans.name_of(process)):
+    for process, pid in conductor.pids.items():
+        geometry = conductor.request.geometry.processes.get(process, conductor.request.geometry)
+        locations = {group.name: str(group.location_of(0)) for group in geometry.every if group.growing}
+        for label, table in tables_of(pid, conductor.plans.name_of(process)):
             sizes = [each.size for each in table.allocations()]
-            yield HeapUse(process, label, len(sizes), sum(sizes), table.mapped)
+            yield HeapUse(process, label, len(sizes), sum(sizes), table.mapped, locations.get(label, ""))
             table.close()
 
 

@@ -197,10 +197,16 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class TakeDown:
-    """Undo all steps and send `WorkerFinished`. `reason` is why the layout ends, by a failure if `failed`."""
+    """Undo all steps and send `WorkerFinished`.
+
+    `reason` is why the layout ends, by a failure if `failed`: that of the process with a label and a number, if it is
+    one.
+    """
 
     reason: str = ""
     failed: bool = False
+    process: str = ""
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)

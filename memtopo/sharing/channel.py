@@ -23,6 +23,7 @@ from memtopo.language.limits import LARGEST_FILE
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket
 from memtopo.sharing.messages import HandleEntry, decode_handles, encode_handles
+from memtopo.sharing.sockets import PeerProcess, peer
 from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import MOST_FDS, Packet, adapter_of
 
@@ -72,6 +73,11 @@ class Channel(Generic[M]):
         self._sock, self._system = sock, system
         self._types = {each.__name__: each for each in types}
         self._queue: deque[tuple[bytes, list[int]]] = deque()
+
+    @property
+    def peer(self) -> PeerProcess:
+        """Process at the other end."""
+        return peer(self._sock)
 
     def expecting(self, types: Iterable[type[Any]]) -> Channel[Any]:
         """Return the channel for messages of other types, in place of this one."""

@@ -5,6 +5,9 @@ file, a process checks that it is still the one at that name, since the previous
 
 A lock file begins with a marker from the moment at which it appears, and is never written again. A file without the
 marker belongs to another program, as `poetry.lock` beside a socket `poetry`: it is neither locked nor changed.
+
+The processes of a user that are those of a layout are named in its lock file, and keep its lock: it shows which of them
+still have memory, even after the end of their coordinator.
 """
 
 from __future__ import annotations
@@ -15,14 +18,16 @@ import secrets
 import socket
 import stat
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
 from typing import Self
 
 from memtopo.common.errors import on_failure, reason
 from memtopo.common.files import closing_fd
-from memtopo.common.processes import pid_namespace
+from memtopo.common.processes import PROC, pid_namespace
 from memtopo.common.text import process_name
 from memtopo.plans.report import Report
 from memtopo.sharing import wire
@@ -30,14 +35,17 @@ from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.messages import encode_end
 from memtopo.sharing.sockets import abandon_in_children, is_bound, is_listening
+from memtopo.sharing.status import LayoutEnd, LayoutEnded
 
 BACKLOG = 128
 # A client that removes stale files holds the lock for some microseconds; a holder that starts just then tries again.
 _TRIES, _BETWEEN = 20, 0.02
 _LOCK_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MARKER = b"memtopo lock of process "
-_LONGEST_LOCK = len(_MARKER) + 60
-_LOCK_TEXT = re.compile(rb"memtopo lock of process ([0-9]{1,20})(?: in pid namespace ([0-9]{1,20}))?\n")
+_LONGEST_LOCK = 64 << 10
+_LOCK_TEXT = re.compile(
+    rb"memtopo lock of process ([0-9]{1,20})(?: in pid namespace ([0-9]{1,20}))?\n((?:[A-Za-z0-9_.-]+ [0-9]{1,20}\n)*)"
+)
 
 
 class Claim:
@@ -103,6 +111,10 @@ class Claim:
         """Number of connections that are kept open until `close`."""
         return len(self._kept_open)
 
+    def share(self) -> int:
+        """Return a new descriptor of the lock, for a process that is to keep it."""
+        return os.dup(self._lock)
+
     def close(self) -> None:
         """Remove socket and lock; in a forked child, the parent's stay."""
         if self._lock < 0:
@@ -124,15 +136,16 @@ class Claim:
             sock.close()
 
 
-def claim(endpoint: Endpoint, allow_uids: Collection[int] = ()) -> Claim:
+def claim(endpoint: Endpoint, allow_uids: Collection[int] = (), processes: Mapping[str, int] | None = None) -> Claim:
     """Claim an endpoint, in a folder of this user, of root or of `allow_uids`.
 
-    Raises `ExchangeError` if another process has it, or if its folder cannot be trusted.
+    `processes` are those of a user, by label, that are to share the lock. Raises `ExchangeError` if another process
+    has it, or if its folder cannot be trusted.
     """
     folder = claimed_folder(endpoint, allow_uids)
     with on_failure(os.close, folder):
         try:
-            return Claim(endpoint, folder, _acquire(folder, endpoint))
+            return Claim(endpoint, folder, _acquire(folder, endpoint, processes or {}))
         except OSError as error:
             raise ExchangeError("folder", f"lock of {endpoint.path!r} cannot be acquired: {reason(error)}") from error
 
@@ -148,12 +161,44 @@ def claimed_folder(endpoint: Endpoint, allow_uids: Collection[int] = ()) -> int:
 
 def lock_owner(folder: int, file: str) -> int | None:
     """Return the process that a lock file names, if it is one of memtopo; 0 if it is of another pid namespace."""
+    found = _read_lock(folder, file)
+    return found.pid if found else None
+
+
+def lost_layout(folder: int, endpoint: Endpoint) -> LayoutEnd | None:
+    """Return the end of a layout whose coordinator has ended, while processes have its lock; None for any other."""
+    found = _read_lock(folder, endpoint.lock)
+    if found is None or not found.pid or not found.processes or found.is_open_in(found.pid):
+        return None
+    remaining = {label: pid for label, pid in found.processes.items() if found.is_open_in(pid)}
+    reason = f"its coordinator has ended ({process_name(found.pid)})"
+    return LayoutEnd(reason, lost=True, ended={"coordinator": found.pid}, remaining=remaining) if remaining else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Lock:
+    """Content of a lock file: its owner, and the processes of a user that share it, by label; 0 if not visible."""
+
+    pid: int
+    processes: Mapping[str, int]
+    file: os.stat_result
+
+    def is_open_in(self, pid: int) -> bool:
+        """Return whether a process has the file open."""
+        folder = PROC / str(pid) / "fd"
+        with suppress(OSError):  # it has ended, or is another user's
+            return any(_same_file(each, self.file) for each in folder.iterdir())
+        return False
+
+
+def _read_lock(folder: int, file: str) -> _Lock | None:
+    """Read a lock file; None if it is not one of memtopo."""
     try:
-        fd, pid = _open_lock(folder, file)
+        fd, found = _open_lock(folder, file)
     except OSError:
         return None
     os.close(fd)
-    return pid
+    return found
 
 
 def remove_stale(endpoint: Endpoint) -> bool:
@@ -172,19 +217,24 @@ def remove_stale(endpoint: Endpoint) -> bool:
         os.close(folder)
 
 
-def _acquire(folder: int, endpoint: Endpoint) -> int:
+def _acquire(folder: int, endpoint: Endpoint, processes: Mapping[str, int]) -> int:
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_BETWEEN)
-        if not _remove_stale_files(folder, endpoint) or (lock := make_lock(folder, endpoint.lock)) is None:
+        if (
+            not _remove_stale_files(folder, endpoint)
+            or (lock := make_lock(folder, endpoint.lock, processes.items())) is None
+        ):
             continue
         with on_failure(os.close, lock), on_failure(os.unlink, endpoint.lock, dir_fd=folder):
             _remove_socket(folder, endpoint, ours=endpoint.name is not None)
         return lock
+    if end := lost_layout(folder, endpoint):
+        raise LayoutEnded(endpoint.layout, end)
     raise _already_held(endpoint, lock_owner(folder, endpoint.lock))
 
 
-def make_lock(folder: int, file: str) -> int | None:
+def make_lock(folder: int, file: str, processes: Iterable[tuple[str, int]] = ()) -> int | None:
     """Make a lock file, which is locked and complete when it appears; None if there is one. Raises `OSError`."""
     temporary = f".{secrets.token_hex(8)}.new"
     fd = os.open(temporary, _LOCK_FILE | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
@@ -192,7 +242,8 @@ def make_lock(folder: int, file: str) -> int | None:
         os.fchmod(fd, 0o600)
         namespace = pid_namespace()
         where = b"" if namespace is None else b" in pid namespace %d" % namespace
-        os.write(fd, b"%s%d%s\n" % (_MARKER, os.getpid(), where))
+        shared = "".join(f"{label} {pid}\n" for label, pid in processes).encode()
+        os.write(fd, b"%s%d%s\n%s" % (_MARKER, os.getpid(), where, shared))
         flock(fd, LOCK_EX | LOCK_NB)
         os.link(temporary, file, src_dir_fd=folder, dst_dir_fd=folder)
     except FileExistsError:
@@ -206,13 +257,14 @@ def make_lock(folder: int, file: str) -> int | None:
     return fd
 
 
-def _open_lock(folder: int, file: str) -> tuple[int, int]:
-    """Open a lock file of memtopo, and return the process that it names. Raises `OSError` if it is anything else."""
+def _open_lock(folder: int, file: str) -> tuple[int, _Lock]:
+    """Open a lock file of memtopo, and return its content. Raises `OSError` if it is anything else."""
     _check_owner(os.stat(file, dir_fd=folder, follow_symlinks=False))  # the opening of a device may change it
     fd = os.open(file, _LOCK_FILE, dir_fd=folder)
     with on_failure(os.close, fd):
-        _check_owner(os.fstat(fd))
-        return fd, _owner(os.pread(fd, _LONGEST_LOCK + 1, 0))
+        found = os.fstat(fd)
+        _check_owner(found)
+        return fd, _parsed(os.pread(fd, _LONGEST_LOCK + 1, 0), found)
 
 
 def lock_stale(folder: int, file: str) -> int | None:
@@ -233,15 +285,15 @@ def lock_stale(folder: int, file: str) -> int | None:
         os.close(fd)
 
 
-def _owner(text: bytes) -> int:
-    """Return the process that the content of a lock file names, 0 if it is of another pid namespace.
-
-    Raises `OSError` for other content.
-    """
+def _parsed(text: bytes, file: os.stat_result) -> _Lock:
+    """Parse a lock file. Raises `OSError` for content that memtopo did not write."""
     found = _LOCK_TEXT.fullmatch(text)
     if not found or len(text) > _LONGEST_LOCK:
         raise PermissionError(1, "it is a file that memtopo did not write")
-    return int(found[1]) if found[2] is None or int(found[2]) == pid_namespace() else 0
+    visible = found[2] is None or int(found[2]) == pid_namespace()
+    lines = (line.split() for line in found[3].decode().splitlines())
+    processes = {label: int(pid) if visible else 0 for label, pid in lines}
+    return _Lock(int(found[1]) if visible else 0, processes, file)
 
 
 def _temporary_name(lock: int) -> str:
@@ -321,6 +373,12 @@ def _unlink_socket(folder: int, file: str) -> None:
     with suppress(FileNotFoundError):
         if _is_own_socket(os.stat(file, dir_fd=folder, follow_symlinks=False)):
             os.unlink(file, dir_fd=folder)
+
+
+def _same_file(path: Path, known: os.stat_result) -> bool:
+    with suppress(OSError):  # it was closed
+        return os.path.samestat(path.stat(), known)
+    return False
 
 
 def _is_at(folder: int, file: str, known: os.stat_result) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,7 @@ from memtopo.sharing.messages import (
 )
 from memtopo.sharing.offers import Offer, unknown_export
 from memtopo.sharing.sockets import reserve_descriptors
-from memtopo.sharing.status import Changed, Importer, Notice, Released, Statistics, Status, Switched
+from memtopo.sharing.status import Changed, Importer, LayoutEnd, Notice, Released, Statistics, Status, Switched
 from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import MOST_FDS, Packet
 
@@ -49,6 +49,8 @@ SWITCH_TIMEOUT = CHANGE_TIMEOUT = 600.0
 IN_FLIGHT = 64
 """Handles that are requested at a time; each open descriptor pins its memory (fact 29)."""
 
+_LOOK = 0.5
+"""Seconds between two looks for processes that still have memory of a released layout."""
 
 _BLOCKS = 1000
 """Lent objects that one request names."""
@@ -100,6 +102,7 @@ class Client(HolderConnection):
                 contexts=told.contexts,
                 processes=told.processes,
                 heaps=told.heaps,
+                end=told.end,
                 nodes=messages.decode_nodes(self._text("nodes")) if told.nodes else (),
             )
 
@@ -369,20 +372,35 @@ class Client(HolderConnection):
         with self.validated():
             return self._text("source")
 
-    def release(self, *, force: bool = False, grace: float = 5.0, wait: float = 60.0) -> Released:
+    def release(
+        self,
+        *,
+        force: bool = False,
+        grace: float = 5.0,
+        wait: float = 60.0,
+        end: Callable[[], LayoutEnd | None] = lambda: None,
+    ) -> Released:
         """Request the release of the layout, and wait up to `wait` seconds for the end of its teardown.
 
-        The holder refuses while others are bound to it over ipc; with `force` it notifies them, and they have `grace`
-        seconds.
+        `end` returns the processes of a user that still have memory. Those of a lost layout are waited for only once:
+        a process that does not leave by itself has to be ended. The holder refuses while others are bound to the
+        layout over ipc; with `force` it notifies them, and they have `grace` seconds.
         """
         patience = grace + self.timeout
         answer = self.request("release", ReleaseAnswer, timeout=patience, force=force, grace=grace)
-        gone, notice = self.wait_closed(wait)
-        done = Released(answer.name, answer.lost, answer.kept, gone=gone)
+        until, found = self.system.now() + wait, None
+        gone, notice = self.wait_closed(min(wait, _LOOK))
+        while not gone and not notice and self.fileno() >= 0:
+            found = end()
+            left = until - self.system.now()
+            if left <= 0 or (found and found.lost):
+                break
+            gone, notice = self.wait_closed(min(left, _LOOK))
+        done = Released(answer.name, answer.lost, answer.kept, gone=gone, end=None if gone else found)
         if notice:
             with self.validated():
-                end = wire.read(EndNotice, notice, "the notice of its end")
-            return replace(done, outcome=end.outcome, exit_code=end.exit_code, reason=end.reason)
+                told = wire.read(EndNotice, notice, "the notice of its end")
+            return replace(done, outcome=told.outcome, exit_code=told.exit_code, reason=told.reason)
         if gone and answer.reports:
             return replace(done, outcome="died", exit_code=Exit.FAILED, reason="its holder ended without a report")
         return done

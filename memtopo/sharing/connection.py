@@ -16,12 +16,12 @@ from memtopo.common.text import nearest, process_name
 from memtopo.diagnostics.messages import COMPARED
 from memtopo.plans.progress import PhasePart
 from memtopo.sharing import wire
-from memtopo.sharing.claims import lock_owner, remove_stale
+from memtopo.sharing.claims import lock_owner, lost_layout, remove_stale
 from memtopo.sharing.endpoints import Endpoint, endpoint_names
 from memtopo.sharing.errors import BadPacket, ExchangeError, NoLayout
 from memtopo.sharing.messages import NOTICES, ProgressNotice, RefusedAnswer
 from memtopo.sharing.sockets import abandon_in_children, check_user, connect_at, has_ended, name_lease
-from memtopo.sharing.status import Notice
+from memtopo.sharing.status import LayoutEnded, Notice
 from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import Packet
 
@@ -338,6 +338,8 @@ def connected_socket(
     try:
         return connect_at(folder, endpoint.file, timeout)
     except (FileNotFoundError, ConnectionRefusedError):
+        if not remove_stale(endpoint) and (end := lost_layout(folder, endpoint)):
+            raise LayoutEnded(endpoint.layout, end) from None
         raise _not_listening(endpoint, lock_owner(folder, endpoint.lock), suggest=suggest) from None
     except BlockingIOError:
         ends = _ends(endpoint.path, lock_owner(folder, endpoint.lock))

@@ -46,6 +46,11 @@ class Endpoint:
         return str(Path(self.folder, self.file))
 
     @property
+    def layout(self) -> str:
+        """The name of the layout, or that of the socket without its suffix."""
+        return self.name or self.file.removesuffix(_SOCKET)
+
+    @property
     def lock(self) -> str:
         """The name of the lock file beside the socket."""
         return self.file + _LOCK

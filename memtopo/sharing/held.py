@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from memtopo.common.errors import MemtopoError
 from memtopo.machine import Machine, MachineLine, parse
 from memtopo.sharing.claims import remove_stale
 from memtopo.sharing.client import Client, connect
-from memtopo.sharing.endpoints import endpoints, endpoints_beside
+from memtopo.sharing.endpoints import Endpoint, endpoints, endpoints_beside
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.offers import exported_bytes
-from memtopo.sharing.status import Status
+from memtopo.sharing.status import LayoutEnd, LayoutEnded, PartState, Status
 from memtopo.sharing.wire import ORIGIN, parsed_source
 
 if TYPE_CHECKING:
@@ -31,11 +32,12 @@ TIMEOUT = 2.0
 class Entry:
     """One held layout, or why its status is not available (`error`); one that is `starting` does not serve yet.
 
+    `layout_state` is the name of its state, None if it has no states; `end` says which processes of a user have ended.
     `exports` and `importers` are counts, `bytes` is the sum of all exports; times are in seconds of the epoch.
     """
 
     name: str
-    state: Literal["serving", "releasing", "starting", "unreachable"]
+    state: PartState
     socket: str
     pid: int | None = None
     since: float | None = None
@@ -48,6 +50,8 @@ class Entry:
     error: str | None = None
     nodes: tuple[str, ...] = ()
     """Nodes of a layout of several, whose exports and importers are counted together."""
+    layout_state: str | None = None
+    end: LayoutEnd | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,15 @@ def answers(
         except NoLayout:
             continue
         except ExchangeError as error:
-            state: Literal["starting", "unreachable"] = "starting" if error.code == "starting" else "unreachable"
-            yield Entry(each.name or each.path, state, each.path, error=error.message)
+            yield _failed_entry(each, error)
+
+
+def _failed_entry(where: Endpoint, error: ExchangeError) -> Entry:
+    """Return an entry for a layout whose holder does not answer."""
+    name = where.name or where.path
+    if isinstance(error, LayoutEnded):
+        return Entry(name, "lost", where.path, end=error.end)
+    return Entry(name, "starting" if error.code == "starting" else "unreachable", where.path, error=error.message)
 
 
 def _entry(status: Status) -> Entry:
@@ -102,7 +113,21 @@ def _entry(status: Status) -> Entry:
         bytes=exported_bytes(offers),
         importers=sum(len(each.importers) for each in (status.nodes or (status,))),
         nodes=tuple(each.node for each in status.nodes),
+        layout_state=status.layout_state,
+        end=status.end,
     )
+
+
+def layout_end(client: Client) -> LayoutEnd | None:
+    """Return the end of the layout of a client, whose connection waits for it; None if nothing of it is left."""
+    folder, file = os.path.split(client.path)
+    try:
+        with connect(Endpoint(folder, file), timeout=TIMEOUT, suggest=False) as other:
+            return other.status().end
+    except LayoutEnded as error:
+        return error.end
+    except MemtopoError:
+        return None
 
 
 def held_source(client: Client) -> tuple[Document, Machine] | None:

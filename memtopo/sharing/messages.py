@@ -19,7 +19,18 @@ from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, Difference, Report
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.status import MOST_STATES, HeapUse, Importer, NodeStatus, Notice, State, Status
+from memtopo.sharing.status import (
+    MOST_PROCESSES,
+    MOST_STATES,
+    HeapUse,
+    Importer,
+    LayoutEnd,
+    NodeStatus,
+    Notice,
+    Processes,
+    State,
+    Status,
+)
 from memtopo.sharing.wire import (
     LONGEST_NAME,
     LONGEST_SOURCE,
@@ -48,7 +59,7 @@ LARGEST_COUNT = 1_000_000
 _SHORT = 300
 _LONGEST_REASON = 1000
 _DEVICES = 64
-_PROCESSES, _HEAPS = 256, 128
+_HEAPS = 128
 _DIFFERENCE = ("aspect", "subject", "wanted", "seen")
 
 LONGEST_WAIT = 3600.0
@@ -123,8 +134,9 @@ class StatusAnswer:
     layout_states: Annotated[tuple[Text, ...], Field(max_length=MOST_STATES)] = ()
     contexts: Texts | None = None
     nodes: Texts = ()
-    processes: Annotated[Mapping[Text, Count], Field(max_length=_PROCESSES)] = field(default_factory=dict)
+    processes: Processes = field(default_factory=dict)
     heaps: Annotated[tuple[HeapUse, ...], Field(max_length=_HEAPS)] = ()
+    end: LayoutEnd | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,10 +437,11 @@ def encode_status(status: Status) -> dict[str, Any]:
     fields |= {"pid_namespace": pid_namespace(), "machine": encode_machine(status.machine)}
     contexts = {} if status.contexts is None else {"contexts": status.contexts[:MAX_ENTRIES]}
     nodes = {"nodes": [each.node for each in status.nodes]} if status.nodes else {}
-    own = {label: pid for label, pid in islice(status.processes.items(), _PROCESSES) if label}
+    own = {label: pid for label, pid in islice(status.processes.items(), MOST_PROCESSES) if label}
     processes = {"processes": own} if own else {}
     heaps = {"heaps": [asdict(each) for each in status.heaps[:_HEAPS]]} if status.heaps else {}
-    return fields | contexts | nodes | processes | heaps
+    end = {"end": asdict(status.end)} if status.end else {}
+    return fields | contexts | nodes | processes | heaps | end
 
 
 def encode_machine(line: MachineLine) -> dict[str, Any]:

@@ -8,14 +8,23 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from memtopo.common.text import enumerated, process_name
 from memtopo.driver.handles import OfferedKind, Via
 from memtopo.geometry.diagram import Diagram
 from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks
+from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer, ends_with_holder
 from memtopo.sharing.wire import Count, LayoutName, Name, Pid, Positive, Seconds, Text, Texts
 
-State = Literal["serving", "releasing"]
+State = Literal["serving", "releasing", "lost"]
+"""State of a held layout; one of a user's processes is `lost` once one of them, or its coordinator, has ended."""
+
+PartState = Literal[State, "starting", "unreachable"]
+"""State of a part of a layout, or of one that is not served."""
+
+MOST_LOCATIONS = 256
+"""Locations in one answer; a machine has fewer."""
 
 MOST_STATES = 64
 """States of a layout that a status lists."""
@@ -60,8 +69,8 @@ class Importer:
 class HeapUse:
     """Allocations of a process in a heap: their number, and their bytes.
 
-    `mapped` bytes of these have memory now; a heap whose memory a state drops or offloads keeps the allocations.
-    `process` is empty in a layout of one process.
+    `mapped` bytes of these have memory now, at the `location` if that is known; a heap whose memory a state drops or
+    offloads keeps the allocations. `process` is empty in a layout of one process.
     """
 
     process: Text
@@ -69,6 +78,7 @@ class HeapUse:
     allocations: Count
     bytes: Count
     mapped: Count
+    location: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +90,56 @@ class NodeStatus:
 
     node: Name
     host: Text
-    state: Literal["serving", "releasing", "starting", "unreachable"]
+    state: PartState
     socket: Text = ""
     pid: Pid = None
     offers: tuple[Offer, ...] = ()
     importers: tuple[Importer, ...] = ()
     contexts: Texts | None = None
+
+
+MOST_PROCESSES = 256
+"""Processes of a layout that an answer names."""
+
+Processes = Annotated[Mapping[Text, Count], Field(max_length=MOST_PROCESSES)]
+"""Numbers of processes by label; 0 for one of another pid namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutEnd:
+    """End of a layout of a user's processes: `lost` if one of them has ended or failed, else released.
+
+    `ended` are the processes that have ended, and `remaining` those that still have memory.
+    """
+
+    reason: Text
+    lost: bool
+    ended: Processes
+    remaining: Processes
+
+    def __str__(self) -> str:
+        if not self.remaining:
+            return self.reason
+        names = [f"{label} ({process_name(pid)})" for label, pid in self.remaining.items()]
+        return f"{self.reason}; {enumerated(names, 'and')} still {'has' if len(names) == 1 else 'have'} memory"
+
+    @property
+    def remedy(self) -> str | None:
+        """Return what ends the processes that still have memory."""
+        if not self.remaining:
+            return None
+        pids = " ".join(str(pid) for pid in self.remaining.values() if pid)
+        kill = f", or end with 'kill {pids}'" if pids else ""
+        return f"they release it when their programs leave the layout{kill}"
+
+
+class LayoutEnded(ExchangeError):
+    """Layout of a user's processes that has ended, while some of them still have memory."""
+
+    def __init__(self, name: str, end: LayoutEnd) -> None:
+        code, state = ("lost", "lost") if end.lost else ("releasing", "being released")
+        super().__init__(code, f"layout {name!r} is {state}: {end}", hint=end.remedy)
+        self.end = end
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +183,8 @@ class Status:
     """Numbers of the layout's processes by label, in the holder's pid namespace; 0 for one outside of that."""
     heaps: tuple[HeapUse, ...] = ()
     """What is allocated in heaps of its processes, as far as the holder may read it."""
+    end: LayoutEnd | None = None
+    """End of a layout of a user's processes, some of which still have memory; None as long as it is served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +230,36 @@ class Released:
     outcome: str | None = None
     exit_code: int | None = None
     reason: str | None = None
+    end: LayoutEnd | None = None
+    """Processes of a user that still have memory; None if none has, or if it is not `gone` for another reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryChange:
+    """Bytes of a layout at a location before and after a change, by its plans and the tables of its heaps."""
+
+    location: Annotated[str, Field(max_length=64)]
+    before: Count
+    after: Count
+
+
+MemoryChanges = Annotated[tuple[MemoryChange, ...], Field(max_length=MOST_LOCATIONS)]
 
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """A layout that was switched to a state: the results of its check, and importers that keep memory that is gone."""
+    """A layout that was switched to a state: the results of its check, and importers that keep memory that is gone.
+
+    `memory` has the locations where it has another amount now. The change took `seconds`, without the wait for
+    importers; None of a holder of an earlier version.
+    """
 
     name: LayoutName
     state: Name
     checks: Checks
     kept: tuple[Importer, ...]
+    memory: MemoryChanges = ()
+    seconds: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +274,8 @@ class Changed:
     checks: Checks
     kept: tuple[Importer, ...]
     emptied: tuple[str, ...] = ()
+    memory: MemoryChanges = ()
+    seconds: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +285,6 @@ class Looked:
     name: str
     ok: bool
     checks: Checks
-
-
-MOST_LOCATIONS = 256
-"""Locations in one answer; a machine has fewer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,8 @@ def main(arguments: dict[str, Any]) -> None:
                     now = {"state": layout.state, "generation": layout.generation, "over": layout.over}
                     say(answer=answer, **now, lost=lost, seen=seen)
                 except MemtopoError as error:
-                    say(error=type(error).__name__, message=str(error), over=layout.over)
+                    process = {name: getattr(error, name) for name in ("role", "pid") if hasattr(error, name)}
+                    say(error=type(error).__name__, message=str(error), over=layout.over, **process)
         say(report=report(layout.report))
     except MemtopoError as error:
         found = getattr(error, "report", None)

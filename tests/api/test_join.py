@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -332,8 +332,8 @@ def test_the_death_of_a_process_is_raised_in_the_others_whose_imports_stay(
     assert first.call("write", "own", 5)
     first.send(number)
     answer = second.call("poll", TIMEOUT)
-    assert answer["error"] == "ProcessLost"
-    assert "rank.0 has ended" in answer["message"]
+    assert (answer["error"], answer["role"], answer["pid"]) == ("ProcessLost", "rank.0", first.pid)
+    assert answer["message"].endswith(f"process rank.0 has ended (process {first.pid})"), "it had no work to do"
     assert 5 in second.call("read", "all")["answer"]
     for request in (["poll"], ["switch", "level-1"], ["change", str(pair)]):
         assert second.call(*request)["error"] == "ProcessLost"
@@ -380,7 +380,9 @@ def joined_and_lost(join: Start, pair: Path, runtime: Path) -> list[Joined]:
     ready(members)
     (coordinator,) = coordinators(runtime)
     os.kill(coordinator, signal.SIGKILL)
-    assert {each.call("poll", TIMEOUT)["error"] for each in members} == {"ProcessLost"}
+    for each in members:
+        lost = each.call("poll", TIMEOUT)
+        assert (lost["error"], lost["role"], lost["pid"]) == ("ProcessLost", "coordinator", coordinator)
     return members
 
 
@@ -609,6 +611,90 @@ def test_every_kill_leaves_nothing_and_ends_no_other_process(join: Start, pair: 
     killed_at(join, pair, victim, call)
 
 
+MOMENTS = range(2, CALLS, 6)[:40]
+"""Driver calls of the first process at which it is killed: while it is built, switched twice, and changed."""
+
+
+@pytest.mark.parametrize("call", MOMENTS[5::12])
+def test_a_layout_is_lost_to_the_shell_once_a_process_was_killed(join: Start, pair: Path, call: int) -> None:
+    killed_at(join, pair, "process", call, lost_to_the_shell)
+
+
+@pytest.mark.exhaustive(seconds=3)
+@pytest.mark.parametrize("call", MOMENTS)
+def test_a_layout_is_lost_to_the_shell_whenever_a_process_is_killed(join: Start, pair: Path, call: int) -> None:
+    killed_at(join, pair, "process", call, lost_to_the_shell)
+
+
+def shell(*arguments: str) -> tuple[int, Any]:
+    """Return the status of a command, and its document."""
+    done = run_python([sys.executable, "-m", "memtopo", *arguments, "--json"], capture_output=True)
+    return done.returncode, json.loads(done.stdout)
+
+
+def lost_to_the_shell(first: Joined, second: Joined, *, built: bool) -> None:
+    """Compare what commands say of a layout whose first process was killed, and whose second one has memory if `built`.
+
+    A process that waits for others to build ends by itself, and with it the layout.
+    """
+    first.ended()
+    if not built:
+        until(lambda: shell("ls")[1]["layouts"] == [])
+        return
+    until(lambda: shell("ls")[1]["layouts"][0]["state"] == "lost")
+    end = {"lost": True, "ended": {"rank.0": first.pid}, "remaining": {"rank.1": second.pid}}
+    _, listed = shell("ls")
+    status, shown = shell("show", "pair")
+    refused, released = shell("release", "pair")
+    for found in (listed["layouts"][0], shown, released):
+        assert {key: found["end"][key] for key in end} == end
+        assert "rank.0" in found["end"]["reason"]
+    assert (status, shown["state"], refused, released["gone"]) == (0, "lost", 4, False)
+    for request in (["switch", "pair", "level-1"], ["check", "pair"]):
+        status, error = shell(*request)
+        assert (status, "is lost" in error["error"]["message"]) == (4, True)
+
+
+def test_what_a_killed_coordinator_leaves_is_lost_until_no_process_has_memory(
+    join: Start, pair: Path, runtime: Path
+) -> None:
+    first, second = joined_and_lost(join, pair, runtime)
+    (found,) = shell("ls")[1]["layouts"]
+    assert (found["state"], [*found["end"]["ended"]]) == ("lost", ["coordinator"])
+    assert found["end"]["remaining"] == {"rank.0": first.pid, "rank.1": second.pid}
+    for request in (["show", "pair"], ["release", "pair"]):
+        status, error = shell(*request)
+        assert (status, f"kill {first.pid} {second.pid}" in error["error"]["hint"]) == (4, True)
+    (late,) = join(pair, ["rank.0"], timeout=1)
+    assert late.read()["error"] == "NotJoined"
+    first.kill()
+    first.ended()
+    assert shell("ls")[1]["layouts"][0]["end"]["remaining"] == {"rank.1": second.pid}
+    second.kill()
+    second.ended()
+    assert shell("ls")[1]["layouts"] == []
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "link", "fifo"])
+def test_a_coordinator_that_cannot_be_one_says_why_to_all_that_wait(
+    join: Start, pair: Path, runtime: Path, what: str
+) -> None:
+    (folder := runtime / "memtopo").mkdir(mode=0o700)
+    lock = folder / "pair.join.sock.lock"
+    match what:
+        case "file":
+            lock.write_text("of another program")
+        case "folder":
+            lock.mkdir()
+        case "link":
+            lock.symlink_to("elsewhere")
+        case _:
+            os.mkfifo(lock)
+    for each in join(pair, labels(pair)):
+        assert "cannot be acquired: it is " in each.read()["message"]
+    lock.rmdir() if what == "folder" else lock.unlink()
+
+
 def changed(spec: Path) -> Path:
     """Write a spec of the same processes with one range more."""
     other = spec.with_name("other.yaml")
@@ -616,8 +702,14 @@ def changed(spec: Path) -> Path:
     return other
 
 
-def killed_at(join: Start, pair: Path, victim: str, call: int) -> None:
-    """Kill a process at one of the driver calls of the first one; the second one raises or ends in order."""
+Observe = Callable[..., None]
+
+
+def killed_at(join: Start, pair: Path, victim: str, call: int, observe: Observe = lambda *_members, **_: None) -> None:
+    """Kill a process at one of the driver calls of the first one; the second one raises or ends in order.
+
+    `observe` is called with both before the second one leaves, and with whether the layout was `built`.
+    """
     pair.write_text(HEAP)
     lock = pair.parent / "run" / "memtopo" / "pair.join.sock.lock"
     other = changed(pair)
@@ -641,6 +733,7 @@ def killed_at(join: Start, pair: Path, victim: str, call: int) -> None:
         if request and answer.get("error"):
             assert answer["error"] == "ProcessLost", answer
             break
+    observe(first, second, built="took" not in answer)
     began = time.monotonic()
     with suppress(BrokenPipeError):
         first.leave()

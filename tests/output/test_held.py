@@ -18,7 +18,9 @@ from memtopo.sharing.status import (
     Changed,
     HeapUse,
     Importer,
+    LayoutEnd,
     Looked,
+    MemoryChange,
     NodeStatus,
     Released,
     Status,
@@ -211,11 +213,23 @@ def test_processes_of_a_layout_that_are_alike_are_drawn_once_unless_all_are_aske
         assert ("drawn in state" in text) == (state == "asleep")
 
 
+def test_a_list_has_the_state_of_a_layout_and_what_is_left_of_a_lost_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = LayoutEnd("process rank.0 has ended (process 7)", True, {"rank.0": 7}, {"rank.1": 8})
+    asleep = Entry("a", "serving", "/a.sock", 41, NOW - 5, layout_state="asleep")
+    lost = Entry("b", "lost", "/b.sock", 42, NOW - 5, layout_state="awake", end=end)
+    shown = "\n".join(lines(held.layout_list(Survey((asleep, lost)), NOW), monkeypatch, 200))
+    for text in ("serving, asleep", "lost, awake", "rank.1 (process 8) still has memory", "or end with 'kill 8'"):
+        assert text in shown
+
+
 def test_a_switch_and_a_change_name_what_is_kept_and_what_has_to_be_committed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     as_declared = Checks((Tally("access", 32, 32),), (), 0)
-    shown = lines(held.switched(Switched("kv", "asleep", as_declared, (IMPORTER,))), monkeypatch, 80)
+    moved = (MemoryChange("gpu0", 3 * GIB, GIB), MemoryChange("host0", 0, 2 * GIB))
+    done = Switched("kv", "asleep", as_declared, (IMPORTER,), moved, 0.25)
+    shown = lines(held.switched(done), monkeypatch, 80)
+    assert shown[-7:-4] == ["  freed  2 GiB on gpu0", "  taken  2 GiB on host0", "  in     250 ms"], shown
     assert "  note: process 4712 keeps 33 GiB of memory from being free" in shown
     assert (shown[0], shown[-1]) == ("switch  kv to asleep", "ok: state asleep is as declared")
     shown = lines(held.changed(Changed("kv", 5, CHECKS, (), ("a", "b")), "new.yaml"), monkeypatch, 80)

@@ -6,12 +6,14 @@ at the points that its program chooses. No thread of memtopo runs meanwhile, and
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import get_args
+from typing import IO, get_args
 
 from memtopo.common.errors import Exit, Failed, InternalError, MemtopoError, on_failure, reason
 from memtopo.common.files import closing_fd
@@ -39,6 +41,9 @@ _RETRY = 0.01
 _STARTING = 30.0
 """Seconds that a coordinator has to claim its layout before another one is started."""
 
+_LONGEST_FAILURE = 4096
+"""Bytes of the reason for which a coordinator cannot start, which is written at once (PIPE_BUF)."""
+
 _ANSWER = 10.0
 """Seconds that the coordinator has for its answer, once all processes have come or are late."""
 
@@ -55,7 +60,14 @@ class JoinRefused(MemtopoError):
 
 
 class ProcessLost(Failed):
-    """Layout that can only be taken down, because one of its processes has ended or failed."""
+    """Layout that can only be taken down, because one of its processes has ended or failed.
+
+    `role` is its label, `coordinator`, or `holder`; `pid` is None if it is of another pid namespace.
+    """
+
+    def __init__(self, reason: str, role: str, pid: int | None) -> None:
+        super().__init__(f"the layout can only be taken down: {reason}")
+        self.role, self.pid = role, pid
 
 
 class Member(Worker):
@@ -70,9 +82,16 @@ class Member(Worker):
         start: StartWorker,
         stopped: Callable[[], int],
         system: System = SYSTEM,
+        locks: Sequence[IO[bytes]] = (),
     ) -> None:
-        """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
+        """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`.
+
+        `locks` has that of the layout, which this process keeps as long as it has memory.
+        """
         super().__init__(channel, gates, stopped, system)
+        self._locks = locks
+        self._coordinator = channel.peer.pid or None
+        self.conductor = f"the coordinator (process {self._coordinator})" if self._coordinator else "the coordinator"
         self._start, self._label, self._timeout = start, start.process, start.timeout
         self.timeout = start.timeout
         """Seconds of silence after which a process counts as lost, and within which it takes part."""
@@ -80,6 +99,8 @@ class Member(Worker):
         """Reason for which the layout can only be taken down; None as long as it is complete."""
         self.lost = False
         """True if that is the end or the failure of another process, or of the coordinator."""
+        self._lost_process: tuple[str, int | None] = ("", None)
+        """Role and number of that process."""
         self.generation = 1
         self._attending = False
         self.announce: Callable[[str, str], None] = lambda _state, _source: None
@@ -99,8 +120,13 @@ class Member(Worker):
 
     def abandon(self) -> None:
         """Close the descriptors in a forked child: the other processes wait for their end, which is this process's."""
-        self.over, self.lost = "this process is a child of the one that has joined", True
+        self._note_lost("this process is a child of the one that has joined", self._label, os.getppid())
         for each in (*self._gates, self._channel):
+            each.close()
+        self._close_lock()
+
+    def _close_lock(self) -> None:
+        for each in self._locks:
             each.close()
 
     def build(self) -> None:
@@ -110,7 +136,7 @@ class Member(Worker):
         while self._attending:
             self._execute(self._next_command())
             if self.over is not None:
-                raise ProcessLost(self.over)
+                raise self.loss()
 
     def poll(self) -> None:
         """Execute the commands that have come, and those of a change until it is over.
@@ -124,16 +150,26 @@ class Member(Worker):
                 elif command := self._receive_command():
                     self._execute(command)
             except StepFailed as failed:
-                self._fail(failed)
+                if isinstance(failed.error, ConductorLost):
+                    self._note_lost(str(failed.error), "coordinator", self._coordinator)
+                else:
+                    self._fail(failed)
             except ConductorLost as error:
-                self.over, self.lost = str(error) or "the coordinator has ended", True
+                self._note_lost(str(error), "coordinator", self._coordinator)
         self.require_complete()
+
+    def _note_lost(self, reason: str, role: str, pid: int | None) -> None:
+        self.over, self.lost, self._lost_process = reason, True, (role, pid)
+
+    def loss(self) -> ProcessLost:
+        """Return the error for a layout that can only be taken down."""
+        return ProcessLost(str(self.over), *self._lost_process)
 
     def _fail(self, failed: StepFailed) -> None:
         """Report a failure at once, as other processes may wait for this one, whose program leaves later."""
-        self.over, self.lost = str(failed), True
+        self._note_lost(str(failed), self._label, os.getpid())
         self.run.failure = failed
-        self._channel.send(messages.WorkerFailed(self.over))
+        self._channel.send(messages.WorkerFailed(str(failed)))
 
     def wait(self, seconds: float) -> bool:
         """Wait until a message has come, for at most so many seconds; false if none has."""
@@ -147,6 +183,7 @@ class Member(Worker):
         self._channel.send(messages.WorkerFailed(str(run.failure or "interrupted")) if failed else messages.Leave())
         run.take_down(WorkerGates(*self._gates, self._timeout, self.alive, self._system))
         report = run.report()
+        self._close_lock()
         self._channel.send(messages.WorkerFinished(report))
         report = (None if self.lost else self._merged_report()) or report
         self._timeout = min(self._timeout, _MERGING)
@@ -178,8 +215,8 @@ class Member(Worker):
                 self._channel.send(messages.Attending(number))
             case Resume(generation):
                 self._attending, self.generation = False, generation
-            case TakeDown(why, failed):
-                self.over, self.lost = why or "it was released", failed
+            case TakeDown(why, failed, role, pid):
+                self.over, self.lost, self._lost_process = why or "it was released", failed, (role, pid or None)
             case Ended() | StartWorker():
                 raise InternalError(f"a process was sent {type(command).__name__} before it left")
             case _:
@@ -188,7 +225,7 @@ class Member(Worker):
     def require_complete(self) -> None:
         """Raise `ProcessLost` if another process has failed."""
         if self.lost:
-            raise ProcessLost(f"the layout can only be taken down: {self.over}")
+            raise self.loss()
 
 
 def joining_endpoint(held: Endpoint) -> Endpoint:
@@ -205,16 +242,22 @@ def joined(where: Endpoint, request: Callable[[], Join], timeout: float, check_s
         _coordinated(where, timeout, check_signals), (StartWorker, NotJoined)
     )
     with on_failure(channel.close):
-        start, (read, write, last_read, last_write) = _admitted(channel, request(), timeout + _ANSWER, check_signals)
+        start, (read, write, last_read, last_write, *locks) = _admitted(
+            channel, request(), timeout + _ANSWER, check_signals
+        )
         gates = Gate(read, write), Gate(last_read, last_write)
+        shared = [os.fdopen(each, "rb", buffering=0) for each in locks]
         with on_failure(gates[0].close), on_failure(gates[1].close):
-            return Member(channel.expecting(get_args(messages.ToWorker)), gates, start, check_signals)
+            return Member(channel.expecting(get_args(messages.ToWorker)), gates, start, check_signals, locks=shared)
 
 
 def _admitted(
     channel: Channel[StartWorker | NotJoined], request: Join, timeout: float, check_signals: Callable[[], int]
 ) -> tuple[StartWorker, Sequence[int]]:
-    """Ask for a process of the layout, and return its start and the ends of its gates. Raises `JoinRefused`."""
+    """Ask for a process of the layout. Return its start, the ends of its gates, and the lock of the layout.
+
+    Raises `JoinRefused`.
+    """
     channel.send(request)
     clock = RunningClock()
     while not channel.wait(_RETRY * 10):
@@ -236,15 +279,25 @@ def _coordinated(where: Endpoint, timeout: float, check_signals: Callable[[], in
     Raises `JoinRefused`, and `ExchangeError` for a folder that cannot be used.
     """
     clock, start = RunningClock(), 0.0
-    while (sock := _connected(where)) is None:
-        if clock.time() >= start and remove_stale(where):
-            _start_coordinator(where, timeout)
-            start = clock.time() + _STARTING
-        check_signals()
-        if clock.time() > timeout:
-            raise _nobody(where, timeout)
-        time.sleep(_RETRY)
+    with ExitStack() as started:
+        failures: list[IO[bytes]] = []
+        while (sock := _connected(where)) is None:
+            if clock.time() >= start and remove_stale(where):
+                failures.append(started.enter_context(_start_coordinator(where, timeout)))
+                start = clock.time() + _STARTING
+            check_signals()
+            for each in failures:
+                _require_started(each)
+            if clock.time() > timeout:
+                raise _nobody(where, timeout)
+            time.sleep(_RETRY)
     return sock
+
+
+def _require_started(failure: IO[bytes]) -> None:
+    """Raise `JoinRefused` with the reason for which a coordinator could not start, if it has sent one."""
+    if SYSTEM.wait((failure,), 0.0) and (text := failure.read(_LONGEST_FAILURE)):
+        raise JoinRefused(*json.loads(text))
 
 
 def _connected(where: Endpoint) -> socket.socket | None:
@@ -259,13 +312,21 @@ def _connected(where: Endpoint) -> socket.socket | None:
     return sock
 
 
-def _start_coordinator(where: Endpoint, timeout: float) -> None:
-    """Start a process that coordinates the layout, unless another one does; it is no child of this process."""
+def _start_coordinator(where: Endpoint, timeout: float) -> IO[bytes]:
+    """Start a process that coordinates the layout, unless another one does; it is no child of this process.
+
+    Return a pipe from which the reason can be read if it cannot.
+    """
     command = python_command(_COORDINATOR, detached=True)
+    read, write = os.pipe2(os.O_CLOEXEC)
+    failure = os.fdopen(read, "rb", buffering=0)
+    arguments = where.folder, where.file, where.name or "", f"{timeout:g}", str(write)
     try:
-        spawn([*command, where.folder, where.file, where.name or "", f"{timeout:g}"], new_session=True).wait()
+        with on_failure(failure.close), closing_fd(write):
+            spawn([*command, *arguments], new_session=True, descriptors=(write,)).wait()
     except OSError as error:
-        raise JoinRefused(f"the coordinator of the layout cannot be started: {reason(error)}") from error
+        raise JoinRefused(f"the coordinator of the layout cannot be started: {reason(error)}") from None
+    return failure
 
 
 def _nobody(where: Endpoint, timeout: float) -> JoinRefused:

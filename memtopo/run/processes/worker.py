@@ -12,7 +12,7 @@ from functools import partial
 from typing import get_args
 
 from memtopo.common.errors import InternalError, MemtopoError, Stopped, internal_errors
-from memtopo.common.processes import RunningClock, inherited_socket, signal_on_parent_death
+from memtopo.common.processes import RunningClock, inherited_socket, name_process, signal_on_parent_death
 from memtopo.common.signals import TERMINAL, received_signal
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
@@ -65,6 +65,7 @@ def main(*descriptors: str, wrap: WrapDriver = lambda _process, driver: driver) 
     for end in (read, write, last_read, last_write):
         os.set_inheritable(end, False)  # noqa: FBT003 the function takes it so
     channel: Channel[ToWorker] = Channel(inherited_socket(sock), get_args(ToWorker))
+    name_process("memtopo-worker")
     Worker(channel, (Gate(read, write), Gate(last_read, last_write)), _stop_signal()).work(wrap)
 
 
@@ -84,6 +85,9 @@ def _stop_signal() -> Callable[[], int]:
 
 class Worker:
     """The worker's end of the channel; `stopped` returns the number of a signal that requests a stop, or 0."""
+
+    conductor = "the conductor"
+    """Name of the process that sends commands."""
 
     def __init__(
         self,
@@ -228,10 +232,10 @@ class Worker:
             if self._stopped():
                 raise Stopped
             if clock.time() > self._timeout:
-                raise ConductorLost(f"no message from the conductor for {self._timeout:g} s")
+                raise ConductorLost(f"no message from {self.conductor} for {self._timeout:g} s")
         received = self._channel.receive()
         if received is None:
-            raise ConductorLost("the conductor is gone")
+            raise ConductorLost(f"{self.conductor} has ended")
         return received
 
     def _answer_request(self, request: HandleRequest) -> None:

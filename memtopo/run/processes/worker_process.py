@@ -10,10 +10,10 @@ from typing import Protocol, get_args
 from memtopo.common.errors import Exit, on_failure
 from memtopo.common.processes import RunningClock
 from memtopo.common.signals import TERMINAL
-from memtopo.common.text import ending
+from memtopo.common.text import ending, process_name
 from memtopo.plans.report import Report
 from memtopo.run import messages
-from memtopo.run.messages import Answer, Command, FromWorker, KeepAlive, TakeDown
+from memtopo.run.messages import Answer, Command, FromWorker, Hold, KeepAlive, TakeDown
 from memtopo.run.processes.fork_server import WorkerServer
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.offers import Offer
@@ -88,6 +88,19 @@ class WorkerProcess:
         self._sent = clock.now()
 
     @property
+    def cause(self) -> str:
+        """End or failure of this process, with the number of a user's, and the command that it had not answered."""
+        details = [process_name(self.process.pid)] if self.free else []
+        details += [self.activity] if self.owes else []
+        known = f" ({', '.join(details)})" if details else ""
+        return f"process {self.label} {self.death or self.failed or 'ended'}{known}"
+
+    @property
+    def ended(self) -> bool:
+        """True if it has ended without a report."""
+        return self.gone and self.report is None
+
+    @property
     def busy(self) -> bool:
         """True if the next message is due from this worker: it has work to do and waits for no other worker."""
         return not self.over and (self._answers_due > 0 or (self.owes and not self._awaits_handles))
@@ -103,10 +116,18 @@ class WorkerProcess:
         self.activity = command.activity
         self.channel.send(command)
 
-    def take_down(self, reason: str = "", *, failed: bool = False) -> None:
-        """Send the command to take down, and a signal to interrupt a worker in the middle of many steps."""
+    def rest(self) -> None:
+        """Note that it is held, and that all of the last change is done."""
+        if not self.owes:
+            self.activity = Hold.activity
+
+    def take_down(self, reason: str = "", *, failed: bool = False, lost: tuple[str, int] = ("", 0)) -> None:
+        """Send the command to take down, and a signal to interrupt a worker in the middle of many steps.
+
+        `lost` are the label and the number of the process that has ended or failed.
+        """
         self._received = self._clock.time()
-        self.channel.send(TakeDown(reason, failed))
+        self.channel.send(TakeDown(reason, failed, *lost))
         if self.owes and not self.gone:
             self.process.signal(signal.SIGTERM)
 
@@ -175,10 +196,9 @@ class WorkerProcess:
         return self._clock.time() - self._received > seconds
 
     def kill(self, reason: str) -> None:
-        """End it by SIGKILL, which ends a stopped process too; one of a user is given up."""
+        """End it by SIGKILL, which ends a stopped process too; one of a user counts as lost."""
         self.death = self.death or reason
         self.killed = self.process.signal(signal.SIGKILL)
-        self.gone = self.gone or not self.killed
 
     def close(self) -> None:
         """Close the channel, and kill the process if it has not ended."""

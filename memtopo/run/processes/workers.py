@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 
 from memtopo.common.errors import Exit, MemtopoError, Stopped
@@ -35,6 +36,7 @@ from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import ChangeFailed, Offer
 from memtopo.sharing.sockets import reserve_descriptors
+from memtopo.sharing.status import LayoutEnd
 
 SPARE = 3.0
 """Seconds beyond the timeout that a worker has for teardown before it is killed."""
@@ -178,7 +180,19 @@ class Workers(Conductor):
 
     @property
     def pids(self) -> Mapping[str, int]:
-        return {label: worker.process.pid for label, worker in self.workers.items()}
+        return {label: worker.process.pid for label, worker in self.workers.items() if not worker.gone}
+
+    @property
+    def layout_end(self) -> LayoutEnd | None:
+        if not self._free or not (self._over or self._failed or self._left):
+            return None
+        ended = {label: worker.process.pid for label, worker in self.workers.items() if worker.ended}
+        return LayoutEnd(self._cause(), self._lost, ended, self.pids)
+
+    @property
+    def _lost(self) -> bool:
+        """True if a process has ended or failed, or the work with all of them has."""
+        return bool(self._first_over or self._failed)
 
     def build(self) -> None:
         with self.timed(_START, len(self.workers)):
@@ -273,12 +287,19 @@ class Workers(Conductor):
 
     def watch(self) -> int:
         """While held: number of the signal that requests a stop, -1 if a process has ended, else 0."""
+        for worker in self.workers.values():
+            worker.rest()
         self._receive(0.0)
         return -1 if self._over else self.stop()
 
     def exports(self) -> Mapping[str, tuple[str, Offer]]:
         workers = self.workers.items()
-        return {export_name(label, each.name): (label, each) for label, worker in workers for each in worker.offers}
+        return {
+            export_name(label, each.name): (label, each)
+            for label, worker in workers
+            if not worker.ended
+            for each in worker.offers
+        }
 
     def handle(self, export: str, index: int) -> Handle:
         label, offer = self.exports()[export]
@@ -323,21 +344,37 @@ class Workers(Conductor):
             cause = self._cause()
             self._peers.leave(cause)
             for worker in self.workers.values():
-                worker.take_down(cause, failed=bool(self._first_over or self._failed))
+                worker.take_down(cause, failed=self._lost, lost=self._first_lost)
             deadline = self._clock.time() + 2 * self.ensemble.timeout + SPARE
-            while remaining := [worker for worker in self.workers.values() if not worker.gone]:
-                self._receive(min(_INTERVAL, self.interval))
-                late = self._clock.time() > deadline
-                for worker in remaining:
-                    done = worker.gone or worker.free
-                    if not done and (late or worker.silent(self.ensemble.timeout + SPARE)):
-                        worker.kill("did not take down in time")
+            self.await_end(partial(self._taken_down, deadline))
         self.progress.end()
+
+    def await_end(self, ended: Callable[[float], bool]) -> None:
+        """Wait until `ended` returns true, which receives messages for so many seconds."""
+        while not ended(min(_INTERVAL, self.interval)):
+            pass
+
+    def _taken_down(self, deadline: float, seconds: float) -> bool:
+        """Receive messages for so many seconds, and return whether all have ended; kill workers that are late."""
+        if all(worker.gone for worker in self.workers.values()):
+            return True
+        self._receive(seconds)
+        late = self._clock.time() > deadline
+        for worker in self.workers.values():
+            done = worker.gone or worker.free
+            if not done and (late or worker.silent(self.ensemble.timeout + SPARE)):
+                worker.kill("did not take down in time")
+        return all(worker.gone for worker in self.workers.values())
+
+    @property
+    def _first_lost(self) -> tuple[str, int]:
+        """Label and number of the first process that has ended or failed; empty if none has."""
+        return (first.label, first.process.pid) if (first := self._first_over) else ("", 0)
 
     def _cause(self) -> str:
         """Reason for which the processes take down, if it is a failure here."""
         if first := self._first_over:
-            return f"process {first.label} {first.death or first.failed or 'ended'} ({first.activity})"
+            return first.cause
         if self._failed:
             return str(self._failed.error) or type(self._failed.error).__name__
         if left := self._left:

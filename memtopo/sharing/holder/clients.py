@@ -75,7 +75,7 @@ class ClientConnection:
         self._clock = clock
         self.last_received = clock.time()
         self.closing = False
-        self.awaits_release = False
+        self.awaits_release = self.release_answered = False
         self.awaits_commit = False
         self.writes: set[str] = set()
         self.attached = False

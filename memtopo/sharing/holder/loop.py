@@ -22,7 +22,7 @@ from memtopo.sharing.holder.requests import Reloads, Requests, releasing
 from memtopo.sharing.holder.responses import Responder, StatusReports, TooManyInFlight, descriptors_in_flight
 from memtopo.sharing.holder.state import HeldNodes, HoldSummary, Shutdown, Why
 from memtopo.sharing.holder.systemd import Notifier
-from memtopo.sharing.messages import Request, encode_error, encode_importers, read_request
+from memtopo.sharing.messages import Request, encode_error, read_request
 from memtopo.sharing.sockets import Listener, abandon_in_children
 from memtopo.sharing.system import SYSTEM, System
 
@@ -37,7 +37,7 @@ class HoldTerms:
     """Terms of a hold: the limit of clients, their `patience` and `grace` in seconds, other users, and its end.
 
     `stop` returns the number of a signal, a negative number if a part of the layout has ended, or else 0. It is called
-    at least every `interval` seconds.
+    at least every `interval` seconds. Once the hold has ended, clients are served until `finished` returns true.
     """
 
     max_clients: int
@@ -47,6 +47,7 @@ class HoldTerms:
     grace: float
     interval: float
     system: System = SYSTEM
+    finished: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,8 @@ class ServerLoop:
                 self._begin_shutdown("signal" if number > 0 else "ended", self._terms.grace, max(number, 0))
             elif self._shutdown.due(now):
                 self._begin_shutdown("deadline", self._terms.grace)
-            if self._shutdown.why and self._shutdown.complete(now, bound=bool(self._clients.bound)):
+            complete = self._shutdown.why and self._shutdown.complete(now, bound=bool(self._clients.bound))
+            if complete and self._terms.finished():
                 return
             self._handle_ready(self._wait(now))
             if self._awaiting_check:  # the requests of connections that were just accepted are answered first
@@ -182,11 +184,11 @@ class ServerLoop:
         others = [each for each in self._clients.all() if not each.awaits_release]
         lost = tuple(each.importer for each in self._clients.bound)
         kept = tuple(each for each in responder.importers(others) if each.handles and not each.bound)
-        importers = {"lost": encode_importers(lost), "kept": encode_importers(kept)}
-        answer = {"name": responder.name, **importers, "reports": responder.supervision.reports_end}
+        answer = {"ok": responder.released(lost, kept)}
         for each in requesters:
-            with suppress(OSError):
-                each.send({"ok": answer})
+            if not each.release_answered:
+                with suppress(OSError):
+                    each.send(answer)
             self._clients.remove(each)
             claim.keep_open(each.sock)
         why, number = self._shutdown.why, self._shutdown.signal
@@ -264,6 +266,7 @@ class ServerLoop:
         now = self._now()
         try:
             if request.request == "check":
+                self._responder.require_complete()
                 self._awaiting_check.append(connection)
                 self._clients.pause(connection)
                 return False

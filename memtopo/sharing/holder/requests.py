@@ -103,6 +103,7 @@ class Requests:
         return self._changes.begin(ChangeRequest(connection, request.request, planned, about, *terms))
 
     def _await_commit(self, connection: ClientConnection, request: WaitRequest) -> bool:
+        self._responder.require_complete()
         if self._shutdown.why:
             raise releasing()
         if request.request == "write":
@@ -115,6 +116,7 @@ class Requests:
     def _require_changeable(self, connection: ClientConnection, action: str) -> None:
         """Raise `ExchangeError` for a client of another user, during a release, and during another change."""
         _require_owner(connection, action)
+        self._responder.require_complete()
         if self._shutdown.why:
             raise releasing()
         self._changes.require_none()
@@ -129,6 +131,9 @@ class Requests:
         connection.awaits_release = True
         self._responder.events.add("release requested", {"by": process_name(connection.peer.pid)})
         self._end(request.grace)
+        if self._responder.supervision.end():  # the rest of the teardown is that of the processes
+            connection.send({"ok": self._responder.released((), ())})
+            connection.release_answered = True
 
 
 def _require_owner(connection: ClientConnection, action: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
@@ -32,7 +33,17 @@ from memtopo.sharing.messages import (
     SealRequest,
 )
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider, LayoutChange, Offer, unknown_export
-from memtopo.sharing.status import MOST_STATES, Importer, LocationMemory, NodeStatus, Statistics, Status
+from memtopo.sharing.status import (
+    MOST_STATES,
+    Importer,
+    LayoutEnd,
+    LayoutEnded,
+    LocationMemory,
+    NodeStatus,
+    State,
+    Statistics,
+    Status,
+)
 from memtopo.sharing.system import SYSTEM, System
 
 _LONGEST_PATH = 1000
@@ -119,7 +130,7 @@ class Responder:
             pid=os.getpid(),
             uid=os.geteuid(),
             since=self._since,
-            state="releasing" if self.releasing else "serving",
+            state=self._state(end := self.supervision.end()),
             deadline=self._deadline,
             spec=None if spec is None else shorten(spec, _LONGEST_PATH),
             machine=self._info.machine,
@@ -132,7 +143,18 @@ class Responder:
             processes=self.supervision.processes(),
             heaps=tuple(self.supervision.heaps()),
             nodes=tuple(unreachable(self.nodes.names)) if self.nodes else (),
+            end=end,
         )
+
+    def _state(self, end: LayoutEnd | None) -> State:
+        if end and end.lost:
+            return "lost"
+        return "releasing" if self.releasing or end else "serving"
+
+    def require_complete(self) -> None:
+        """Raise `ExchangeError` once a process of the layout has ended or left."""
+        if end := self.supervision.end():
+            raise LayoutEnded(self._info.name, end)
 
     def described(self, offer: Offer) -> Offer:
         """Return an offer with the present state of its content, and of what is lent of it."""
@@ -143,6 +165,14 @@ class Responder:
         if self._counted != self.generation:
             self._counted, self._counted_memory = self.generation, self.supervision.memory()
         return self.counters.statistics([*self._with_lent()])
+
+    def memory(self) -> Mapping[str, int]:
+        """Bytes of the layout by location, with those that programs have allocated in heaps."""
+        found = Counter({each.location: each.bytes for each in self.statistics().memory})
+        for heap in self.supervision.heaps():
+            if heap.location:
+                found[heap.location] += heap.mapped
+        return found
 
     def _with_lent(self) -> Iterator[LocationMemory]:
         """Memory of the layout by location, with the objects that were created to be lent."""
@@ -173,6 +203,11 @@ class Responder:
     def layout_state(self) -> str | None:
         """Name of the state that the layout is in; None if it has no states."""
         return self._changeable.state if self._changeable and len(self._changeable.states) > 1 else None
+
+    def released(self, lost: Sequence[Importer], kept: Sequence[Importer]) -> dict[str, Any]:
+        """Answer to a release: importers that lost memory in use, and that keep some."""
+        importers = {"lost": messages.encode_importers(lost), "kept": messages.encode_importers(kept)}
+        return {"name": self.name, **importers, "reports": self.supervision.reports_end}
 
     def record_serving(self, socket: str) -> None:
         """Record that the layout is served at the path of a socket."""
@@ -276,6 +311,7 @@ class Responder:
 
     def _require_served(self, connection: ClientConnection) -> None:
         """Raise `ExchangeError` during a release, and for a client that has not read its handles."""
+        self.require_complete()
         if self.releasing:
             raise ExchangeError("releasing", f"layout {self._info.name!r} is being released")
         _require_read(connection)

@@ -41,6 +41,7 @@ def hold(
     changeable: ChangeableLayout | None = None,
     interval: float = INTERVAL,
     supervision: Supervision | None = None,
+    finished: Callable[[], bool] = lambda: True,
     system: System = SYSTEM,
 ) -> HoldSummary:
     """Serve exports at a claimed endpoint until `stop()` returns a signal's number, a release, or `lasting` seconds.
@@ -48,8 +49,9 @@ def hold(
     Then clients that use an export over ipc get a notice, and have `grace` seconds. A client that does not read its
     answers for `patience` seconds is disconnected. `ready` is called once clients can connect. `stop` is called at
     least every `interval` seconds, at once when `wake` is readable, and after a signal in the main thread. Clients of
-    this user may change the layout if it is `changeable`, which is then the provider, too. The caller closes the claims
-    after the teardown. Raises `ExchangeError` if there can be no socket, or if there are too few descriptors.
+    this user may change the layout if it is `changeable`, which is then the provider, too. After the end of the hold
+    they are answered until `finished` returns true. The caller closes the claims after the teardown. Raises
+    `ExchangeError` if there can be no socket, or if there are too few descriptors.
     """
     supervision = supervision or Supervision()
     metrics, others = supervision.metrics, {*allow_uids} - {os.geteuid()}
@@ -59,7 +61,7 @@ def hold(
     responder = Responder(
         provider, info, supervision, batch=batch, keep=keep, deadline=deadline, changeable=changeable, system=system
     )
-    terms = HoldTerms(max_clients, patience, others, stop, grace, interval, system)
+    terms = HoldTerms(max_clients, patience, others, stop, grace, interval, system, finished)
     with _listening(claim, responder, Shutdown(None if lasting is None else began + lasting), terms, wake) as loop:
         loop.notify_ready()
         ready()

@@ -17,6 +17,7 @@ from memtopo.sharing.status import (
     CheckResult,
     HeapUse,
     Importer,
+    LayoutEnd,
     LocationMemory,
     NodeStatus,
     Statistics,
@@ -254,7 +255,8 @@ class Supervision:
     events. `contexts` returns the GPU of each context that the processes of the layout keep; None if it is unknown.
     `processes` returns their numbers by label, and `heaps` what is allocated in the heaps of its processes.
     `nodes` are those of a layout of several. `progress` has hooks for the work on the layout. `reports_end` is true if
-    the caller passes a report of the teardown to `Claim.report_end`.
+    the caller passes a report of the teardown to `Claim.report_end`. `end` returns the end of the layout once one of
+    its processes has ended or left.
     """
 
     memory: Callable[[], Sequence[LocationMemory]] = tuple
@@ -267,3 +269,4 @@ class Supervision:
     nodes: HeldNodes | None = None
     progress: ProgressNotices = field(default_factory=ProgressNotices)
     reports_end: bool = False
+    end: Callable[[], LayoutEnd | None] = lambda: None

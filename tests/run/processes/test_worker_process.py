@@ -311,7 +311,8 @@ def test_a_killed_worker_has_the_reason_and_the_signal(pair: Pair) -> None:
     assert pair.worker.gone
 
 
-def test_a_process_of_a_user_is_given_up_and_never_signalled(program: tuple[Pair, object]) -> None:
+def test_a_process_of_a_user_is_lost_and_never_signalled(program: tuple[Pair, object]) -> None:
+    """It has its memory until it ends."""
     pair, _ = program
     worker = pair.worker
     worker.command(BUILD)
@@ -319,7 +320,7 @@ def test_a_process_of_a_user_is_given_up_and_never_signalled(program: tuple[Pair
     assert pair.heard() == [BUILD, messages.TakeDown("process a has ended", failed=True)]
     assert (worker.gone, worker.killed) == (False, False)
     worker.kill("was silent for 2 s")
-    assert (worker.death, worker.over, worker.gone, worker.killed) == ("was silent for 2 s", True, True, False)
+    assert (worker.death, worker.over, worker.gone, worker.killed) == ("was silent for 2 s", True, False, False)
 
 
 def test_the_report_of_a_process_of_a_user_is_its_end_and_that_of_its_channel_without_one_is_a_death(

@@ -314,7 +314,9 @@ def test_a_process_of_a_user_hears_why_the_layout_ends_and_has_the_report_of_all
         workers.take_down()
         report = workers.report()
         found = [received.message for _ in range(2) if (received := server.receive())]
-    assert found == [TakeDown("process reader has ended (starting)", failed=True), Ended(report)]
+    pid = os.getpid()
+    reason = f"process reader has ended (process {pid}, starting)"
+    assert found == [TakeDown(reason, True, "reader", pid), Ended(report)]
     assert report.failure
     assert (report.outcome, report.failure.error) == ("failed", "process reader has ended")
     assert [(each.name, each.outcome) for each in report.processes] == [("server", "taken down"), ("reader", "died")]
