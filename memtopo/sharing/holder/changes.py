@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from memtopo.common.errors import InternalError, MemtopoError, internal_errors
@@ -17,6 +17,7 @@ from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import ProgressNotices, Severity, listed
 from memtopo.sharing.offers import ChangeFailed, LayoutChange
+from memtopo.sharing.status import MemoryChange
 
 _LISTED_EXPORTS = 2
 
@@ -209,11 +210,12 @@ class Changes:
             raise written_beneath(users, request) if users and request.force else pinned(pinning, request)
         kept = messages.encode_importers([each.importer_of(request.touched) for each in pinning])
         before, lost, made = self._responder.generation, request.planned.lost, False
+        memory, began = self._responder.memory(), self._clock.now()
         try:
             names = frozenset(taken.export for each in pinning for taken in each.taken(request.touched))
             with self._progress.to(*([request.connection] if request.connection else [])):
                 checks = self._made(request, names)
-            made = True
+            made, ended = True, self._clock.now()
             self._responder.counters.changes += self._responder.generation != before
             self._responder.counters.add_check(checks)
         except ChangeFailed as failed:
@@ -231,6 +233,7 @@ class Changes:
             self._notify_changed(request, replaced | differing)
         self._record_made(request, checks)
         now = {"generation": self._responder.generation, "checks": messages.encode_checks(checks)}
+        now |= {"seconds": ended - began, "memory": [*map(asdict, differences(memory, self._responder.memory()))]}
         answer = {"name": self._responder.name, **request.answer, **now}
         return {"ok": answer | {"kept": kept}}
 
@@ -278,6 +281,14 @@ class Changes:
     def _notify(self, connection: ClientConnection, message: Mapping[str, Any], names: Collection[str]) -> None:
         notice = {**message, "generation": self._responder.generation, "exports": list(names)}
         self._clients.deliver(connection, notice)
+
+
+def differences(before: Mapping[str, int], after: Mapping[str, int]) -> Iterator[MemoryChange]:
+    """Yield the locations at which a layout has another amount of memory than before."""
+    for location in sorted({*before, *after}):
+        change = MemoryChange(location, before.get(location, 0), after.get(location, 0))
+        if change.before != change.after:
+            yield change
 
 
 def pinned(pinning: Sequence[ClientConnection], request: ChangeRequest) -> ExchangeError:
