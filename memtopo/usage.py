@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from memtopo.common.commands import command_of
 from memtopo.common.files import text_of
 from memtopo.common.keyed import by_key
 from memtopo.common.processes import PROC, in_pid_namespace, process_stat
@@ -128,7 +129,8 @@ class ProcessFiles:
         # The effective user: the owner of the folder is root for some processes.
         ids = dict(_fields(folder / "status")).get("Uid", "").split()
         uid = int(ids[1]) if len(ids) > 1 else None
-        return ProcfsProcess(pid, stat.parent, uid, stat.command, since, self._descriptors(folder))
+        command = command_of(pid, stat.command, self.proc)
+        return ProcfsProcess(pid, stat.parent, uid, command, since, self._descriptors(folder))
 
     def _descriptors(self, folder: Path) -> Descriptors | None:
         try:
@@ -273,6 +275,7 @@ def usage(
     elsewhere = by_key((each.pid, each) for each in memory.processes if not _is_of(each, processes))
     reported = list(_reported(each for each in known if isinstance(each, Status)))
     sockets = {use.socket for _, use in reported}
+    reported += [each for entry in known if isinstance(entry, Entry) for each in _remaining(entry)]
     reported += [(pid, use) for pid, use in locked if use.socket not in sockets]
     by_process = by_key(reported)
     leased, children = _leased(by_process, processes, files), _children(by_process, processes, confirmed)
@@ -283,7 +286,7 @@ def usage(
         *(_process(pid, confirmed.get(pid, ()), uses.get(pid, ()), processes.get(pid)) for pid in listed - {0}),
         *(ProcessUsage(pid, memory=tuple(each)) for pid, each in elsewhere.items()),
     ]
-    unreachable = [f"layout {each.name}: {each.error}" for each in known if isinstance(each, Entry)]
+    unreachable = [f"layout {each.name}: {each.end or each.error}" for each in known if isinstance(each, Entry)]
     reasons = (*memory.unknown, *_unknown(processes.values(), files, named=bool(elsewhere)), *unreachable)
     return Usage(memory.gpus, tuple(sorted(found, key=lambda each: each.pid or 0)), reasons)
 
@@ -318,6 +321,12 @@ def _reported(statuses: Iterable[Status]) -> Iterator[tuple[int, LayoutUse]]:
             yield pid, replace(held, role="process", since=None, bytes=sum(sizes) if sizes else None, label=label)
         for each in status.importers:
             yield (each.pid or 0) if same else 0, replace(held, role="importer", since=each.since, bytes=each.bytes)
+
+
+def _remaining(entry: Entry) -> Iterator[tuple[int, LayoutUse]]:
+    """Yield the processes of a layout that still have memory after the end of its coordinator."""
+    for label, pid in entry.end.remaining.items() if entry.end else ():
+        yield pid, LayoutUse(entry.name, "process", None, None, None, None, entry.socket, label)
 
 
 def _leased(
