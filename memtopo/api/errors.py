@@ -46,14 +46,14 @@ class InvalidSpec(ApiError, ValueError):
 class NotApplied(ApiError):
     """Layout that was not built as declared, or not taken down completely; `report` has the details.
 
-    `exit_code` is that of `memtopo apply`: 4 if everything was undone (3 if a holder was missing), 5 if something is
-    left, 6 if the memory is not as declared.
+    If it was `built` completely, it has failed later. `exit_code` is that of `memtopo apply`: 4 if everything was
+    undone (3 if a holder was missing), 5 if something is left, 6 if the memory is not as declared.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, *, built: bool = False) -> None:
         self.report = report
         self.exit_code = report.exit_code
-        super().__init__("; ".join(_summary(report)), hint=report.failure.hint if report.failure else None)
+        super().__init__("; ".join(_summary(report, built=built)), hint=report.failure.hint if report.failure else None)
 
 
 class NotJoined(ApiError):
@@ -109,9 +109,10 @@ def _at(path: Path, text: str) -> str:
     return f"{'.'.join(map(str, path))}: {text}" if path else text
 
 
-def _summary(report: Report) -> Iterator[str]:
+def _summary(report: Report, *, built: bool) -> Iterator[str]:
     outcomes = {"different": "is not as declared", "ok": "was taken down", "leaked": "was not taken down completely"}
-    yield f"layout {report.name!r} on machine {report.machine.name!r} {outcomes.get(report.outcome, 'was not built')}"
+    failed = "failed after it was built" if built else "was not built"
+    yield f"layout {report.name!r} on machine {report.machine.name!r} {outcomes.get(report.outcome, failed)}"
     if report.failure:
         yield _failed(report.failure)
     if report.checks:

@@ -380,14 +380,14 @@ class LiveContext(Generic[L]):
             with self._resources:
                 report, outlived = live.end()
             live.report = report = live.completed(report)
-            if outlived:
+            if outlived and error is None:  # else the traceback keeps them
                 message = f"layout {live.name!r} was taken down while views are still in use: {', '.join(outlived)}"
                 warnings.warn(f"{message}; delete them within the 'with'", ViewOutlived, stacklevel=2)
             if not report.exit_code:
                 return
             if error is None:
-                raise NotApplied(report)
-            error.add_note(str(NotApplied(report)))
+                raise NotApplied(report, built=True)
+            error.add_note(str(NotApplied(report, built=True)))
 
 
 class _Synchronizing:

@@ -363,3 +363,15 @@ def test_the_warning_is_shown_unless_filtered(tmp_path: Any) -> None:
 )
 def test_a_name_without_index_is_meant_to_be_the_first_of_its_entry(name: str, known: list[str], hint: str) -> None:
     assert unknown("range", name, known).hint == f"did you mean {hint!r}?"
+
+
+def test_a_view_that_only_a_traceback_keeps_is_not_warned_of(machine: Target) -> None:
+    def fail() -> None:
+        with memtopo.applied(SPEC, machine) as layout:
+            view = layout.range("kv")
+            raise KeyError(view.size)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", memtopo.ViewOutlived)
+        with pytest.raises(KeyError):
+            fail()
