@@ -16,7 +16,6 @@ from typing import Protocol
 
 from memtopo.driver.types import (
     Advice,
-    Attribute,
     DmaBufFlags,
     EventFlags,
     Grant,
@@ -60,8 +59,8 @@ class Driver(Protocol):
     def device_get_pci_bus_id(self, device: int) -> str:
         """PCI bus id, such as `0000:1b:00.0`."""
 
-    def device_get_attribute(self, device: int, attribute: Attribute) -> int:
-        """Advertised attribute; not a guarantee (fact 4)."""
+    def device_get_attribute(self, device: int, attribute: int) -> int:
+        """Advertised attribute, by its number; not a guarantee (fact 4)."""
 
     def device_total_mem(self, device: int) -> int:
         """Bytes of device memory."""

@@ -270,7 +270,7 @@ class Grant(NamedTuple):
 
 
 class Attribute(IntEnum):
-    """Device attributes that memtopo queries (`CUdevice_attribute`)."""
+    """Device attributes that memtopo uses (`CUdevice_attribute`); a record has the others by their numbers."""
 
     MULTIPROCESSOR_COUNT = 16
     INTEGRATED = 18
@@ -300,6 +300,10 @@ class Attribute(IntEnum):
     HOST_NUMA_ID = 134
     HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 141
     HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 145
+
+
+PLACE_ATTRIBUTES = (50, 33, 34)
+"""Attributes that are the domain, the bus and the device of a GPU's PCI bus id, and are not in records."""
 
 
 class PeerAttribute(IntEnum):

@@ -219,7 +219,7 @@ class Fabric(_Record):
 class Device(_Record):
     """One GPU. `memory_bytes` is the total; `free_bytes` is known for live GPUs only and never recorded.
 
-    `attributes` are the advertised ones, by the driver's names.
+    `attributes` are the advertised ones, by the names of those that memtopo uses, and by the numbers of the others.
     """
 
     name: str
@@ -447,8 +447,18 @@ def load(name: str) -> Machine:
     if not is_file(name):
         if name not in shipped():
             raise Unavailable(f"machine {shorten(name)!r} is not known", hint=_hint(name))
-        return parse((_SHIPPED / f"{name}.json").read_bytes(), name)
+        machine = parse((_SHIPPED / f"{name}.json").read_bytes(), name)
+        for device in machine.devices:
+            device.attributes.update(_of_models().get(device.name, {}))
+        return machine
     return parse(_read(pathlib.Path(name)), name)
+
+
+@cache
+def _of_models() -> dict[str, dict[str, int]]:
+    """Attributes that all GPUs of a model have, by the name of the model."""
+    found: dict[str, dict[str, int]] = json.loads((_SHIPPED / "models" / "attributes.json").read_bytes())
+    return found
 
 
 def parse(text: bytes, origin: str) -> Machine:

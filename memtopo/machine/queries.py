@@ -8,6 +8,7 @@ from typing import ParamSpec, TypeVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
+    PLACE_ATTRIBUTES,
     PROPERTY_FLAGS,
     WHOLE_HOST,
     Attribute,
@@ -21,6 +22,9 @@ from memtopo.driver.types import (
     uuid_text,
 )
 from memtopo.machine import Device, DriverFacts, Granularity, HostMemory, Machine, Memory, Peer
+
+_ATTRIBUTES = 256
+"""Numbers of attributes are below it."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -106,7 +110,9 @@ def _device(driver: Driver, ordinal: int, *, identify: bool) -> Device:
 
 
 def _attributes(driver: Driver, ordinal: int) -> dict[str, int]:
-    values = {each.name: _or_none(driver.device_get_attribute, ordinal, each) for each in Attribute}
+    names = {int(each): each.name for each in Attribute}
+    numbers = [number for number in range(1, _ATTRIBUTES) if number not in PLACE_ATTRIBUTES]
+    values = {names.get(each, str(each)): _or_none(driver.device_get_attribute, ordinal, each) for each in numbers}
     return {name: value for name, value in values.items() if value is not None}
 
 

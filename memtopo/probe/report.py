@@ -105,7 +105,7 @@ def _device(where: str, old: Device, new: Device) -> Iterator[Difference]:
     less = new.memory_bytes < old.memory_bytes
     yield from _value(where, "memory_bytes", old.memory_bytes, new.memory_bytes, breaks=less)
     for name, value in old.attributes.items():
-        if name in new.attributes:
+        if name in new.attributes and not name.isdecimal():  # the others tell nothing about memory
             yield from _value(where, name, value, new.attributes[name], breaks=bool(value) and not new.attributes[name])
     yield from _memory(where, old.memory, new.memory)
     yield from _copies(where, old.copies, new.copies)

@@ -181,7 +181,7 @@ def test_a_function_that_the_driver_lacks_is_unavailable() -> None:
 def test_an_attribute_that_the_bindings_do_not_know_is_an_invalid_value() -> None:
     """Older bindings answer for a newer attribute as an older driver would"""
     with pytest.raises(DriverError) as caught:
-        CudaDriver().device_get_attribute(0, 999_999)  # type: ignore[arg-type]
+        CudaDriver().device_get_attribute(0, 999_999)
     assert (caught.value.call, caught.value.name) == ("cuDeviceGetAttribute", "CUDA_ERROR_INVALID_VALUE")
 
 

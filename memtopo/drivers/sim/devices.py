@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memtopo.common.units import rounded
-from memtopo.driver.types import WHOLE_HOST, Attribute, Location, LocationKind, PeerAttribute, gpu
+from memtopo.driver.types import PLACE_ATTRIBUTES, WHOLE_HOST, Attribute, Location, LocationKind, PeerAttribute, gpu
 from memtopo.drivers.sim.calls import RefusedCall, invalid
 from memtopo.machine import Device, Machine, Peer
 
@@ -49,11 +49,16 @@ class SimDevices:
         """Recorded PCI bus id, or one made from the ordinal."""
         return self.get(device).bus_id or f"0000:{device + 1:02x}:00.0"
 
-    def device_get_attribute(self, device: int, attribute: Attribute) -> int:
+    def device_get_attribute(self, device: int, attribute: int) -> int:
         """Recorded attribute; an attribute that was not recorded is unknown to the driver."""
-        value = self.get(device).attributes.get(attribute.name)
+        found = self.get(device)
+        if attribute in PLACE_ATTRIBUTES:
+            numbers = self.device_get_pci_bus_id(device).replace(".", ":").split(":")
+            return int(numbers[PLACE_ATTRIBUTES.index(attribute)], 16)
+        name = Attribute(attribute).name if attribute in set(Attribute) else str(attribute)
+        value = found.attributes.get(name)
         if value is None:
-            raise invalid(f"{attribute.name} of gpu{device} was not recorded")
+            raise invalid(f"attribute {name} of gpu{device} was not recorded")
         return value
 
     def device_can_access_peer(self, device: int, peer: int) -> bool:
@@ -61,17 +66,19 @@ class SimDevices:
         self.get(device), self.get(peer)
         return device != peer and self._machine.can_access(device, peer)
 
-    def device_get_p2p_attribute(self, attribute: PeerAttribute, device: int, peer: int) -> int:
+    def device_get_p2p_attribute(self, attribute: int, device: int, peer: int) -> int:
         """Attribute of the link between two GPUs."""
         self.get(device), self.get(peer)
         if device == peer:
             raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", "a gpu is not a peer of itself")
         link = self._machine.peers[device][peer] or Peer(access=False)
-        known = {
+        known: dict[int, int | bool | None] = {
             PeerAttribute.PERFORMANCE_RANK: link.performance_rank,
             PeerAttribute.ACCESS_SUPPORTED: link.access,
             PeerAttribute.NATIVE_ATOMIC_SUPPORTED: link.native_atomics,
         }
+        if attribute not in known:
+            raise invalid("the attribute of the link was not recorded, or has no such number")
         return int(known[attribute] or 0)
 
     def location_name(self, location: Location) -> str:
