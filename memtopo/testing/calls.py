@@ -14,6 +14,7 @@ from memtopo.common.units import rounded_up
 from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
+    HOST,
     DriverError,
     EventFlags,
     HandleType,
@@ -28,8 +29,8 @@ from memtopo.driver.types import (
 )
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.sim.address_space import FIRST, HIGHEST, LOWEST, PAGE
-from memtopo.drivers.sim.allocations import SimAllocation
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
+from memtopo.drivers.sim.events import check_capture_flags
 from memtopo.drivers.sim.process import FIRST_CONTEXT
 from memtopo.testing.abi import Memory, external_memory, external_semaphore
 
@@ -40,6 +41,7 @@ _LAST = 112 << 40
 _DMA_BUF = 1
 _NOWHERE = -2
 _API_VERSION = 3020
+_SCHEDULING, _MAP_HOST, _FLAGS = 7, 8, 255  # CU_CTX_SCHED_MASK, CU_CTX_MAP_HOST, CU_CTX_FLAGS_MASK
 _BYTES = frozenset(each for each in PoolAttribute if each >= PoolAttribute.RELEASE_THRESHOLD)
 _FENCE = struct.Struct("=Q136x")  # the value in parameters of a signal or a wait
 
@@ -66,7 +68,7 @@ class Calls:
         self._untimed: set[int] = set()
         self._recorded: dict[int, float] = {}
 
-    # Devices and contexts. There are primary contexts alone: one that is created is that of its device.
+    # Devices and contexts.
 
     def device_get(self, device: int) -> int:
         """A device is its ordinal."""
@@ -96,25 +98,28 @@ class Calls:
 
     def device_primary_ctx_get_state(self, device: int) -> tuple[int, int]:
         """Flags and activity of the primary context."""
-        return 0, int(self._driver.device_primary_ctx_get_state(device))
+        state = int(self._driver.device_primary_ctx_get_state(device))
+        return self._sim.contexts.flags.get(FIRST_CONTEXT + device, 0), state
 
     def device_primary_ctx_set_flags(self, flags: int, device: int) -> None:
-        """Flags have no effect."""
-        del flags
+        """Set the flags of the primary context, which have no effect; those for memory of the host are not set."""
         self.device_get(device)
+        _check_flags(flags, _FLAGS & ~_MAP_HOST)
+        self._sim.contexts.flags[FIRST_CONTEXT + device] = flags
 
     def ctx_create(self, flags: int, device: int) -> int:
-        """Retain the primary context, and make it current."""
-        del flags
-        context = self._driver.device_primary_ctx_retain(device)
-        self._driver.ctx_push_current(context)
+        """Create a context beside the primary one, and make it current."""
+        self.device_get(device)
+        _check_flags(flags, _FLAGS)
+        context = self._sim.ctx_create(device)
+        self._sim.contexts.flags[context] = flags
         return context
 
     def ctx_destroy(self, context: int) -> None:
-        """Release what `ctx_create` retained."""
-        if context == self.ctx_get_current():
-            self._driver.ctx_pop_current()
-        self._driver.device_primary_ctx_release(self._device_of(context))
+        """Destroy a context that `ctx_create` made, with what is in it."""
+        if not context:
+            raise invalid("the context is 0")
+        self._sim.ctx_destroy(context)
 
     def ctx_get_current(self) -> int:
         """Context that is current on this thread; 0 for none."""
@@ -125,18 +130,25 @@ class Calls:
         self._sim.contexts.ctx_set_current(context)
 
     def ctx_get_device(self, context: int = 0) -> int:
-        """Device of the current context, or of another one."""
-        return self._device_of(context) if context else self._sim.contexts.current()
+        """Device of the current context, or of another one, released or not."""
+        contexts = self._sim.contexts
+        return (contexts.get(context) if context else contexts.selected()).device
 
     def ctx_get_api_version(self, context: int) -> int:
         """Version of all contexts."""
-        self._device_of(context or self.ctx_get_current())
+        if context:
+            self._device_of(context)
+        else:
+            self._sim.contexts.current()
         return _API_VERSION
 
     def ctx_get_flags(self) -> int:
-        """Contexts have no flags."""
-        self._sim.contexts.current()
-        return 0
+        """Flags of the current context; a primary one maps memory of the host, too."""
+        context = self._sim.contexts.selected()
+        if not self._sim.contexts.is_live(context):
+            return 0
+        is_primary = context == self._sim.contexts.primary(context.device)
+        return self._sim.contexts.flags.get(context.handle, 0) | (_MAP_HOST if is_primary else 0)
 
     def ctx_get_stream_priority_range(self) -> tuple[int, int]:
         """Least and greatest priority."""
@@ -174,10 +186,10 @@ class Calls:
         self._peers.remove(pair)
 
     def _device_of(self, context: int) -> int:
-        device = context - FIRST_CONTEXT
-        if not self._sim.contexts.active(device):
-            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "not a context, or a released one")
-        return device
+        found = self._sim.contexts.get(context)
+        if not self._sim.contexts.is_live(found):
+            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "the context was released")
+        return found.device
 
     # Memory.
 
@@ -195,6 +207,7 @@ class Calls:
 
     def mem_host_get_device_pointer(self, address: int, flags: int) -> int:
         """Address of page-locked memory for the device."""
+        self._sim.contexts.current()
         if flags:
             raise invalid("flags must be 0")
         return self._driver.mem_host_get_device_pointer(address)
@@ -229,50 +242,29 @@ class Calls:
 
     def pointer_get_attribute(self, data: int, attribute: int, address: int) -> None:
         """Attribute of the memory at an address."""
-        self._program.write(data, self._attribute(attribute, address))
+        self._program.write(data, self._sim.pointers.attribute(attribute, address))
 
     def pointer_get_attributes(self, count: int, attributes: int, data: int, address: int) -> None:
-        """Several attributes; 0 for those that the memory does not have."""
+        """Several attributes of the memory at an address."""
         kinds = struct.unpack(f"={count}i", self._program.read(attributes, 4 * count))
         targets = struct.unpack(f"={count}Q", self._program.read(data, 8 * count))
-        for kind, target in zip(kinds, targets, strict=True):
-            try:
-                self._program.write(target, self._attribute(kind, address))
-            except RefusedCall:
-                self._program.write(target, b"\0" * len(_packed_attribute(kind, 0)))
+        for target, found in zip(targets, self._sim.pointers.attributes(list(kinds), address), strict=True):
+            self._program.write(target, found)
 
-    def _attribute(self, attribute: int, address: int) -> bytes:
-        allocation = self._sim.allocations.find(address)
-        mapping = None if allocation else self._sim.mappings.find(address)
-        found = allocation or mapping
-        if found is None:
-            raise invalid("nothing is allocated or mapped at the address")
-        location = mapping.chunk.properties.location if mapping else _location_of(allocation)
-        is_managed = allocation is not None and allocation.advised is not None
-        on_host = location.kind != LocationKind.GPU or bool(allocation and allocation.by_cpu and not is_managed)
-        values: Mapping[int, int] = {
-            2: 1 if on_host else 2,  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
-            3: address,
-            **({4: address} if on_host or is_managed else {}),
-            8: int(is_managed),
-            9: max(location.id, 0),
-            11: found.start,
-            12: found.end - found.start,
-            13: 1,
-        }
-        if attribute not in values:
-            raise invalid(f"attribute {attribute} of a pointer is not simulated, or the memory has none")
-        return _packed_attribute(attribute, values[attribute])
-
-    def mem_range_get_attribute(
-        self, data: int, length: int, attribute: RangeAttribute, address: int, size: int
-    ) -> None:
+    def mem_range_get_attribute(self, data: int, length: int, attribute: int, address: int, size: int) -> None:
         """Attribute of a managed range, as so many bytes of 32-bit numbers."""
-        found = self._driver.mem_range_get_attribute(address, size, attribute)
+        of, shown = _PARTS_OF_LOCATIONS.get(attribute) or (RangeAttribute(attribute), tuple)
         count = length // 4
-        if length % 4 or not count:
-            raise invalid("the size of the data is not a multiple of 4")
+        if length % 4 or not count or (count > 1 and of != RangeAttribute.ACCESSED_BY):
+            raise invalid("the size of the data is not that of one number, or of several for GPUs with access")
+        found = shown(self._driver.mem_range_get_attribute(address, size, of))
         self._program.write(data, struct.pack(f"={count}i", *(*found, *[_NOWHERE] * count)[:count]))
+
+    def mem_prefetch_async(self, address: int, size: int, location: Location, stream: int, flags: int = 0) -> None:
+        """Prefetch a managed range."""
+        if flags:
+            raise invalid("flags must be 0")
+        self._driver.mem_prefetch_async(address, size, location, stream)
 
     # Copies and fills. A copy from or to memory of the program that the driver does not know is made at once.
 
@@ -320,7 +312,7 @@ class Calls:
 
     def _fill(self, address: int, element: bytes, count: int, stream: int) -> None:
         self.stream_synchronize(stream)
-        if address % len(element):
+        if count and address % len(element):
             raise invalid("the address is not aligned to the elements")
         self._driver.memset_d8(address, element[0], count * len(element))
         if len(set(element)) > 1:
@@ -346,13 +338,18 @@ class Calls:
 
     def device_get_mem_pool(self, device: int) -> int:
         """Pool of `mem_alloc_async` on a device."""
+        self._check_pool_device(device)
         return self._pools.get(device) or self.device_get_default_mem_pool(device)
 
     def device_set_mem_pool(self, device: int, pool: int) -> None:
         """Change it."""
-        self.device_get(device)
+        self._check_pool_device(device)
         self._driver.mem_pool_get_access(pool, gpu(device))
         self._pools[device] = pool
+
+    def _check_pool_device(self, device: int) -> None:
+        if not 0 <= device < self._driver.device_get_count():
+            raise invalid(f"gpu{device} does not exist")
 
     def mem_alloc_async(self, size: int, stream: int) -> int:
         """Allocate memory of the pool of the current device."""
@@ -396,10 +393,10 @@ class Calls:
         return self._priorities.get(stream, (0, 0))[0]
 
     def stream_get_ctx(self, stream: int) -> int:
-        return FIRST_CONTEXT + self._sim.streams.get(stream).device
+        return self._sim.streams.get(stream).context.handle
 
     def stream_get_device(self, stream: int) -> int:
-        return self._sim.streams.get(stream).device
+        return self._sim.streams.get(stream).context.device
 
     def stream_is_capturing(self, stream: int) -> int:
         """Return that the stream is not captured: graphs are not simulated."""
@@ -422,7 +419,9 @@ class Calls:
         self._driver.event_record(event, stream)
         self._recorded[event] = time.monotonic()
 
-    event_record_with_flags = event_record
+    def event_record_with_flags(self, event: int, stream: int, flags: int) -> None:
+        check_capture_flags(flags)
+        self.event_record(event, stream)
 
     def event_create(self, flags: EventFlags) -> int:
         event = self._driver.event_create(flags)
@@ -489,16 +488,22 @@ class Calls:
         return [(number, value) for number, (value,) in zip(numbers, _FENCE.iter_unpack(data), strict=True)]
 
 
-def _location_of(allocation: SimAllocation | None) -> Location:
-    """Location of an allocation, which is that of its pool if it has one."""
-    if allocation is None or allocation.pool is None:
-        return gpu(allocation.device if allocation else 0)
-    return allocation.pool.location
+def _kind_of(processors: tuple[int, ...]) -> tuple[int, ...]:
+    """Type of the location that processors are."""
+    return tuple(LocationKind.HOST if each == HOST else LocationKind.GPU for each in processors) or (0,)
 
 
-def _packed_attribute(attribute: int, value: int) -> bytes:
-    """Bytes of an attribute of a pointer: numbers and flags have 32 bits, addresses and sizes 64."""
-    return struct.pack("=Q" if attribute in {1, 3, 4, 5, 7, 11, 12, 14, 17, 18, 19, 20} else "=i", value)
+_PARTS_OF_LOCATIONS: Mapping[int, tuple[RangeAttribute, Callable[[tuple[int, ...]], tuple[int, ...]]]] = {
+    5: (RangeAttribute.PREFERRED_LOCATION, _kind_of), 6: (RangeAttribute.PREFERRED_LOCATION, tuple),
+    7: (RangeAttribute.LAST_PREFETCH_LOCATION, _kind_of), 8: (RangeAttribute.LAST_PREFETCH_LOCATION, tuple),
+}  # fmt: skip
+"""Attributes of managed ranges that are the type or the number of a location, which is another attribute."""
+
+
+def _check_flags(flags: int, known: int) -> None:
+    """Refuse flags of a context that are not known, or several of scheduling."""
+    if flags & ~known or flags & _SCHEDULING not in {0, 1, 2, 4}:
+        raise invalid("the flags are not a context's, or there are several of scheduling")
 
 
 def _text(text: str, length: int) -> bytes:

@@ -186,10 +186,12 @@ STREAMS = rows(
     ("flags must be 1", lambda sim, _: sim.stream_create(0)),
     ("it is stream 0", lambda sim, _: sim.stream_destroy(0)),
     ("not retained", lambda sim, _: sim.device_primary_ctx_release(1)),
-    ("not retained", lambda sim, _: sim.ctx_push_current(sim.contexts.ctx_get_current() + 1)),
+    ("the context is 0", lambda sim, _: sim.ctx_push_current(0)),
+    ("it is no context", lambda sim, _: sim.ctx_push_current(12345)),
     ("not an event's", lambda sim, _: sim.event_create(EventFlags(8))),
     ("has no timing", lambda sim, _: sim.event_create(EventFlags.INTERPROCESS)),
-    ("flags must be 0", lambda sim, made: sim.stream_wait_event(0, made.plain, 1)),
+    ("a stream that is captured", lambda sim, made: sim.stream_wait_event(0, made.plain, 1)),
+    ("flags must be 0", lambda sim, made: sim.stream_wait_event(0, made.plain, 2)),
     ("not an interprocess event", lambda sim, made: sim.ipc_get_event_handle(made.plain)),
     ("not open", lambda sim, made: _ask_for_what_is_destroyed(sim, made)),
     ("can be imported", lambda sim, _: sim.import_external_semaphore(0, SemaphoreHandleType(2))),
@@ -202,7 +204,7 @@ STREAMS = rows(
     ("size that was declared", lambda sim, made: sim.external_memory_get_mapped_buffer(made.external, 1, M)),
     ("no kernels are loaded", lambda sim, made: sim.load(made.own)),
     ("not aligned", lambda sim, made: _fill_unaligned(sim, made)),
-    ("not a peer of itself", lambda sim, _: sim.device_get_p2p_attribute(1, 0, 0)),  # type: ignore[arg-type]
+    ("not a peer of itself", lambda sim, _: sim.device_get_p2p_attribute(1, 0, 0)),
 )
 
 

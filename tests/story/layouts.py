@@ -8,7 +8,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from memtopo.drivers.sim.pools import RESERVED
+from memtopo.drivers.sim.address_space import RESERVED
 from memtopo.drivers.target import Target, recorded
 from memtopo.language import Document, read_text
 from memtopo.machine import CONTEXT_BYTES, Machine, load

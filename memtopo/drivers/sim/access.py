@@ -78,7 +78,7 @@ class AccessRules:
         while at < address + count:
             found.append(self._mappings.around(at))
             at = found[-1].end
-        if copying and any(_on_host(mapping) for mapping in found):
+        if copying and any(mapping.on_host for mapping in found):
             _check_host_copy(found, device, wanted)
         elif any(mapping.access.get(gpu(device), 0) & wanted != wanted for mapping in found):
             raise invalid(f"{gpu(device)} has no {wanted.word} access there")
@@ -100,7 +100,7 @@ class AccessRules:
         mappings = []
         while address < end:
             found = self._mappings.find(address)
-            if found is None or _on_host(found) or found.access.get(user, 0) & wanted != wanted:
+            if found is None or found.on_host or found.access.get(user, 0) & wanted != wanted:
                 return []
             mappings.append(found)
             address = found.end
@@ -195,10 +195,6 @@ def _user(location: Location) -> Location:
     return location if location.kind is _GPU else WHOLE_HOST
 
 
-def _on_host(mapping: Mapping) -> bool:
-    return mapping.chunk.properties.location.kind is not _GPU
-
-
 def _last_changed(mapping: Mapping) -> Location:
     """GPU 0 or the host, whose access of the two was changed last (facts 42, 67)."""
     return next((user for user in reversed(mapping.access) if user in {WHOLE_HOST, gpu(0)}), gpu(0))
@@ -274,7 +270,7 @@ class MemoryOperations:
             self._sim.streams.add(queue, work)
 
     def _copying(self, stream: Stream) -> int:
-        return self._sim.contexts.current() if self._sim.contexts.ctx_get_current() else stream.device
+        return self._sim.contexts.current() if self._sim.contexts.ctx_get_current() else stream.context.device
 
     def transfer(self, copies: Sequence[tuple[int, int, int]], stream: int) -> bool:
         """Copy small spans between one page-locked allocation and chunks; return false, with none copied, for others.

@@ -136,11 +136,17 @@ class Reservations:
 
     def end_around(self, address: int) -> int | None:
         """End of the reservation around an address; None if there is none."""
+        found = self.around(address)
+        return found[1] if found else None
+
+    def around(self, address: int) -> tuple[int, int] | None:
+        """Start and end of the reservation around an address; None if there is none."""
         at = bisect_right(self._starts, address) - 1
         if at < 0:
             return None
-        end = self._ends[self._starts[at]]
-        return end if address < end else None
+        start = self._starts[at]
+        end = self._ends[start]
+        return (start, end) if address < end else None
 
     def covers(self, address: int, end: int) -> bool:
         """Return whether all addresses up to `end` are reserved, by one or several adjacent reservations (fact 17)."""
@@ -167,6 +173,8 @@ class Reservations:
 BLOCK = 2 << 20
 UNIT = 512  # what small allocations are rounded to; only that two of 64 KiB lay side by side was seen
 PAGE = 4 << 10
+RESERVED = 32 << 20
+"""Unit of the memory that a pool reserves."""
 FIRST, LAST = HIGHEST + (12 << 40), HIGHEST + (76 << 40)  # where no reservation is, with room for fact 60
 
 

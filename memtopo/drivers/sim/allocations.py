@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from memtopo.common.units import rounded_up
-from memtopo.driver.types import HOST, HostFlags, Location, RangeAttribute
-from memtopo.drivers.sim.address_space import BLOCK, PAGE
+from memtopo.driver.types import HOST, HandleType, HostFlags, Location, RangeAttribute
+from memtopo.drivers.sim.address_space import BLOCK, PAGE, RESERVED
 from memtopo.drivers.sim.calls import invalid
 from memtopo.drivers.sim.physical import Physical, SimProcessMemory
-from memtopo.drivers.sim.process import SimProcess
+from memtopo.drivers.sim.process import Context, SimProcess
 
 Kind = Literal["own", "opened", "buffer", "managed", "pinned", "registered", "pooled"]
 _PINNED = HostFlags.PORTABLE | HostFlags.DEVICEMAP | HostFlags.WRITECOMBINED
 
 
 class PoolPlace(NamedTuple):
-    """Location of a pool's memory, and the address from which on it has whole units of it."""
+    """Location of a pool's memory, the address from which on it has whole units of it, and the pool.
+
+    `handles` are the types of handles that the pool was created with, none of an imported one.
+    """
 
     location: Location
     origin: int
+    handle: int
+    handles: HandleType
 
 
 @dataclass(slots=True, eq=False)
 class SimAllocation:
     """An allocation that the contexts of the devices `users` (ordinals) may read and write.
 
-    It is freed with the context of `device`, -1 of a pool. `opens` is the number of openings of another process's
-    allocation. A buffer is mapped external memory. `advised` has the advice for managed memory, which the CPU may use
-    too (fact 39).
+    It is freed with its `context`; one of a pool has none, and the device -1. `opens` is the number of openings of
+    another process's allocation. A buffer is mapped external memory. `advised` has the advice for managed memory, which
+    the CPU may use too (fact 39).
     """
 
     start: int
@@ -47,6 +53,11 @@ class SimAllocation:
     """Flags of page-locked host memory."""
     pool: PoolPlace | None = None
     """Place in the pool that it is of."""
+    context: Context | None = None
+    number: int = field(default_factory=count(1).__next__)
+    """Number that no other allocation has (`CU_POINTER_ATTRIBUTE_BUFFER_ID`)."""
+    block: int = 0
+    """Number that only those have that share pages, a block, or reserved memory of a pool with it."""
 
     @property
     def by_cpu(self) -> bool:
@@ -58,10 +69,17 @@ class SimAllocation:
         """Requested size."""
         return self.end - self.start
 
+    @property
+    def mapped(self) -> tuple[int, int]:
+        """Start and end of the pages, the block, or the reserved memory of a pool, that it is in."""
+        origin, unit = (self.pool.origin, RESERVED) if self.pool else (0, PAGE if self.kind == "registered" else BLOCK)
+        return self.start - (self.start - origin) % unit, origin + rounded_up(self.end - origin, unit)
+
 
 _STARTING: dict[Kind, str] = {
     "opened": "memory opened from another process",
     "pinned": "page-locked memory",
+    "registered": "registered memory",
 }
 
 
@@ -131,10 +149,11 @@ class SimAllocations:
         """Remove memory of the process by its start."""
         self._end(self._starting(address, "registered"))
 
-    def map(self, physical: Physical, device: int) -> int:
-        """Map a part of external memory; returns its address (fact 53)."""
-        address = self._sim.blocks.take_addresses(physical.size)
-        self.add(SimAllocation(address, address + physical.size, device, {device}, physical, "buffer"))
+    def map(self, physical: Physical, context: Context) -> int:
+        """Map a part of external memory in a context; returns its address (fact 53)."""
+        address, device = self._sim.blocks.take_addresses(physical.size), context.device
+        end = address + physical.size
+        self.add(SimAllocation(address, end, device, {device}, physical, "buffer", context=context))
         return address
 
     def free(self, address: int) -> None:
@@ -195,9 +214,9 @@ class SimAllocations:
         if not allocation.opens:
             self._end(allocation)
 
-    def drop(self, device: int) -> None:
-        """Free all allocations of a device's context."""
-        for allocation in [each for each in self._at.values() if each.device == device]:
+    def drop(self, context: Context) -> None:
+        """Free all allocations of a context."""
+        for allocation in [each for each in self._at.values() if each.context == context]:
             self._end(allocation)
 
     def _pages(self, address: int, size: int) -> AdvisedPages:
@@ -217,7 +236,14 @@ class SimAllocations:
 
     def add(self, allocation: SimAllocation) -> None:
         """Add an allocation; that of a pool, too."""
-        insort(self._starts, allocation.start)
+        if allocation.context is None and not allocation.pool:
+            allocation.context = self._sim.contexts.current_context()
+        at = bisect_left(self._starts, allocation.start)
+        beside = (self._at[start] for start in self._starts[max(0, at - 1) : at + 1])
+        is_own = allocation.kind == "registered"
+        shared = [each.block for each in beside if not is_own and each.mapped[0] == allocation.mapped[0]]
+        allocation.block = shared[0] if shared else allocation.number
+        self._starts.insert(at, allocation.start)
         self._at[allocation.start] = allocation
 
     def _end(self, allocation: SimAllocation) -> None:

@@ -63,9 +63,9 @@ class Numbered(dict[int, T]):
     def __missing__(self, number: int) -> T:
         raise RefusedCall(self._error, self._reason)
 
-    def in_context(self, device: int) -> list[int]:
-        """Numbers of the objects in a device's context."""
-        return [number for number, opened in self.items() if getattr(opened, "device", None) == device]
+    def in_context(self, context: object) -> list[int]:
+        """Numbers of the objects in a context."""
+        return [number for number, opened in self.items() if getattr(opened, "context", None) == context]
 
 
 _SURVIVING = (

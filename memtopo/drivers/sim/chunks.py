@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 
 from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.drivers.sim.address_space import Reservations
@@ -247,6 +247,18 @@ class Mapping:
     end: int
     chunk: SimChunk
     access: dict[Location, int] = field(default_factory=dict)
+    number: int = field(default_factory=count(1 << 40).__next__)
+    """Number that no other mapping or allocation has (`CU_POINTER_ATTRIBUTE_BUFFER_ID`)."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the chunk."""
+        return self.end - self.start
+
+    @property
+    def on_host(self) -> bool:
+        """True for a chunk of the host's memory."""
+        return self.chunk.properties.location.kind != LocationKind.GPU
 
     @property
     def physical(self) -> Physical:

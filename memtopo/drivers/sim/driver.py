@@ -21,7 +21,8 @@ from memtopo.drivers.sim.external import SimImportedMemory, SimSemaphores
 from memtopo.drivers.sim.host_memory import SimManagedMemory, SimPinnedMemory
 from memtopo.drivers.sim.kernels import ILLEGAL, SimKernels
 from memtopo.drivers.sim.multicast import Broadcast, SimMulticast
-from memtopo.drivers.sim.process import Contexts, SimProcess, Streams
+from memtopo.drivers.sim.pointers import SimPointers
+from memtopo.drivers.sim.process import Context, Contexts, SimProcess, Streams
 from memtopo.drivers.sim.sharing import AllocationSharing, ChunkSharing, SharedPools, SimDmaBufs
 from memtopo.machine import Machine
 
@@ -97,6 +98,7 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
         self.pinned = SimPinnedMemory(sim, self.allocations, self.mappings)
         self.external, self.semaphores = SimImportedMemory(sim, self.allocations), SimSemaphores(sim)
         self.events = SimEvents(sim)
+        self.pointers = SimPointers(sim.contexts, self.addresses, self.mappings, self.allocations)
 
     def close(self) -> None:
         """Return all memory to the system; every later call is refused. A second call does nothing."""
@@ -150,10 +152,26 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
             self.streams.check_done()  # waits of other GPUs delay it too
         self.contexts.release(device)
         if not self.contexts.active(device):
-            for parts in (
-                self.kernels, self.allocations, self.events, self.external, self.semaphores, self.streams
-            ):  # fmt: skip
-                parts.drop(device)
+            self._drop(self.contexts.primary(device))
+
+    def ctx_create(self, device: int) -> int:
+        """Create a context beside the primary one, and make it current. memtopo never does; programs do."""
+        with self.lock:
+            return self.contexts.create(device).handle
+
+    def ctx_destroy(self, context: int) -> None:
+        """Destroy such a context, with what is in it."""
+        with self.lock:
+            found = self.contexts.get(context)
+            self.contexts.destroy(found)
+            self._drop(found)
+
+    def _drop(self, context: Context) -> None:
+        """End what is in a context that has ended."""
+        for parts in (
+            self.kernels, self.allocations, self.events, self.external, self.semaphores, self.streams
+        ):  # fmt: skip
+            parts.drop(context)
 
     @driver_call
     def ctx_synchronize(self) -> None:
@@ -163,6 +181,8 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
     @driver_call
     def mem_free(self, address: int) -> None:
         found = self.allocations.find(address)
+        if address and not found:
+            self.contexts.check_kept()
         if found and found.kind == "pooled":
             self.pools.free(address)
             return

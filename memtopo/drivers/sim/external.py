@@ -12,7 +12,7 @@ from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType, gpu
 from memtopo.drivers.sim.allocations import SimAllocations
 from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.physical import Physical
-from memtopo.drivers.sim.process import SimProcess, Stream
+from memtopo.drivers.sim.process import Context, SimProcess, Stream
 from memtopo.drivers.sim.shared_files import Tag, check_descriptor, close_descriptor, exclusive
 
 FIRST_MEMORY = 0x6E00_0000
@@ -20,9 +20,9 @@ FIRST_MEMORY = 0x6E00_0000
 
 @dataclass(slots=True, eq=False)
 class SimMemory:
-    """An object in a device's context, imported with a declared size."""
+    """An object in a context, imported with a declared size."""
 
-    device: int
+    context: Context
     size: int
     fd: int
     tag: Tag
@@ -43,7 +43,8 @@ class SimImportedMemory:
 
         Neither the size nor the kind of object is checked, so that a semaphore is accepted (facts 53, 55).
         """
-        device = self._sim.contexts.current()
+        context = self._sim.contexts.current_context()
+        device = context.device
         tried = self._sim.devices.get(device).memory.trials.get("external-dmabuf")  # of their import (fact 84)
         _check(check_descriptor(fd), kind, size, dma_bufs=bool(tried and tried.works), dedicated=dedicated)
         if kind == MemoryHandleType.DMABUF_FD:
@@ -59,7 +60,7 @@ class SimImportedMemory:
             raise RefusedCall(
                 "CUDA_ERROR_UNKNOWN", f"the memory is not of gpu{device}; its file descriptor is closed now"
             )
-        return self._open.add(SimMemory(device, size, own, tag, dedicated))
+        return self._open.add(SimMemory(context, size, own, tag, dedicated))
 
     def external_memory_get_mapped_buffer(self, memory: int, offset: int, size: int) -> int:
         """Map a part of an object; returns the address. The buffer outlives the object (fact 53)."""
@@ -75,15 +76,15 @@ class SimImportedMemory:
         if offset + size > found.tag.size:
             raise invalid(f"the buffer runs past the end of the memory, which has {found.tag.size} bytes")
         physical = Physical(self._sim.files.duplicate(found.fd), offset, size, tag=found.tag)
-        return self._allocations.map(physical, found.device)
+        return self._allocations.map(physical, found.context)
 
     def destroy_external_memory(self, memory: int) -> None:
         """Destroy an object; its buffers remain (fact 53)."""
         self._sim.files.close(self._open.remove(memory).fd)
 
-    def drop(self, device: int) -> None:
-        """Destroy all objects of a device's context."""
-        for number in self._open.in_context(device):
+    def drop(self, context: Context) -> None:
+        """Destroy all objects of a context."""
+        for number in self._open.in_context(context):
             self.destroy_external_memory(number)
 
 
@@ -117,9 +118,9 @@ _VALUES = 1 << 64
 
 @dataclass(slots=True, eq=False)
 class SimSemaphore:
-    """A semaphore in a device's context, with the kind that it was imported as, which may be wrong (fact 55)."""
+    """A semaphore in a context, with the kind that it was imported as, which may be wrong (fact 55)."""
 
-    device: int
+    context: Context
     kind: str
     fd: int
     tag: Tag
@@ -136,7 +137,7 @@ class SimSemaphores:
 
     def import_external_semaphore(self, fd: int, kind: SemaphoreHandleType) -> int:
         """Import a semaphore by a descriptor, which is closed; its GPU and type are not checked (facts 54, 55)."""
-        device = self._sim.contexts.current()
+        context = self._sim.contexts.current_context()
         if kind not in _KINDS:
             raise unsupported("only opaque file descriptors can be imported")
         if check_descriptor(fd) < 0 and kind == SemaphoreHandleType.TIMELINE_FD:
@@ -145,7 +146,7 @@ class SimSemaphores:
         if found is None:
             raise RefusedCall("CUDA_ERROR_UNKNOWN", "the file descriptor is not a semaphore")
         close_descriptor(fd)
-        return self._open.add(SimSemaphore(device, _KINDS[kind], *found))
+        return self._open.add(SimSemaphore(context, _KINDS[kind], *found))
 
     def signal_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
         """Make a stream signal; a timeline may be set to a lower value, too (fact 56)."""
@@ -171,16 +172,16 @@ class SimSemaphores:
         del self._open[semaphore]
         self._sim.files.close(found.fd)
 
-    def drop(self, device: int) -> None:
-        """Close all semaphores of a device's context, whose streams are done."""
-        for number in self._open.in_context(device):
+    def drop(self, context: Context) -> None:
+        """Close all semaphores of a context, whose streams are done."""
+        for number in self._open.in_context(context):
             self._sim.files.close(self._open.remove(number).fd)
 
     def _usable(self, semaphore: int, value: int, stream: Stream) -> SimSemaphore:
         found = self._open[semaphore]
         if not 0 <= value < _VALUES:
             raise invalid("the value is not a 64-bit number")
-        if stream.device != found.device:
+        if stream.context != found.context:
             raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "the semaphore and the stream belong to different contexts")
         if found.kind != found.tag.kind:
             raise invalid(f"the object imported as a {found.kind} semaphore has a different kind: {found.tag.kind}")

@@ -12,7 +12,7 @@ from memtopo.driver.types import Access
 from memtopo.drivers.sim.access import AccessRules
 from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid
 from memtopo.drivers.sim.physical import Physical
-from memtopo.drivers.sim.process import SimProcess
+from memtopo.drivers.sim.process import Context, SimProcess
 
 END = 4 << 10
 """Bytes written and read at each end of each granule of an area, counted from the area's start."""
@@ -27,20 +27,20 @@ class SimKernels:
     def __init__(self, sim: SimProcess, access: AccessRules) -> None:
         self._sim, self._access = sim, access
         self._granule = self._sim.machine.address_granularity
-        self._devices: Numbered[int] = Numbered(FIRST_MODULE, "the module is not loaded", "INVALID_HANDLE", step=1)
+        self._modules: Numbered[Context] = Numbered(FIRST_MODULE, "the module is not loaded", "INVALID_HANDLE", step=1)
         self.fatal: str | None = None
 
     def module_load_data(self) -> int:
-        return self._devices.add(self._sim.contexts.current())
+        return self._modules.add(self._sim.contexts.current_context())
 
     def module_unload(self, module: int) -> None:
         self._sim.streams.check_done(self._sim.contexts.current())
-        self._devices.remove(module)
+        self._modules.remove(module)
 
-    def drop(self, device: int) -> None:
-        """Unload the kernels in a device's context."""
-        for module in [module for module, owner in self._devices.items() if owner == device]:
-            del self._devices[module]
+    def drop(self, context: Context) -> None:
+        """Unload the kernels in a context."""
+        for module in [module for module, owner in self._modules.items() if owner == context]:
+            del self._modules[module]
 
     def fill(self, areas: Sequence[Area]) -> None:
         """Write the ends of each area's granules."""
@@ -93,7 +93,7 @@ class SimKernels:
     def _checked(self, areas: Sequence[Area]) -> int:
         """Device of the current context, after a check of its kernels and of areas."""
         device = self._sim.contexts.current()
-        if device not in self._devices.values():
+        if self._sim.contexts.current_context() not in self._modules.values():
             raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "no kernels are loaded in this context")
         if len(areas) > MOST_AREAS or any(each.address % ALIGNED or each.size < 0 or each.first % 8 for each in areas):
             raise invalid("an area is not aligned, or there are too many")

@@ -17,16 +17,13 @@ from memtopo.driver.types import (
     PoolProperties,
     Properties,
 )
-from memtopo.drivers.sim.address_space import PAGE, FreeRanges
+from memtopo.drivers.sim.address_space import PAGE, RESERVED, FreeRanges
 from memtopo.drivers.sim.allocations import PoolPlace, SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.chunks import Creation
 from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.process import SimProcess
 from memtopo.drivers.sim.shared_files import Tag, nonce
-
-RESERVED = 32 << 20
-"""Unit of the memory that a pool reserves."""
 
 UNIT = 512
 """Alignment of allocations."""
@@ -103,6 +100,7 @@ class SimPool:
     tag: Tag | None = None
     pages: FreeRanges | None = None
     imports: int = 0
+    handle: int = 0
     destroyed: bool = False
     exported: bool = False
     allocations: int = 0
@@ -151,7 +149,12 @@ class SimPools:
             whole = rounded_up(size or self._sim.budget.total(_budgeted(location)), RESERVED)
             pool.tag = Tag("pool", whole, PAGE, self._sim.devices.location_name(location), nonce())
             pool.fd, pool.pages = self._sim.files.create(pool.tag), FreeRanges(0, whole)
-        return self._open.add(pool)
+        return self.open(pool)
+
+    def open(self, pool: SimPool) -> int:
+        """Open a pool; returns its handle."""
+        pool.handle = self._open.add(pool)
+        return pool.handle
 
     def own(self, number: int) -> SimPool:
         """Return an open pool that this process created (fact 82)."""
@@ -225,7 +228,8 @@ class SimPools:
     def add(self, pool: SimPool, address: int, physical: Physical, segment: SimSegment | None = None) -> None:
         """Add an allocation of a pool at an address."""
         pool.allocations += 1
-        place = PoolPlace(pool.location, segment.start if segment else address)
+        handles = HandleType.NONE if pool.imports else pool.properties.handles
+        place = PoolPlace(pool.location, segment.start if segment else address, pool.handle, handles)
         end = address + physical.size
         allocation = SimAllocation(address, end, -1, pool.users, physical, "pooled", pool=place)
         self._allocations.add(allocation)

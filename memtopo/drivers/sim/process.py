@@ -16,22 +16,34 @@ from memtopo.drivers.sim.shared_files import Files
 from memtopo.machine import CONTEXT_BYTES, Machine
 
 FIRST_CONTEXT = 0x5600_0000
+_FIRST_CREATED = 0x5700_0000
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Context of a device: its primary one, or one that the program has created."""
+
+    handle: int
+    device: int
 
 
 class _Stack(threading.local):
     """Contexts pushed on a thread, the current one last."""
 
     def __init__(self) -> None:
-        self.devices: list[int] = []
+        self.contexts: list[Context] = []
 
 
 class Contexts:
-    """Primary contexts of one process, and the stack of current contexts of each thread."""
+    """Contexts of one process, and the stack of current contexts of each thread."""
 
     def __init__(self, devices: SimDevices, budget: SimMemoryBudget) -> None:
         self._devices, self._budget = devices, budget
         self._retains: dict[int, int] = {}
+        self._created: Numbered[Context] = Numbered(_FIRST_CREATED, "it is no context", "INVALID_CONTEXT")
         self._stack = _Stack()
+        self.flags: dict[int, int] = {}
+        """Flags by the handle of a context; of a primary one until it is inactive."""
 
     def device_primary_ctx_retain(self, device: int) -> int:
         """Retain a device's primary context, which takes device memory while it is active (fact 30)."""
@@ -48,6 +60,7 @@ class Contexts:
         self._retains[device] -= 1
         if not self._retains[device]:
             del self._retains[device]
+            self.flags.pop(FIRST_CONTEXT + device, None)
             self._budget.give(gpu(device), CONTEXT_BYTES)
 
     def is_last(self, device: int) -> bool:
@@ -62,17 +75,47 @@ class Contexts:
         self._devices.get(device)
         return self.active(device)
 
+    def create(self, device: int) -> Context:
+        """Create a context beside the primary one, and make it current."""
+        self._devices.get(device)
+        self._budget.take(gpu(device), CONTEXT_BYTES)
+        handle = self._created.add(Context(0, device))
+        self._created[handle] = context = Context(handle, device)
+        self._stack.contexts.append(context)
+        return context
+
+    def destroy(self, context: Context) -> None:
+        """End a created context; on this thread it is not current any more."""
+        self._created.remove(context.handle)
+        self.flags.pop(context.handle, None)
+        self._budget.give(gpu(context.device), CONTEXT_BYTES)
+        if self._stack.contexts[-1:] == [context]:
+            self._stack.contexts.pop()
+
+    def primary(self, device: int) -> Context:
+        """Primary context of a device, active or not."""
+        return Context(FIRST_CONTEXT + device, device)
+
+    def get(self, handle: int) -> Context:
+        """Context of a handle; that of a primary context is known forever."""
+        device = handle - FIRST_CONTEXT
+        return self.primary(device) if 0 <= device < self._devices.device_get_count() else self._created[handle]
+
+    def is_live(self, context: Context) -> bool:
+        """Return whether a context exists: a created one, or a primary one that is retained."""
+        return context.handle in self._created or self.active(context.handle - FIRST_CONTEXT)
+
     def ctx_push_current(self, context: int) -> None:
-        """Make a context current on this thread."""
-        if not self.active(context - FIRST_CONTEXT):
-            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "the context is not retained")
-        self._stack.devices.append(context - FIRST_CONTEXT)
+        """Make a context current on this thread; one that was released refuses the calls that use it."""
+        if not context:
+            raise invalid("the context is 0")
+        self._stack.contexts.append(self.get(context))
 
     def ctx_pop_current(self) -> int:
         """Pop the current context of this thread."""
-        if not self._stack.devices:
+        if not self._stack.contexts:
             raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
-        return FIRST_CONTEXT + self._stack.devices.pop()
+        return self._stack.contexts.pop().handle
 
     def mem_get_info(self) -> tuple[int, int]:
         location = gpu(self.current())
@@ -80,24 +123,42 @@ class Contexts:
 
     def ctx_get_current(self) -> int:
         """Context that is current on this thread; 0 for none."""
-        return FIRST_CONTEXT + self._stack.devices[-1] if self._stack.devices else 0
+        return self._stack.contexts[-1].handle if self._stack.contexts else 0
 
     def ctx_set_current(self, context: int) -> None:
         """Replace the current context of this thread; 0 removes it."""
-        before = self._stack.devices[-1:]
+        before = self._stack.contexts[-1:]
         if context:
             self.ctx_push_current(context)  # which may be refused, and leaves the other one then
         if before:
-            del self._stack.devices[-2 if context else -1]
+            del self._stack.contexts[-2 if context else -1]
 
     def current(self) -> int:
         """Device whose context is current on this thread."""
-        if not self._stack.devices:
-            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
-        device = self._stack.devices[-1]
-        if not self.active(device):
+        return self.current_context().device
+
+    def current_context(self) -> Context:
+        """Context that is current on this thread, and was not released."""
+        context = self.selected()
+        if not self.is_live(context):
             raise RefusedCall("CUDA_ERROR_CONTEXT_IS_DESTROYED", "the current context was released")
-        return device
+        return context
+
+    def selected(self) -> Context:
+        """Context that is current on this thread, released or not."""
+        if not self._stack.contexts:
+            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
+        return self._stack.contexts[-1]
+
+    def check_kept(self) -> None:
+        """Refuse a call in a context that was released; without a context it goes on."""
+        if self._stack.contexts:
+            self.current_context()
+
+    def device(self) -> int | None:
+        """Device whose context is current on this thread and was not released; None without one."""
+        context = self._stack.contexts[-1] if self._stack.contexts else None
+        return context.device if context and self.is_live(context) else None
 
 
 FIRST_STREAM = 0x5A00_0000
@@ -109,9 +170,9 @@ Work = Callable[[], bool]
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """A stream of a device's context, with its outstanding work in order."""
+    """A stream of a context, with its outstanding work in order."""
 
-    device: int
+    context: Context
     work: deque[Work] = field(default_factory=deque)
 
 
@@ -122,14 +183,14 @@ class Streams:
         self._contexts = contexts
         self._open: Numbered[Stream] = Numbered(FIRST_STREAM, "the stream is not open", "INVALID_HANDLE")
         self._destroyed: list[Stream] = []
-        self._default: dict[int, Stream] = {}
+        self._default: dict[Context, Stream] = {}
 
     def stream_create(self, flags: int = 1) -> int:
         """Create a stream in the current context."""
-        device = self._contexts.current()
+        context = self._contexts.current_context()
         if flags != NON_BLOCKING:
             raise invalid("flags must be 1, which does not wait for stream 0")
-        return self._open.add(Stream(device))
+        return self._open.add(Stream(context))
 
     def stream_destroy(self, stream: int) -> None:
         """Destroy a stream; its outstanding work remains (fact 58)."""
@@ -142,8 +203,8 @@ class Streams:
         """Return an open stream, or stream 0 of the current context."""
         if stream:
             return self._open[stream]
-        device = self._contexts.current()
-        return self._default.setdefault(device, Stream(device))
+        context = self._contexts.current_context()
+        return self._default.setdefault(context, Stream(context))
 
     def add(self, stream: Stream, work: Work) -> None:
         """Add work to the end of a stream."""
@@ -162,14 +223,14 @@ class Streams:
         Hardware waits for ever if the semaphore is never signalled; memtopo calls `stream_query` first.
         """
         self._advance()
-        if any(stream.work for stream in self._every() if device in {None, stream.device}):
+        if any(stream.work for stream in self._every() if device in {None, stream.context.device}):
             raise WouldBlock
 
-    def drop(self, device: int) -> None:
-        """Destroy all streams of a device's context."""
-        for number in self._open.in_context(device):
+    def drop(self, context: Context) -> None:
+        """Destroy all streams of a context."""
+        for number in self._open.in_context(context):
             del self._open[number]
-        self._default.pop(device, None)
+        self._default.pop(context, None)
 
     def _every(self) -> list[Stream]:
         return [*self._open.values(), *self._default.values(), *self._destroyed]

@@ -15,13 +15,14 @@ from typing import NamedTuple
 from memtopo.common.errors import on_failure
 from memtopo.common.files import closing_fd
 from memtopo.driver.types import DmaBufFlags, HandleType, Location, LocationKind, PoolProperties, Properties, gpu
+from memtopo.drivers.sim.address_space import RESERVED
 from memtopo.drivers.sim.allocations import SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.chunks import Creation, Mapping, SimChunk, SimChunks, SimMappings
 from memtopo.drivers.sim.devices import INVISIBLE_GPU
 from memtopo.drivers.sim.multicast import KIND, SimMulticast
 from memtopo.drivers.sim.physical import Physical
-from memtopo.drivers.sim.pools import RESERVED, SimPool, SimPools
+from memtopo.drivers.sim.pools import SimPool, SimPools
 from memtopo.drivers.sim.process import SimProcess
 from memtopo.drivers.sim.shared_files import (
     HandleErrors,
@@ -49,6 +50,8 @@ class AllocationSharing:
 
     def ipc_get_mem_handle(self, address: int) -> bytes:
         """IPC handle of the allocation around an address; the same for each address in it."""
+        if not address:
+            raise invalid("the address is 0")
         self._sim.contexts.current()
         allocation = self.allocations.find(address)
         if allocation is None or allocation.kind != "own":
@@ -190,7 +193,7 @@ class SharedPools(SimPools):
                 pool.imports += 1
                 return number
         location = self._sim.devices.locate(tag.location)
-        return self._open.add(SimPool(PoolProperties(location), {location.processor}, fd, tag, imports=1))
+        return self.open(SimPool(PoolProperties(location), {location.processor}, fd, tag, imports=1))
 
     def mem_pool_export_pointer(self, address: int) -> bytes:
         """Return the 64 bytes of the allocation that begins at an address, of a pool that was exported (fact 82)."""
