@@ -24,7 +24,6 @@ from memtopo.driver.types import (
     Location,
     MemAttach,
     MemoryHandleType,
-    PeerAttribute,
     PoolAttribute,
     PoolProperties,
     Properties,
@@ -68,7 +67,7 @@ class Driver(Protocol):
     def device_can_access_peer(self, device: int, peer: int) -> bool:
         """Return whether `device` can access the memory of `peer`."""
 
-    def device_get_p2p_attribute(self, attribute: PeerAttribute, device: int, peer: int) -> int:
+    def device_get_p2p_attribute(self, attribute: int, device: int, peer: int) -> int:
         """Attribute of the link from `device` to `peer`."""
 
     def device_primary_ctx_retain(self, device: int) -> int:

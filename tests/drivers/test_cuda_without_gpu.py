@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import ctypes.util
 import os
 import struct
 import subprocess
@@ -63,11 +63,8 @@ def opened(**environment: str) -> str:
 
 
 def has_libcuda() -> bool:
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
+    """Return whether the system has a driver; other tests load that of the simulator into this process."""
+    return ctypes.util.find_library("cuda") is not None
 
 
 def test_the_real_driver_keeps_the_protocol() -> None:

@@ -14,10 +14,12 @@ IN_STRUCTURES = {
 """Functions that take a structure whose fields are parameters of the protocol's method."""
 CONSTANTS = {"type"}
 """Parameters that are constants where memtopo makes the call."""
+LONGER = {"cuCtxSynchronize_v2", "cuMemPrefetchAsync_v2"}
+"""Functions with a parameter more, the context or flags."""
 SHARED = {
     name: each
     for name, each in FUNCTIONS.items()
-    if each.method in LISTED and each.name not in IN_STRUCTURES and name != "cuCtxSynchronize_v2"  # has a context more
+    if each.method in LISTED and each.name not in IN_STRUCTURES and name not in LONGER
 }
 
 

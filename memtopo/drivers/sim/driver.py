@@ -157,6 +157,8 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
     def ctx_create(self, device: int) -> int:
         """Create a context beside the primary one, and make it current. memtopo never does; programs do."""
         with self.lock:
+            if fatal := self.fatal_error():
+                raise RefusedCall(*fatal)
             return self.contexts.create(device).handle
 
     def ctx_destroy(self, context: int) -> None:

@@ -333,7 +333,7 @@ def test_wrong_values_are_answered_as_by_the_driver(simulated_gpus: Simulation) 
         driver.cuMemCreate("2MiB", properties(), 0)
     assert driver.cuMemCreate(SIZE, driver.CUmemAllocationProp(), 0)[0] == INVALID
     assert "0 is not a type of a location, such as 1 for a GPU" in simulated_gpus.why()
-    assert driver.cuDeviceGetAttribute(driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 0)[0] == INVALID
+    assert driver.cuDeviceGetAttribute(driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX, 0)[0] == INVALID
     assert "cuDeviceGetAttribute" in simulated_gpus.why()
     assert simulated_gpus.why("CUDA_ERROR_UNKNOWN") == ""
 
