@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import InternalError, Unavailable, UsageError
-from memtopo.driver.types import DriverError, uuid_text
+from memtopo.driver.types import DriverError
 from memtopo.machine import Cluster, Fabric, Machine, MachineLine, Machines, load, parse
 
 if TYPE_CHECKING:
@@ -116,15 +116,14 @@ def open_in_worker(machine: Machine | None, *, simulated: bool, visible: Sequenc
     accordingly, and `machine` is not needed. Raises `Unavailable`.
     """
     from memtopo.driver.wrappers import Renumbered  # noqa: PLC0415
-    from memtopo.machine import queries  # noqa: PLC0415 imported where it is used
 
     driver: KernelDriver
     if simulated:
+        from memtopo.drivers.sim.devices import machine_of  # noqa: PLC0415
+
         assert machine
         if visible:
-            found = uuids(machine)
-            seen = [uuid_text(bytes.fromhex(found[ordinal])) for ordinal in visible]
-            machine = queries.with_gpus(machine, visible, seen)
+            machine = machine_of(machine, visible)
         driver = _simulator(machine)
     else:
         from memtopo.drivers.cuda import open_cuda  # noqa: PLC0415

@@ -212,8 +212,15 @@ static int over_socket(const call_t *call) {
     return SYSTEM_NOT_READY;
 }
 
-static int call(const call_t *made) {
+/* What cuInit looks at in the environment of this process, after its own argument. */
+static void add_environment(word_t *words) {
+    words[1] = (word_t)(uintptr_t)getenv("CUDA_VISIBLE_DEVICES");
+    words[2] = (word_t)(uintptr_t)getenv("CUDA_DEVICE_ORDER");
+}
+
+static int call(call_t *made) {
     if (is_forked) return NOT_INITIALIZED;
+    if (made->number == NUMBER_cuInit) add_environment(made->words);
     const word_t *of = made->words;
     int saved = errno;
     answer_t python = __atomic_load_n(&in_python, __ATOMIC_SEQ_CST);

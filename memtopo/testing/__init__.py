@@ -37,7 +37,7 @@ class Simulation:
         self.machine = machine
         self._shared = SharedMachine(machine)
         self._own = SimulatedProgram(self._shared, OwnProgram())
-        self._own.succeed(_earlier)
+        self._own.succeed(_earlier, os.environ)
         self._server = Server(self._shared)
 
     @property

@@ -512,10 +512,10 @@ def _text(text: str, length: int) -> bytes:
     return text.encode()[: length - 1] + b"\0"
 
 
-def text_at(memory: Memory, address: int) -> str:
-    """Return the text, ended by a zero, at an address."""
+def text_at(memory: Memory, address: int, most: int = 256) -> str:
+    """Return the text, ended by a zero, at an address; of a longer one than `most` bytes these."""
     found = b""
-    while not found.endswith(b"\0") and len(found) < 256:  # noqa: PLR2004 longer than any name
+    while not found.endswith(b"\0") and len(found) < most:
         found += memory.read(address + len(found), 1)
     return found.rstrip(b"\0").decode(errors="replace")
 

@@ -21,12 +21,13 @@ from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.sim.allocations import SimAllocation
 from memtopo.drivers.sim.calls import RefusedCall, driver_error, invalid
 from memtopo.drivers.sim.chunks import Mapping as SimMapping
-from memtopo.drivers.sim.devices import SimMemoryBudget
+from memtopo.drivers.sim.devices import SimDevices, SimMemoryBudget, machine_of
 from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.process import FIRST_CONTEXT
 from memtopo.machine import Machine
 from memtopo.testing import calls
 from memtopo.testing.abi import Function, error_numbers, exported, functions, newest, packed
+from memtopo.testing.visible_gpus import LONGEST, VARIABLES, visible_gpus
 
 _INVALID = "CUDA_ERROR_INVALID_VALUE"
 _MOST_CALLS = 1 << 16
@@ -163,22 +164,39 @@ class SimulatedProgram:
 
     def __init__(self, shared: SharedMachine, port: Port, pid: int | None = None) -> None:
         self.shared, self._port, self.pid = shared, port, pid or 0
-        self.sim = SimDriver(shared.machine, SimMemoryBudget(shared.machine, shared.budget), shared.lock, pid)
-        self.ledger = Ledger(self.sim)
-        self._calls = calls.Calls(self.ledger, self.sim, port)
-        self._methods: dict[str, Callable[..., Any]] = {}
+        self._use(range(len(shared.machine.devices)))
         self._opened: defaultdict[str, dict[int, Call]] = defaultdict(dict)
         self._mapped: dict[int, SimAllocation | SimMapping] = {}
         self._lock = RLock()  # over a call that opens, closes or maps something, and what is noted of it
         self.initialized = False
         self.kept: frozenset[int] = frozenset()
 
-    def succeed(self, earlier: SimulatedProgram | None) -> None:
+    def _use(self, gpus: Sequence[int]) -> None:
+        """Make the driver of some GPUs of the machine, in the order of the process."""
+        machine, budget = self.shared.machine, SimMemoryBudget(self.shared.machine, self.shared.budget, gpus)
+        self.sim = SimDriver(machine_of(machine, gpus), budget, self.shared.lock, self.pid or None)
+        self.ledger = Ledger(self.sim)
+        self._calls = calls.Calls(self.ledger, self.sim, self._port)
+        self._methods: dict[str, Callable[..., Any]] = {}
+
+    def _see(self, listed: str | None, order: str | None) -> None:
+        """Make the GPUs visible that the environment lists at `cuInit`. Raises `RefusedCall`."""
+        with self._lock:
+            if self.sim.blocked and not self.sim.is_closed:
+                gpus = visible_gpus(SimDevices(self.shared.machine), listed, order)
+                self.sim.close()
+                self._use(gpus)
+
+    def succeed(self, earlier: SimulatedProgram | None, environment: Mapping[str, str]) -> None:
         """Go on after an earlier simulation of the same process, whose libraries remember what they have.
 
         `cuInit` is of a process, and primary contexts that were not released are retained when they are used again.
         """
         if earlier and earlier.initialized:
+            try:
+                self._see(*map(environment.get, VARIABLES))
+            except RefusedCall:
+                return
             self._calls.init()
             self.kept = earlier.kept | earlier.ledger.accounts["contexts"].keys()
 
@@ -276,6 +294,8 @@ class SimulatedProgram:
             raise ValueError("a pointer to a result is null")
         if self.kept and "context" in arguments:
             self._retain_again(arguments["context"])
+        if function.method == "init":
+            self._see(*(calls.text_at(self._port, at, LONGEST) if at else None for at in words[1:3]))
         result = self._method(function.method)(**arguments)
         if function.method in _CHANGES_MAPPED:
             start = arguments.get("address", result) or 0
@@ -290,7 +310,7 @@ class SimulatedProgram:
 
     def _retain_again(self, context: int) -> None:
         device = context - FIRST_CONTEXT
-        if device in self.kept and device < len(self.shared.machine.devices) and not self.sim.contexts.active(device):
+        if device in self.kept and device < len(self.sim.machine.devices) and not self.sim.contexts.active(device):
             self.ledger.device_primary_ctx_retain(device)
 
     def _method(self, method: str) -> Callable[..., Any]:

@@ -79,7 +79,7 @@ def variables(server: Server) -> Mapping[str, str]:
 
 
 def test_a_program_starts_a_simulator_of_its_own(client: Path) -> None:
-    env = environment(LD_LIBRARY_PATH=str(folder()), MEMTOPO_MACHINE="h200x2")
+    env = environment(LD_LIBRARY_PATH=str(folder()), MEMTOPO_MACHINE="h200x4", CUDA_VISIBLE_DEVICES="2,3,4,1")
     done = subprocess.run([client], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == LINES
     refused = [line.split(": ", 2)[2] for line in done.stderr.splitlines()]

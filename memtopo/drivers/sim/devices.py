@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memtopo.common.units import rounded
-from memtopo.driver.types import PLACE_ATTRIBUTES, WHOLE_HOST, Attribute, Location, LocationKind, PeerAttribute, gpu
+from memtopo.driver.types import (
+    PLACE_ATTRIBUTES,
+    WHOLE_HOST,
+    Attribute,
+    Location,
+    LocationKind,
+    PeerAttribute,
+    gpu,
+    uuid_text,
+)
 from memtopo.drivers.sim.calls import RefusedCall, invalid
-from memtopo.machine import Device, Machine, Peer
+from memtopo.machine import Device, Machine, Peer, queries
 
 INVISIBLE_GPU = gpu(-2)
 """Location of imported memory whose GPU this process does not have (fact 43)."""
+
+
+def machine_of(machine: Machine, gpus: Sequence[int]) -> Machine:
+    """Return the machine as a process sees it to which some of its GPUs are visible, in this order (fact 38)."""
+    if [*gpus] == [*range(len(machine.devices))]:
+        return machine
+    known = SimDevices(machine)
+    named = [
+        device.model_copy(update={"bus_id": known.device_get_pci_bus_id(ordinal)})
+        for ordinal, device in enumerate(machine.devices)
+    ]
+    uuids = [uuid_text(known.device_get_uuid(each)) for each in gpus]
+    return queries.with_gpus(queries.changed(machine, devices=named), gpus, uuids)
 
 
 class SimDevices:
@@ -107,10 +131,12 @@ _HOST_NUMA = LocationKind.HOST_NUMA
 class SimMemoryBudget:
     """Free and total bytes of every location of a machine; what a NUMA node takes is taken of the whole host, too.
 
-    The processes of one machine have a budget each, of the same memory: `of` is another one of the machine.
+    The processes of one machine have a budget each, of the same memory: `of` is another one of the machine. `gpus` are
+    the visible ones in the order of the process, all if it is None.
     """
 
-    def __init__(self, machine: Machine, of: SimMemoryBudget | None = None) -> None:
+    def __init__(self, machine: Machine, of: SimMemoryBudget | None = None, gpus: Sequence[int] | None = None) -> None:
+        self._ordinals = {} if gpus is None else {gpu(own): gpu(each) for own, each in enumerate(gpus)}
         nodes = [location for location in machine.locations if location.kind == LocationKind.HOST_NUMA]
         self._total = {gpu(i): device.memory_bytes for i, device in enumerate(machine.devices)}
         self._total |= dict.fromkeys([*nodes, HOST_NODE, WHOLE_HOST], machine.host_room) | machine.node_bytes
@@ -150,8 +176,9 @@ class SimMemoryBudget:
 
     def total(self, location: Location) -> int:
         """Bytes in all."""
-        return self._total[location]
+        return self._total[self._counted(location)[0]]
 
-    @staticmethod
-    def _counted(location: Location) -> tuple[Location, ...]:
+    def _counted(self, location: Location) -> tuple[Location, ...]:
+        if self._ordinals:
+            location = self._ordinals.get(location, location)
         return (location, WHOLE_HOST) if location.kind is _HOST_NUMA else (location,)

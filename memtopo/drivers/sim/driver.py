@@ -106,6 +106,11 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
         self.process.arena.close()
         self.process.files.close_all()
 
+    @property
+    def is_closed(self) -> bool:
+        """True after `close`."""
+        return self._closed is not None
+
     def __enter__(self) -> Self:
         return self
 
