@@ -233,12 +233,18 @@ class Calls:
         return self._with_descriptor(shared, make)
 
     def _with_descriptor(self, fd: int, make: Callable[[int], int]) -> int:
+        closed = None
         try:
             opened = self._program.opened(fd)
-        except OSError as error:
-            raise invalid(f"not a file descriptor of a simulated object: {error.strerror}") from error
+        except OSError as error:  # it is refused like a descriptor of anything else (facts 27, 54, 82)
+            closed = error.strerror
+            opened = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         with closing_fd(opened):
-            return make(opened)
+            try:
+                return make(opened)
+            except DriverError as refused:
+                reason = f"{refused.reason}: {closed.lower()}" if closed else refused.reason
+                raise DriverError(refused.call, refused.name, reason) from refused
 
     def pointer_get_attribute(self, data: int, attribute: int, address: int) -> None:
         """Attribute of the memory at an address."""

@@ -46,6 +46,8 @@ _CHANGES_MAPPED = frozenset({
     "device_primary_ctx_release", "ctx_destroy",
 })  # fmt: skip
 """Calls after which memory is mapped into the program, or not any more."""
+_AFTER_ENDS = ("mem_get_info", "ipc_open_mem_handle", "ipc_open_event_handle")
+"""Calls whose answers depend on the end of other programs."""
 _ENDING = ("device_primary_ctx_release", "ctx_destroy")
 # Offsets stand beside handles, which are passed in their place by mistake.
 _SHOWN_AS_HEXADECIMAL = (
@@ -154,6 +156,8 @@ class SharedMachine:
     """Objects that programs had when they ended."""
     refused: Callable[[Call], None] = lambda _: None
     """Function that gets each refused call."""
+    settle: Callable[[int], object] = lambda _: None
+    """Function that waits until programs that have ended have no memory any more, but for one, by process id."""
 
     def __post_init__(self) -> None:
         self.budget = SimMemoryBudget(self.machine)
@@ -296,6 +300,8 @@ class SimulatedProgram:
             self._retain_again(arguments["context"])
         if function.method == "init":
             self._see(*(calls.text_at(self._port, at, LONGEST) if at else None for at in words[1:3]))
+        elif function.method in _AFTER_ENDS:
+            self.shared.settle(self.pid)
         result = self._method(function.method)(**arguments)
         if function.method in _CHANGES_MAPPED:
             start = arguments.get("address", result) or 0

@@ -131,6 +131,7 @@ class Server:
 
     def __init__(self, shared: SharedMachine, idle: Callable[[], None] = lambda: None) -> None:
         self._shared, self._idle = shared, idle
+        shared.settle = self._settle
         self._programs: dict[_Key, tuple[SimulatedProgram, RemoteProgram, list[socket.socket]]] = {}
         self._lock = threading.Condition()
         self._closed = False
@@ -145,9 +146,15 @@ class Server:
 
     def programs(self) -> list[SimulatedProgram]:
         """Programs that run. What those had that have ended has been freed."""
+        self._settle()
         with self._lock:
-            self._lock.wait_for(lambda: all(process_stat(pid) for pid, _ in self._programs), _PATIENCE)
             return [program for program, _, _ in self._programs.values()]
+
+    def _settle(self, but: int = 0) -> None:
+        """Wait until what those had that have ended has been freed; not for the process `but`."""
+        with self._lock:
+            ended = lambda: all(pid == but or process_stat(pid) for pid, _ in self._programs)  # noqa: E731
+            self._lock.wait_for(ended, _PATIENCE)
 
     def close(self) -> None:
         """End the server: programs that go on get errors."""

@@ -126,6 +126,7 @@ HOST_MEMORY = rows(
     ("not the start of an allocation", lambda sim, made: sim.mem_free(made.pinned)),
     ("not the start of page-locked memory", lambda sim, made: sim.mem_free_host(made.own)),
     ("not the start of page-locked memory", lambda sim, made: sim.mem_free_host(made.pinned + 1)),
+    ("not the start of registered memory", lambda sim, made: sim.mem_host_unregister(made.pinned)),
     ("in no page-locked memory", lambda sim, made: sim.mem_host_get_device_pointer(made.managed)),
     ("in no memory of the host", lambda sim, made: sim.mem_host_get_flags(made.own)),
     ("flags must be those of memory", lambda sim, _: sim.mem_alloc_managed(M, MemAttach.SINGLE)),

@@ -349,6 +349,20 @@ def test_a_refused_import_of_an_external_object_leaves_no_descriptor_open(
 
 
 @pytest.mark.usefixtures("use")
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("cuMemImportFromShareableHandle", (1,)), ("cuMemPoolImportFromShareableHandle", (1, 0))],
+)
+def test_a_number_that_is_not_open_is_refused_like_another_descriptor(
+    call: CallFunction, name: str, arguments: tuple[int, ...]
+) -> None:
+    read, write = os.pipe()
+    assert [call(name, words(), fd, *arguments) for fd in (read, write)] == ["CUDA_ERROR_UNKNOWN"] * 2
+    os.close(read), os.close(write)
+    assert call(name, words(), write, *arguments) == "CUDA_ERROR_UNKNOWN"
+
+
+@pytest.mark.usefixtures("use")
 def test_a_stream_has_its_flags_its_gpu_and_a_priority_within_the_range(call: CallFunction) -> None:
     for device in (0, 1):
         context = made(call, "cuDevicePrimaryCtxRetain", device)

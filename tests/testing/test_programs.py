@@ -38,7 +38,7 @@ access: CUDA_SUCCESS (no error)
 copied: device
 copied: pinned, filled: pppned
 import: CUDA_SUCCESS (no error)
-import of what is closed: CUDA_ERROR_INVALID_VALUE (invalid argument)
+import of what is closed: CUDA_ERROR_UNKNOWN (unknown error)
 unmap a half: CUDA_ERROR_INVALID_VALUE (invalid argument)
 launch: CUDA_ERROR_NOT_SUPPORTED (operation not supported)
 graph: CUDA_ERROR_NOT_SUPPORTED (operation not supported)

@@ -231,7 +231,9 @@ class SimAllocations:
     def _starting(self, address: int, *kinds: Kind) -> SimAllocation:
         allocation = self._at.get(address)
         if allocation is None or allocation.kind not in kinds:
-            raise invalid(f"the address is not the start of {_STARTING.get(kinds[0], 'an allocation of this process')}")
+            raise invalid(
+                f"the address is not the start of {_STARTING.get(kinds[0], 'an allocation that cuMemFree frees')}"
+            )
         return allocation
 
     def add(self, allocation: SimAllocation) -> None:

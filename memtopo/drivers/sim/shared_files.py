@@ -82,6 +82,8 @@ def read_tag(fd: str) -> Tag | None:
 
 
 _numbers = count()
+_alive: set[int] = set()
+"""Numbers of the simulators of this process that run."""
 
 
 class Files:
@@ -93,7 +95,8 @@ class Files:
     def __init__(self) -> None:
         self.number = next(_numbers)
         self._open: set[int] = set()
-        self._close = weakref.finalize(self, _close_all, self._open)
+        _alive.add(self.number)
+        self._close = weakref.finalize(self, _close_all, self._open, self.number)
 
     def create(self, tag: Tag) -> int:
         """Create a file of the tag's size; returns its descriptor."""
@@ -183,7 +186,8 @@ def _is_whole(fd: int, tag: Tag) -> bool:
     return os.fstat(fd).st_size == tag.size and sealed & SEALS == SEALS
 
 
-def _close_all(files: set[int]) -> None:
+def _close_all(files: set[int], number: int) -> None:
+    _alive.discard(number)
     while files:
         os.close(files.pop())
 
@@ -228,7 +232,9 @@ class SharedHandle(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        """True if the exporting process still runs."""
+        """True if the exporting process, which may be simulated in this one, still runs."""
+        if self.pid == os.getpid() and self.number not in _alive:
+            return False
         found = process_stat(self.pid)
         return found is not None and found.start == self.start_time
 

@@ -110,6 +110,36 @@ def test_memory_is_exported_to_a_process(simulated_gpus: Simulation) -> None:
     made(driver.cuMemFree(allocation))
 
 
+def share_allocation(connection: Connection) -> None:
+    use()
+    address = made(driver.cuMemAlloc(SIZE))
+    connection.send(ctypes.string_at(made(driver.cuIpcGetMemHandle(address)).getPtr(), 64))
+    if connection.recv() == "free":
+        connection.send(made(driver.cuMemFree(address)))
+        connection.recv()
+
+
+@pytest.mark.parametrize(
+    ("ending", "name"), [("live", "SUCCESS"), ("free", "ERROR_INVALID_VALUE"), ("end", "ERROR_INVALID_HANDLE")]
+)
+@pytest.mark.simulated_gpus(leaks="allow")
+def test_memory_of_a_process_is_opened_while_the_process_has_it(
+    simulated_gpus: Simulation, ending: str, name: str
+) -> None:
+    use()
+    child = Child(share_allocation)
+    ipc = driver.CUipcMemHandle()
+    ctypes.memmove(ipc.getPtr(), child.answer(), 64)
+    if ending == "free":
+        child.connection.send(ending)
+        child.answer()
+    if ending == "end":
+        child.end()
+    assert driver.cuIpcOpenMemHandle(ipc, 1)[0].name == f"CUDA_{name}"
+    if ending != "end":
+        child.end()
+
+
 def test_a_process_that_is_forked_has_no_driver(simulated_gpus: Simulation) -> None:
     use()
     pid = os.fork()
