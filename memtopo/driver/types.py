@@ -13,7 +13,10 @@ from memtopo.common.errors import MemtopoError
 ADDRESS_BLOCK = 32 << 20
 """Bytes of the blocks of addresses that the driver divides among reservations, each at a multiple (fact 11)."""
 
-LAST_ADDRESS = (1 << 47) - ADDRESS_BLOCK
+ADDRESS_SPACE = 1 << 47
+"""Limit in bytes of the addresses of a process: reserving 64 TiB succeeded, 128 TiB failed (fact 9)."""
+
+LAST_ADDRESS = ADDRESS_SPACE - ADDRESS_BLOCK
 """End of the addresses that can be reserved: an address hint behind it returns OUT_OF_MEMORY (fact 11)."""
 
 

@@ -11,15 +11,12 @@ from itertools import chain
 
 from memtopo.common.units import rounded
 from memtopo.diagnostics.model import Diagnostic, Label
-from memtopo.driver.types import LocationKind
+from memtopo.driver.types import ADDRESS_SPACE, LocationKind
 from memtopo.geometry.groups import ChunkGroup, RangeGroup, declared_as, from_outside
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.machine import CONTEXT_BYTES, Machine
 from memtopo.rules.memory import Balance, Need, balances, lacking, needed
-
-ADDRESS_SPACE = 1 << 47
-"""Limit in bytes of the addresses of a process: reserving 64 TiB succeeded, 128 TiB failed (fact 9)."""
 
 
 def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

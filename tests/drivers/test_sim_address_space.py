@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memtopo.driver.types import WHOLE_HOST, Location, gpu
-from memtopo.drivers.sim.address_space import BLOCK, FIRST, LAST, AllocationBlocks, FreeRanges
+from memtopo.drivers.sim.address_space import BLOCK, FIRST, LAST, AllocationBlocks, FreeRanges, Reservations
 from memtopo.drivers.sim.calls import RefusedCall
 from memtopo.drivers.sim.devices import SimMemoryBudget
 from tests.helpers.machines import invented
@@ -65,3 +65,14 @@ def test_memory_of_the_host_that_is_unlocked_is_free_again(size: int) -> None:
     assert (before - budget.free(WHOLE_HOST)) % 4096 == 0
     blocks.unlock(size)
     assert budget.free(WHOLE_HOST) == before
+
+
+def test_reservations_have_less_than_128_tib_together() -> None:
+    addresses = Reservations(BLOCK)
+    reserved = [addresses.mem_address_reserve(4 << 40) for _ in range(31)]
+    with pytest.raises(RefusedCall, match="no free addresses"):
+        addresses.mem_address_reserve(4 << 40)
+    addresses.mem_address_reserve((4 << 40) - BLOCK)
+    assert len(set(reserved)) == 31
+    addresses.free(reserved[0], 4 << 40)
+    assert addresses.mem_address_reserve(4 << 40) == reserved[0]

@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from memtopo.common.errors import on_failure
 from memtopo.common.units import rounded_up
-from memtopo.driver.types import ADDRESS_BLOCK, WHOLE_HOST, Location, gpu
+from memtopo.driver.types import ADDRESS_BLOCK, ADDRESS_SPACE, WHOLE_HOST, Location, gpu
 from memtopo.drivers.sim.calls import RefusedCall, invalid
 from memtopo.drivers.sim.devices import SimMemoryBudget
 
@@ -96,7 +96,9 @@ class FreeRanges:
         return end
 
 
-LOWEST, HIGHEST = 1 << 40, 84 << 40  # a reservation of 64 TiB fits, one of 128 TiB does not (fact 9)
+LOWEST, HIGHEST = 1 << 40, 84 << 40
+_FURTHER = 1 << 48
+"""Start of the addresses, which no process has, of reservations that do not fit into those."""
 
 
 class Reservations:
@@ -105,6 +107,8 @@ class Reservations:
     def __init__(self, granule: int) -> None:
         self._granule = granule
         self._free = FreeRanges(LOWEST, HIGHEST)
+        self._free.give(_FURTHER, ADDRESS_SPACE)
+        self._left = ADDRESS_SPACE - 1
         self._starts: list[int] = []
         self._ends: dict[int, int] = {}
 
@@ -113,10 +117,11 @@ class Reservations:
         self._check(size, alignment, address, flags)
         alignment = max(alignment, self._granule)
         hinted = -(-address // max(ADDRESS_BLOCK, alignment)) * max(ADDRESS_BLOCK, alignment)
-        at_hint = bool(address) and self._free.take_at(hinted, size)
-        start = hinted if at_hint else self._free.take(size, alignment)
+        at_hint = bool(address) and hinted < HIGHEST and self._free.take_at(hinted, size)
+        start = hinted if at_hint else self._free.take(size, alignment) if size <= self._left else None
         if start is None:
             raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses of that size and alignment are left")
+        self._left -= size
         insort(self._starts, start)
         self._ends[start] = start + size
         return start
@@ -126,6 +131,7 @@ class Reservations:
         del self._ends[address]
         del self._starts[bisect_left(self._starts, address)]
         self._free.give(address, size)
+        self._left += size
 
     def check_whole(self, address: int, size: int) -> None:
         """Refuse a range that is not exactly one reservation (fact 12)."""
