@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from memtopo.common.errors import InternalError, Unavailable, UsageError
 from memtopo.driver.types import DriverError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from memtopo.driver.kernels import ExternalApi, KernelDriver, TrialCalls
     from memtopo.drivers.cuda.meter import CudaMeter
     from memtopo.drivers.sim import SimDriver
+    from memtopo.drivers.sim.devices import SimMemoryBudget
 
 _NODE = re.compile("[A-Za-z][A-Za-z0-9_-]*")
 
@@ -54,7 +56,7 @@ class Target:
         return MachineLine(self.name, self.simulated, names, self.machine.driver.name)
 
     def open(self) -> KernelDriver:
-        """Return an initialised driver; for a recorded machine, each call returns a new simulator."""
+        """Return an initialised driver; for a recorded machine, a new simulator of the machine of this process."""
         return self._opener()
 
 
@@ -101,7 +103,7 @@ def of_nodes(nodes: Mapping[str, Target]) -> Target:
 
 def recorded(name: str, machine: Machine) -> Target:
     """Return the target of a record, which is simulated."""
-    return Target(name, machine, simulated=True, _opener=lambda: _simulator(machine))
+    return Target(name, machine, simulated=True, _opener=lambda: _simulator(machine, _shared_memory(name, machine)))
 
 
 def of_another_host(name: str, machine: Machine, *, simulated: bool) -> Target:
@@ -221,9 +223,23 @@ def uuids(machine: Machine) -> list[str]:
         return [driver.device_get_uuid(ordinal).hex() for ordinal in range(len(machine.devices))]
 
 
-def _simulator(machine: Machine) -> SimDriver:
+def _simulator(machine: Machine, memory: SimMemoryBudget | None = None) -> SimDriver:
     from memtopo.drivers.sim import SimDriver  # noqa: PLC0415
 
-    driver = SimDriver(machine)
+    driver = SimDriver(machine, memory)
     driver.init()
     return driver
+
+
+_memories: WeakValueDictionary[str, SimMemoryBudget] = WeakValueDictionary()
+"""Memory of simulated machines by name, while there are simulators of them in this process."""
+
+
+def _shared_memory(name: str, machine: Machine) -> SimMemoryBudget:
+    """Return the budget of another simulator of a machine, whose simulators in this process share its memory."""
+    from memtopo.drivers.sim.devices import SimMemoryBudget  # noqa: PLC0415
+
+    budget = _memories.get(name)
+    if budget is None or budget.machine != machine:
+        budget = _memories[name] = SimMemoryBudget(machine)
+    return SimMemoryBudget(machine, budget)

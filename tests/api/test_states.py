@@ -147,3 +147,23 @@ def require_as_before(layout: Live, state: str, weights: np.ndarray[Any, Any]) -
         weights[:] = 3
     layout.switch("awake")
     assert (weights == 3).all()
+
+
+ENGINE = {
+    "memtopo": 1,
+    "ranges": {"weights": {"size": "65GiB"}},
+    "chunks": {"weight": {"location": "gpu0", "size": "1GiB", "count": 65}},
+    "map": {"weights": ["weight"]},
+    "access": {"weights": {"gpu0": "rw"}},
+    "states": {"asleep": {"drop": ["weights"]}},
+}
+
+
+def test_layouts_of_one_process_share_the_memory_of_a_simulated_machine() -> None:
+    with memtopo.applied(ENGINE, "h100x1") as one:
+        with pytest.raises(memtopo.NotApplied, match="CUDA_ERROR_OUT_OF_MEMORY"), memtopo.applied(ENGINE, "h100x1"):
+            pass
+        one.switch("asleep")
+        with memtopo.applied(ENGINE, "h100x1"), pytest.raises(memtopo.NotSwitched, match="the change does not fit"):
+            one.switch("awake")
+        one.switch("awake")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 from memtopo.common.units import rounded
@@ -140,8 +141,10 @@ class SimMemoryBudget:
         nodes = [location for location in machine.locations if location.kind == LocationKind.HOST_NUMA]
         self._total = {gpu(i): device.memory_bytes for i, device in enumerate(machine.devices)}
         self._total |= dict.fromkeys([*nodes, HOST_NODE, WHOLE_HOST], machine.host_room) | machine.node_bytes
+        self.machine, self._of = machine, of
         self.used: dict[Location, int] = of.used if of else dict.fromkeys(self._total, 0)
         self._own = dict.fromkeys(self._total, 0)
+        weakref.finalize(self, _end, self.used, self._own).atexit = False
 
     def check(self, location: Location, size: int) -> None:
         """Refuse a size that is not free, with `CUDA_ERROR_OUT_OF_MEMORY`."""
@@ -162,9 +165,7 @@ class SimMemoryBudget:
 
     def end(self) -> None:
         """Give back what this process has taken."""
-        for each, size in self._own.items():
-            self.used[each] -= size
-            self._own[each] = 0
+        _end(self.used, self._own)
 
     def give(self, location: Location, size: int) -> None:
         """Give memory back."""
@@ -182,3 +183,9 @@ class SimMemoryBudget:
         if self._ordinals:
             location = self._ordinals.get(location, location)
         return (location, WHOLE_HOST) if location.kind is _HOST_NUMA else (location,)
+
+
+def _end(used: dict[Location, int], own: dict[Location, int]) -> None:
+    for each, size in own.items():
+        used[each] -= size
+        own[each] = 0

@@ -103,6 +103,7 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
     def close(self) -> None:
         """Return all memory to the system; every later call is refused. A second call does nothing."""
         self.blocked = self._closed = ("CUDA_ERROR_DEINITIALIZED", "the driver is closed")
+        self.process.budget.end()
         self.process.arena.close()
         self.process.files.close_all()
 
