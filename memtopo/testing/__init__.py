@@ -49,7 +49,8 @@ class Simulation:
     def leaks(self) -> Sequence[Leak]:
         """Objects that programs have not freed and that run still, each with the line that created it.
 
-        Contexts are no leaks, since programs keep them until they end.
+        Contexts are no leaks, since programs keep them until they end. Descriptors of exports are not counted: those
+        that stay open keep the memory on hardware (fact 29), but not here.
         """
         return tuple(leak for program in self._programs() for leak in program.leaks())
 

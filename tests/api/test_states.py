@@ -151,6 +151,7 @@ def require_as_before(layout: Live, state: str, weights: np.ndarray[Any, Any]) -
 
 ENGINE = {
     "memtopo": 1,
+    "name": "engine",
     "ranges": {"weights": {"size": "65GiB"}},
     "chunks": {"weight": {"location": "gpu0", "size": "1GiB", "count": 65}},
     "map": {"weights": ["weight"]},
