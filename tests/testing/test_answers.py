@@ -358,7 +358,8 @@ def test_a_number_that_is_not_open_is_refused_like_another_descriptor(
 ) -> None:
     read, write = os.pipe()
     assert [call(name, words(), fd, *arguments) for fd in (read, write)] == ["CUDA_ERROR_UNKNOWN"] * 2
-    os.close(read), os.close(write)
+    os.close(read)
+    os.close(write)
     assert call(name, words(), write, *arguments) == "CUDA_ERROR_UNKNOWN"
 
 
