@@ -32,6 +32,13 @@ def value(kind: str, given: Any) -> Any:
     return (ctypes.c_ubyte * len(data))(*data)
 
 
+def layout(parameters: Sequence[Parameter]) -> Any:
+    """Structure of the parameters of a call, each a member `p` with its number, as CUPTI's headers declare it."""
+    types = [ctypes.c_void_p if kind.startswith("to_") else type(value(kind, given)) for kind, given in parameters]
+    fields = [(f"p{index}", kind) for index, kind in enumerate(types)]
+    return type("Parameters", (ctypes.Structure,), {"_fields_": fields})
+
+
 class Driver:
     """The driver, and CUPTI, which reports the calls that are made by `call`."""
 
@@ -52,12 +59,10 @@ class Driver:
     def call(self, name: str, parameters: Sequence[Parameter], result: int = 0) -> int:
         """Make a call with a result; return true if it is reported."""
         values = [value(kind.removeprefix("to_"), given) for kind, given in parameters]
-        pointed = [kind.startswith("to_") for kind, _ in parameters]
-        types = [ctypes.c_void_p if pointer else type(each) for each, pointer in zip(values, pointed, strict=True)]
-        fields = [(f"p{index}", kind) for index, kind in enumerate(types)]
-        block = type("Parameters", (ctypes.Structure,), {"_fields_": fields})()
-        for index, (each, pointer) in enumerate(zip(values, pointed, strict=True)):
-            setattr(block, f"p{index}", ctypes.addressof(each) if pointer else getattr(each, "value", each))
+        block = layout(parameters)()
+        for index, (each, (kind, _)) in enumerate(zip(values, parameters, strict=True)):
+            word = ctypes.addressof(each) if kind.startswith("to_") else getattr(each, "value", each)
+            setattr(block, f"p{index}", word)
         return int(self.cupti.stub_call(name.encode(), ctypes.byref(block), result))
 
     def allocate(self, size: int, address: int = 1 << 40) -> int:

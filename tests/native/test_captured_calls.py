@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 import struct
+import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +15,10 @@ import pytest
 from memtopo.driver.protocol import call_name
 from memtopo.driver.wrappers import parameters
 from memtopo.native import CAPTURE
-from memtopo.plans.trace import TracedCall
+from memtopo.plans.trace import TracedCall, read_traces
 from tests.helpers import captures
+from tests.native.captured_program import layout, value
+from tests.native.sanitizers import sanitized
 
 TABLE = re.compile(r'^    \{"(cu\w+)", "(\w+)",', re.MULTILINE)
 MAKE_CALLS = """
@@ -321,13 +325,53 @@ def test_a_refused_call_has_its_error_and_no_result(tmp_path: Path) -> None:
         [
             ["cuMemAllocPitch_v2", [MADE, made(1), u64(500), u64(9), u32(16)], 2],
             ["cuMemCreate", [made(1), u64(SIZE), ["u64", 0], u64(0)], 77],
+            ["cuMemImportFromShareableHandle", [made(1), u64(5), i32(0)], 1],
+            ["cuMemPoolImportFromShareableHandle", [made(1), u64(5), i32(8), u64(0)], 1],
+            ["cuMemPoolImportPointer", [made(1), u64(POOL), u64(5)], 1],
+            ["cuMemSetAccess", [*RANGE, u64(5), u64(100)], 1],
         ]
     )
     found = captures.run(MAKE_CALLS, tmp_path / "record.jsonl", names=names(), given=given)
-    refused, invalid = found.calls
+    refused, invalid, *nowhere = found.calls
     assert (refused.error, refused.result) == ("CUDA_ERROR_OUT_OF_MEMORY", None)
     assert refused.arguments == {"width": 500, "height": 9, "element": 16}
     assert (invalid.error, invalid.arguments) == ("CUDA_ERROR_77", {"size": SIZE, "properties": None, "flags": 0})
+    assert [call.arguments for call in nowhere] == [
+        {"shared": 5, "kind": 0},
+        {"shared": None, "kind": 8, "flags": 0},
+        {"pool": POOL, "data": None},
+        {**ADDRESSED, "grants": []},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pointer", "result"), [("", 0), ("", 2), ("5", 1), ("-", 1), ("-", 0)],
+    ids=["succeeded", "refused", "pointers-to-nothing", "null", "null-accepted"],
+)  # fmt: skip
+def test_of_no_function_more_is_read_than_the_driver_has_read(pointer: str, result: int, tmp_path: Path) -> None:
+    """Under sanitizers: the parameters of each function, and what they point to, end where a page of poison begins."""
+    program, record = sanitized(CAPTURE, "address,undefined", "calls"), tmp_path / "record"
+    record.touch()
+    given = "".join(described(case, pointer, result) for case in CASES)
+    command = [program, record, captures.cupti()]
+    env = captures.variables(CUPTI_NAMES=names())
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, input=given)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+    ((*calls, mark),) = (trace.calls for trace in read_traces([record]))
+    assert {call.call for call in calls} == {re.sub(r"_v\d$", "", name) for name in table()}
+    assert (len(calls), mark.method) == (len(CASES), "mark")
+    if result == 0 and not pointer:
+        assert [(call.arguments, call.result) for call in calls] == [(case.arguments, case.result) for case in CASES]
+
+
+def described(case: Case, pointer: str, result: int) -> str:
+    """Line of `capture_calls.c` with a call; its pointers lead to their values, or elsewhere."""
+    block, found = layout(case.given), []
+    for index, (kind, given) in enumerate(case.given):
+        digits, is_pointer = bytes(value(kind.removeprefix("to_"), given)).hex(), kind.startswith("to_")
+        shown = pointer if is_pointer and pointer else digits
+        found.append(f"{getattr(block, f'p{index}').offset} {'*' if is_pointer else '='} {shown}")
+    return f"{case.name} {result} {ctypes.sizeof(block)} {len(found)} {' '.join(found)}\n"
 
 
 def test_a_long_list_of_grants_ends_with_the_number_of_those_left_out(tmp_path: Path) -> None:

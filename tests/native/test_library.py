@@ -14,6 +14,7 @@ from tests.helpers import captures
 from tests.helpers.command_line import environment
 from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT
+from tests.native.sanitizers import sanitized
 
 PROGRAM = """
 import memtopo
@@ -93,16 +94,16 @@ def test_a_library_is_compiled_again_if_its_source_a_header_or_an_option_differs
 
 
 @pytest.mark.parametrize("checked", ["thread", "address,undefined"])
-def test_threads_use_heaps_without_a_race_or_an_error_of_memory(checked: str, tmp_path: Path) -> None:
+def test_threads_use_heaps_without_a_race_or_an_error_of_memory(checked: str) -> None:
     """Eight threads that allocate and free while a ninth puts each of their heaps to sleep, with a sanitizer."""
-    done = subprocess.run([stress(HEAPS, checked, tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run([sanitized(HEAPS, checked, "stress")], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
 @pytest.mark.parametrize("checked", ["thread", "address,undefined"])
 def test_threads_are_captured_without_a_race_or_an_error_of_memory(checked: str, tmp_path: Path) -> None:
     """Eight threads that make calls while a ninth starts and ends captures, with a sanitizer."""
-    program, record = stress(CAPTURE, checked, tmp_path), tmp_path / "record"
+    program, record = sanitized(CAPTURE, checked, "stress"), tmp_path / "record"
     record.touch()
     env = captures.variables(CUPTI_NAMES="cuMemAlloc_v2,cuMemSetAccess,cuIpcGetMemHandle")
     done = subprocess.run([program, record, captures.cupti()], env=env, capture_output=True, text=True, check=False)
@@ -110,18 +111,6 @@ def test_threads_are_captured_without_a_race_or_an_error_of_memory(checked: str,
     traces = read_traces([record])
     assert len(traces) == 12
     assert sum(call.method == "mark" for trace in traces for call in trace.calls) == 240
-
-
-def stress(library: Library, checked: str, folder: Path) -> Path:
-    """A program that has a library in it, compiled with a sanitizer."""
-    program, test = folder / "stress", Path(__file__).parent / f"{library.name}_stress.c"
-    flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
-    flags += ["-g", f"-fsanitize={checked}", "-include", str(library.source)]
-    built = subprocess.run(["cc", *flags, "-o", program, test, "-ldl"], capture_output=True, text=True, check=False)
-    if "cannot find" in built.stderr:
-        pytest.skip(f"the compiler has no sanitizer: {built.stderr}")
-    assert built.returncode == 0, built.stderr
-    return program
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)

@@ -1,6 +1,9 @@
 #pragma once
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include "digest.h"
 #include "functions.h"
@@ -38,9 +41,34 @@ typedef struct {
     unsigned long long handles, flags;
 } multicast_t;
 
+/* What a pointer of a call leads to. */
+typedef union {
+    location_t location;
+    access_t access;
+    properties_t properties;
+    pool_t pool;
+    memory_t memory;
+    part_t part;
+    semaphore_t semaphore;
+    multicast_t multicast;
+    uint64_t number;
+    int narrow;
+    unsigned char secret[SECRET_BYTES];
+} pointed_t;
+
+/* Copy memory of the program; return whether it can be read. The driver has read it in a call that succeeded. A pointer
+ * of a call that failed may be any number, so the system copies then: it returns an error where it would send a signal. */
+static int fetch(pointed_t *to, const void *from, size_t size, int failed) {
+    struct iovec own = {to, size}, theirs = {(void *)(uintptr_t)from, size};
+    if (!from) return 0;
+    if (failed) return process_vm_readv(getpid(), &own, 1, &theirs, 1, 0) == (ssize_t)size;
+    memcpy(to, from, size);
+    return 1;
+}
+
 static void put_secret(line_t *line, const void *secret) {
     char text[32];
-    snprintf(text, sizeof text, "\"handle:%016llx\"", secret ? (unsigned long long)digest(secret) : 0);
+    snprintf(text, sizeof text, "\"handle:%016llx\"", (unsigned long long)digest(secret));
     put(line, text);
 }
 
@@ -67,20 +95,28 @@ static void put_handles(line_t *line, int types) {
     put(line, types & 15 ? "]" : "[]");
 }
 
-static void put_grants(line_t *line, const access_t *grants, uint64_t count) {
+static void put_grant(line_t *line, const access_t *grant) {
+    int flags = grant->flags;
+    put(line, "{\"location\": ");
+    put_location(line, grant->location);
+    put(line, ", \"access\": \"");
+    put(line, flags == 3 ? "rw" : flags == 1 ? "r" : flags ? "flags " : "none");
+    if (flags && flags != 1 && flags != 3) put_signed(line, flags);
+    put(line, "\"}");
+}
+
+static void put_grants(line_t *line, const char *grants, uint64_t count, int failed) {
+    uint64_t at = 0;
+    pointed_t grant;
     put(line, "[");
-    for (uint64_t at = 0; grants && at < count && at < MOST_GRANTS; at++) {
-        put(line, at ? ", {\"location\": " : "{\"location\": ");
-        put_location(line, grants[at].location);
-        put(line, ", \"access\": \"");
-        int flags = grants[at].flags;
-        put(line, flags == 3 ? "rw" : flags == 1 ? "r" : flags ? "flags " : "none");
-        if (flags && flags != 1 && flags != 3) put_signed(line, flags);
-        put(line, "\"}");
+    for (; at < count && at < MOST_GRANTS && fetch(&grant, grants, sizeof grant.access, failed); at++) {
+        if (at) put(line, ", ");
+        put_grant(line, &grant.access);
+        grants += sizeof grant.access;
     }
-    if (count > MOST_GRANTS) {
+    if (at == MOST_GRANTS && count > at) {
         put(line, ", \"");
-        put_number(line, count - MOST_GRANTS);
+        put_number(line, count - at);
         put(line, " more\"");
     }
     put(line, "]");
@@ -142,14 +178,18 @@ static void put_multicast(line_t *line, const multicast_t *object) {
 }
 
 /* An attribute of a pool has 64 bits if it is a number of bytes. */
-static void put_attribute(line_t *line, int attribute, const void *value) {
+static size_t attribute_size(int attribute) {
     enum { RELEASE_THRESHOLD = 4, USED_MEM_HIGH = 8, MAX_POOL_SIZE = 13 };
     int wide = (attribute >= RELEASE_THRESHOLD && attribute <= USED_MEM_HIGH) || attribute == MAX_POOL_SIZE;
-    if (wide) put_number(line, *(const uint64_t *)value);
-    else put_signed(line, *(const int *)value);
+    return wide ? sizeof(uint64_t) : sizeof(int);
 }
 
-/* Parameters lie as in a structure of C. */
+static void put_attribute(line_t *line, int attribute, const pointed_t *value) {
+    if (attribute_size(attribute) == sizeof value->number) put_number(line, value->number);
+    else put_signed(line, value->narrow);
+}
+
+/* Parameters lie as in a structure of C, and each is read with its own size: the last one may end the structure. */
 
 static size_t size_of(type_t type) {
     switch (type) {
@@ -174,88 +214,137 @@ static const void *parameter(const function_t *function, const void *parameters,
     }
 }
 
+static uint64_t number_at(const void *parameter) { return *(const uint64_t *)parameter; }
+
+static int int_at(const void *parameter) { return *(const int *)parameter; }
+
+static const void *pointer_at(const void *parameter) { return *(void *const *)parameter; }
+
 static int value_named(const function_t *function, const void *parameters, const char *name) {
     for (int at = 0; function->parameters[at].type != END; at++)
         if (function->parameters[at].name && !strcmp(function->parameters[at].name, name))
-            return *(const int *)parameter(function, parameters, at);
+            return int_at(parameter(function, parameters, at));
     return 0;
 }
 
-static void put_shared(line_t *line, int kind, const void *at, int is_result) {
-    enum { FD = 1 };
-    if (kind == FD) put_signed(line, is_result ? *(const int *)at : (int)(intptr_t)at);
-    else put_secret(line, at);
+enum { FD = 1, FABRIC = 8 }; /* kinds of shareable handles */
+
+/* A shareable handle that was given to a call: a descriptor, bytes of a fabric handle, or a number of another kind. */
+static void put_shared(line_t *line, int kind, const void *given, int failed) {
+    pointed_t value;
+    if (kind == FD) put_signed(line, (int)(intptr_t)given);
+    else if (kind != FABRIC) put_number(line, (uint64_t)(uintptr_t)given);
+    else if (!failed && fetch(&value, given, SECRET_BYTES, failed)) put_secret(line, value.secret);
+    else put(line, "null");
 }
 
-/* An argument that the pointer `to` leads to. */
-static void put_pointed(line_t *line, type_t type, const void *to, const function_t *function, const void *all) {
+/* Bytes of what a pointer of a type leads to; 0 if the type is no pointer to something that is written. */
+static size_t pointed_size(type_t type, int attribute) {
     switch (type) {
-    case AT_LOCATION: put_location(line, *(const location_t *)to); break;
-    case VALUE: put_attribute(line, value_named(function, all, "attribute"), to); break;
-    case PROPERTIES: put_properties(line, to); break;
-    case POOL: put_pool(line, to); break;
-    case AT_SECRET: put_secret(line, to); break;
-    default: put_number(line, *(const uint64_t *)to); break;
+    case AT_LOCATION: return sizeof(location_t);
+    case VALUE: return attribute_size(attribute);
+    case PROPERTIES: return sizeof(properties_t);
+    case POOL: return sizeof(pool_t);
+    case AT_SECRET: return SECRET_BYTES;
+    case MEMORY: return sizeof(memory_t);
+    case PART: return sizeof(part_t);
+    case SEMAPHORE: return sizeof(semaphore_t);
+    case MULTICAST: return sizeof(multicast_t);
+    case MADE_TOO: return sizeof(uint64_t);
+    default: return 0;
     }
 }
 
 /* Arguments that are members of a description, each under its own name. */
-static int put_members(line_t *line, type_t type, const void *to) {
-    if (type != MEMORY && type != PART && type != SEMAPHORE && type != MULTICAST) return 0;
-    if (!to) return 1;
-    if (type == MEMORY) put_memory(line, to);
-    if (type == MULTICAST) put_multicast(line, to);
-    if (type == SEMAPHORE) put_external(line, ((const semaphore_t *)to)->kind, ((const semaphore_t *)to)->handle.fd);
-    if (type == PART) {
-        put_named(line, "offset", ((const part_t *)to)->offset);
-        put_named(line, "size", ((const part_t *)to)->size);
+static int put_members(line_t *line, type_t type, const pointed_t *value) {
+    switch (type) {
+    case MEMORY: put_memory(line, &value->memory); return 1;
+    case MULTICAST: put_multicast(line, &value->multicast); return 1;
+    case SEMAPHORE: put_external(line, value->semaphore.kind, value->semaphore.handle.fd); return 1;
+    case PART:
+        put_named(line, "offset", value->part.offset);
+        put_named(line, "size", value->part.size);
+        return 1;
+    default: return 0;
     }
-    return 1;
+}
+
+/* An argument that a pointer leads to: null if it leads nowhere; the members of a description are left out then. */
+static void put_pointed(line_t *line, const parameter_t *each, const void *to, int attribute, int failed) {
+    pointed_t value = {0};
+    type_t type = each->type;
+    int is_result = type == MADE_TOO, is_secret = type == AT_SECRET;
+    int is_read = !((is_result || is_secret) && failed) && fetch(&value, to, pointed_size(type, attribute), failed);
+    if (is_read && put_members(line, type, &value)) return;
+    if (!is_read && (is_result || !*each->name)) return;
+    put_name(line, each->name);
+    if (!is_read) put(line, "null");
+    else if (type == AT_LOCATION) put_location(line, value.location);
+    else if (type == VALUE) put_attribute(line, attribute, &value);
+    else if (type == PROPERTIES) put_properties(line, &value.properties);
+    else if (type == POOL) put_pool(line, &value.pool);
+    else if (is_secret) put_secret(line, value.secret);
+    else put_number(line, value.number);
 }
 
 static int (*properties_of)(properties_t *properties, uint64_t chunk);
 
 /* The location of a chunk that was imported, by which it is told from others of its size. */
-static void put_origin(line_t *line, uint64_t chunk) {
+static void put_origin(line_t *line, const char *name, const void *chunk) {
     properties_t properties = {0};
-    if (!properties_of || properties_of(&properties, chunk)) return;
-    put_name(line, "location");
+    pointed_t made;
+    if (!properties_of || !fetch(&made, chunk, sizeof made.number, 0) || properties_of(&properties, made.number)) return;
+    put_name(line, name);
     put_location(line, properties.location);
+}
+
+static void put_place(line_t *line, int ordinal) {
+    put_location(line, ordinal < 0 ? (location_t){2, 0} : (location_t){1, ordinal});
+}
+
+static void put_value(line_t *line, const function_t *function, const void *all, int index, int failed) {
+    const void *at = parameter(function, all, index);
+    switch (function->parameters[index].type) {
+    case UNSIGNED: put_number(line, (unsigned int)int_at(at)); break;
+    case SIGNED: put_signed(line, int_at(at)); break;
+    case PLACE: put_place(line, int_at(at)); break;
+    case LOCATION: put_location(line, *(const location_t *)at); break;
+    case GRANTS: put_grants(line, pointer_at(at), number_at(parameter(function, all, index + 1)), failed); break;
+    case SHARED: put_shared(line, value_named(function, all, "kind"), pointer_at(at), failed); break;
+    case SECRET: put_secret(line, at); break;
+    default: put_number(line, number_at(at)); break;
+    }
 }
 
 static void put_argument(line_t *line, const function_t *function, const void *all, int index, int failed) {
     const parameter_t *each = function->parameters + index;
-    const void *at = parameter(function, all, index), *to = *(void *const *)at;
-    location_t place = {1, *(const int *)at};
-    if (each->type == IMPORTED && !failed) put_origin(line, *(const uint64_t *)to);
-    if (!each->name || each->type == IMPORTED || (each->type == MADE_TOO && (failed || !to)) || put_members(line, each->type, to)) return;
-    put_name(line, each->name);
-    switch (each->type) {
-    case NUMBER: put_number(line, *(const uint64_t *)at); break;
-    case UNSIGNED: put_number(line, *(const unsigned int *)at); break;
-    case SIGNED: put_signed(line, *(const int *)at); break;
-    case PLACE: put_location(line, place.id < 0 ? (location_t){2, 0} : place); break;
-    case LOCATION: put_location(line, *(const location_t *)at); break;
-    case GRANTS: put_grants(line, to, *(const uint64_t *)((const char *)at + 8)); break;
-    case SHARED: put_shared(line, value_named(function, all, "kind"), to, 0); break;
-    case SECRET: put_secret(line, at); break;
-    default:
-        if (to) put_pointed(line, each->type, to, function, all);
-        else put(line, "null");
+    const void *at = parameter(function, all, index);
+    if (each->type == IMPORTED) {
+        if (!failed) put_origin(line, each->name, pointer_at(at));
+    } else if (pointed_size(each->type, 0))
+        put_pointed(line, each, pointer_at(at), value_named(function, all, "attribute"), failed);
+    else {
+        put_name(line, each->name);
+        put_value(line, function, all, index, failed);
     }
 }
 
+/* The result of a call that succeeded. */
 static void put_result(line_t *line, const function_t *function, const void *all) {
+    int kind = value_named(function, all, "kind"), attribute = value_named(function, all, "attribute");
+    pointed_t value;
     for (int at = 0; function->parameters[at].type != END; at++) {
         type_t type = function->parameters[at].type;
         if (type == MADE_TOO || type > MADE_SECRET) continue;
-        const void *to = *(void *const *)parameter(function, all, at);
-        if (!to) break;
-        if (type == MADE || type == IMPORTED) put_number(line, *(const uint64_t *)to);
-        if (type == MADE_INT) put_signed(line, *(const int *)to);
-        if (type == MADE_VALUE) put_attribute(line, value_named(function, all, "attribute"), to);
-        if (type == MADE_SHARED) put_shared(line, value_named(function, all, "kind"), to, 1);
-        if (type == MADE_SECRET) put_secret(line, to);
+        int is_number = type == MADE || type == IMPORTED, is_value = type == MADE_VALUE;
+        int is_int = type == MADE_INT || (type == MADE_SHARED && kind == FD);
+        int is_secret = type == MADE_SECRET || (type == MADE_SHARED && kind == FABRIC);
+        size_t size = is_number ? sizeof value.number : is_value ? attribute_size(attribute) : is_int ? sizeof(int) : is_secret ? SECRET_BYTES : 0;
+        if (!size || !fetch(&value, pointer_at(parameter(function, all, at)), size, 0)) break;
+        if (is_number) put_number(line, value.number);
+        else if (is_value) put_attribute(line, attribute, &value);
+        else if (is_int) put_signed(line, value.narrow);
+        else put_secret(line, value.secret);
         return;
     }
     put(line, "null");
