@@ -11,6 +11,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "heaps/holes.h"
+
 /* As in cuda.h. */
 typedef struct { int type, id; } location_t;
 typedef struct { location_t location; int flags; } access_t;
@@ -47,8 +49,8 @@ typedef struct {
     uint32_t flags, reserved;
 } allocation_t;
 
-/* The allocations of a heap, in order of address, in memory that other processes may map to read them. There is room for
- * one of each granule. The version is odd while entries move. */
+/* The allocations of a heap, in any order, in memory that other processes may map to read them. There is room for one of
+ * each granule. The version is odd while entries move. */
 typedef struct {
     uint64_t version, count, mapped;
     int32_t open, reserved;
@@ -68,6 +70,7 @@ typedef struct {
     uint64_t margin; /* bytes of the GPU that stay free */
     table_t *table;
     int64_t process; /* that has the heap; one that it forks shares the table, and must not change it */
+    holes_t holes;   /* made when memory is first allocated */
     /* The rest begins as zeros. */
     uint64_t next_number, freed_late;
     int32_t failed;       /* last result of an allocation that was not 0, for a message */
@@ -106,22 +109,19 @@ static int unmap(heap_t *heap, allocation_t *each) {
     return result;
 }
 
-/* Map a chunk that exists, with its access; after an error it is not mapped. */
+/* Map a chunk that exists, with its access. After an error it is not mapped, unless unmapping fails as well. */
 static int map(heap_t *heap, allocation_t *each, int *call) {
-    *call = MAP;
-    int result = heap->driver.map(each->address, each->size, 0, each->handle, 0);
-    if (result) return result;
-    if (heap->grants) {
-        *call = SET_ACCESS;
-        result = heap->driver.set_access(each->address, each->size, heap->access, heap->grants);
-        if (result) {
-            heap->driver.unmap(each->address, each->size);
-            return result;
-        }
+    int result;
+    if (!(each->flags & MAPPED)) {
+        *call = MAP;
+        if ((result = heap->driver.map(each->address, each->size, 0, each->handle, 0))) return result;
+        each->flags |= MAPPED;
+        heap->table->mapped += each->size;
     }
-    each->flags |= MAPPED;
-    heap->table->mapped += each->size;
-    return 0;
+    if (!heap->grants) return 0;
+    *call = SET_ACCESS;
+    if ((result = heap->driver.set_access(each->address, each->size, heap->access, heap->grants))) unmap(heap, each);
+    return result;
 }
 
 static int release(heap_t *heap, allocation_t *each) {
@@ -137,50 +137,56 @@ static int create_and_map(heap_t *heap, allocation_t *each, int *call) {
         each->handle = 0;
         return result;
     }
-    if ((result = map(heap, each, call))) release(heap, each);
+    if ((result = map(heap, each, call)) && !(each->flags & MAPPED)) release(heap, each);
     return result;
 }
 
-/* Move the entries from one index on to another one, and put a new one in their place if there is one. */
-static void move(table_t *table, uint64_t from, uint64_t to, const allocation_t *new) {
+/* Places of granules begin at 1. */
+
+static uint64_t granules(const heap_t *heap) { return heap->size / heap->granule; }
+
+static uint32_t place_of(const heap_t *heap, uint64_t address) { return (uint32_t)((address - heap->base) / heap->granule) + 1; }
+
+static granule_t *granule_of(const heap_t *heap, const allocation_t *each) {
+    return heap->holes.granules + place_of(heap, each->address);
+}
+
+/* Begin with one hole. */
+static void begin_holes(heap_t *heap) {
+    if (!heap->holes.root && !heap->table->count) add_hole(&heap->holes, 1, (uint32_t)granules(heap));
+}
+
+/* Add an entry to the end of the table. */
+static allocation_t *add_entry(heap_t *heap, const allocation_t *new) {
+    table_t *table = heap->table;
     __atomic_fetch_add(&table->version, 1, __ATOMIC_SEQ_CST);
-    memmove(table->entries + to, table->entries + from, (table->count - from) * sizeof(allocation_t));
-    table->count += to - from;
-    if (new) table->entries[from] = *new;
+    allocation_t *added = table->entries + table->count++;
+    *added = *new;
     __atomic_fetch_add(&table->version, 1, __ATOMIC_SEQ_CST);
+    take_granules(&heap->holes, place_of(heap, new->address), (uint32_t)(new->size / heap->granule));
+    granule_of(heap, added)->entry = (uint32_t)table->count;
+    heap->budget->used += new->size;
+    return added;
 }
 
-static void forget(heap_t *heap, uint64_t index) {
-    heap->budget->used -= heap->table->entries[index].size;
-    move(heap->table, index + 1, index, NULL);
+/* Remove an entry, in whose place the last one moves. */
+static void forget(heap_t *heap, allocation_t *each) {
+    table_t *table = heap->table;
+    allocation_t removed = *each;
+    granule_of(heap, &removed)->entry = 0;
+    __atomic_fetch_add(&table->version, 1, __ATOMIC_SEQ_CST);
+    *each = table->entries[--table->count];
+    __atomic_fetch_add(&table->version, 1, __ATOMIC_SEQ_CST);
+    if (each->address != removed.address) granule_of(heap, each)->entry = (uint32_t)(each - table->entries) + 1;
+    give_granules(&heap->holes, place_of(heap, removed.address), (uint32_t)(removed.size / heap->granule), granules(heap));
+    heap->budget->used -= removed.size;
 }
 
-static int find(const heap_t *heap, uint64_t address, uint64_t *found) {
-    uint64_t low = 0, high = heap->table->count;
-    while (low < high) {
-        uint64_t middle = (low + high) / 2;
-        if (heap->table->entries[middle].address < address) low = middle + 1;
-        else high = middle;
-    }
-    *found = low;
-    return low < heap->table->count && heap->table->entries[low].address == address;
-}
-
-/* The smallest hole of at least `size` bytes; without one, the size of the largest. */
-static int find_hole(const heap_t *heap, uint64_t size, uint64_t *address, uint64_t *index, uint64_t *largest) {
-    uint64_t at = heap->base, best = UINT64_MAX;
-    *largest = 0;
-    for (uint64_t each = 0; each <= heap->table->count; each++) {
-        uint64_t end = each < heap->table->count ? heap->table->entries[each].address : heap->base + heap->size, hole = end - at;
-        if (hole > *largest) *largest = hole;
-        if (hole >= size && hole < best) {
-            best = hole;
-            *address = at;
-            *index = each;
-        }
-        if (each < heap->table->count) at = end + heap->table->entries[each].size;
-    }
-    return best != UINT64_MAX;
+static allocation_t *find(const heap_t *heap, uint64_t address) {
+    uint64_t offset = address - heap->base;
+    if (address < heap->base || offset % heap->granule || offset / heap->granule >= granules(heap)) return NULL;
+    uint32_t entry = heap->holes.granules[place_of(heap, address)].entry;
+    return entry ? heap->table->entries + entry - 1 : NULL;
 }
 
 /* Wait for the work of the GPU, since unmapping does not (fact 18). */
@@ -204,11 +210,10 @@ static int leaves_margin(heap_t *heap, uint64_t size) {
     return !result && left >= heap->margin && left - heap->margin >= size;
 }
 
-static int end_allocation(heap_t *heap, uint64_t index) {
-    allocation_t *each = heap->table->entries + index;
+static int end_allocation(heap_t *heap, allocation_t *each) {
     int result = each->flags & MAPPED ? unmap(heap, each) : 0;
     if (!result) result = release(heap, each);
-    if (!result) forget(heap, index);
+    if (!result) forget(heap, each);
     return result;
 }
 
@@ -217,48 +222,51 @@ static void end_freed(heap_t *heap) {
     if (!heap->freed_late || await_work(heap)) return;
     heap->freed_late = 0;
     for (uint64_t index = heap->table->count; index-- > 0;)
-        if (heap->table->entries[index].flags & FREED && end_allocation(heap, index)) heap->freed_late = 1;
+        if (heap->table->entries[index].flags & FREED && end_allocation(heap, heap->table->entries + index)) heap->freed_late = 1;
+}
+
+static void free_later(heap_t *heap, allocation_t *each) {
+    each->flags |= FREED;
+    heap->freed_late = 1;
+}
+
+/* Add an allocation in the smallest hole that has room for it, if the limit and the margin admit it. */
+static int place(heap_t *heap, uint64_t bytes, allocation_t **added) {
+    if (!is_own(heap) || !heap->table->open) return CLOSED;
+    end_freed(heap);
+    begin_holes(heap);
+    if (bytes > heap->size) return NO_ADDRESSES;
+    allocation_t new = {.size = (bytes + heap->granule - 1) / heap->granule * heap->granule, .number = heap->next_number};
+    new.size = new.size ? new.size : heap->granule;
+    uint32_t hole = smallest_hole(&heap->holes, new.size / heap->granule);
+    if (!hole) return NO_ADDRESSES;
+    new.address = heap->base + (hole - 1) * heap->granule;
+    if (heap->budget->used > heap->budget->limit || new.size > heap->budget->limit - heap->budget->used) return OVER_LIMIT;
+    if (!leaves_margin(heap, new.size)) return NO_MARGIN;
+    *added = add_entry(heap, &new);
+    return 0;
 }
 
 static int allocate(heap_t *heap, uint64_t bytes, uint64_t *address) {
-    if (!is_own(heap) || !heap->table->open) return fail(heap, CLOSED, 0, bytes);
-    end_freed(heap);
-    if (bytes > heap->size) return fail(heap, NO_ADDRESSES, 0, bytes);
-    allocation_t new = {.size = (bytes + heap->granule - 1) / heap->granule * heap->granule};
-    new.size = new.size ? new.size : heap->granule;
-    uint64_t index = 0, largest;
-    if (!find_hole(heap, new.size, &new.address, &index, &largest)) return fail(heap, NO_ADDRESSES, 0, bytes);
-    if (heap->budget->used > heap->budget->limit || new.size > heap->budget->limit - heap->budget->used)
-        return fail(heap, OVER_LIMIT, 0, bytes);
-    if (!leaves_margin(heap, new.size)) return fail(heap, NO_MARGIN, 0, bytes);
-    new.number = heap->next_number;
-    int call = 0, result;
-    move(heap->table, index, index + 1, &new);
-    heap->budget->used += new.size;
-    if ((result = create_and_map(heap, heap->table->entries + index, &call))) {
-        if (!heap->table->entries[index].handle) forget(heap, index);
-        else heap->table->entries[index].flags |= FREED, heap->freed_late = 1;
+    allocation_t *new;
+    int call = 0, result = place(heap, bytes, &new);
+    if (result) return fail(heap, result, 0, bytes);
+    if ((result = create_and_map(heap, new, &call))) {
+        if (new->handle) free_later(heap, new);
+        else forget(heap, new);
         return fail(heap, result, call, bytes);
     }
     heap->next_number += 1;
     if (heap->budget->used > heap->budget->peak) heap->budget->peak = heap->budget->used;
-    *address = new.address;
+    *address = new->address;
     return 0;
 }
 
 static int free_allocation(heap_t *heap, uint64_t address) {
-    uint64_t index;
-    if (!is_own(heap) || !find(heap, address, &index) || heap->table->entries[index].flags & FREED) return NOT_ALLOCATED;
-    if (!heap->table->open || await_work(heap)) {
-        heap->table->entries[index].flags |= FREED;
-        heap->freed_late = 1;
-        return 0;
-    }
-    int result = end_allocation(heap, index);
-    if (result) {
-        heap->table->entries[index].flags |= FREED;
-        heap->freed_late = 1;
-    }
+    allocation_t *each = is_own(heap) ? find(heap, address) : NULL;
+    if (!each || each->flags & FREED) return NOT_ALLOCATED;
+    int is_later = !heap->table->open || await_work(heap), result = is_later ? 0 : end_allocation(heap, each);
+    if (is_later || result) free_later(heap, each);
     return result;
 }
 
@@ -298,9 +306,9 @@ void memtopo_heap_open(heap_t *heap) {
 
 /* Largest hole among the addresses. */
 uint64_t memtopo_heap_largest_hole(heap_t *heap) {
-    uint64_t address, index, largest;
     pthread_mutex_lock(&mutex);
-    find_hole(heap, UINT64_MAX, &address, &index, &largest);
+    begin_holes(heap);
+    uint64_t largest = largest_hole(&heap->holes) * heap->granule;
     pthread_mutex_unlock(&mutex);
     return largest;
 }
@@ -311,35 +319,33 @@ int memtopo_heap_unmap(heap_t *heap, uint32_t *call, uint64_t *broken) {
     int result = 0, again;
     if (!is_own(heap)) return 0;
     pthread_mutex_lock(&mutex);
+    allocation_t *first = heap->table->entries, *end = first + heap->table->count;
     *broken = 0;
     *call = UNMAP;
-    for (uint64_t index = 0; index < heap->table->count && !result; index++)
-        if (heap->table->entries[index].flags & MAPPED) result = unmap(heap, heap->table->entries + index);
-    for (uint64_t index = 0; result && index < heap->table->count; index++)
-        if (heap->table->entries[index].handle && !(heap->table->entries[index].flags & MAPPED) && map(heap, heap->table->entries + index, &again))
-            *broken += 1;
-    for (uint64_t index = heap->table->count; !result && index-- > 0;) {
-        int failed = release(heap, heap->table->entries + index);
-        if (!failed && heap->table->entries[index].flags & FREED) forget(heap, index);
+    for (allocation_t *each = first; each < end && !result; each++)
+        if (each->flags & MAPPED) result = unmap(heap, each);
+    for (allocation_t *each = first; each < end && result; each++)
+        if (each->handle && !(each->flags & MAPPED) && map(heap, each, &again)) *broken += 1;
+    for (allocation_t *each = end; each-- > first && !result;) {
+        int failed = release(heap, each);
+        if (!failed && each->flags & FREED) forget(heap, each);
     }
     pthread_mutex_unlock(&mutex);
     return result;
 }
 
-/* Create chunks for all allocations that have none, and map them. After an error, none of them is created. */
+/* Create chunks for all allocations that have none, and map them. After an error, none of them is created, but those
+ * that cannot be unmapped: the next call gives them their access. */
 int memtopo_heap_map(heap_t *heap, uint32_t *call) {
     int result = 0, at = 0;
     if (!is_own(heap)) return 0;
     pthread_mutex_lock(&mutex);
-    uint64_t done = 0;
-    for (; done < heap->table->count && !result; done++) {
-        allocation_t *each = heap->table->entries + done;
-        if (each->flags & (MAPPED | FREED)) continue;
-        result = each->handle ? map(heap, each, &at) : create_and_map(heap, each, &at);
-    }
+    allocation_t *each = heap->table->entries, *end = each + heap->table->count;
+    for (; each < end && !result; each++)
+        if (!(each->flags & FREED)) result = each->handle ? map(heap, each, &at) : create_and_map(heap, each, &at);
     *call = (uint32_t)at;
-    for (uint64_t index = result ? done : 0; index-- > 0;)
-        if (heap->table->entries[index].flags & MAPPED && !unmap(heap, heap->table->entries + index)) release(heap, heap->table->entries + index);
+    while (result && each-- > heap->table->entries)
+        if (!(each->flags & MAPPED) || !unmap(heap, each)) release(heap, each);
     pthread_mutex_unlock(&mutex);
     return result;
 }
@@ -352,7 +358,7 @@ uint64_t memtopo_heap_end(heap_t *heap, int *error) {
     heap->table->open = 0;
     for (int again = 0; again < 2; again++)
         for (uint64_t index = heap->table->count; index-- > 0;) {
-            int result = end_allocation(heap, index);
+            int result = end_allocation(heap, heap->table->entries + index);
             if (result && !*error) *error = result;
         }
     uint64_t left = heap->table->count;

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memtopo.common.errors import InternalError
+from memtopo.common.mapped_files import ANONYMOUS
 from memtopo.driver.protocol import Driver
 from memtopo.driver.structures import ACCESS, PROPERTIES, packed_access, packed_properties
 from memtopo.driver.types import DriverError, Grant, Properties
@@ -47,6 +49,10 @@ class _Budget(ctypes.Structure):
     _fields_ = [("limit", _U64), ("used", _U64), ("peak", _U64)]
 
 
+_GRANULE_BYTES = 20
+"""Bytes that the C library keeps for each granule of a heap."""
+
+
 class _Heap(ctypes.Structure):
     _fields_ = [
         *((name, _U64) for name in ("base", "size", "granule")),
@@ -59,6 +65,8 @@ class _Heap(ctypes.Structure):
         ("margin", _U64),
         ("table", ctypes.POINTER(TableHead)),
         ("process", ctypes.c_int64),
+        ("granules", _POINTER),
+        ("holes", _U64),
         *((name, _U64) for name in ("next_number", "freed_late")),
         ("failed", ctypes.c_int32),
         ("failed_call", ctypes.c_uint32),
@@ -145,6 +153,9 @@ class NativeHeap:
         assert self.table.head
         self._head = self.table.head
         self._record.table, self._record.process = ctypes.pointer(self._head), os.getpid()
+        room = (reserved[1] // granule + 1) * _GRANULE_BYTES
+        self._granules = (ctypes.c_char * room).from_buffer(mmap.mmap(-1, room, flags=ANONYMOUS))  # untouched, no memory
+        self._record.granules = ctypes.addressof(self._granules)
         self._at = ctypes.byref(self._record)
         self.open()
 

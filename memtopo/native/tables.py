@@ -80,11 +80,11 @@ class AllocationTable:
             entries = (_Entry * min(count, self._room)).from_buffer_copy(self._memory, ctypes.sizeof(TableHead))
             if not version % 2 and version == self._read_head().version:
                 break
-        return [
+        return sorted(
             Allocation(each.address, each.size, each.handle, each.number, bool(each.flags & _MAPPED))
             for each in entries
             if not each.flags & _FREED
-        ]
+        )
 
     @property
     def mapped(self) -> int:

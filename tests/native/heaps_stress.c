@@ -20,15 +20,16 @@ static int fake_wait(void) { return 0; }
 static int fake_info(size_t *f, size_t *t) { return *f = *t = 1 << 30, 0; }
 
 static budget_t budget = {.limit = 1ull << 40};
-static heap_t heaps[9];
-static void *allocates_[9], *frees_[9];
+enum { HEAPS = MOST_HEAPS, THREADS = 8 };
+static heap_t heaps[HEAPS];
+static void *allocates_[HEAPS], *frees_[HEAPS];
 
 static void *work(void *at) {
     heap_t *heap = at;
     int index = (int)(heap - heaps);
     void *(*a)(ssize_t, int, void *) = (void *(*)(ssize_t, int, void *))allocates_[index];
     void (*f)(void *, ssize_t, int, void *) = (void (*)(void *, ssize_t, int, void *))frees_[index];
-    for (int round = 0; round < 2000; round++) {
+    for (int round = 0; round < (index < THREADS ? 1000 : 20); round++) {
         void *one = a(3 << 20, 0, 0), *two = a(100, 0, 0);
         if (one) f(one, 0, 0, 0);
         if (two) f(two, 0, 0, 0);
@@ -36,32 +37,59 @@ static void *work(void *at) {
     return 0;
 }
 
+/* Each function once, with a driver that refuses access and then unmapping. */
+static int refusals;
+static int refuse(uint64_t a, size_t s) { return refusals ? 1 : fake_unmap(a, s); }
+static int refuse_grant(uint64_t a, size_t s, const access_t *d, size_t n) { return refusals ? 1 : fake_grant(a, s, d, n); }
+
+static int try_refusals(heap_t *heap) {
+    uint64_t address, used = budget.used;
+    driver_t driver = heap->driver;
+    heap->driver.unmap = refuse;
+    heap->driver.set_access = refuse_grant;
+    heap->grants = 1;
+    refusals = 1;
+    if (memtopo_heap_allocate(heap, 1, &address) != 1 || budget.used != used + heap->granule) return 1;
+    refusals = 0;
+    if (memtopo_heap_allocate(heap, 1, &address) || address != heap->base || budget.used != used + heap->granule) return 2;
+    if (memtopo_heap_largest_hole(heap) != heap->size - heap->granule) return 3;
+    if (memtopo_heap_free(heap, address) || memtopo_heap_free(heap, address) != NOT_ALLOCATED) return 4;
+    heap->driver = driver;
+    heap->grants = 0;
+    return memtopo_heap_size() != sizeof *heap;
+}
+
 int main(void) {
-    pthread_t threads[8];
+    pthread_t threads[THREADS];
     driver_t driver = {fake_create, fake_release, fake_map, fake_unmap, fake_grant, fake_push, fake_pop, fake_wait, fake_info};
-    for (int n = 0; n < 9; n++) {
+    for (int n = 0; n < HEAPS; n++) {
         heaps[n] = (heap_t){.base = (uint64_t)(n + 1) << 32, .size = 1 << 28, .granule = 2 << 20, .budget = &budget};
         heaps[n].driver = driver;
         heaps[n].process = getpid();
         heaps[n].table = calloc(1, sizeof(table_t) + 128 * sizeof(allocation_t));
+        heaps[n].holes.granules = calloc(129, sizeof(granule_t));
         memtopo_heap_open(&heaps[n]);
         if (memtopo_heap_functions(&heaps[n], &allocates_[n], &frees_[n])) return 1;
+        if (try_refusals(&heaps[n])) return 6;
     }
-    for (int n = 0; n < 8; n++) pthread_create(&threads[n], 0, work, &heaps[n]);
-    for (int round = 0; round < 300; round++) {
+    for (int n = 0; n < THREADS; n++) pthread_create(&threads[n], 0, work, &heaps[n]);
+    for (int n = THREADS; n < HEAPS; n++) work(&heaps[n]);
+    for (int round = 0; round < 5 * HEAPS; round++) {
         uint32_t call;
         uint64_t broken;
-        heap_t *heap = &heaps[round % 9];
+        heap_t *heap = &heaps[round % HEAPS];
         memtopo_heap_close(heap);
         if (memtopo_heap_unmap(heap, &call, &broken) || memtopo_heap_map(heap, &call)) return 2;
         memtopo_heap_open(heap);
     }
-    for (int n = 0; n < 8; n++) pthread_join(threads[n], 0);
-    for (int n = 0; n < 9; n++) {
+    for (int n = 0; n < THREADS; n++) pthread_join(threads[n], 0);
+    for (int n = 0; n < HEAPS; n++) {
         int error;
         if (heaps[n].table->count) return 3;
         if (memtopo_heap_end(&heaps[n], &error)) return 4;
+        memtopo_heap_forget(&heaps[n]);
         free(heaps[n].table);
+        free(heaps[n].holes.granules);
     }
     if (budget.used) return 5;
     puts("ok");

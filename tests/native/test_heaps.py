@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
+from itertools import groupby
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import randoms
 
 from memtopo.driver.types import Access, DriverError, Grant, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.native.heaps import Budget, NativeHeap, Refusal, Unmapped
 from memtopo.native.tables import AllocationTable
 from tests.contract.memory import PLAIN, current, reserved
+from tests.helpers.examples import examples
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 
@@ -22,15 +27,17 @@ WORDS = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p
 
 
 @contextmanager
-def opened(budget: Budget | None = None, **failures: Any) -> Iterator[tuple[Failing, NativeHeap]]:
+def opened(
+    budget: Budget | None = None, only: Collection[str] = ("mem_map", "mem_unmap"), size: int = SIZE, **failures: Any
+) -> Iterator[tuple[Failing, NativeHeap]]:
     """A heap, by default without a limit, and its driver, whose mappings may fail; no context is current."""
     with closing(SimDriver(invented(1))) as simulator:
         simulator.init()
-        driver = Failing(simulator, only={"mem_map", "mem_unmap"}, **failures)
+        driver = Failing(simulator, only=only, **failures)
         context = driver.device_primary_ctx_retain(0)
-        with reserved(driver, SIZE) as base:
-            table, grants = AllocationTable.create("layout", "h", SIZE // GRANULE), (Grant(gpu(0), Access.RW),)
-            heap = NativeHeap(driver, table, (base, SIZE), GRANULE, PLAIN, grants, context, budget or Budget("h", None))
+        with reserved(driver, size) as base:
+            table, grants = AllocationTable.create("layout", "h", size // GRANULE), (Grant(gpu(0), Access.RW),)
+            heap = NativeHeap(driver, table, (base, size), GRANULE, PLAIN, grants, context, budget or Budget("h", None))
             yield driver, heap
             driver.at = 0
             assert heap.end() is None
@@ -45,6 +52,71 @@ def test_what_cannot_be_freed_is_tried_again_until_it_can() -> None:
         driver.at = driver.calls + 1
         assert heap.allocate(GRANULE) == address + GRANULE, "it is still there"
         assert heap.allocate(GRANULE) == address
+
+
+def test_an_allocation_whose_access_and_unmapping_are_refused_is_freed_later() -> None:
+    budget = Budget("h", None)
+    with opened(budget, only=("mem_set_access", "mem_unmap"), every=True) as (driver, heap):
+        first = heap.allocate(GRANULE)
+        for _ in range(2):
+            driver.at = driver.calls + 1
+            with pytest.raises(DriverError):
+                heap.allocate(GRANULE)
+            assert (heap.mapped, len(heap.allocations())) == (budget.used, 1)
+        driver.at = 0
+        assert heap.allocate(GRANULE) == first + GRANULE
+        assert (heap.mapped, budget.used) == (2 * GRANULE, 2 * GRANULE)
+
+
+def test_memory_that_is_mapped_without_its_access_gets_it_with_the_next_attempt() -> None:
+    with opened(only=("mem_set_access", "mem_unmap"), every=True) as (driver, heap):
+        addresses = [heap.allocate(GRANULE) for _ in range(3)]
+        heap.close()
+        heap.unmap()
+        driver.at = driver.calls + 2
+        with pytest.raises(DriverError):
+            heap.map()
+        driver.at = 0
+        heap.map()
+        assert heap.mapped == 3 * GRANULE
+        assert {driver.mem_get_access(address, gpu(0)) for address in addresses} == {Access.RW}
+
+
+@settings(max_examples=examples(20))
+@given(choices=randoms())
+def test_an_allocation_is_at_the_begin_of_the_smallest_hole_of_several_of_the_first_one(choices: Random) -> None:
+    """Compared with a list of granules, while allocations of random sizes come and go."""
+    count = 64
+    with opened(size=count * GRANULE) as (_, heap):
+        free, kept = [True] * count, dict[int, int]()
+        base = heap.allocate(1)
+        heap.free(base)
+        for _ in range(150):
+            size, start = choices.randint(1, 9), 0
+            if kept and choices.random() < len(kept) / 16:
+                start = choices.choice([*kept])
+                heap.free(base + start * GRANULE)
+                size = kept.pop(start)
+                free[start : start + size] = [True] * size
+            elif fitting := [hole for hole in holes(free) if hole[0] >= size]:
+                _, start = min(fitting)
+                assert heap.allocate(size * GRANULE - choices.randrange(GRANULE)) == base + start * GRANULE
+                free[start : start + size], kept[start] = [False] * size, size
+            else:
+                with pytest.raises(Refusal):
+                    heap.allocate(size * GRANULE)
+            assert heap.largest_hole == GRANULE * max([0, *(size for size, _ in holes(free))])
+            assert [each.address for each in heap.allocations()] == [base + at * GRANULE for at in sorted(kept)]
+
+
+def holes(free: list[bool]) -> list[tuple[int, int]]:
+    """Size and place of each run of free granules."""
+    found = list[tuple[int, int]]()
+    for is_free, run in groupby(range(len(free)), free.__getitem__):
+        places = [*run]
+        if is_free:
+            found.append((len(places), places[0]))
+    return found
 
 
 def test_numbers_of_more_than_64_bits_are_no_sizes_and_no_addresses() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from memtopo.native import CAPTURE, FLAGS, HEAPS, LIBRARIES, Library, NoLibrary
+from memtopo.native import CAPTURE, FLAGS, HEAPS, LIBCUDA, LIBRARIES, Library, NoLibrary
 from memtopo.plans.trace import read_traces
 from tests.helpers import captures
 from tests.helpers.command_line import environment
@@ -93,6 +94,16 @@ def test_a_library_is_compiled_again_if_its_source_a_header_or_an_option_differs
     assert all(each.is_absolute() and each.read_text() == "made\n" for each in made)
 
 
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+def test_each_function_of_a_library_is_called_with_sanitizers(library: Library) -> None:
+    """That the programs call what they name, their own tests find."""
+    source = library.source.read_text()
+    exported = {*re.findall(r"^(?:PUBLIC )?\w+ \**((?:memtopo_|cu|Initialize)\w+)\(.*\{$", source, re.MULTILINE)}
+    called = "".join(file.read_text() for file in Path(__file__).parent.glob(f"{library.name}_*.c"))
+    assert exported
+    assert {name for name in exported if f"{name}(" not in called} == set()
+
+
 @pytest.mark.parametrize("checked", ["thread", "address,undefined"])
 def test_threads_use_heaps_without_a_race_or_an_error_of_memory(checked: str) -> None:
     """Eight threads that allocate and free while a ninth puts each of their heaps to sleep, with a sanitizer."""
@@ -111,6 +122,14 @@ def test_threads_are_captured_without_a_race_or_an_error_of_memory(checked: str,
     traces = read_traces([record])
     assert len(traces) == 12
     assert sum(call.method == "mark" for trace in traces for call in trace.calls) == 240
+
+
+def test_functions_of_the_driver_are_answered_without_an_error_of_memory() -> None:
+    """In the process, and over a socket, where the answer maps memory and stores descriptors."""
+    done = subprocess.run(
+        [sanitized(LIBCUDA, "address,undefined", "calls")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
