@@ -46,7 +46,7 @@ class Library:
     @property
     def sources(self) -> tuple[Path, ...]:
         """All files of the source, that which is compiled first."""
-        return self.source, *sorted((_FOLDER / self.name).glob("*.h"))
+        return self.source, *sorted(_FOLDER.glob("*.h")), *sorted((_FOLDER / self.name).glob("*.h"))
 
     def file_name(self, processor: str) -> str:
         """Name of the library for a processor, as `uname -m` names it."""

@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "capture/files.h"
+#include "files.h"
 #include "capture/functions.h"
 #include "capture/lines.h"
 #include "capture/record.h"

@@ -26,6 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "files.h"
 #include "libcuda/names.h"
 
 #define PUBLIC __attribute__((visibility("default")))
@@ -60,9 +61,9 @@ static pthread_once_t started = PTHREAD_ONCE_INIT;
 static pthread_key_t of_thread;
 static struct sockaddr_un address;
 static socklen_t address_length;
-static int lease = -1;  /* a connection that ends with the process */
+static file_t lease = {.number = -1}; /* a connection that ends with the process */
 static word_t instance; /* number of this process, which is another one after exec */
-static __thread int connection = -1;
+static __thread file_t connection = {.number = -1};
 
 static void complain(const char *what) {
     fprintf(stderr, "memtopo simulator: %s\n", what);
@@ -70,8 +71,7 @@ static void complain(const char *what) {
 
 static void end_connection(void *unused) {
     (void)unused;
-    if (connection >= 0) close(connection);
-    connection = -1;
+    end_file(&connection);
 }
 
 static void set_address(const char *name) {
@@ -82,21 +82,21 @@ static void set_address(const char *name) {
     if (*name == '@') address.sun_path[0] = 0; /* abstract: no file is left */
 }
 
-static int connected(void) {
+static file_t connected(void) {
     struct ucred peer;
     socklen_t length = sizeof peer;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd >= 0 && connect(fd, (struct sockaddr *)&address, address_length)) {
         close(fd);
-        return -1;
+        return CLOSED;
     }
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) || peer.uid != getuid()) { /* it may write to this memory */
         close(fd);
-        return -1;
+        return CLOSED;
     }
     prctl(PR_SET_PTRACER, peer.pid, 0, 0, 0);
     send(fd, &instance, sizeof instance, MSG_NOSIGNAL);
-    return fd;
+    return keep(fd);
 }
 
 /* Become the simulator: no child of the program, without its terminal and its descriptors. */
@@ -146,14 +146,13 @@ static void start(void) {
         return;
     }
     lease = connected();
-    if (lease < 0) complain("no simulator is at MEMTOPO_SIMULATOR: it has ended, or is another user's");
+    if (lease.number < 0) complain("no simulator is at MEMTOPO_SIMULATOR: it has ended, or is another user's");
 }
 
 static void after_fork(void) {
     is_forked = is_forked || is_initialized;
-    if (connection >= 0) close(connection);
-    if (lease >= 0) close(lease);
-    connection = lease = -1;
+    end_file(&connection);
+    end_file(&lease);
     started = (pthread_once_t)PTHREAD_ONCE_INIT;
     in_python = NULL;
     is_of_python = 0;
@@ -167,7 +166,7 @@ static int receive(order_t *order, int *fd) {
     struct iovec part = {order, sizeof *order};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
     ssize_t length;
-    do length = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
+    do length = recvmsg(connection.number, &message, MSG_CMSG_CLOEXEC);
     while (length < 0 && errno == EINTR);
     struct cmsghdr *found = length > 0 ? CMSG_FIRSTHDR(&message) : NULL;
     *fd = -1;
@@ -196,17 +195,21 @@ static int follow(const order_t *order, int fd) {
 static int over_socket(const call_t *call) {
     order_t order;
     int fd, done;
-    if (connection < 0) {
-        pthread_once(&started, start);
-        if (lease < 0) return STUB_LIBRARY;
+    pthread_once(&started, start);
+    if (lease.number < 0) return STUB_LIBRARY;
+    if (connection.number < 0 && is_kept(&lease)) {
         connection = connected();
         pthread_setspecific(of_thread, &of_thread);
     }
-    if (send(connection, call, sizeof *call, MSG_NOSIGNAL) == (ssize_t)sizeof *call)
+    if (!is_kept(&lease) || (connection.number >= 0 && !is_kept(&connection))) {
+        complain("the program has closed the connection to the simulator, with descriptors that it did not open");
+        return SYSTEM_NOT_READY;
+    }
+    if (send(connection.number, call, sizeof *call, MSG_NOSIGNAL) == (ssize_t)sizeof *call)
         while (receive(&order, &fd)) {
             if (order.order == ANSWER) return order.status;
             done = follow(&order, fd);
-            if (send(connection, &done, sizeof done, MSG_NOSIGNAL) != (ssize_t)sizeof done) break;
+            if (send(connection.number, &done, sizeof done, MSG_NOSIGNAL) != (ssize_t)sizeof done) break;
         }
     complain("the simulator has ended: no call is answered any more");
     return SYSTEM_NOT_READY;

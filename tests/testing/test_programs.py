@@ -168,6 +168,15 @@ def test_a_forked_process_has_no_driver(client: Path, server: Server) -> None:
     assert done.stdout == LINES.replace("set current", f"{child}set current")
 
 
+def test_a_program_that_closes_all_descriptors_gets_an_error_and_keeps_those_that_it_opens(
+    client: Path, server: Server
+) -> None:
+    done = subprocess.run([client, "close"], env=variables(server), capture_output=True, text=True, check=True)
+    refused = "CUDA_ERROR_SYSTEM_NOT_READY (system not yet initialized)"
+    assert done.stdout.splitlines()[-2:] == [f"count: {refused}", f"count in a thread: {refused}"]
+    assert done.stderr.count("memtopo simulator: the program has closed the connection to the simulator") == 2
+
+
 def test_a_killed_program_leaves_nothing(client: Path, server: Server, shared: SharedMachine) -> None:
     program = subprocess.Popen([client, "wait"], env=variables(server), stdin=-1, stdout=-1, text=True)
     assert program.stdout

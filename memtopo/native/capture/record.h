@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "files.h"
+#include "../files.h"
 #include "lines.h"
 
 /* The file of the record. */

@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "files.h"
+#include "../files.h"
 #include "lines.h"
 
 /* Stacks of calls, innermost function first, without folders of files. */

@@ -1,10 +1,13 @@
 /* Calls of the driver, each with what it answers. With the argument `wait`, a line of the standard input is awaited
- * after the first calls; with `fork`, a child calls the driver as well. */
+ * after the first calls; with `fork`, a child calls the driver as well; with `close`, all descriptors are closed, as
+ * daemons do, and their numbers are those of sockets that nobody answers. */
 #include <cuda.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,6 +39,12 @@ static void *in_thread(void *unused) {
     return unused;
 }
 
+static void *count_in_thread(void *unused) {
+    int gpus;
+    say("count in a thread", cuDeviceGetCount(&gpus));
+    return unused;
+}
+
 int main(int count, char **arguments) {
     const char *mode = count > 1 ? arguments[1] : "";
     char line[16] = "", data[8] = "", *pinned;
@@ -59,6 +68,17 @@ int main(int count, char **arguments) {
     if (!strcmp(mode, "wait")) {
         if (!fgets(line, sizeof line, stdin)) return 1;
         say("count", cuDeviceGetCount(&gpus));
+        return 0;
+    }
+    if (!strcmp(mode, "close")) {
+        int ends[2];
+        for (int each = 3; each < 1024; each++) close(each);
+        while (!socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) && ends[1] < 1000) continue;
+        say("count", cuDeviceGetCount(&gpus));
+        pthread_create(&thread, NULL, count_in_thread, NULL);
+        pthread_join(thread, NULL);
+        for (int each = 3; each < 1000; each++)
+            if (recv(each, data, 1, MSG_DONTWAIT | MSG_PEEK) >= 0 || fcntl(each, F_GETFD) < 0) return 2;
         return 0;
     }
     if (!strcmp(mode, "fork")) {
