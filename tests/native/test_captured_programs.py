@@ -208,7 +208,7 @@ outer()
 """
     (call,) = captures.run(code, file, stacks="python").calls
     assert call.stack == (
-        *("captured_program.py:61 call", "captured_program.py:64 allocate"),
+        *("captured_program.py:66 call", "captured_program.py:69 allocate"),
         *("<string>:3 inner", "<string>:4 outer", "<string>:6 <module>"),
     )
 
