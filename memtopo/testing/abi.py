@@ -155,6 +155,11 @@ _RESULTS: Mapping[str, Callable[[Any], bytes]] = {
     "bytes": bytes,
 }
 
+RESULT_BYTES: Mapping[str, int] = {
+    "u64": 8, "u32": 4, "i32": 4, "f32": 4, "properties": structures.PROPERTIES.size, "bytes": 1, "shared": 4
+}  # fmt: skip
+"""Bytes of a result by its type, at least."""
+
 # Types of parameters by name, where a function does not say another: addresses, sizes and objects have 64 bits.
 _TYPES: Mapping[str, str] = {
     "device": "i32", "peer": "i32", "attribute": "i32", "location": "at-location", "properties": "properties",

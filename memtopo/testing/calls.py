@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
     HOST,
+    Access,
     DriverError,
     EventFlags,
     HandleType,
@@ -35,7 +36,10 @@ from memtopo.drivers.sim.process import FIRST_CONTEXT
 from memtopo.testing.abi import Memory, external_memory, external_semaphore
 
 _PAUSE = 0.0005  # seconds
-_MOST_BYTES = 1 << 42
+_MOST_DATA = 1 << 20
+"""Bytes of an attribute of a range: hundreds of thousands of GPUs."""
+_PIECE = 16 << 20
+"""Bytes that are copied from or to the program at a time."""
 _LAST = 112 << 40
 """End of the addresses of allocations, below those that the kernel chooses for programs."""
 _DMA_BUF = 1
@@ -261,7 +265,7 @@ class Calls:
         """Attribute of a managed range, as so many bytes of 32-bit numbers."""
         of, shown = _PARTS_OF_LOCATIONS.get(attribute) or (RangeAttribute(attribute), tuple)
         count = length // 4
-        if length % 4 or not count or (count > 1 and of != RangeAttribute.ACCESSED_BY):
+        if length % 4 or not 0 < length <= _MOST_DATA or (count > 1 and of != RangeAttribute.ACCESSED_BY):
             raise invalid("the size of the data is not that of one number, or of several for GPUs with access")
         found = shown(self._driver.mem_range_get_attribute(address, size, of))
         self._program.write(data, struct.pack(f"={count}i", *(*found, *[_NOWHERE] * count)[:count]))
@@ -275,12 +279,21 @@ class Calls:
     # Copies and fills. A copy from or to memory of the program that the driver does not know is made at once.
 
     def memcpy_htod(self, destination: int, source: int, count: int) -> None:
-        if count > _MOST_BYTES:
-            raise invalid("so many bytes are in no memory")
-        self._driver.memcpy_htod(destination, self._program.read(source, count))
+        self._sim.check_copy(destination, count, Access.RW)
+        for at, size in self._pieces(source, count):
+            self._driver.memcpy_htod(destination + at, self._program.read(source + at, size))
 
     def memcpy_dtoh(self, destination: int, source: int, count: int) -> None:
-        self._program.write(destination, self._driver.memcpy_dtoh(source, count))
+        self._sim.check_copy(source, count, Access.R)
+        for at, size in self._pieces(destination, count):
+            self._program.write(destination + at, self._driver.memcpy_dtoh(source + at, size))
+
+    def _pieces(self, address: int, count: int) -> Iterator[tuple[int, int]]:
+        """Yield offset and size of the pieces of a copy, if memory of the program is also at their end."""
+        if count > _PIECE:
+            self._program.read(address + count - 1, 1)
+        for at in range(0, count, _PIECE):
+            yield at, min(_PIECE, count - at)
 
     def memcpy_dtod(self, destination: int, source: int, count: int) -> None:
         self._driver.memcpy_async(destination, source, count, 0)
@@ -296,7 +309,9 @@ class Calls:
             return self.memcpy_htod(destination, source, count)
         if self._is_known(source):
             return self.memcpy_dtoh(destination, source, count)
-        return self._program.write(destination, self._program.read(source, count))
+        for at, size in self._pieces(source, count):
+            self._program.write(destination + at, self._program.read(source + at, size))
+        return None
 
     memcpy_htod_async = memcpy_dtoh_async = memcpy_dtod_async = memcpy_async
 
@@ -320,9 +335,7 @@ class Calls:
         self.stream_synchronize(stream)
         if count and address % len(element):
             raise invalid("the address is not aligned to the elements")
-        self._driver.memset_d8(address, element[0], count * len(element))
-        if len(set(element)) > 1:
-            self._driver.memcpy_htod(address, element * count)
+        self._sim.memset(address, element, count)
 
     # Pools.
 
@@ -481,17 +494,21 @@ class Calls:
         return self._with_descriptor(fd, given)
 
     def signal_external_semaphores_async(self, semaphores: int, described: int, count: int, stream: int) -> None:
-        for semaphore, value in self._fences(semaphores, described, count):
+        for semaphore, value in self._fences(semaphores, described, count, stream):
             self._driver.signal_external_semaphore(semaphore, value, stream)
 
     def wait_external_semaphores_async(self, semaphores: int, described: int, count: int, stream: int) -> None:
-        for semaphore, value in self._fences(semaphores, described, count):
+        for semaphore, value in self._fences(semaphores, described, count, stream):
             self._driver.wait_external_semaphore(semaphore, value, stream)
 
-    def _fences(self, semaphores: int, described: int, count: int) -> list[tuple[int, int]]:
+    def _fences(self, semaphores: int, described: int, count: int, stream: int) -> list[tuple[int, int]]:
+        """Semaphores and values, all of which a stream may signal or wait for."""
         numbers = struct.unpack(f"={count}Q", self._program.read(semaphores, 8 * count))
         data = self._program.read(described, _FENCE.size * count)
-        return [(number, value) for number, (value,) in zip(numbers, _FENCE.iter_unpack(data), strict=True)]
+        found = [(number, value) for number, (value,) in zip(numbers, _FENCE.iter_unpack(data), strict=True)]
+        for number, value in found:
+            self._sim.semaphores.usable(number, value, self._sim.streams.get(stream))
+        return found
 
 
 def _kind_of(processors: tuple[int, ...]) -> tuple[int, ...]:

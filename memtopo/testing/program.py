@@ -12,6 +12,7 @@ from threading import Lock, RLock
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
+from memtopo.common.errors import on_failure
 from memtopo.driver.argument_texts import argument_text
 from memtopo.driver.ledger import CALLS, Ledger, Opens
 from memtopo.driver.protocol import call_name
@@ -26,7 +27,7 @@ from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.process import FIRST_CONTEXT
 from memtopo.machine import Machine
 from memtopo.testing import calls
-from memtopo.testing.abi import Function, error_numbers, exported, functions, newest, packed
+from memtopo.testing.abi import RESULT_BYTES, Function, error_numbers, exported, functions, newest, packed
 from memtopo.testing.visible_gpus import LONGEST, VARIABLES, visible_gpus
 
 _INVALID = "CUDA_ERROR_INVALID_VALUE"
@@ -48,6 +49,8 @@ _CHANGES_MAPPED = frozenset({
 """Calls after which memory is mapped into the program, or not any more."""
 _AFTER_ENDS = ("mem_get_info", "ipc_open_mem_handle", "ipc_open_event_handle")
 """Calls whose answers depend on the end of other programs."""
+_FREES = {"mem_host_alloc": "mem_free_host", "mem_alloc_host": "mem_free_host", "mem_alloc_managed": "mem_free"}
+"""Calls that allocate memory which is mapped into the program, with those that free it."""
 _ENDING = ("device_primary_ctx_release", "ctx_destroy")
 # Offsets stand beside handles, which are passed in their place by mistake.
 _SHOWN_AS_HEXADECIMAL = (
@@ -302,10 +305,14 @@ class SimulatedProgram:
             self._see(*(calls.text_at(self._port, at, LONGEST) if at else None for at in words[1:3]))
         elif function.method in _AFTER_ENDS:
             self.shared.settle(self.pid)
+        for at, kind in function.results:
+            if words[at]:  # a pointer to no memory is refused before the call has made something
+                self._port.write(words[at], self._port.read(words[at], RESULT_BYTES[kind]))
         result = self._method(function.method)(**arguments)
         if function.method in _CHANGES_MAPPED:
             start = arguments.get("address", result) or 0
-            self._share(start, start + arguments.get("size", 0))
+            with on_failure(self._undo, function.method, result):
+                self._share(start, start + arguments.get("size", 0))
         if function.method in _ENDING:
             self._drop_ended()
         results = result if isinstance(result, tuple) and len(function.results) > 1 else (result,)
@@ -313,6 +320,11 @@ class SimulatedProgram:
             if words[at]:
                 self._return(kind, words[at], results[index] if index < len(results) else 0)
         return result
+
+    def _undo(self, method: str, address: int) -> None:
+        """Free memory that a call has allocated, and that cannot be mapped into the program."""
+        if free := _FREES.get(method):
+            self._method(free)(address)
 
     def _retain_again(self, context: int) -> None:
         device = context - FIRST_CONTEXT

@@ -128,11 +128,11 @@ def test_neighbours_do_not_move(sim: SimDriver) -> None:
         stack.enter_context(current(sim))
         chunks = [stack.enter_context(created(sim, M, SHARED)) for _ in range(3)]
         addresses = [stack.enter_context(usable(sim, M, chunk)) for chunk in chunks]
-        for value, address in enumerate(addresses):
+        for value, address in enumerate(addresses, 1):
             sim.memset_d8(address, value, M)
         with exported(sim, chunks[1]):
             assert resident_bytes(sim) == 3 * M
-            assert [sim.memcpy_dtoh(address + M - 1, 1) for address in addresses] == [b"\0", b"\1", b"\2"]
+            assert [sim.memcpy_dtoh(address + M - 1, 1) for address in addresses] == [b"\1", b"\2", b"\3"]
     assert resident_bytes(sim) == 0
 
 

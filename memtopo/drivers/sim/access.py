@@ -10,7 +10,7 @@ from memtopo.driver.types import HOST, WHOLE_HOST, Access, Grant, Location, Loca
 from memtopo.drivers.sim.allocations import SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.chunks import Mapping, SimMappings
-from memtopo.drivers.sim.physical import PAGE, Physical
+from memtopo.drivers.sim.physical import PAGE, PIECE, Physical
 from memtopo.drivers.sim.process import SimProcess, Stream
 
 _GPU = LocationKind.GPU
@@ -216,9 +216,6 @@ def _check_host_copy(mappings: list[Mapping], device: int, wanted: Access) -> No
         raise invalid("the CPU would make this copy but has no access: on hardware, SIGSEGV ends the process")
 
 
-BLOCK = 1 << 20
-
-
 class MemoryOperations:
     """Fills and copies of simulated memory (fact 23), by a device or by the CPU.
 
@@ -230,13 +227,24 @@ class MemoryOperations:
 
     def memset_d8(self, address: int, value: int, count: int) -> None:
         """Set `count` bytes to one value, across adjacent mappings."""
-        device = self._sim.contexts.current()
         if value not in range(256):
             raise invalid("the value is not a byte")
-        block = bytes([value]) * min(count, BLOCK)
-        for physical, at, size in self._access.parts(device, address, count, Access.RW, copying=False):
-            for done in range(0, size, BLOCK):
-                physical.write(at + done, memoryview(block)[: size - done])
+        self.fill(address, bytes([value]), count)
+
+    def fill(self, address: int, element: bytes, count: int) -> None:
+        """Set memory to `count` equal elements of 1, 2 or 4 bytes, across adjacent mappings."""
+        device, whole = self._sim.contexts.current(), count * len(element)
+        if address % len(element):
+            raise invalid("the address is not aligned to the elements")
+        block = memoryview(element * (min(whole, PIECE) // len(element)))
+        for physical, at, size in self._access.parts(device, address, whole, Access.RW, copying=False):
+            for done in range(0, size, PIECE):
+                physical.write(at + done, block[: size - done])
+
+    def check_copy(self, address: int, count: int, wanted: Access) -> None:
+        """Refuse a copy between memory and the program as a whole, before it is made in pieces."""
+        self._access.check_program_copy(address)
+        self._access.reach(address, count, self._sim.contexts.current(), wanted, copying=True)
 
     def memcpy_htod(self, address: int, data: bytes) -> None:
         """Copy bytes to memory, across adjacent mappings."""

@@ -50,12 +50,14 @@ class FreeRanges:
         """Return whether some of the addresses are free."""
         return any(each < address + size and self._ends[each] > address for each in self._starts)
 
-    def discard(self, address: int, size: int) -> None:
-        """Take those of some addresses that are free."""
-        end = address + size
+    def discard(self, address: int, size: int) -> list[tuple[int, int]]:
+        """Take those of some addresses that are free; return them as (address, size)."""
+        end, taken = address + size, list[tuple[int, int]]()
         for start in [each for each in self._starts if each < end and self._ends[each] > address]:
             low, high = max(start, address), min(self._ends[start], end)
             self._cut(start, low, high - low)
+            taken.append((low, high - low))
+        return taken
 
     def give(self, address: int, size: int) -> None:
         """Return addresses; they are merged with adjacent free ranges."""

@@ -97,12 +97,14 @@ class SimAllocations:
         device = self._sim.contexts.current()
         if size <= 0:
             raise invalid("the size is 0")
+        self._sim.arena.check(size)
         address, physical = self._sim.blocks.take("own", device, size), self._sim.arena.take(size)
         self.add(SimAllocation(address, address + size, device, {device}, physical))
         return address
 
     def manage(self, device: int, size: int, users: Iterable[int]) -> int:
         """Allocate managed memory in a device's context for the CPU and the devices `users`; takes no device memory."""
+        self._sim.arena.check(size)
         address = self._sim.blocks.take("managed", device, size)
         physical, advised = self._sim.arena.take(size), self._pages(address, size)
         self.add(SimAllocation(address, address + size, device, set(users), physical, "managed", advised=advised))
@@ -118,6 +120,7 @@ class SimAllocations:
             raise invalid("the size is negative, or a flag is unknown")
         if not size:
             return 0
+        self._sim.arena.check(size)
         address = self._sim.blocks.take("pinned", device, size, flags & HostFlags.WRITECOMBINED)
         block = address - address % BLOCK
         kept = next((each.flags for each in self.within(block, block + BLOCK)), flags)

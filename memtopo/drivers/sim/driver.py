@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self, get_type_hints
 
 from memtopo.driver import batches
 from memtopo.driver.protocol import call_name
-from memtopo.driver.types import DriverError
+from memtopo.driver.types import Access, DriverError
 from memtopo.driver.wrappers import METHODS
 from memtopo.drivers.sim.access import AccessRules, MemoryOperations
 from memtopo.drivers.sim.address_space import Reservations
@@ -129,6 +129,16 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
                 raise DriverError("lend", "CUDA_ERROR_INVALID_VALUE", "no memory is mapped or allocated there")
             found.physical.touched |= writable  # so that its pages are copied when it moves, and freed
             return found.physical.fd, found.physical.offset
+
+    @driver_call
+    def memset(self, address: int, element: bytes, count: int) -> None:
+        """Set memory to `count` equal elements of 1, 2 or 4 bytes."""
+        self.contents.fill(address, element, count)
+
+    @driver_call
+    def check_copy(self, address: int, count: int, wanted: Access) -> None:
+        """Refuse a copy between memory and the program, which is made in pieces then."""
+        self.contents.check_copy(address, count, wanted)
 
     def store_by_kernel(self, address: int, data: bytes) -> None:
         """Store bytes as a kernel of the current context does, without loaded kernels. Raises `RefusedCall`."""

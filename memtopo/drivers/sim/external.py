@@ -151,7 +151,7 @@ class SimSemaphores:
     def signal_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
         """Make a stream signal; a timeline may be set to a lower value, too (fact 56)."""
         queue = self._sim.streams.get(stream)
-        found = self._usable(semaphore, value, queue)
+        found = self.usable(semaphore, value, queue)
 
         def work() -> bool:
             signal(found.fd, found.kind, value)
@@ -162,7 +162,7 @@ class SimSemaphores:
     def wait_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
         """Make a stream wait for at least a value of a timeline, or for a binary semaphore's signal (fact 56)."""
         queue = self._sim.streams.get(stream)
-        found = self._usable(semaphore, value, queue)
+        found = self.usable(semaphore, value, queue)
         self._sim.streams.add(queue, lambda: try_wait(found.fd, found.kind, value))
 
     def destroy_external_semaphore(self, semaphore: int) -> None:
@@ -177,7 +177,8 @@ class SimSemaphores:
         for number in self._open.in_context(context):
             self._sim.files.close(self._open.remove(number).fd)
 
-    def _usable(self, semaphore: int, value: int, stream: Stream) -> SimSemaphore:
+    def usable(self, semaphore: int, value: int, stream: Stream) -> SimSemaphore:
+        """Return an open semaphore; refuses one that a stream cannot signal or wait for."""
         found = self._open[semaphore]
         if not 0 <= value < _VALUES:
             raise invalid("the value is not a 64-bit number")

@@ -10,17 +10,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from memtopo.common.errors import on_failure
+from memtopo.common.errors import Failed, on_failure
 from memtopo.common.files import closing_fd
 from memtopo.common.mapped_files import punch_hole
 from memtopo.common.units import rounded_up
+from memtopo.drivers.sim.calls import RefusedCall
 from memtopo.drivers.sim.shared_files import Files, Tag, nonce
 
-_LENGTH = 1 << 60
+_LENGTH = 1 << 62
 """Bytes of the arena, more than a process takes; what is not touched takes no memory."""
 
 PAGE = mmap.PAGESIZE
-_COPIED = 1 << 20
+PIECE = 1 << 20
+"""Bytes that are copied and filled at a time."""
+
+_ZEROS = bytes(PIECE)
 
 
 @dataclass(slots=True)
@@ -52,8 +56,16 @@ class Physical:
         return b"".join(parts)
 
     def write(self, at: int, data: bytes | bytearray | memoryview) -> None:
-        """Write bytes from `at` on."""
+        """Write bytes from `at` on; pieces of zeros take no memory."""
         self.touched, rest = True, memoryview(data)
+        for start in range(0, len(rest), PIECE):
+            piece = rest[start : start + PIECE]
+            if len(piece) == PIECE and bytes(piece) == _ZEROS:
+                punch_hole(self.fd, self.offset + at + start, PIECE)
+            else:
+                self._store(at + start, piece)
+
+    def _store(self, at: int, rest: memoryview) -> None:
         while rest:
             if not (written := os.pwrite(self.fd, rest, self.offset + at)):
                 raise _gone()
@@ -64,8 +76,8 @@ class Physical:
         theirs = [(start - from_at, end - from_at) for start, end in source.extents(from_at, count)]
         ours = [(start - at, end - at) for start, end in self.extents(at, count)]
         for start, end in [*theirs, *ours]:
-            for piece in range(start, end, _COPIED):
-                self.write(at + piece, source.read(from_at + piece, min(_COPIED, end - piece)))
+            for piece in range(start, end, PIECE):
+                self.write(at + piece, source.read(from_at + piece, min(PIECE, end - piece)))
 
     def extents(self, at: int, count: int) -> Iterator[tuple[int, int]]:
         """Yield start and end of every touched part of `count` bytes from `at` on."""
@@ -94,7 +106,7 @@ class SimProcessMemory(Physical):
 
     def write(self, at: int, data: bytes | bytearray | memoryview) -> None:
         with self._memory() as fd:
-            Physical(fd, self.offset, self.size).write(at, data)
+            Physical(fd, self.offset, self.size)._store(at, memoryview(data))  # noqa: SLF001 it has no holes
 
     def extents(self, at: int, count: int) -> Iterator[tuple[int, int]]:
         yield at, at + count
@@ -119,13 +131,23 @@ class Arena:
         self._files = files
         self._fd = os.memfd_create("memtopo-arena", os.MFD_CLOEXEC)
         self._close = weakref.finalize(self, os.close, self._fd)
-        os.ftruncate(self._fd, _LENGTH)
+        try:
+            os.ftruncate(self._fd, _LENGTH)
+        except OSError as error:
+            message = f"the simulator cannot have a large file in memory: {(error.strerror or '').lower()}"
+            raise Failed(message, hint="run it without a limit on the size of files: 'ulimit -f unlimited'") from error
         self._used = 0
 
     def take(self, size: int) -> Physical:
-        """Allocate `size` bytes, which take no memory until they are touched."""
+        """Allocate `size` bytes, which take no memory until they are touched: the last step of a call."""
+        self.check(size)
         offset, self._used = self._used, self._used + rounded_up(size, PAGE)
         return Physical(self._fd, offset, size)
+
+    def check(self, size: int) -> None:
+        """Refuse more bytes than can be taken."""
+        if size > _LENGTH - self._used:
+            raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "the simulator has no room for so many bytes")
 
     def share(self, physical: Physical, kind: str, granule: int, location: str, flags: tuple[str, ...] = ()) -> Tag:
         """Move memory with its bytes into a file of its own, unless it is in one; returns the file's tag."""

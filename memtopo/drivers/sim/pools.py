@@ -42,16 +42,23 @@ class SimSegment:
     freed: FreeRanges = field(default_factory=FreeRanges.none)
     backed: dict[int, int] = field(default_factory=dict)
 
-    def take(self, size: int) -> int | None:
-        """Take addresses where the least room is left, of what was freed last if it fits there."""
+    def take(self, size: int) -> tuple[int, list[tuple[int, int]]] | None:
+        """Take addresses where the least room is left, of what was freed last if it fits there.
+
+        Returns the first one, and those addresses of them that were freed last, as (address, size).
+        """
         address = self.freed.take(size, UNIT)
-        if address is None:
-            address = self.free.take(size, UNIT)
-            if address is not None:
-                self.freed.discard(address, size)
-        else:
+        if address is not None:
             self.free.take_at(address, size)
-        return address
+            return address, [(address, size)]
+        address = self.free.take(size, UNIT)
+        return None if address is None else (address, self.freed.discard(address, size))
+
+    def untake(self, address: int, size: int, freed: list[tuple[int, int]]) -> None:
+        """Undo `take`."""
+        self.free.give(address, size)
+        for each in freed:
+            self.freed.give(*each)
 
     def give(self, address: int, size: int, *, at_once: bool) -> None:
         """Return addresses, unless `at_once` as freed last until the next synchronisation."""
@@ -218,9 +225,11 @@ class SimPools:
         own = self.own(pool)
         if size <= 0:
             return 0
-        physical = self._sim.arena.take(size) if own.pages is None else self._pages(own, size)
+        self._sim.arena.check(size)
+        physical = self._pages(own, size) if own.pages else None
         with on_failure(self._give_pages, own, physical):
             segment, address = self._room(own, rounded_up(size, UNIT))
+        physical = physical or self._sim.arena.take(size)
         own.count(PoolAttribute.USED_MEM_CURRENT, size)
         self.add(own, address, physical, segment)
         return address
@@ -297,18 +306,19 @@ class SimPools:
     def _room(self, pool: SimPool, size: int) -> tuple[SimSegment, int]:
         """Segment with room for `size` bytes, and their address in it, with memory; a new segment if none has any."""
         for segment in pool.segments:
-            if (address := segment.take(size)) is not None:
-                break
-        else:
-            span = max(_SPAN, rounded_up(size, RESERVED))
-            start = self._sim.blocks.take_addresses(span)
-            segment = SimSegment(start, span, FreeRanges(start, start + span))
-            pool.segments.append(segment)
-            address = segment.take(size)
-            assert address is not None
-        with on_failure(segment.free.give, address, size):
-            self._back(pool, segment, address, size)
-        return segment, address
+            if taken := segment.take(size):
+                address, freed = taken
+                with on_failure(segment.untake, address, size, freed):
+                    self._back(pool, segment, address, size)
+                return segment, address
+        span = max(_SPAN, rounded_up(size, RESERVED))
+        start = self._sim.blocks.take_addresses(span)
+        segment = SimSegment(start, span, FreeRanges(start, start + span))
+        with on_failure(self._sim.blocks.give_addresses, start, span):
+            self._back(pool, segment, start, size)
+        segment.take(size)
+        pool.segments.append(segment)
+        return segment, start
 
     def _back(self, pool: SimPool, segment: SimSegment, address: int, size: int) -> None:
         """Reserve the memory of units that have none yet."""
@@ -329,11 +339,11 @@ class SimPools:
             raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "the pool's file has no room")
         return Physical(pool.fd, offset, size, tag=pool.tag)
 
-    def _give_pages(self, pool: SimPool, physical: Physical) -> None:
-        if pool.pages is None:
-            self._sim.arena.give(physical)
-        else:
+    def _give_pages(self, pool: SimPool, physical: Physical | None) -> None:
+        if physical and pool.pages:
             pool.pages.give(physical.offset, rounded_up(physical.size, PAGE))
+        elif physical:
+            self._sim.arena.give(physical)
 
     def _part(self, address: int) -> _Part:
         if address not in self._parts:

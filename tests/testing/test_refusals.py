@@ -1,0 +1,140 @@
+"""A refused call has changed nothing: random calls of all functions, each refusal compared with the state before."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+
+from memtopo import machine
+from memtopo.testing.abi import Function, exported
+from memtopo.testing.program import FUNCTIONS, SharedMachine, SimulatedProgram
+from memtopo.testing.server import RemoteProgram
+from tests.helpers.simulator_state import difference, state_of
+
+SIZE = 2 << 20
+SIZES = (2 * SIZE, 4096, 1, 0, 1 << 38, 1 << 41, 1 << 62, (1 << 64) - 1)
+NOWHERE = (0, 5, 1 << 62)
+PARTIAL = {"cuMemSetAccess"}
+"""Functions that have changed something when they are refused, as on hardware (fact 62)."""
+
+MADE_BY = {
+    "mem_create": "handle", "mem_retain_allocation_handle": "handle", "stream_create": "stream",
+    "stream_create_with_priority": "stream", "event_create": "event", "mem_pool_create": "pool",
+    "device_get_default_mem_pool": "pool", "device_primary_ctx_retain": "context", "ctx_create": "context",
+}  # fmt: skip
+"""Parameters that the results of calls are passed as; the other ones are addresses."""
+
+ALIKE = {
+    "destination": "address", "source": "address", "start": "event", "end": "event", "chunk": "handle",
+    "memory": "handle", "semaphore": "handle",
+}  # fmt: skip
+
+DESCRIBED = {
+    "properties": [struct.pack("=iiiiQ8x", 1, 0, 1, 0, 0), struct.pack("=iiiiQ8x", 1, 1, 1, 1, 0), bytes(32)],
+    "pool-properties": [struct.pack("=iiiiQQ56x", 1, 0, 1, 0, 0, 0), struct.pack("=iiiiQQ56x", 1, 1, 1, 0, 0, SIZE)],
+    "at-location": [struct.pack("=ii", 1, 0), struct.pack("=ii", 2, 0), struct.pack("=ii", 1, 9)],
+    "grants": [struct.pack("=6i", 1, 0, 3, 1, 1, 1), struct.pack("=6i", 1, 0, 3, 2, 0, 3), bytes(24)],
+    "secret": [bytes(64)],
+    "team": [struct.pack("=I4xQQQ", 2, SIZE, 1, 0)],
+    "part": [struct.pack("=QQ", 0, SIZE)],
+    "pointer": [struct.pack("=8Q", *[1] * 8), bytes(256)],
+}
+"""What pointers lead to, by the type of the parameter."""
+
+SETUP = [
+    "cuInit", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuStreamCreate", "cuEventCreate", "cuMemAddressReserve",
+    "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemAlloc_v2", "cuMemAllocManaged", "cuMemHostAlloc",
+    "cuMemPoolCreate", "cuMemAllocFromPoolAsync", "cuMemAllocAsync",
+]  # fmt: skip
+
+
+class Caller:
+    """A program that makes random calls, most of them with objects that it has."""
+
+    def __init__(self, program: SimulatedProgram, choices: Random) -> None:
+        self.program, self.choices = program, choices
+        self._room = ctypes.create_string_buffer(1 << 16)
+        self._kept = [ctypes.create_string_buffer(data, 256) for every in DESCRIBED.values() for data in every]
+        kept = iter(self._kept)
+        self._described = {kind: [ctypes.addressof(next(kept)) for _ in every] for kind, every in DESCRIBED.items()}
+        self._known: defaultdict[str, list[int]] = defaultdict(list)
+
+    def call(self, name: str, *, careful: bool = False) -> int:
+        """Call a function with likely words, all but one of them if it is not careful; return the status."""
+        function, words = FUNCTIONS[name], [0] * 8
+        every = [*function.reads, *function.results]
+        wrong = None if careful or not every else self.choices.choice(every)
+        for each in function.reads:
+            parameter, at, kind = each
+            words[at] = self._word(parameter, kind, careful=each is not wrong)
+            if kind == "grants":
+                words[at + 1] = 1 if each is not wrong else self.choices.choice([2, 1, 0])
+        for index, each in enumerate(function.results):
+            words[each[0]] = self.choice(NOWHERE) if each is wrong else ctypes.addressof(self._room) + 512 * index
+        status = self.program.answer(exported().index(name), words)
+        if not status:
+            self._keep(function)
+        return status
+
+    def set_up(self) -> None:
+        """Make what calls need, again if random calls have ended it."""
+        for name in SETUP:
+            self.call(name, careful=True)
+
+    def choice(self, every: tuple[int, ...] | list[int]) -> int:
+        return self.choices.choice(every)
+
+    def _keep(self, function: Function) -> None:
+        if function.results and function.results[0][1] == "u64":
+            made = int.from_bytes(self._room.raw[:8], "little")
+            known = self._known[MADE_BY.get(function.method, "address")]
+            known.append(made)
+            del known[:-6]
+
+    def _word(self, name: str, kind: str, *, careful: bool) -> int:
+        if kind in self._described:
+            is_wrong = not careful and self.choices.random() < 1 / 8
+            return self.choice(NOWHERE) if is_wrong else self._described[kind][0 if careful else -1]
+        name = ALIKE.get(name, name)
+        if name in {"size", "count", "width"}:
+            return SIZE if careful else self.choice(SIZES)
+        if known := self._known[name]:
+            return known[-1] if careful else self.choice([*known, *known, known[-1] + SIZE // 2, *NOWHERE])
+        likely = 1 if name == "flags" and kind == "attach-flags" else 0
+        return likely if careful else self.choice([0, 0, 1, 2, 3, 4, 99, (1 << 32) - 1])
+
+
+@contextmanager
+def caller(seed: int) -> Iterator[Caller]:
+    port = RemoteProgram(os.getpid())
+    program = SimulatedProgram(SharedMachine(machine.load("h200x2")), port)
+    made = Caller(program, Random(seed))
+    yield made
+    program.close()
+    port.ended()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_refused_call_has_changed_nothing(seed: int) -> None:
+    """But for the access of memory before the first grant that is refused."""
+    with caller(seed) as made:
+        names, refused = [*FUNCTIONS] * 2, set()
+        made.choices.shuffle(names)
+        for index, name in enumerate(names):
+            if index % 48 == 0:
+                made.set_up()
+                before = state_of(made.program)
+            is_refused = made.call(name) != 0
+            after = state_of(made.program)
+            if is_refused and name not in PARTIAL:
+                refused.add(name)
+                assert difference(before, after) == {}, str(made.program.shared.calls[-1])
+            before = after
+        assert len(refused) > len(FUNCTIONS) // 2
