@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from threading import Lock
 
 from memtopo.common.errors import UsageError
 from memtopo.common.units import shorten
@@ -24,7 +25,8 @@ from memtopo.testing.server import Server
 __all__ = ["Call", "Leak", "Simulation", "simulated"]
 
 _earlier: SimulatedProgram | None = None
-_running: Simulation | None = None
+_entered = Lock()
+"""Held while a simulation runs in this process."""
 
 
 class Simulation:
@@ -143,23 +145,21 @@ def simulated(machine: str | os.PathLike[str] | Machine = "h200x2") -> Iterator[
     Raises `UsageError` if a simulation runs in this process, or if it has loaded a driver of this computer,
     `Unavailable` if there is no such machine, and `NoLibrary` without a C compiler.
     """
-    global _running  # noqa: PLW0603 the library is one for a process
-    if _running:
-        raise UsageError("a simulation runs in this process already", hint="leave the other 'with' before, or use it")
     if not isinstance(machine, str | Machine | os.PathLike):
         raise UsageError(f"{machine!r} is no machine", hint="name one: 'memtopo machines' lists them")
     record = machine if isinstance(machine, Machine) else load(os.fspath(machine))
     require_no_driver()
-    simulation, pid = Simulation(record), os.getpid()
-    try:
+    pid = os.getpid()
+    if not _entered.acquire(blocking=False):
+        raise UsageError("a simulation runs in this process already", hint="leave the other 'with' before, or use it")
+    with ExitStack() as ends:
+        ends.callback(lambda: _entered.release() if os.getpid() == pid else None)
+        simulation = Simulation(record)
+        # A process that was forked leaves the parent's alone.
+        ends.callback(lambda: simulation._end() if os.getpid() == pid else None)
         answer_calls(simulation._own.answer)  # noqa: SLF001
         with _environment(variables(simulation._server.address)), _synchronizing_by_the_driver():  # noqa: SLF001
-            _running = simulation
             yield simulation
-    finally:
-        if os.getpid() == pid:  # a process that was forked leaves the parent's alone
-            _running = None
-            simulation._end()  # noqa: SLF001
 
 
 @contextmanager

@@ -187,9 +187,9 @@ class Server:
         try:
             key = pid, _INSTANCE.unpack(_received(connection, _INSTANCE.size))[0]
             program, port = self._connected(connection, key)
-        except OSError as error:
+        except (OSError, MemtopoError) as error:
             if not isinstance(error, _Ended):
-                _say(f"process {pid} cannot be served: {error.strerror}")
+                _say(f"process {pid} cannot be served: {getattr(error, 'strerror', None) or error}")
             connection.close()
             return
         port.serve(connection)
