@@ -229,9 +229,9 @@ class MemoryOperations:
         """Set `count` bytes to one value, across adjacent mappings."""
         if value not in range(256):
             raise invalid("the value is not a byte")
-        self.fill(address, bytes([value]), count)
+        self.memset(address, bytes([value]), count)
 
-    def fill(self, address: int, element: bytes, count: int) -> None:
+    def memset(self, address: int, element: bytes, count: int) -> None:
         """Set memory to `count` equal elements of 1, 2 or 4 bytes, across adjacent mappings."""
         device, whole = self._sim.contexts.current(), count * len(element)
         if address % len(element):

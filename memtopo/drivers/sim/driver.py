@@ -133,7 +133,7 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
     @driver_call
     def memset(self, address: int, element: bytes, count: int) -> None:
         """Set memory to `count` equal elements of 1, 2 or 4 bytes."""
-        self.contents.fill(address, element, count)
+        self.contents.memset(address, element, count)
 
     @driver_call
     def check_copy(self, address: int, count: int, wanted: Access) -> None:
