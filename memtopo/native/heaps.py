@@ -154,7 +154,7 @@ class NativeHeap:
         self._head = self.table.head
         self._record.table, self._record.process = ctypes.pointer(self._head), os.getpid()
         room = (reserved[1] // granule + 1) * _GRANULE_BYTES
-        self._granules = (ctypes.c_char * room).from_buffer(mmap.mmap(-1, room, flags=ANONYMOUS))  # untouched, no memory
+        self._granules = (ctypes.c_char * room).from_buffer(mmap.mmap(-1, room, flags=ANONYMOUS))
         self._record.granules = ctypes.addressof(self._granules)
         self._at = ctypes.byref(self._record)
         self.open()

@@ -156,7 +156,7 @@ def simulated(machine: str | os.PathLike[str] | Machine = "h200x2") -> Iterator[
         ends.callback(lambda: _entered.release() if os.getpid() == pid else None)
         simulation = Simulation(record)
         # A process that was forked leaves the parent's alone.
-        ends.callback(lambda: simulation._end() if os.getpid() == pid else None)
+        ends.callback(lambda: simulation._end() if os.getpid() == pid else None)  # noqa: SLF001
         answer_calls(simulation._own.answer)  # noqa: SLF001
         with _environment(variables(simulation._server.address)), _synchronizing_by_the_driver():  # noqa: SLF001
             yield simulation

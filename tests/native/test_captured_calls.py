@@ -353,7 +353,7 @@ def test_of_no_function_more_is_read_than_the_driver_has_read(pointer: str, resu
     program, record = sanitized(CAPTURE, "address,undefined", "calls"), tmp_path / "record"
     record.touch()
     given = "".join(described(case, pointer, result) for case in CASES)
-    command = [program, record, captures.cupti()]
+    command = [str(program), str(record), captures.cupti()]
     env = captures.variables(CUPTI_NAMES=names())
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, input=given)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")

@@ -76,8 +76,8 @@ class Caller:
             words[at] = self._word(parameter, kind, careful=each is not wrong)
             if kind == "grants":
                 words[at + 1] = 1 if each is not wrong else self.choices.choice([2, 1, 0])
-        for index, each in enumerate(function.results):
-            words[each[0]] = self.choice(NOWHERE) if each is wrong else ctypes.addressof(self._room) + 512 * index
+        for index, result in enumerate(function.results):
+            words[result[0]] = self.choice(NOWHERE) if result is wrong else ctypes.addressof(self._room) + 512 * index
         status = self.program.answer(exported().index(name), words)
         if not status:
             self._keep(function)
