@@ -301,13 +301,7 @@ class SimulatedProgram:
             raise ValueError("a pointer to a result is null")
         if self.kept and "context" in arguments:
             self._retain_again(arguments["context"])
-        if function.method == "init":
-            self._see(*(calls.text_at(self._port, at, LONGEST) if at else None for at in words[1:3]))
-        elif function.method in _AFTER_ENDS:
-            self.shared.settle(self.pid)
-        for at, kind in function.results:
-            if words[at]:  # a pointer to no memory is refused before the call has made something
-                self._port.write(words[at], self._port.read(words[at], RESULT_BYTES[kind]))
+        self._prepare(function, words)
         result = self._method(function.method)(**arguments)
         if function.method in _CHANGES_MAPPED:
             start = arguments.get("address", result) or 0
@@ -320,6 +314,16 @@ class SimulatedProgram:
             if words[at]:
                 self._return(kind, words[at], results[index] if index < len(results) else 0)
         return result
+
+    def _prepare(self, function: Function, words: Sequence[int]) -> None:
+        """Do what precedes a call: read the environment, await the end of programs, and try the pointers to results."""
+        if function.method == "init":
+            self._see(*(calls.text_at(self._port, at, LONGEST) if at else None for at in words[1:3]))
+        elif function.method in _AFTER_ENDS:
+            self.shared.settle(self.pid)
+        for at, kind in function.results:
+            if words[at]:  # a pointer to no memory is refused before the call has made something
+                self._port.write(words[at], self._port.read(words[at], RESULT_BYTES[kind]))
 
     def _undo(self, method: str, address: int) -> None:
         """Free memory that a call has allocated, and that cannot be mapped into the program."""
