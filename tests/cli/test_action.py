@@ -250,9 +250,24 @@ def test_comment_step_edits_its_comment_and_makes_none_if_nothing_differs(
     assert file.read_text() == f"<!-- memtopo -->\n{shown}"
 
 
-def test_installation_step_installs_the_files_of_the_action(folder: Path) -> None:
+TAKEN = (
+    "pip", "venv", "ensurepip", "sitecustomize", "usercustomize", "hatchling", "hatch_build", "memtopo", "typer",
+    "typing", "json", "subprocess", "encodings",
+)  # fmt: skip
+"""Modules of Python and others that the steps import."""
+
+
+def test_installation_step_installs_the_files_of_the_action_and_no_module_of_the_checkout_runs(folder: Path) -> None:
     """They are apart from everything else on the runner, at the path where the second step finds them."""
+    for name in TAKEN:
+        (folder / f"{name}.py").write_text(f"open({str(folder / 'owned')!r}, 'a').write({name!r})")
     packages = os.pathsep.join(site.getsitepackages())  # with what builds memtopo: nothing is fetched
+    python = folder / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text(f"""#!/bin/sh
+{sys.executable} "$@" && echo {packages} > "$(echo {folder}/temp/memtopo/lib/python*/site-packages)/offline.pth"
+""")
+    python.chmod(0o755)
     offline = {
         "PIP_NO_INDEX": "1",
         "PIP_NO_DEPS": "1",
@@ -260,13 +275,13 @@ def test_installation_step_installs_the_files_of_the_action(folder: Path) -> Non
         "PIP_IGNORE_INSTALLED": "1",
         "PIP_NO_COMPILE": "1",
     }
-    done = step(INSTALL, folder, PATH=path(), PYTHONPATH=packages, **offline)
+    hostile = {"PYTHONPATH": f"{folder}::.", "PYTHONPYCACHEPREFIX": str(folder)}
+    done = step(INSTALL, folder, PATH=f"{python.parent}:{os.environ['PATH']}", **hostile, **offline)
     assert done.returncode == 0, done.stderr
     assert [*(folder / "temp" / "memtopo").glob("lib/python*/site-packages/memtopo/cli/__init__.py")]
     (folder / "specs").symlink_to((ROOT / "examples" / "ci" / "specs").resolve())
-    done = step(VALIDATE, folder, machines="h200x2", paths="specs/cache.yaml", PYTHONPATH=packages)
+    done = step(VALIDATE, folder, machines="h200x2", paths="specs/cache.yaml", **hostile)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def path() -> str:
-    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = step(COMPARE, folder, golden="specs", **hostile)
+    assert done.returncode == 2, done.stderr
+    assert not (folder / "owned").exists()
