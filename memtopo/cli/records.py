@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from memtopo.cli.options import AsJson, At, MachineNames, argument, one_target, option
@@ -27,16 +27,19 @@ def spec_command(record: RecordFile, at: At = None, output: SpecOutput = None) -
     """
     from memtopo.records.spec import OWN, document
 
-    return _print_or_save(document(record, at).text, output, lambda file: require_replaceable(file, OWN))
+    lines = document(record, at).text.splitlines()
+    return _print_or_save(lines, output, lambda file: require_replaceable(file, OWN))
 
 
-def _print_or_save(text: str, output: str | None, require_own: Callable[[str], object], about: str = "") -> int:
-    """Print a text, or write it to a file, for which `require_own` raises an error if it may not be replaced."""
+def _print_or_save(
+    lines: Sequence[str], output: str | None, require_own: Callable[[str], object], about: str = ""
+) -> int:
+    """Print lines, or write them to a file, for which `require_own` raises an error if it may not be replaced."""
     if output in (None, "-"):
-        plain.print_document(text.splitlines())
+        plain.print_document(lines)
     else:
         require_own(output)
-        write(output, text)
+        write(output, "".join(f"{line}\n" for line in lines))
         plain.print_message(f"saved to {output}{about}")
     return Exit.OK
 
@@ -110,5 +113,4 @@ def import_command(snapshot: SnapshotFile, output: RecordOutput = None) -> int:
     from memtopo.records.snapshot import read_snapshot, record_lines
 
     lines = list(record_lines(read_snapshot(snapshot)))
-    text = "".join(f"{line}\n" for line in lines)
-    return _print_or_save(text, output, trace_files.require_replaceable, f": {len(lines) - 1:,} calls")
+    return _print_or_save(lines, output, trace_files.require_replaceable, f": {len(lines) - 1:,} calls")

@@ -66,9 +66,9 @@ def print_lines(lines: Iterable[str], stream: TextIO | None = None, *, styled: b
 def print_document(lines: Iterable[str], stream: TextIO | None = None) -> None:
     """Write the lines of a document as they are to stdout; characters that its encoding lacks are escaped."""
     stream = stream or sys.stdout
-    text = "".join(f"{line}\n" for line in lines)
     encoding = stream.encoding or "utf-8"
-    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    for line in lines:  # one at a time: a record has 64 MiB
+        stream.write(f"{line}\n".encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _print_message(kind: str, text: str, stream: TextIO) -> None:

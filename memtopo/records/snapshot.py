@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from memtopo.common.errors import UsageError
 from memtopo.common.files import read_file
+from memtopo.common.keyed import by_key
 from memtopo.common.text import printable
 from memtopo.common.units import LARGEST, shorten
 from memtopo.common.version import __version__
@@ -28,11 +30,22 @@ from memtopo.records.pickles import RefusedPickle, plain_values
 
 LARGEST_FILE = 1 << 30
 MOST_EVENTS = 4_000_000
+MOST_SHARED, BYTES_OF_EVENT = 10_000, 16
+"""Events and segments that a snapshot may have in any case, and the least bytes of each further one in its file.
+
+PyTorch writes twice as many bytes; events that are shared in the pickle may have two.
+"""
+
 MOST_GPUS = 1024
+MOST_CALLS = 100_000
+MOST_BYTES = 64 << 20
+"""Limits of a record, which PyTorch reaches by no history of usual length."""
+
 _MOST_FRAMES, _LONGEST = 256, 200
 _WITHOUT_ADDRESS = ("oom", "snapshot")
 
 _Call = dict[str, Any]
+_T = TypeVar("_T")
 Span = tuple[int, int]
 """Addresses from the first to the one behind the last."""
 
@@ -67,14 +80,14 @@ def read_snapshot(path: str) -> Snapshot:
     except OSError as error:
         raise UsageError(f"the snapshot {path!r} cannot be read: {(error.strerror or str(error)).lower()}") from error
     try:
-        return _snapshot(plain_values(data))
+        return _snapshot(plain_values(data), MOST_SHARED + len(data) // BYTES_OF_EVENT)
     except RefusedPickle as error:
         hint = "name a file that torch.cuda.memory._dump_snapshot() has written"
         raise UsageError(f"{path!r} is not a snapshot of PyTorch: {error.message}", hint=hint) from error
 
 
 def record_lines(snapshot: Snapshot) -> Iterator[str]:
-    """Lines of the record of a snapshot, the head first."""
+    """Lines of the record of a snapshot, the head first. Raises `UsageError` for too many calls or bytes."""
     first = min((event.time for event in snapshot.events if event.time), default=0)
     started = datetime.fromtimestamp(first / 1e6, UTC).isoformat(timespec="microseconds")
     head = {
@@ -82,20 +95,35 @@ def record_lines(snapshot: Snapshot) -> Iterator[str]:
         "simulated": False, "driver": "", "pid": 0, "started": started,
     }  # fmt: skip
     yield json.dumps(head)
-    numbered = enumerate(_calls(snapshot, first), 1)
-    yield from (json.dumps({"n": number, **call}) for number, call in numbered)
+    size, stacks = 0, dict[tuple[str, ...], str]()
+    for number, call in enumerate(_calls(snapshot, first), 1):
+        stack = call.pop("stack", ())
+        line = json.dumps({"n": number, **call})
+        if stack:  # of many calls, and long: one that is encoded again takes most of the time
+            stacks[stack] = stacks.get(stack) or json.dumps(stack)
+            line = f'{line[:-1]}, "stack": {stacks[stack]}}}'
+        size += len(line)
+        if number > MOST_CALLS or size > MOST_BYTES:
+            raise _too_large(f"more than {MOST_CALLS:,} calls or {MOST_BYTES >> 20} MiB")
+        yield line
+
+
+def _too_large(what: str) -> UsageError:
+    hint = "record a shorter history: torch.cuda.memory._record_memory_history(max_entries=10000, stacks='python')"
+    return UsageError(f"the record of the snapshot would have {what}", hint=hint)
 
 
 def _calls(snapshot: Snapshot, first: int) -> Iterator[_Call]:
     """Calls in the order of time, which is in seconds from the `first` microsecond."""
-    used = {*snapshot.allocated, *snapshot.mapped, *(event.device for event in snapshot.events)}
-    gpus = {device: _Gpu.of(device, snapshot) for device in sorted(used)}
+    events = by_key((event.device, event) for event in snapshot.events)
+    used = sorted({*snapshot.allocated, *snapshot.mapped, *events})
+    gpus = {device: _Gpu.of(device, snapshot, events.get(device, ())) for device in used}
     for gpu in gpus.values():
         yield from gpu.begin()
     for event in snapshot.events:
         seconds = max(event.time - first, 0) / 1e6 if event.time else 0.0
         for call in gpus[event.device].follow(event):
-            yield call | {"time": round(seconds, 6), **({"stack": list(event.stack)} if event.stack else {})}
+            yield call | {"time": round(seconds, 6), "stack": event.stack}
 
 
 @dataclass(slots=True)
@@ -112,13 +140,17 @@ class _Gpu:
     created: int = 0
 
     @classmethod
-    def of(cls, device: int, snapshot: Snapshot) -> _Gpu:
-        """Return the GPU as it was before the events: from the segments at the end, with the events undone."""
-        events = [event for event in snapshot.events if event.device == device]
+    def of(cls, device: int, snapshot: Snapshot, events: Sequence[_Event]) -> _Gpu:
+        """Return the GPU as it was before its events: from the segments at the end, with the events undone.
+
+        Raises `UsageError` for too many pieces.
+        """
         spans = [_span(event) for event in events if event.action in ("segment_map", "segment_unmap")]
         spans += snapshot.mapped.get(device, ())
         cuts = sorted({end for span in spans for end in span})
         found = cls(device, cuts, list(_joined(spans)), dict(snapshot.allocated.get(device, {})), set())
+        if (pieces := sum(last - first - 1 for first, last in map(found.between, spans))) > MOST_CALLS:
+            raise _too_large(f"{pieces:,} pieces of expandable segments, more than {MOST_CALLS:,}")
         found.mapped.update(piece for span in snapshot.mapped.get(device, ()) for piece in found.pieces(span))
         for event in reversed(events):
             if event.action == "segment_alloc":
@@ -131,17 +163,20 @@ class _Gpu:
                 found.mapped.update(found.pieces(_span(event)))
         return found
 
+    def between(self, span: Span) -> Span:
+        """Indices of the cuts in a span: of the first one, and behind the last one."""
+        return bisect_left(self.cuts, span[0]), bisect_right(self.cuts, span[1])
+
     def pieces(self, span: Span) -> Iterator[Span]:
         """Parts of a span between the places at which any event cuts it."""
-        first, last = bisect_left(self.cuts, span[0]), bisect_right(self.cuts, span[1])
+        first, last = self.between(span)
         return pairwise(self.cuts[first:last])
 
     def begin(self) -> Iterator[_Call]:
         """Calls for the context, and for what existed before the events."""
         yield self._call("device_primary_ctx_retain", {"device": self.device}, 1 + self.device)
         for address, (size, stack) in sorted(self.allocated.items()):
-            more = {"stack": list(stack)} if stack else {}
-            yield self._call("mem_alloc", {"size": size}, address) | more
+            yield self._call("mem_alloc", {"size": size}, address) | {"stack": stack}
         for piece in sorted(self.mapped):
             yield from self._map(piece)
 
@@ -165,7 +200,7 @@ class _Gpu:
 
     def _map(self, piece: Span) -> Iterator[_Call]:
         start, end = piece
-        held = next(span for span in self.reservations if span[0] <= start < span[1])
+        held = self.reservations[bisect_right(self.reservations, start, key=itemgetter(0)) - 1]
         if held not in self.reserved:
             self.reserved.add(held)
             given = {"size": held[1] - held[0], "alignment": 0, "address": 0, "flags": 0}
@@ -211,52 +246,66 @@ def _joined(spans: Iterable[Span]) -> Iterator[Span]:
 # The values of a pickle, which may be anything
 
 
-def _snapshot(values: Any) -> Snapshot:
-    """Snapshot from the values of its pickle. Raises `RefusedPickle`."""
+def _snapshot(values: Any, most: int) -> Snapshot:
+    """Snapshot from the values of its pickle, with at most a number of events. Raises `RefusedPickle`."""
     found = _mapping(values, "it")
     traces = [_list(each, "a history") for each in _list(found.get("device_traces", []), "device_traces")]
-    if len(traces) > MOST_GPUS or sum(map(len, traces)) > MOST_EVENTS:
-        raise RefusedPickle(f"it has more than {MOST_GPUS:,} GPUs or {MOST_EVENTS:,} events")
-    stacks: dict[int, tuple[str, ...]] = {}
+    segments = found.get("segments")
+    if not isinstance(segments, list):
+        raise RefusedPickle("it has no segments")
+    number, most = sum(map(len, traces)) + len(segments), min(most, MOST_EVENTS)
+    if len(traces) > MOST_GPUS or number > most:
+        raise RefusedPickle(f"it has more than {MOST_GPUS:,} GPUs or {most:,} events: {len(traces):,} and {number:,}")
+    stacks = _Stacks({}, {})
     events = [
         _event(device, _mapping(each, "an event"), stacks) for device, trace in enumerate(traces) for each in trace
     ]
-    if not isinstance(found.get("segments"), list):
-        raise RefusedPickle("it has no segments")
     allocated: dict[int, dict[int, tuple[int, tuple[str, ...]]]] = {}
     mapped: dict[int, list[Span]] = {}
-    for each in found["segments"]:
+    for each in segments:
         segment = _mapping(each, "a segment")
         device, address = _number(segment, "device", MOST_GPUS), _number(segment, "address")
-        size = _number(segment, "total_size")
+        size = _number(segment, "total_size", LARGEST - address)
         if segment.get("is_expandable") is True:
             mapped.setdefault(device, []).append((address, address + size))
         else:
-            allocated.setdefault(device, {})[address] = size, _stack(segment.get("frames"), stacks)
+            allocated.setdefault(device, {})[address] = size, stacks.of(segment.get("frames"))
     return Snapshot(allocated, mapped, sorted(events, key=lambda event: event.time))
 
 
-def _event(device: int, given: Mapping[str, Any], stacks: dict[int, tuple[str, ...]]) -> _Event:
-    action = given.get("action")
-    if not isinstance(action, str):
-        raise RefusedPickle("it has an event without an action")
+def _event(device: int, given: Mapping[str, Any], stacks: _Stacks) -> _Event:
+    action = _typed(given, "action", str)
     time = _number(given, "time_us", 1 << 53) if "time_us" in given else 0
     address = _number(given, "addr") if action not in _WITHOUT_ADDRESS else 0
-    return _Event(time, device, action, address, _number(given, "size"), _stack(given.get("frames"), stacks))
+    size = _number(given, "size", LARGEST - address)
+    return _Event(time, device, action, address, size, stacks.of(given.get("frames")))
 
 
-def _stack(frames: Any, stacks: dict[int, tuple[str, ...]]) -> tuple[str, ...]:
-    """Functions of a list of frames: `linear.py:109 __init__`. Lists are shared by events, and read once."""
-    if not isinstance(frames, list):
-        return ()
-    if id(frames) not in stacks:
-        stacks[id(frames)] = tuple(_frame(_mapping(each, "a frame")) for each in frames[:_MOST_FRAMES])
-    return stacks[id(frames)]
+@dataclass(frozen=True, slots=True)
+class _Stacks:
+    """Functions of lists of frames: `linear.py:109 __init__`. Events share lists, and these frames: each is read once.
 
+    Both are known by the identities of the values of the pickle, which exist meanwhile.
+    """
 
-def _frame(frame: Mapping[str, Any]) -> str:
-    name, line, file = (frame.get(key, "") for key in ("name", "line", "filename"))
-    return printable(shorten(f"{PurePath(str(file)).name}:{line} {name}", _LONGEST))
+    stacks: dict[int, tuple[str, ...]]
+    frames: dict[int, str]
+
+    def of(self, frames: Any) -> tuple[str, ...]:
+        if not isinstance(frames, list):
+            return ()
+        if id(frames) not in self.stacks:
+            self.stacks[id(frames)] = tuple(map(self._frame, frames[:_MOST_FRAMES]))
+        return self.stacks[id(frames)]
+
+    def _frame(self, given: Any) -> str:
+        if id(given) not in self.frames:
+            frame = _mapping(given, "a frame")
+            file, name = (_typed(frame, key, str, "") for key in ("filename", "name"))
+            file = file[-_LONGEST:].rpartition("/")[2]
+            text = f"{file}:{_typed(frame, 'line', int, 0)} {name[:_LONGEST]}"
+            self.frames[id(given)] = printable(shorten(text, _LONGEST))
+        return self.frames[id(given)]
 
 
 def _mapping(value: Any, what: str) -> Mapping[str, Any]:
@@ -271,10 +320,16 @@ def _list(value: Any, what: str) -> Sequence[Any]:
     return value
 
 
+def _typed(given: Mapping[str, Any], key: str, type_: type[_T], default: _T | None = None) -> _T:
+    value = given.get(key, default)
+    if type(value) is not type_:
+        raise RefusedPickle(f"its {key} is a {type(value).__name__}, not a {type_.__name__}")
+    return value
+
+
 def _number(given: Mapping[str, Any], key: str, most: int = LARGEST) -> int:
     value = given.get(key)
     if type(value) is not int or not 0 <= value < most:
-        raise RefusedPickle(
-            f"its {key} is not a number of bytes, an address or a time: {shorten(printable(str(value)))!r}"
-        )
+        shown = value if type(value) is int else f"a {type(value).__name__}"
+        raise RefusedPickle(f"its {key} is not a number of bytes, an address or a time below {most:,}: it is {shown}")
     return value

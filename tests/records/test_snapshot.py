@@ -230,6 +230,79 @@ def test_a_pickle_that_is_cut_deep_or_of_another_form_is_refused(tmp_path: Path)
             read_snapshot(str(written(values, tmp_path)))
 
 
+_EVENT = event("segment_map", 1 << 40, 2 * MIB)
+
+
+def _crossed(number: int) -> dict[str, Any]:
+    """Maps that each span the cuts of all others."""
+    history = [event("segment_map", (1 << 40) - n * MIB, 2 * n * MIB) for n in range(1, number)]
+    return {"segments": [], "device_traces": [history]}
+
+
+def _deep(value: Any, depth: int) -> Any:
+    for _ in range(depth):
+        value = [value] * 8
+    return value
+
+
+REFUSED = {
+    "shared lists in a message": (pickle.dumps({"segments": [segment(_deep("x", 40), 5)]}), "its address is .* a list"),
+    "shared lists in a frame": (
+        pickle.dumps({"segments": [], "device_traces": [[{**_EVENT, "frames": [{"filename": _deep("x", 40)}]}]]}),
+        "its filename is a list",
+    ),
+    "a list in itself": (
+        b"\x80\x04}\x94(\x8c\x08segments]\x94(}\x94(\x8c\x06device]\x94(h\x03h\x03euh\x02eu.",
+        "its device is .* a list",
+    ),
+    "a number in digits": (b"I" + b"0x" + b"f" * 50_000 + b"\n.", "200,000 bits"),
+    "a number in bytes": (b"\x8a\xff" + b"\x7f" * 255 + b".", "2,039 bits"),
+    "a key that takes long to hash": (b"})\x94" + b"h\0h\0\x86\x94" + b"Ns.", "a key of the type tuple"),
+    "a number as a key": (pickle.dumps({"segments": [], 1: 2}), "a key of the type int"),
+    "lists in a row": (b"]" * 20_000 + b".", "20,001 bytes"),
+    "a value that is shared by many numbers": (b"N" + b"\x94" * 20_000 + b".", "20,002 bytes"),
+    "an event that is shared": (
+        pickle.dumps({"segments": [], "device_traces": [[_EVENT] * 300] * 1000}), "1,000 and 300,000",
+    ),
+    "a segment that is shared": (pickle.dumps({"segments": [segment(1 << 21, 5)] * 40_000}), "0 and 40,000"),
+    "a size beyond all addresses": (
+        pickle.dumps({"segments": [segment((1 << 64) - 2, 2)]}), "its total_size is not .* below 1: it is 2",
+    ),
+    "pieces of maps that cross": (pickle.dumps(_crossed(400)), "159,201 pieces"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_small_files_that_would_take_much_time_or_memory_are_refused(tmp_path: Path, what: str) -> None:
+    data, message = REFUSED[what]
+    (tmp_path / "snapshot").write_bytes(data)
+    with pytest.raises(UsageError, match=message):
+        list(record_lines(read_snapshot(str(tmp_path / "snapshot"))))
+
+
+def test_calls_and_bytes_of_a_record_are_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    values = {"segments": [], "device_traces": [[event("segment_alloc", n << 21, 1) for n in range(1, 5)]]}
+    read = read_snapshot(str(written(values, tmp_path)))
+    lines = list(record_lines(read))
+    size = sum(map(len, lines[1:]))
+    for limit, most in (("MOST_CALLS", 5), ("MOST_BYTES", size)):
+        with monkeypatch.context() as patch:
+            patch.setattr(snapshot, limit, most)
+            assert list(record_lines(read)) == lines
+            patch.setattr(snapshot, limit, most - 1)
+            with pytest.raises(UsageError, match="more than"):
+                list(record_lines(read))
+
+
+def test_maps_of_several_reservations_are_each_in_their_own(tmp_path: Path) -> None:
+    """Segments that touch are one reservation."""
+    spans = [(1 << 40, 2), ((1 << 40) + 2 * MIB, 4), (1 << 41, 2), (1 << 42, 6)]
+    history = [event("segment_map", address, size * MIB, n) for n, (address, size) in enumerate(spans)]
+    found = calls(written({"segments": [], "device_traces": [history]}, tmp_path), tmp_path)
+    reserved = [(each.result, each.arguments["size"] // MIB) for each in found if each.method == "mem_address_reserve"]
+    assert reserved == [(1 << 40, 6), (1 << 41, 2), (1 << 42, 6)]
+
+
 def test_the_number_of_events_is_limited_over_all_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(snapshot, "MOST_EVENTS", 3)
     traces = [[event("segment_alloc", 1 << 21, 1), event("segment_free", 1 << 21, 1)]] * 2
