@@ -18,6 +18,8 @@ from memtopo.common.keyed import by_key
 from memtopo.driver.trace_files import HEAD, SUFFIX, is_trace
 
 LARGEST_FILE = 4 << 30
+_LARGEST_LINE = 4 << 20
+"""Bytes of a line; small values in it take thirty times the memory."""
 
 MARK = "mark"
 """Method of a line that names a moment."""
@@ -152,13 +154,18 @@ def _files(path: Path) -> list[Path]:
 def _read(path: Path) -> list[TraceFile]:
     """Read the traces of a file: one for each process that wrote its first line into it."""
     with system_errors(UsageError, f"the trace {str(path)!r} cannot be read"):
-        lines = read_file(path, LARGEST_FILE).decode(errors="replace").split("\n")
+        data = read_file(path, LARGEST_FILE)
     try:
-        _VERSION.validate_json(lines[0], strict=True)
+        _VERSION.validate_json(data[: _LARGEST_LINE + 1].partition(b"\n")[0], strict=True)
     except ValueError as error:
         raise no_record(path) from error
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if len(line) > _LARGEST_LINE:
+            found = f"line {number:,} has {len(line):,} bytes, more than {_LARGEST_LINE:,}"
+            raise UsageError(f"the trace {str(path)!r} is damaged: {found}", hint="make it again")
     try:
-        return _traces(lines)
+        return _traces([line.decode(errors="replace") for line in lines])
     except ValueError as error:
         raise UsageError(f"the trace {str(path)!r} is damaged: {error} is no call", hint="make it again") from error
 
