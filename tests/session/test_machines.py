@@ -135,6 +135,20 @@ def test_a_pipe_is_no_record_and_is_not_read(tmp_path: Path) -> None:
     )
 
 
+def test_the_name_of_a_recorded_machine_is_none_of_a_file_beside_the_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever has the name: a file, as above, a folder or a pipe."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("h100x1")
+    Path("h200x2").mkdir()
+    found, wrong = own_targets(read_text(SPEC.format("[h100x1, h200x2]").encode(), "test.yaml"))
+    assert ({name: len(each.machine.devices) for name, each in found.items()}, wrong) == (
+        {"h100x1": 1, "h200x2": 2},
+        [],
+    )
+
+
 @pytest.mark.parametrize("machines", ["nothing", "local", "none", "[[h200x2], {a: b}]", "", "[]"])
 def test_what_is_no_name_of_a_machine_is_no_target(machines: str) -> None:
     assert own_targets(of(machines)) == ({}, [])
