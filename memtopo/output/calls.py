@@ -7,7 +7,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from memtopo.common.units import exact
+from memtopo.common.units import exact, shorten
 from memtopo.driver.argument_texts import argument_text, constant_text, property_flags
 from memtopo.driver.functions import ADDRESSES
 from memtopo.driver.recorder import DriverCall
@@ -122,6 +122,8 @@ class CallLines:
 
 
 _LARGE = 1 << 32
+_LONGEST, _LONGEST_LINE = 400, 2000
+"""Characters of an argument, such as the access of 8 GPUs, and of all arguments of a recorded call."""
 
 
 def value_text(value: Any) -> str:
@@ -206,11 +208,15 @@ def _failed(failed: FailedCall) -> Section:
 
 def _traced_line(call: TracedCall) -> str:
     """One call: `12  create page.3  cuMemCreate(size=2097152, …) = 5  12.3 µs`."""
-    arguments = ", ".join(f"{name}={value_text(value)}" for name, value in call.arguments.items())
+    arguments = ", ".join(f"{shorten(name)}={_shortened(value)}" for name, value in call.arguments.items())
     step = f"{'undo ' if call.undo else ''}{call.step}" if call.step else call.phase
     if call.seconds is None:
         ending = " …"
     else:
-        result = call.error or (value_text(call.result) if call.result is not None else "")
+        result = call.error or (_shortened(call.result) if call.result is not None else "")
         ending = f"{f' = {result}' if result else ''}  {humanize.duration(call.seconds)}"
-    return f"{call.number}  {step}  {call.call}({arguments}){ending}"
+    return f"{call.number}  {step}  {call.call}({shorten(arguments, _LONGEST_LINE)}){ending}"
+
+
+def _shortened(value: Any) -> str:
+    return shorten(value_text(value), _LONGEST)

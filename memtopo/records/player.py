@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from memtopo.common.text import printable
+from memtopo.common.units import shorten
 from memtopo.driver.functions import ADDRESSES, AT_ADDRESSES, OBJECTS, function
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
@@ -210,7 +212,8 @@ class Player:
                 return self._object(OBJECTS[name], value)
             return argument(method, name, value, self._place)
         except (ValueError, KeyError, TypeError) as error:
-            raise LeftOut(f"memtopo's protocol does not have it with {name}={value!r}") from error
+            shown = shorten(printable(repr(value)))
+            raise LeftOut(f"memtopo's protocol does not have it with {name}={shown}") from error
 
     def _object(self, kind: str, number: int) -> int:
         if kind == "stream" and 0 <= number <= 2:  # noqa: PLR2004 stream 0, and by name the legacy one and a thread's own

@@ -41,7 +41,8 @@ FUNCTIONS: Mapping[str, Function] = functions(
 """Simulated functions by exported name."""
 
 _BY_NUMBER = tuple(FUNCTIONS.get(name) for name in exported())
-_LOOKUP = len(_BY_NUMBER)
+LOOKUP = len(_BY_NUMBER)
+"""Number of the last call, which looks up a function."""
 _CHANGES_MAPPED = frozenset({
     "mem_host_alloc", "mem_alloc_host", "mem_alloc_managed", "mem_free", "mem_free_host", "mem_set_access", "mem_unmap",
     "device_primary_ctx_release", "ctx_destroy",
@@ -212,14 +213,16 @@ class SimulatedProgram:
 
         An exception of memtopo's own code is shown, and the status is that of an unknown error.
         """
-        function = _BY_NUMBER[number] if number < _LOOKUP else None
+        function = _BY_NUMBER[number] if number < LOOKUP else None
         try:
-            if number == _LOOKUP:
+            if number == LOOKUP:
                 return self._look_up(*words[:3])
             if function is None:
                 return self._refuse(exported()[number])
             with self._lock if function.method in _CHANGING else nullcontext():
                 return self._answer(function, words)
+        except OSError as error:  # of a lookup; calls answer those of theirs
+            return self._refused("cuGetProcAddress", {}, "CUDA_ERROR_INVALID_VALUE", error.strerror)
         except Exception as error:  # noqa: BLE001 it cannot pass through C, and the program waits for an answer
             sys.excepthook(*sys.exc_info())
             name = function.name if function else "the simulator"

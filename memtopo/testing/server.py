@@ -25,7 +25,7 @@ from memtopo.common.errors import MemtopoError, internal_errors
 from memtopo.common.files import closing_fd
 from memtopo.common.processes import process_stat
 from memtopo.machine import load
-from memtopo.testing.program import Call, Frames, Leak, SharedMachine, SimulatedProgram
+from memtopo.testing.program import LOOKUP, Call, Frames, Leak, SharedMachine, SimulatedProgram
 
 _CALL = struct.Struct("=9Q")
 _ORDER = struct.Struct("=iiQQQ")
@@ -47,6 +47,10 @@ _Key = tuple[int, int]
 
 class _Ended(OSError):
     """The program has ended, or this thread of it."""
+
+
+class _Malformed(OSError):
+    """A message that the library does not send."""
 
 
 class _Part(ctypes.Structure):
@@ -76,7 +80,10 @@ class RemoteProgram:
     def read(self, address: int, count: int) -> bytes:
         if count > _LARGE:  # a wrong size is refused before so much memory is allocated here
             self.read(address + count - 1, 1)
-        data = ctypes.create_string_buffer(count)
+        try:
+            data = ctypes.create_string_buffer(count)
+        except (MemoryError, OverflowError, ValueError) as error:
+            raise OSError(errno.EFAULT, f"{count:,} bytes at {address:#x} are more than can be read") from error
         self._transfer(self._read, ctypes.addressof(data), address, count)
         return data.raw
 
@@ -193,10 +200,16 @@ class Server:
             connection.close()
             return
         port.serve(connection)
-        with suppress(OSError):
+        try:
             while True:
                 number, *words = _CALL.unpack(_received(connection, _CALL.size))
+                if number > LOOKUP:
+                    raise _Malformed(errno.EPROTO, f"call {number:,} was sent, and the last one is {LOOKUP:,}")  # noqa: TRY301 as those of the socket
                 connection.send(_ORDER.pack(_ANSWER, program.answer(number, words), 0, 0, 0))
+        except _Malformed as error:
+            _say(f"process {pid}: a connection is closed: {error.strerror}")
+        except OSError:  # the program has ended, or this thread of it
+            pass
         self._disconnected(connection, key)
 
     def _connected(self, connection: socket.socket, key: _Key) -> tuple[SimulatedProgram, RemoteProgram]:
@@ -275,7 +288,9 @@ def _say(text: str) -> None:
 
 
 def _received(connection: socket.socket, size: int) -> bytes:
-    found = connection.recv(size)
-    if len(found) != size:
+    found = connection.recv(size + 1)
+    if not found:
         raise _Ended
+    if len(found) != size:
+        raise _Malformed(errno.EPROTO, f"a message does not have {size} bytes")
     return found
