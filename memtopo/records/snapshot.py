@@ -37,7 +37,7 @@ PyTorch writes twice as many bytes; events that are shared in the pickle may hav
 """
 
 MOST_GPUS = 1024
-MOST_CALLS = 100_000
+MOST_CALLS, MOST_PIECES = 60_000, 30_000
 MOST_BYTES = 64 << 20
 """Limits of a record, which PyTorch reaches by no history of usual length."""
 
@@ -149,8 +149,8 @@ class _Gpu:
         spans += snapshot.mapped.get(device, ())
         cuts = sorted({end for span in spans for end in span})
         found = cls(device, cuts, list(_joined(spans)), dict(snapshot.allocated.get(device, {})), set())
-        if (pieces := sum(last - first - 1 for first, last in map(found.between, spans))) > MOST_CALLS:
-            raise _too_large(f"{pieces:,} pieces of expandable segments, more than {MOST_CALLS:,}")
+        if (pieces := sum(last - first - 1 for first, last in map(found.between, spans))) > MOST_PIECES:
+            raise _too_large(f"{pieces:,} pieces of expandable segments, more than {MOST_PIECES:,}")
         found.mapped.update(piece for span in snapshot.mapped.get(device, ()) for piece in found.pieces(span))
         for event in reversed(events):
             if event.action == "segment_alloc":

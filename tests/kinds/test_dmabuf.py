@@ -82,6 +82,19 @@ def test_a_dma_buf_is_of_mapped_memory_of_one_gpu_in_whole_pages(entry: str, exp
 
 
 @pytest.mark.parametrize(
+    ("entry", "note", "helps"),
+    [("{allocation: a, via: dmabuf}", "no memory of pools", True), ("{event: e, via: dmabuf}", "fact 83", False)],
+)
+def test_what_cannot_be_a_dma_buf_has_the_reason_and_what_can_if_there_is_something(
+    entry: str, note: str, helps: bool
+) -> None:
+    text = "events: {e: {device: gpu0}}\npools: {p: {location: gpu0, handles: fd}}\n"
+    text += "allocations: {a: {pool: p, size: 2MiB}}\n"
+    (found,) = [each for each in diagnose(f"{text}exports: {{x: {entry}}}\n") if each.code == "MT601"]
+    assert (note in found.notes[0], found.help is not None) == (True, helps)
+
+
+@pytest.mark.parametrize(
     ("attributes", "trials", "pcie", "expected"),
     [
         ({"DMA_BUF_SUPPORTED": 0}, {}, "", ["MT404"]),

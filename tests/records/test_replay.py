@@ -385,6 +385,74 @@ def test_memory_without_a_pool_is_of_the_pool_that_the_program_has_set(tmp_path:
     assert (found.difference, found.left_out) == (None, ())
 
 
+_PAGE = {"address": 1 << 40, "size": 2 * MIB}
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "missing"),
+    [
+        ("mem_map", _PAGE | {"offset": 0, "handle": 77, "flags": 0}, "memory at 0x10000000000"),
+        ("mem_set_access", _PAGE | {"grants": []}, "memory at 0x10000000000"),
+        ("mem_export_to_shareable_handle", {"handle": 77, "kind": 1, "flags": 0}, "chunk 0x4d"),
+        ("mem_alloc_from_pool_async", {"size": 1, "pool": 5, "stream": 0}, "pool 0x5"),
+        ("mem_unmap", _PAGE, None),
+        ("mem_release", {"handle": 77}, None),
+        ("mem_free", {"address": 1 << 40}, None),
+    ],
+)
+def test_a_call_that_builds_on_what_does_not_exist_is_refused_and_one_that_takes_down_is_left_out(
+    tmp_path: Path, method: str, arguments: dict[str, Any], missing: str | None
+) -> None:
+    calls = Calls()
+    calls.call(method, arguments, result=1)
+    found = replay(read_record([calls.write(tmp_path / "r.jsonl")]), resolve("h200x2"))
+    if missing is None:
+        assert (found.difference, [each.reason for each in found.left_out]) == (
+            None, ["of an object that no call of the record has created"],
+        )  # fmt: skip
+        return
+    assert found.difference
+    assert (found.difference.error, found.difference.reason, found.left_out) == (
+        "CUDA_ERROR_INVALID_VALUE", f"no call of the record has created {missing}", (),
+    )  # fmt: skip
+
+
+class Asking(Forwarder):
+    """A simulator that keeps the keywords of its calls."""
+
+    def __init__(self, driver: Any) -> None:
+        self.close, self.keywords = driver.close, list[dict[str, Any]]()
+        super().__init__(driver)
+
+    def _wrap(self, method: str, call: Call) -> Call:
+        def kept(*args: Any, **kwargs: Any) -> Any:
+            self.keywords.append(kwargs)
+            return call(*args, **kwargs)
+
+        return kept if method == "mem_get_allocation_granularity" else call
+
+
+def test_arguments_that_drivers_take_by_name_reach_them(tmp_path: Path) -> None:
+    calls, machine = Calls(), resolve("h200x2")
+    given = {"properties": {"location": "gpu0", "handles": []}, "recommended": True}
+    calls.call("mem_get_allocation_granularity", given, result=2 * MIB)
+    driver = Asking(machine.open())
+    asking = Target("h200x2", machine.machine, simulated=True, _opener=lambda: driver)
+    replay(read_record([calls.write(tmp_path / "r.jsonl")]), asking)
+    assert driver.keywords == [{"recommended": True}]
+
+
+def test_a_long_argument_is_shown_in_part(run_inline: InlineRunner, tmp_path: Path) -> None:
+    calls = Calls()
+    long = {"location": "gpu" + "x" * 2_900_000}
+    calls.call("mem_create", {"size": 2 * MIB, "properties": long, "flags": 0}, result=5)
+    calls.call("mem_map", _PAGE | {"offset": 0, "handle": 5, "flags": 0, **{f"a{n}": "y" * 900 for n in range(99)}})
+    record = calls.write(tmp_path / "r.jsonl")
+    for command in (["replay", record, "-m", "h200x2"], ["trace", record], ["show", record], ["spec", record]):
+        found = run_inline(*command)
+        assert len(found.out + found.err) < 8000, command
+
+
 def test_the_context_of_a_call_is_current_for_it_alone(tmp_path: Path) -> None:
     calls = Calls()
     calls.call("mem_alloc", {"size": 2 * MIB}, result=1 << 40, device=0, thread=1)

@@ -196,6 +196,34 @@ def test_processes_with_process_ids_and_gpus_by_uuid_get_names_and_ordinals_of_t
     assert "  p1:\n    chunks:\n      chunk: {location: gpu1, size: 2MiB}" in spec_of(found, "uuids")
 
 
+def test_processes_without_memory_are_not_in_the_spec_and_take_no_names() -> None:
+    every = [Calls(str(number)) for number in (4711, 4712, 4713)]
+    for each in every[1:]:
+        each.create(2, "gpu0")
+    lines = spec_of(every[0].moment(*every[1:]), "some").splitlines()
+    assert [line for line in lines if line.startswith(("  p", "# p"))] == [
+        "# p0 is process 4712.", "# p1 is process 4713.", "  p0:", "  p1:",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("chunks", "lines"),
+    [
+        ([0, 0, 0], ["range: [{chunk: chunk, each: 1}]"]),
+        ([0, 1, 2], ["range: [{chunk: chunk, each: 1}]"]),
+        ([0, 0, 1], ["range.0: [chunk.0]", "range.1: [chunk.0]", "range.2: [chunk.1]"]),
+        ([0, 1, 0], ["range.0: [chunk.0]", "range.1: [chunk.1]", "range.2: [chunk.0]"]),
+    ],
+)
+def test_equal_ranges_share_a_chunk_or_have_one_each_or_are_listed(chunks: list[int], lines: list[str]) -> None:
+    calls = Calls()
+    made = [calls.create(2, "gpu0") for _ in {*chunks}]
+    for each in chunks:
+        calls.map(calls.reserve(2), 0, made[each], 2)
+    section = spec_of(calls.moment(), "shared").partition("map:\n")[2].partition("\n\n")[0]
+    assert [line.strip() for line in section.splitlines()] == lines
+
+
 def test_processes_whose_names_are_one_in_a_spec_get_numbers() -> None:
     """With the states of each."""
     first, second, third = Calls("a b"), Calls("a-b"), Calls("a-b")

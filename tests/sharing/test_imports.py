@@ -194,6 +194,14 @@ def test_a_bound_socket_without_a_listener_is_an_error_with_its_path(tmp_path: P
         holders(str(tmp_path / "camera.sock")).attach("camera")
 
 
+def test_a_socket_in_a_spec_is_connected_to_by_its_path(tmp_path: Path) -> None:
+    path = str(tmp_path / "camera.sock")
+    frame = f"{{from: {path}/frame, via: opaque_fd, device: gpu0, size: 8MiB, dedicated: true}}"
+    with pytest.raises(NoLayout, match=path) as error:
+        holders(spec=f"external: {{frame: {frame}}}").attach(path)
+    assert "no process offers" not in str(error.value)
+
+
 def offers(spec: str) -> Sequence[Offer]:
     """Offers of a layout that is built from a spec."""
     driver = SimDriver(MACHINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import selectors
 import socket
 import stat
 import time
@@ -24,7 +25,15 @@ from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import MetricsTarget, Supervision
-from memtopo.sharing.holder.metrics import LONGEST_REQUEST, MOST_CONNECTIONS, PATIENCE, PAUSE, REFRESH, MetricsFile
+from memtopo.sharing.holder.metrics import (
+    LONGEST_REQUEST,
+    MOST_CONNECTIONS,
+    PATIENCE,
+    PAUSE,
+    REFRESH,
+    MetricsFile,
+    MetricsServer,
+)
 from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.status import CheckResult, LocationMemory, Statistics
 from tests.helpers import child_process
@@ -349,3 +358,28 @@ def test_metrics_that_cannot_be_made_are_an_answer_and_the_layout_is_held_on(
                 assert answer(sock).status == status
             failing.clear()
         assert client.status().name == "kv"
+
+
+def test_a_child_that_is_forked_keeps_no_connection_of_a_client(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        server = MetricsServer(selector, listener, lambda: "", time.monotonic, ())
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(child_process.PATIENCE)
+            client.connect(str(tmp_path / "s"))
+            for key, events in selector.select(child_process.PATIENCE):
+                key.data(events)
+            read, write = os.pipe()
+            child = os.fork()
+            if not child:
+                os.read(read, 1)
+                os._exit(0)
+            try:
+                server.close()
+                assert client.recv(1) == b""
+            finally:
+                os.write(write, b".")
+                os.waitpid(child, 0)
+                os.close(read)
+                os.close(write)
