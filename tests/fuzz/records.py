@@ -155,7 +155,7 @@ def _replaced(chance: random.Random, value: Any, odd: Callable[[random.Random], 
         )
     if isinstance(value, list) and value and chance.random() < 0.95:
         index = chance.randrange(len(value))
-        count = chance.choice([0, 1, 1, 1, 2, 50])
+        count = chance.choice([0, 1, 1, 1, 1, 1, 2])
         return [*value[:index], *[_replaced(chance, value[index], odd)] * count, *value[index + 1 :]]
     return odd(chance)
 

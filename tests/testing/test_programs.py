@@ -19,7 +19,7 @@ from memtopo import machine
 from memtopo.drivers.sim.physical import Physical
 from memtopo.testing.abi import error_numbers
 from memtopo.testing.library import SOCKET, folder
-from memtopo.testing.program import Call, Leak, SharedMachine
+from memtopo.testing.program import LOOKUP, Call, Leak, SharedMachine
 from memtopo.testing.server import Refusals, RemoteProgram, Server, report_left
 from tests.helpers.command_line import environment, run_memtopo
 from tests.helpers.processes import open_descriptors
@@ -237,6 +237,53 @@ def test_memory_of_a_program_that_has_ended_is_an_error() -> None:
             with pytest.raises(OSError, match=r"no memory|not memory|Bad address"):
                 write(4096, b"data")
     port.ended()
+
+
+CALLS = {
+    "a number of no call": struct.pack("=9Q", LOOKUP + 1, *[0] * 8),
+    "the largest number": struct.pack("=9Q", (1 << 64) - 1, *[0] * 8),
+    "too short": b"x",
+    "too long": bytes(73),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_a_malformed_call_ends_its_connection_with_a_line(
+    server: Server, capfd: pytest.CaptureFixture[str], what: str
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(60)
+        connection.connect(f"\0{server.address[1:]}")
+        connection.send(bytes(8))
+        connection.send(CALLS[what])
+        assert connection.recv(64) == b""
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"memtopo simulator: process {os.getpid()}: a connection is closed: ")
+
+
+def test_a_lookup_at_no_memory_of_the_program_is_refused(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(60)
+        connection.connect(f"\0{server.address[1:]}")
+        connection.send(bytes(8))
+        connection.send(struct.pack("=9Q", LOOKUP, *[0] * 8))
+        answer = struct.unpack("=iiQQQ", connection.recv(64))
+    assert answer == (0, error_numbers()["CUDA_ERROR_INVALID_VALUE"], 0, 0, 0)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_the_simulator_of_a_program_takes_as_many_descriptors_as_it_may() -> None:
+    """Each thread of a program has a connection."""
+    read, write = os.pipe()
+    script = f"ulimit -Sn 64; exec {sys.executable} -c 'from memtopo.testing.server import serve; serve({write})'"
+    with subprocess.Popen(["bash", "-c", script], env=environment(), pass_fds=[write]) as process:
+        os.close(write)
+        with os.fdopen(read) as address:
+            assert address.read().startswith("@memtopo-simulator-")
+        limits = Path(f"/proc/{process.pid}/limits").read_text()
+        process.kill()
+    (files,) = (line.split()[3:5] for line in limits.splitlines() if line.startswith("Max open files"))
+    assert files[0] == files[1] != "64"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
