@@ -124,7 +124,7 @@ class TryExport(Step):
         self.export(driver, layout).close()
 
     def describe(self) -> StepDescription:
-        note = f"{self.via}, 1 of {self.count:,} handles" if self.count > 1 else self.via
+        note = f"{self.via}, one of {self.count:,} tried" if self.count > 1 else self.via
         return StepDescription(self.label, self.object.partition(".")[0], note=note)
 
 

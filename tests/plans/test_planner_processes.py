@@ -75,8 +75,8 @@ def test_an_export_is_tried_once_for_its_first_handle() -> None:
     )
     described = [(step.verb, step.describe()) for step in exports]
     assert [(verb, each.subject, each.where, each.note) for verb, each in described] == [
-        ("export", "w", "w", "fd, 1 of 3 handles"),
-        ("export buffer", "b", "b", "ipc, 1 of 2 handles"),
+        ("export", "w", "w", "fd, one of 3 tried"),
+        ("export buffer", "b", "b", "ipc, one of 2 tried"),
         ("export event", "e", "e", "ipc"),
     ]
 
