@@ -5,6 +5,7 @@ A plan lists the driver calls that would build a spec, with equal steps folded.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -15,7 +16,9 @@ from memtopo.cli.held import connect_to, followed
 from memtopo.cli.options import AsJson, MachineNames, Set, argument, option, settings
 from memtopo.cli.results import pages, save, save_in_folder, show
 from memtopo.cli.specs import load, print_diagnostics, valid
+from memtopo.common.commands import command_of
 from memtopo.common.errors import Exit, UsageError
+from memtopo.common.processes import process_stat
 from memtopo.diagnostics.messages import not_awake
 from memtopo.drivers.target import Target, recorded
 from memtopo.geometry import Geometry
@@ -31,6 +34,7 @@ from memtopo.plans.transition import difference
 from memtopo.run.planned_calls import count_calls, first_calls, list_calls, planned_calls
 from memtopo.session.composition import Composition
 from memtopo.session.saved import (
+    AwaitedImporter,
     SavedChange,
     SavedPlan,
     digest_of,
@@ -204,7 +208,7 @@ def _plan_change(name: str, socket: str | None, document: Document, output: Plan
         save(output.file, json.dumps(found, compact=True))
     show(
         found,
-        lambda: pages("plan").difference(found.plan, found.machine, "plan", every=output.every),
+        lambda: pages("plan").change(found.plan, found.machine, found.awaited, every=output.every),
         as_json=output.as_json,
     )
     return 0
@@ -249,7 +253,8 @@ def change_command(
             )
         commits = {name: offer.commit for name, offer in client.offers().items()}
         committed = (offer.name for offer in planned.status.offers if offer.commit == "committed")
-        done = replace(done, emptied=tuple(name for name in committed if commits.get(name) in ("empty", "writing")))
+        emptied = tuple(name for name in committed if commits.get(name) in ("empty", "writing"))
+        done = replace(done, emptied=emptied, moved=planned.moved)
     show(done, lambda: pages("held").changed(done, document.name), as_json=as_json, marker="change")
     return Exit.DIFFERENT if done.checks.different else Exit.OK
 
@@ -308,6 +313,11 @@ class HeldChange:
         return differences(self.before, self.after, self.status.name)
 
     @property
+    def moved(self) -> tuple[str, ...]:
+        """Ranges and other memory that the change moves; none if the holder alone can plan the change."""
+        return self.difference.moved if self.before.valid and self.after.valid else ()
+
+    @property
     def document(self) -> SavedChange:
         """The plan of the change, as it is saved."""
         text = SpecText.of(self.after.document)
@@ -319,4 +329,16 @@ class HeldChange:
             machine=self.status.machine,
             plan=self.difference,
             spec=text,
+            awaited=tuple(_awaited(self.status, {each.name for each in self.difference.exports if each.released})),
         )
+
+
+def _awaited(status: Status, exports: Collection[str]) -> Iterator[AwaitedImporter]:
+    """Importers of a held layout that have handles of some exports."""
+    for each in status.importers:
+        taken = [one for one in each.taken if one.export in exports and one.handles]
+        if taken:
+            pid = each.pid if status.pid_namespace == "same" else None
+            name = process_stat(pid) if pid else None
+            command = command_of(pid, name.command) if pid and name else None
+            yield AwaitedImporter(pid, command, sum(one.bytes for one in taken), tuple(one.export for one in taken))

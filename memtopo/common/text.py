@@ -101,6 +101,11 @@ def ending(status: int) -> str:
     return f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
 
 
+def qualified(label: str, name: str) -> str:
+    """Return the name of an entry among those of all processes, as `server.weights`."""
+    return f"{label}.{name}" if label else name
+
+
 def process_name(pid: int | None) -> str:
     """Name of another process, such as `process 4711`; one of another pid namespace has no number, or 0."""
     return f"process {pid}" if pid else "a process of another pid namespace"

@@ -9,11 +9,11 @@ from itertools import chain
 from operator import eq
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from memtopo.common.units import Size
+from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Handle, Via
 from memtopo.driver.types import DmaBufFlags, Location
-from memtopo.geometry.groups import ChunkGroup, Group, LocatedGroup, Origin, RangeGroup, gpus
+from memtopo.geometry.groups import ChunkGroup, Group, LocatedGroup, Origin, RangeGroup, gpus, in_turns
 from memtopo.geometry.model import Placement
 from memtopo.kinds.kind import Kind
 from memtopo.machine import Machine
@@ -209,6 +209,13 @@ class ExportGroup(Group):
     def contexts(self) -> frozenset[int]:
         """Ordinals of the GPUs in whose contexts dma-bufs are exported (fact 83)."""
         return gpus(self.locations) if self.dma_buf else frozenset()
+
+    @property
+    def terms(self) -> dict[str, str]:
+        """Properties that importers outside of the spec rely on, by the keys that declare them."""
+        lent = "up to " * self.lends
+        found = {"kind": self.group.noun, "via": self.via, "count": f"{lent}{self.count:,}", "size": exact(self.size)}
+        return {**found, "location": ", ".join(map(str, in_turns(self.locations)))}
 
     @property
     def resources(self) -> Iterator[Hashable]:

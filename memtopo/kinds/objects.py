@@ -23,10 +23,16 @@ class ObjectStep(Step):
     """Noun for the objects in resources."""
     table: ClassVar[LayoutTable[str, Any] | str]
     """Table of the layout with the objects of the kind, or the field of the layout that has them."""
+    addressed: ClassVar[bool] = False
+    """True if each object has an address of its own, which the driver chooses."""
 
     @property
     def provides(self) -> Hashable:
         return (self.noun, self.label)
+
+    @property
+    def own_address(self) -> int | None:
+        return 0 if self.addressed else None
 
     @classmethod
     def objects(cls, layout: Layout) -> dict[str, Any]:

@@ -257,6 +257,11 @@ class Step:
         return None
 
     @property
+    def own_address(self) -> int | None:
+        """Address that the spec requires of the resource; 0 if the driver chooses one, None if it has none."""
+        return None
+
+    @property
     def keeps(self) -> Hashable:
         """Resource whose bytes exist while the step is done, even if the resource is gone; None for other steps."""
         return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from memtopo.common.text import process_name
 from memtopo.common.units import rounded
+from memtopo.diagnostics.messages import LISTED
 from memtopo.language.names import AWAKE
 from memtopo.output import humanize
 from memtopo.output.blocks import Cell, Drawing, Page, Pairs, Section, Stacked, Table, Toned, columns, notes, sections
@@ -118,7 +119,8 @@ def switched(done: Switched) -> Page:
 def changed(done: Changed, spec: str) -> Page:
     """Result of a change to a spec."""
     emptied = [f"export {each} is not committed any more: a writer has to commit it again" for each in done.emptied]
-    return _changed("change", f"{done.name} to {spec}", f"generation {done.generation:,}", done, emptied)
+    moved = [humanize.moved(done.moved, LISTED)] if done.moved else []
+    return _changed("change", f"{done.name} to {spec}", f"generation {done.generation:,}", done, [*moved, *emptied])
 
 
 def _changed(command: str, title: str, now: str, done: Switched | Changed, more: Iterable[str] = ()) -> Page:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memtopo.common.units import rounded, shorten
@@ -86,6 +86,18 @@ def rate(size: int, seconds: float) -> str:
         if bandwidth >= unit:
             return f"{bandwidth / unit:.3g} {name}/s"
     return f"{bandwidth / 1e3:.3g} kB/s"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first names, and the number of the others: `a, b and 3 more`."""
+    more = f" and {len(names) - most:,} more" * (len(names) > most)
+    return f"{', '.join(names[:most])}{more}"
+
+
+def moved(names: Sequence[str], most: int) -> str:
+    """Consequence of a change of addresses: `kv moves: pointers and graphs that have its address are invalid`."""
+    verb, address = ("moves", "its address") if len(names) == 1 else ("move", "their addresses")
+    return f"{first_of(names, most)} {verb}: pointers and graphs that have {address} are invalid"
 
 
 def parameters(values: Mapping[str, str]) -> Iterator[tuple[str, str]]:

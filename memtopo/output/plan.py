@@ -17,6 +17,7 @@ from memtopo.output.diagram import notation
 from memtopo.output.humanize import plural, processes, subjects
 from memtopo.plans import folding
 from memtopo.plans.report import MemoryChange, PlanDifference, PlanSummary, ProcessPlan, Row
+from memtopo.session.saved import AwaitedImporter
 
 _COLUMNS = columns("step", "what", ">calls", ">each", ">total", "where")
 _ROOM = 16  # columns that remain for the last column of 80
@@ -165,8 +166,21 @@ def _listed(gpus: Sequence[str]) -> str:
 _MEMORY = columns("memory", ">before", ">after", ">at most")
 
 
+_WAITS = columns(">process", "command", ">bytes", "of")
+
+
+def change(found: PlanDifference, machine: MachineLine, awaited: Sequence[AwaitedImporter], *, every: bool) -> Page:
+    """The output of `memtopo plan` for a change of a held layout, with the importers that it waits for."""
+    page = difference(found, machine, "plan", every=every)
+    rows = [
+        (str(each.pid or "?"), each.command or "?", rounded(each.bytes), ", ".join(each.exports)) for each in awaited
+    ]
+    waits = [Section("waits for importers to release memory", [Table(_WAITS, rows)])] if rows else []
+    return replace(page, sections=[*page.sections, *waits])
+
+
 def difference(found: PlanDifference, machine: MachineLine, command: str = "diff", *, every: bool = False) -> Page:
-    """The output of `memtopo diff`, and of `memtopo plan` for a change."""
+    """The output of `memtopo diff`."""
     if found.steps_equal:
         shown = sections(*_equal(found))
     else:
@@ -204,14 +218,26 @@ def _equal(found: PlanDifference) -> Iterator[str | Pairs]:
     what = "nothing" if found.empty else "no step"
     yield f"{what} differs; {plural(found.kept, 'step')} {'is' if found.kept == 1 else 'are'} equal"
     if not found.empty:
-        yield Pairs([*_entries(found), *_parameters(found)])
+        yield Pairs([*_entries(found), *_contracts(found), *_parameters(found)])
 
 
 def _entries(found: PlanDifference) -> Iterator[tuple[str, str]]:
     for how, names in asdict(found.entries).items():
         if names:
-            more = f" and {len(names) - LISTED:,} more" * (len(names) > LISTED)
-            yield how, f"{', '.join(names[:LISTED])}{more}"
+            yield how, humanize.first_of(names, LISTED)
+
+
+def _contracts(found: PlanDifference) -> Iterator[tuple[str, str]]:
+    """Changes of exports, on which importers rely."""
+    for each in found.exports[:LISTED]:
+        parts = [f"{key} {before} → {after}" for key, (before, after) in each.terms.items() if after]
+        if each.terms and not parts:
+            parts = ["is removed"]
+        if each.released:
+            parts.append("importers release its memory first")
+        yield "contract", f"export {each.name}: {', '.join(parts)}"
+    if len(found.exports) > LISTED:
+        yield "contract", f"{len(found.exports) - LISTED:,} more exports"
 
 
 def _signed(found: MemoryChange) -> str:
@@ -256,5 +282,8 @@ def _kept_and_lost(found: PlanDifference) -> Iterator[tuple[str, str]]:
     for labels, where in lost:
         if labels:
             yield "bytes lost", f"{subjects(labels[0], labels[-1])} ({len(labels):,}){where}"
+    if found.moved:
+        yield "moved", humanize.moved(found.moved, LISTED)
+    yield from _contracts(found)
     for name in found.emptied:
         yield "commit lost", f"export {name}: a writer has to commit it again"

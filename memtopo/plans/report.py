@@ -146,6 +146,18 @@ def _entries(root: object, process: str = "") -> Iterator[tuple[str, object]]:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportChange:
+    """Change of an export, which importers rely on: terms that differ, before and after; null where there is no export.
+
+    `released` if some of its memory is released or replaced: importers let go of it before that.
+    """
+
+    name: str
+    terms: dict[str, tuple[str, str | None]]
+    released: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PlanDifference:
     """Difference of two plans: rows of what is undone and of what is done, in order, and the number of `kept` steps.
 
@@ -153,7 +165,9 @@ class PlanDifference:
     `memory` has the bytes by location. The pictures are those of the layouts before and after. In a difference of
     multi-process plans `processes` has the rows and the lost memory; `kept` and `memory` are those of all processes.
     `params` has the value before and after of each parameter that differs; null where a spec does not declare it.
-    `emptied` are the exports that a writer has to commit again; `entries` are those of the specs that differ.
+    `emptied` are the exports that a writer has to commit again; `entries` are those of the specs that differ. `moved`
+    are ranges and other memory with addresses of their own that are freed and reserved again, mostly at others;
+    `exports` are those that change.
     """
 
     before: str
@@ -169,6 +183,8 @@ class PlanDifference:
     params: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     emptied: tuple[str, ...] = ()
     entries: EntryChanges = field(default_factory=EntryChanges)
+    moved: tuple[str, ...] = ()
+    exports: tuple[ExportChange, ...] = ()
 
     @property
     def empty(self) -> bool:

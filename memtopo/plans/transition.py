@@ -16,16 +16,17 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from memtopo.common.text import numbered
+from memtopo.common.text import numbered, qualified
 from memtopo.driver.types import Location
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
-from memtopo.kinds.exports import emptied_exports
+from memtopo.kinds.exportable import ExportGroup
+from memtopo.kinds.exports import emptied_exports, touched_exports
 from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.mappings.steps import joined
 from memtopo.kinds.step import Phase, Reading, Step
 from memtopo.plans import folding
-from memtopo.plans.report import MemoryChange, PlanDifference, ProcessDifference
+from memtopo.plans.report import ExportChange, MemoryChange, PlanDifference, ProcessDifference
 
 _ORDER: Mapping[Phase, int] = {phase: index for index, phase in enumerate(Phase)}
 _PLACED = (Phase.MAP, Phase.GRANT)
@@ -334,7 +335,7 @@ def difference(
     """Difference of two plans with these names, from their steps by process, of which both have the same.
 
     A layout of one process has the label ''. `params` are the values of the parameters of both specs. Without their
-    `geometries`, the layouts have no nodes, and no exports that are committed.
+    `geometries`, the layouts have no nodes and no exports.
     """
     changes = transitions(before, after)
     nodes = geometries[0].nodes if geometries else {}
@@ -353,6 +354,8 @@ def difference(
         processes=() if single else tuple(folding.processes(each)),
         params={name: each for name, each in values.items() if each[0] != each[1]},
         emptied=tuple(_emptied(*geometries, changes)) if geometries else (),
+        moved=tuple(qualified(label, name) for label, change in changes.items() for name in _moved(change)),
+        exports=tuple(_export_changes(*geometries, changes)) if geometries else (),
     )
 
 
@@ -380,7 +383,29 @@ def _emptied(before: Geometry, after: Geometry, changes: Mapping[str, Transition
     for label, change in changes.items():
         undone = {step.provides for step in change.undo}
         for name in emptied_exports(before.members[label], after.members[label], undone):
-            yield f"{label}.{name}" if label else name
+            yield qualified(label, name)
+
+
+def _export_changes(before: Geometry, after: Geometry, changes: Mapping[str, Transition]) -> Iterator[ExportChange]:
+    """Exports of all processes that have other terms after the changes, or whose memory these release or replace."""
+    for label, change in changes.items():
+        old, new = before.members[label], after.members[label]
+        touched = {*touched_exports(old, new, {step.provides for step in change.undo})}
+        for name, export in old.of(ExportGroup).items():
+            other = new.of(ExportGroup).get(name)
+            now = other.terms if other else {}
+            terms = {key: (value, now.get(key)) for key, value in export.terms.items() if value != now.get(key)}
+            if terms or name in touched:
+                yield ExportChange(qualified(label, name), terms, name in touched)
+
+
+def _moved(change: Transition) -> Iterator[str]:
+    """Labels of resources with addresses that a change ends and creates again, mostly at other addresses."""
+    again = {step.provides: step.own_address for step in change.do if step.own_address is not None}
+    for step in reversed(change.undo):
+        address = step.own_address
+        if address is not None and step.provides in again and not (address and address == again[step.provides]):
+            yield step.describe().subject
 
 
 def _of_process(label: str, before: Sequence[Step], change: Transition, node: str | None) -> ProcessDifference:

@@ -9,6 +9,7 @@ from itertools import permutations
 
 from memtopo import planner
 from memtopo.common.errors import MemtopoError
+from memtopo.common.text import qualified
 from memtopo.diagnostics.messages import unknown_state
 from memtopo.geometry import Geometry
 from memtopo.kinds.exportable import ExportGroup
@@ -106,7 +107,7 @@ class LayoutPlans:
             (label, resource)
             for label, geometry in self._processes.items()
             for resource in exported_resources(
-                geometry, [name for name in geometry.of(ExportGroup) if export_name(label, name) in exports]
+                geometry, [name for name in geometry.of(ExportGroup) if qualified(label, name) in exports]
             )
         )
 
@@ -115,12 +116,12 @@ class LayoutPlans:
         for label, geometry in self._processes.items() if absent else ():
             for name, group in geometry.of(ExportGroup).items():
                 if all((label, resource) in absent for resource in group.resources):
-                    yield export_name(label, name)
+                    yield qualified(label, name)
 
     def touched(self, undone: Mapping[str, Collection[Hashable]], after: LayoutPlans) -> frozenset[str]:
         """Return the exports of which a transition releases or replaces some objects, the `undone` of each process."""
         return frozenset(
-            export_name(label, name)
+            qualified(label, name)
             for label, geometry in self._processes.items()
             for name in touched_exports(geometry, after._processes[label], undone[label])
         )
@@ -128,10 +129,10 @@ class LayoutPlans:
     def reused(self, exports: Collection[str], gone: Mapping[str, Collection[Hashable]]) -> frozenset[str]:
         """Return those of some exports that are committed or lend, and some of whose memory is not among the `gone`."""
         return frozenset(
-            export_name(label, name)
+            qualified(label, name)
             for label, geometry in self._processes.items()
             for name, group in geometry.of(ExportGroup).items()
-            if export_name(label, name) in exports and (group.commit or group.lends)
+            if qualified(label, name) in exports and (group.commit or group.lends)
             if any(each not in gone[label] for each in group.memory_resources)
         )
 
@@ -143,11 +144,6 @@ class LayoutPlans:
 def transitions_between(old: Plans, new: Plans) -> dict[str, Transition]:
     """Return the transitions of all processes from some plans to others of the same processes."""
     return transitions(*({label: plan.steps for label, plan in plans.items()} for plans in (old, new)))
-
-
-def export_name(label: str, export: str) -> str:
-    """Return the name of an export among those of all processes, as `server.weights`."""
-    return f"{label}.{export}" if label else export
 
 
 def paths(states: Iterable[str]) -> Iterator[tuple[str, ...]]:

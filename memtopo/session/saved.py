@@ -83,10 +83,24 @@ class SavedPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitedImporter:
+    """Importer of exports whose memory a change releases, with the bytes that it has of them.
+
+    The process and its command are None for one of another pid namespace.
+    """
+
+    pid: int | None
+    command: str | None
+    bytes: int
+    exports: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SavedChange:
     """Content of a saved plan of a change: what it does to a held layout, and the spec that the layout is to have.
 
-    The layout had this `generation`, and `digest` as of `digest_of`, when the change was planned.
+    The layout had this `generation`, `digest` as of `digest_of`, and importers `awaited` by the change, when that was
+    planned.
     """
 
     memtopo_change_plan: Literal[1]
@@ -96,6 +110,7 @@ class SavedChange:
     machine: MachineLine
     plan: PlanDifference
     spec: SpecText
+    awaited: tuple[AwaitedImporter, ...] = ()
 
     def compare(self, name: str, now: SavedChange, state: str | None) -> None:
         """Raise `StalePlan` unless the plan of the same change is equal `now`, with the layout awake.

@@ -266,7 +266,8 @@ class Switched:
 class Changed:
     """A layout that was changed to another spec, and its generation now; the rest is as for a switch.
 
-    `emptied` are exports that were committed before, and that a writer has to commit again.
+    `emptied` are exports that were committed before, and that a writer has to commit again; `moved` is memory that has
+    another address now.
     """
 
     name: LayoutName
@@ -274,6 +275,7 @@ class Changed:
     checks: Checks
     kept: tuple[Importer, ...]
     emptied: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
     memory: MemoryChanges = ()
     seconds: Seconds | None = None
 

@@ -216,7 +216,16 @@ def test_a_change_is_refused_while_importers_would_keep_memory(run_inline: Inlin
     with held(specs), connect(endpoint("cache")) as client:
         for handle in client.handles("kv"):
             handle.close()
-        assert run_inline("change", "cache", "larger.yaml", **here).status == 0  # the two chunks stay
+        for command in ("plan", "change"):  # the two chunks stay
+            found = run_inline(command, "cache", "larger.yaml", **here)
+            assert (found.status, "kv moves: pointers and graphs" in found.out) == (0, True)
+            assert "waits for" not in found.out
+        planned = run_inline("plan", "cache", "other.yaml", "--json", **here).document
+        (awaited,) = planned["awaited"]
+        assert (awaited["pid"], awaited["bytes"], awaited["exports"]) == (os.getpid(), 4 << 20, ["kv"])
+        assert awaited["command"]
+        table = run_inline("plan", "cache", "other.yaml", **here).out.partition("waits for importers")[2]
+        assert {str(os.getpid()), "kv"} < {*table.split()}
         refused = run_inline("change", "cache", "other.yaml", "--wait", "1ms", **here)
         keeps = f"process {os.getpid()} (2 of kv, 4 MiB) did not release imported memory within 0.001 s"
         assert (refused.status, keeps in " ".join(refused.err.split())) == (4, True)

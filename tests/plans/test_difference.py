@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from memtopo.driver.types import gpu
 from memtopo.language import Document
 from memtopo.machine import Cluster, Machines
@@ -192,6 +194,47 @@ def test_exports_that_a_change_empties_have_the_names_of_their_processes() -> No
         assert compared_whole(before, pair(one, two), MACHINE).emptied == emptied
     without = pair("8MiB", "4MiB").replace(", commit: required", "", 1)
     assert compared_whole(before, without, MACHINE).emptied == ("two.w",)
+
+
+CONTRACT = """
+ranges: {kv: {size: 8MiB, address: 0x40000000, fixed: FIXED}, other: {size: 2MiB}}
+chunks: {page: {location: gpu0, size: 2MiB, count: 4, handles: fd}}
+buffers: {b: {location: gpu0, size: 2MiB}}
+map: {kv: [page]}
+access: {kv: {gpu0: rw}}
+exports: {kv: {chunk: page, via: fd}, one: {chunk: page.0, via: fd}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "moved", "exports"),
+    [
+        ("other: {size: 2MiB}", "other: {size: 4MiB}", ("other",), {}),
+        ("kv: {size: 8MiB", "kv: {size: 10MiB", ("kv",), {}),
+        ("buffers: {b: {location: gpu0", "buffers: {b: {location: gpu1", ("b",), {}),
+        ("count: 4", "count: 5", (), {"kv": ({"count": ("4", "5")}, False)}),
+        ("size: 8MiB", "size: 10MiB", ("kv",), {}),
+        ("location: gpu0, size: 2MiB, count: 4", "location: [gpu0, gpu1], size: 2MiB, count: 4", (),
+            {"kv": ({"location": ("gpu0", "gpu0, gpu1")}, True)}),
+        (", one: {chunk: page.0, via: fd}", "", (),
+            {"one": ({"kind": ("chunk", None), "via": ("fd", None), "count": ("1", None),
+                      "size": ("2MiB", None), "location": ("gpu0", None)}, False)}),
+        ("page.0", "page.1", (), {"one": ({}, True)}),
+    ],
+)  # fmt: skip
+def test_a_change_lists_memory_that_moves_and_exports_that_change(
+    old: str, new: str, moved: tuple[str, ...], exports: dict[str, tuple[dict[str, object], bool]]
+) -> None:
+    before = CONTRACT.replace(", address: 0x40000000, fixed: FIXED", "")
+    after = before.replace(old, new).replace("map: {kv: [page]}", "map: {kv: [page.0:4]}")
+    found = compared_whole(before.replace("map: {kv: [page]}", "map: {kv: [page.0:4]}"), after, MACHINE)
+    assert (found.moved, {each.name: (each.terms, each.released) for each in found.exports}) == (moved, exports)
+
+
+def test_a_range_at_a_fixed_address_does_not_move() -> None:
+    for fixed, moved in (("true", ()), ("false", ("kv",))):
+        before = CONTRACT.replace("FIXED", fixed)
+        assert compared_whole(before, before.replace("size: 8MiB", "size: 10MiB"), MACHINE).moved == moved
 
 
 def test_the_memory_of_each_node_is_that_of_its_own_processes() -> None:

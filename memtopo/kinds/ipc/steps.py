@@ -36,6 +36,7 @@ class BufferStep(ObjectStep):
 
     noun = "buffer"
     table = "buffers"
+    addressed = True
     leaks_as = "buffer"
     aspect: ClassVar = "buffer"
     """Aspect of the finding that compares its address and size."""

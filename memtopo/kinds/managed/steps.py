@@ -44,6 +44,7 @@ class AllocateManaged(ObjectStep):
 
     noun = leaks_as = "managed memory"
     table = "memory"
+    addressed = True
     phase = Phase.CREATE
     verb = "allocate managed"
     call = "cuMemAllocManaged"

@@ -50,6 +50,7 @@ class PinnedStep(ObjectStep):
 
     noun = "pinned memory"
     table = "memory"
+    addressed = True
 
     def check_access(self, driver: Driver, layout: Layout, flags: IntFlag, of_block: int = 0) -> Iterator[Finding]:
         """Compare the flags, and the address for each GPU, which is that for the CPU (facts 74, 85).

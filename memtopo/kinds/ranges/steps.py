@@ -55,6 +55,10 @@ class ReserveRange(Step):
     }
     provided = "range", "label"
 
+    @property
+    def own_address(self) -> int:
+        return self.address if self.fixed else 0
+
     def do(self, driver: Driver, layout: Layout) -> None:
         self._reserve(driver, layout, self.address or (max(FIRST_AGREED, self.align) if self.same else 0))
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from memtopo.common.errors import Exit, MemtopoError, Stopped
 from memtopo.common.processes import RunningClock
-from memtopo.common.text import enumerated, signal_name
+from memtopo.common.text import enumerated, qualified, signal_name
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
 from memtopo.executor import StepFailed
@@ -24,7 +24,7 @@ from memtopo.plans.progress import Progress, SafeProgress
 from memtopo.plans.report import Check, Checks, PhaseTime, Report
 from memtopo.run import messages
 from memtopo.run.conductor import Aborted, Conductor, conduct, failures
-from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans, export_name
+from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans
 from memtopo.run.messages import Addresses, AgreeOn, ChangeCommand, ChangeResult, Command, Lent
 from memtopo.run.processes.common_addresses import agree
 from memtopo.run.processes.ensemble import Ensemble, NotStarted, merged_report, startup_limit
@@ -295,7 +295,7 @@ class Workers(Conductor):
     def exports(self) -> Mapping[str, tuple[str, Offer]]:
         workers = self.workers.items()
         return {
-            export_name(label, each.name): (label, each)
+            qualified(label, each.name): (label, each)
             for label, worker in workers
             if not worker.ended
             for each in worker.offers
@@ -317,8 +317,8 @@ class Workers(Conductor):
 
     def _lent(self, export: str, command: Callable[[str], Command]) -> Sequence[int]:
         # A change may have removed the export from the offers, and clients have its objects until they return them.
-        label = next(each for each in self.workers if export.startswith(export_name(each, "")))
-        name = export.removeprefix(export_name(label, ""))
+        label = next(each for each in self.workers if export.startswith(qualified(each, "")))
+        name = export.removeprefix(qualified(label, ""))
         self._command({label: command(name)}, self._receive_for_caller)
         answer = self._answers(Lent).get(label, Lent(error=f"process {label} has ended"))
         if answer.error:
