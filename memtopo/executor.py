@@ -34,13 +34,14 @@ _PACE = 0.1
 class StepFailed(Exception):
     """Failure of an action, mostly of a driver call; `step` is None if no step of the plan made it.
 
-    `path` is the path of the spec entry concerned.
+    `path` is the path of the spec entry concerned: the one at fault if the error has it, by default that of the step.
     """
 
     def __init__(self, step: Step | None, action: str, error: Exception, path: Path = ()) -> None:
         super().__init__(f"{action}: {error}")
         self.step, self.action, self.error = step, action, error
-        self.path = step.path if step else path
+        at_fault = error.path if isinstance(error, MemtopoError) else ()
+        self.path = at_fault or (step.path if step else path)
 
 
 @contextmanager

@@ -90,7 +90,7 @@ REASONS = {
     "sharing/holder/clients": "notices have a key 'exports'",
     "sharing/holder/commits": "requests to write and commit have a key 'exports'",
     "sharing/holder/responses": "the request to let go has a key 'exports'",
-    "sharing/imports": "compares an offer of memory or a semaphore with its declaration (facts 53, 55)",
+    "sharing/terms": "compares an offer of memory or a semaphore with its declaration (facts 53, 55)",
     "sharing/producers": "a simulated producer makes the memory and semaphores of another API",
 }
 

@@ -73,12 +73,24 @@ class MemtopoError(Exception):
     """
 
     exit_code: int = Exit.BUG
+    path: tuple[str | int, ...] = ()
+    """Path of the entry of a spec that is at fault, if one is known to be."""
 
     def __init__(self, message: str, *, hint: str | None = None, details: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.details = tuple(details)
+
+
+@contextmanager
+def at_entry(path: tuple[str | int, ...]) -> Iterator[None]:
+    """Give errors of the code inside the path of the entry that is at fault, unless they have one."""
+    try:
+        yield
+    except MemtopoError as error:
+        error.path = error.path or path
+        raise
 
 
 class UsageError(MemtopoError):

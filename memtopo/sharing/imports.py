@@ -7,28 +7,22 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import MemtopoError, at_entry
 from memtopo.common.text import process_name
-from memtopo.common.units import NamedPart, exact
 from memtopo.driver.handles import Handle, close_handles
-from memtopo.driver.types import LocationKind
 from memtopo.geometry import Geometry
-from memtopo.geometry.groups import Group, declared_as, from_outside, in_turns, largest_count
-from memtopo.kinds.dmabuf import DMABUF
-from memtopo.kinds.external import ExternalObject, ProducedGroup
+from memtopo.geometry.groups import Group, from_outside
 from memtopo.kinds.layout import HandleSource, LentBlock
 from memtopo.sharing.client import IN_FLIGHT, Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
-from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Notice
 from memtopo.sharing.system import SYSTEM, System
+from memtopo.sharing.terms import correction, described, differences
 
 NOT_NOW = ("absent", "changed", "changing", "releasing", "uncommitted", "unknown")
 """Codes of errors of exports that their holder does not provide at present."""
 
-
-_LENT = {True: "elastic chunks to lend", False: "not elastic"}
 
 COMMIT_POLL = 0.2
 """Seconds of one request to wait for a commit, between which a run looks for signals."""
@@ -56,14 +50,6 @@ class Version(NamedTuple):
 
     client: Client
     generation: int
-
-
-class _Comparison(NamedTuple):
-    """One property of an import: as the spec declares it, and as the holder offers it."""
-
-    what: str
-    declared: str
-    offered: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +250,7 @@ class HolderHandles(HandleSource):
             external = next((each for each in imports if each.produced), None)
             if external is None or path:
                 raise
-            message = f"no process offers {_described(external)}: {error.message}"
+            message = f"no process offers {described(external)}: {error.message}"
             hint = f"--with {holder}=/path/to/its/socket, or --with '{holder}=COMMAND'"
             raise NoLayout(message, hint=hint) from error
 
@@ -277,64 +263,22 @@ class HolderHandles(HandleSource):
         except ExchangeError as error:
             if error.code != "gone":
                 raise
-            imports = " and ".join(map(_described, self._imports_from(holder, export)))
+            imports = " and ".join(map(described, self._imports_from(holder, export)))
             message = f"{imports} cannot be imported: {error.message}"
             raise ExchangeError(error.code, message, hint=error.hint) from error
 
     def _check_offer(self, each: Group, export: str, client: Client, holder: str, but: str = "") -> None:
-        offer = client.offers().get(export)
-        if offer is None:
-            client.handles(export)  # raises an error with the nearest name
-            return
-        for what, declared, offered in self._comparisons(each, export, offer):
-            if declared != offered and what != but:
-                message = f"{_described(each)} declares {what} {declared}; {holder}/{export} has {offered}"
-                hint = "declare the properties that the holder exports"
-                raise ImportMismatch(f"{message} (holder: {process_name(client.pid)})", hint=hint)
-
-    def _comparisons(self, each: Group, export: str, offer: Offer) -> Iterator[_Comparison]:
-        assert each.origin
-        if not (each.memory and each.origin.via == offer.via == DMABUF):  # which any memory may be behind
-            yield _Comparison("a", _kind(each.offered_as or "", each.origin.via), _kind(offer.kind, offer.via))
-        yield _Comparison("via", each.origin.via, offer.via)
-        if each.growing or offer.lends:
-            yield _Comparison("it as", _LENT[each.growing], _LENT[offer.lends is not None])
-        else:
-            yield _Comparison("count", f"{each.origin.each:,}", f"{offer.count:,}")
-        if each.memory:
-            yield _sizes(each, offer)
-        if each.parts:
-            yield _Comparison("parts", _parts(each.parts), _parts(offer.parts) or "none")
-        if isinstance(each, ProducedGroup):
-            yield from self._external_comparisons(each, offer)
-        else:
-            offered = ", ".join(map(self._gpu, offer.gpu.split(","))) if offer.gpu else offer.location
-            yield _Comparison("location", self._identity(each, export), offered)
-
-    def _external_comparisons(self, each: ProducedGroup, offer: Offer) -> Iterator[_Comparison]:
-        """Yield properties that no driver checks: the GPU, for a semaphore only if it is offered, and `dedicated`."""
-        if each.memory or offer.gpu:
-            yield _Comparison("device", self._gpu(self._gpus[each.location.id]), self._gpu(offer.gpu or offer.location))
-        if isinstance(each, ExternalObject):
-            dedicated = {True: "dedicated memory", False: "memory that is not dedicated"}
-            yield _Comparison("it as", dedicated[each.dedicated], dedicated["dedicated" in offer.properties])
-
-    def _gpu(self, uuid: str) -> str:
-        """Return a GPU's UUID, with its ordinal if it is one of this process."""
-        return f"gpu{self._gpus.index(uuid)} ({uuid})" if uuid in self._gpus else uuid
-
-    def _identity(self, group: Group, export: str) -> str:
-        """Return the locations of what a group has of an export, with what is the same of them in every process."""
-        assert group.origin
-        own = [
-            index
-            for index in range(largest_count(group))
-            if group.origin.sources[index // group.origin.each][1] == export
-        ]
-        locations = in_turns([group.location_of(index) for index in own])
-        if all(each.kind is LocationKind.GPU for each in locations):
-            return ", ".join(self._gpu(self._gpus[each.id]) for each in locations)
-        return ", ".join(map(str, locations))
+        with at_entry(each.path):
+            offer = client.offers().get(export)
+            if offer is None:
+                client.handles(export)  # raises an error with the nearest name
+                return
+            if wrong := differences(each, export, offer, self._gpus, but):
+                declared = " and ".join(f"{one.what} {one.declared}" for one in wrong)
+                offered = " and ".join(one.offered for one in wrong)
+                message = f"{described(each)} declares {declared}; {holder}/{export} has {offered}"
+                with at_entry((*each.path, wrong[0].key)):
+                    raise ImportMismatch(f"{message} (holder: {process_name(client.pid)})", hint=correction(wrong))
 
 
 def _await_commits(client: Client, exports: Sequence[str], terms: CommitWait) -> bool:
@@ -362,28 +306,3 @@ def _uncommitted(client: Client, exports: Sequence[str], wait: float) -> Exchang
             raise
         return error
     return None
-
-
-def _sizes(each: Group, offer: Offer) -> _Comparison:
-    """Return the sizes of an import and an offer: as the exporter declares its objects, or as they are allocated.
-
-    An offer of an earlier version has only the size that is allocated.
-    """
-    if offer.declared is None or each.declared_size == offer.size:
-        return _Comparison("size", exact(each.size), exact(offer.size))
-    return _Comparison("size", exact(each.declared_size), exact(offer.declared))
-
-
-def _parts(parts: Iterable[NamedPart]) -> str:
-    return ", ".join(f"{part.name} {exact(part.size)}" for part in parts)
-
-
-def _kind(kind: str, via: str) -> str:
-    """Return a kind, with the type of a semaphore, which no driver checks (fact 55)."""
-    types = {"timeline_fd": "timeline semaphore", "opaque_fd": "binary semaphore"}
-    return types.get(via, kind) if kind == "semaphore" else kind
-
-
-def _described(each: Group) -> str:
-    """Return an import as the spec names it: `import 'w'`, `external 'frame'`, `semaphore 'ready'`."""
-    return f"{'external' if isinstance(each, ExternalObject) else declared_as(each)} {each.name!r}"

@@ -274,6 +274,45 @@ def test_a_location_is_compared_by_uuid_and_named_by_ordinal() -> None:
         found.attach("kv")
 
 
+SEVERAL = """
+chunks:
+  c: {location: [gpu0, gpu1], size: 2MiB, count: 4, handles: fd}
+  page: {location: gpu0, size: 2MiB, count: {min: 0, max: 8}, handles: fd}
+buffers: {b: {location: gpu0, size: 4MiB}}
+exports: {c: {chunk: c, via: fd}, b: {buffer: b, via: ipc}, page: {chunk: page, via: fd}}
+"""
+IMPORTS = """
+imports:
+  b: {from: kv/b, via: ipc, location: gpu0, size: 4MiB}
+  c: {from: kv/c, location: [gpu0, gpu1], size: 2MiB, count: 4}
+  page: {from: kv/page, location: gpu0, size: 2MiB, count: {max: 8}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "path", "hint"),
+    [
+        ("size: 4MiB", "size: 6MiB", ("b", "size"), "write 'size: 4MiB'"),
+        ("count: 4", "count: 5", ("c", "count"), "write 'count: 4'"),
+        ("2MiB, count: 4", "4MiB, count: 2", ("c", "count"), "write 'count: 4' and 'size: 2MiB'"),
+        ("[gpu0, gpu1]", "gpu0", ("c", "location"), "write 'location: [gpu0, gpu1]'"),
+        ("{max: 8}", "8", ("page", "count"), "write 'count: {max: 8}'"),
+        ("2MiB, count: 4", "2MiB, count: {max: 4}", ("c", "count"), "write 'count: 4'"),
+        ("kv/c,", "kv/d,", ("c",), "write one of c, b, page"),
+        ("kv/c,", "kv/b,", ("c", "kind"), "declare the properties that the holder exports"),
+    ],
+)
+@pytest.mark.usefixtures("runtime")
+def test_the_place_of_a_mismatch_is_the_import_that_is_wrong(
+    right: str, wrong: str, path: tuple[str, ...], hint: str
+) -> None:
+    """Whichever of several imports from one holder it is; the help has the values of the holder."""
+    found = holders(spec=IMPORTS.replace(right, wrong))
+    with serving(offers(SEVERAL)), pytest.raises(MemtopoError) as error:
+        found.attach("kv")
+    assert (error.value.path, error.value.hint) == (("imports", *path), hint)
+
+
 TWO = """
 external:
   frame: {from: camera, via: opaque_fd, device: gpu0, size: 4KiB}
