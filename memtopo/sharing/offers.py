@@ -281,12 +281,12 @@ class LayoutExports:
         check: Callable[[], Checks],
         context: CallContext | None = None,
     ) -> None:
-        self._exports, self._ranges = geometry.of(ExportGroup), geometry.of(RangeGroup)
+        self._geometry, self._exports = geometry, geometry.of(ExportGroup)
         self._layout, self._driver, self._check = layout, driver, check
         self._context = context or CallContext()
 
     def offers(self) -> Sequence[Offer]:
-        return [self._offer(name, group) for name, group in self._exports.items()]
+        return [offer_of(self._geometry, name, self._uuid) for name in self._exports]
 
     def handle(self, export: str, index: int) -> Handle:
         group = self._exports[export]
@@ -324,43 +324,49 @@ class LayoutExports:
     def check(self) -> Checks:
         return self._check()
 
-    def _offer(self, name: str, group: ExportGroup) -> Offer:
-        locations = in_turns(group.locations)
-        # By UUID if all are GPUs; else by their names, which are the same in all processes of a machine.
-        gpus = [each.id for each in locations if each.kind is LocationKind.GPU]
-        uuids = None
-        if len(gpus) == len(locations):
-            uuids = ",".join(self._driver.device_get_uuid(each).hex() for each in gpus)
-        words = ", ".join(map(str, locations))
-        objects = group.group
-        assert objects.offered_as
-        whole = group.size == objects.size
-        return Offer(
-            name=name,
-            kind=objects.offered_as,
-            via=group.via,
-            count=group.count,
-            size=group.size,
-            location=words,
-            gpu=uuids,
-            properties=property_words(objects),
-            declared=objects.declared_size if whole else group.size,
-            parts=tuple(objects.parts) if whole else (),
-            commit="empty" if group.commit else None,
-            entry=objects.name,
-            first=group.first,
-            lends=Lending(group.quota, objects.count, self._lent_ranges(group)) if group.lends else None,
-        )
+    def _uuid(self, device: int) -> str:
+        return self._driver.device_get_uuid(device).hex()
 
-    def _lent_ranges(self, export: ExportGroup) -> tuple[LentRange, ...]:
-        """Elastic ranges that the chunks of an export may be mapped in, at most as many as an offer may have."""
-        found = (
-            LentRange(group.label(index), group.size)
-            for group in self._ranges.values()
-            if group.elastic and any(chunk.name == export.group.name for chunk in group.elastic.chunks)
-            for index in range(group.count)
-        )
-        return tuple(islice(found, MOST_RANGES))
+
+def offer_of(geometry: Geometry, name: str, uuid: Callable[[int], str]) -> Offer:
+    """Return the offer of an export of a process; `uuid` returns that of a GPU by ordinal, in hexadecimal digits."""
+    group = geometry.of(ExportGroup)[name]
+    locations = in_turns(group.locations)
+    # By UUID if all are GPUs; else by their names, which are the same in all processes of a machine.
+    uuids = None
+    if all(each.kind is LocationKind.GPU for each in locations):
+        uuids = ",".join(uuid(each.id) for each in locations)
+    words = ", ".join(map(str, locations))
+    objects = group.group
+    assert objects.offered_as
+    whole = group.size == objects.size
+    return Offer(
+        name=name,
+        kind=objects.offered_as,
+        via=group.via,
+        count=group.count,
+        size=group.size,
+        location=words,
+        gpu=uuids,
+        properties=property_words(objects),
+        declared=objects.declared_size if whole else group.size,
+        parts=tuple(objects.parts) if whole else (),
+        commit="empty" if group.commit else None,
+        entry=objects.name,
+        first=group.first,
+        lends=Lending(group.quota, objects.count, _lent_ranges(geometry, group)) if group.lends else None,
+    )
+
+
+def _lent_ranges(geometry: Geometry, export: ExportGroup) -> tuple[LentRange, ...]:
+    """Elastic ranges that the chunks of an export may be mapped in, at most as many as an offer may have."""
+    found = (
+        LentRange(group.label(index), group.size)
+        for group in geometry.of(RangeGroup).values()
+        if group.elastic and any(chunk.name == export.group.name for chunk in group.elastic.chunks)
+        for index in range(group.count)
+    )
+    return tuple(islice(found, MOST_RANGES))
 
 
 def _absent(export: str) -> ExchangeError:
