@@ -83,6 +83,7 @@ REASONS = {
     "run/verification/external": "waits for semaphores and reads external memory, in one order",
     "run/verification/isolation": "looks at the holes and ends of ranges, and tries access to what is mapped into them",
     "run/verification/verifier": "records events and waits for them in the rounds of verification",
+    "session/contracts": "compares imports with the exports of other specs",
     "sharing/client": "requests have a key 'exports'",
     "sharing/offers": "serves exports",
     "sharing/external": "a producer offers memory and semaphores",

@@ -25,7 +25,7 @@ from memtopo.output import formats, plain
 from memtopo.output.formats import Format, format_named
 from memtopo.output.humanize import plural
 from memtopo.rules import files
-from memtopo.rules.files import Checked, CheckedFile, Correction, SpecPath, Variant, collect
+from memtopo.rules.files import NOTHING, Beside, Checked, CheckedFile, Correction, SpecPath, Variant, collect
 from memtopo.session.machines import own_targets
 from memtopo.session.trials import with_needed_trials
 from memtopo.spec import MACHINES
@@ -156,7 +156,13 @@ class Validation:
         are no others.
         """
         documents = self._read()
-        return Checked.of(map(self._check, documents), strict=strict, variants=len(self.variants))
+        if len(documents) > 1:
+            from memtopo.session.contracts import SpecSet
+
+            beside: Beside = SpecSet(documents).diagnose
+        else:
+            beside = NOTHING
+        return Checked.of((self._check(each, beside) for each in documents), strict=strict, variants=len(self.variants))
 
     def fix(self) -> None:
         """Correct files in place, and print the differences and the number of errors to stderr. Raises `NoMachine`."""
@@ -182,7 +188,7 @@ class Validation:
             raise found[0]
         return documents
 
-    def _check(self, document: Document) -> CheckedFile:
+    def _check(self, document: Document, beside: Beside = NOTHING) -> CheckedFile:
         on = self._targets_of(document)
         targets, wrong = (_NO_TARGET, [on.diagnostic]) if isinstance(on, NoMachine) else on
 
@@ -191,7 +197,7 @@ class Validation:
             return with_needed_trials(found, variant).machines if found else None
 
         document = replace(document, diagnostics=(*document.diagnostics, *wrong))
-        return files.check(document, targets, tried, self.chosen, self.variants)
+        return files.check(document, targets, tried, self.chosen, self.variants, beside)
 
     def _targets_of(self, document: Document) -> _Targets | NoMachine:
         """Machines that a document names in any variant, by default this one, and errors of those that it names.

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
+from functools import partial
 from itertools import islice, product
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from memtopo.common.errors import Unavailable, UsageError
 from memtopo.common.text import nearest
 from memtopo.diagnostics import CODES, Severity
 from memtopo.diagnostics.model import Diagnostic, Edit, Path, TextSpan
+from memtopo.geometry import Geometry
 from memtopo.language import Document, read_text
 from memtopo.language.located import Replacement, edited, replacements
 from memtopo.language.suppressions import NEVER
@@ -145,17 +147,24 @@ class Variant:
         return f"{machine} with {self.label}" if self.label else machine
 
 
+Beside = Callable[[Document, Machines, Variant, str, Geometry], Iterable[Diagnostic]]
+"""Diagnostics of a document beside those of rules, on machines with a name, from the geometry there."""
+
+NOTHING: Beside = lambda *_: ()  # noqa: E731 a name for the default
+
+
 def check(
     document: Document,
     machines: Collection[str],
     machine_for: Callable[[str, Document], Machines | None],
     chosen: Selection | None = None,
     variants: Sequence[Variant] = (Variant(),),
+    beside: Beside = NOTHING,
 ) -> CheckedFile:
     """Validate every variant of a document against every machine. One that cannot be read has a result, too.
 
     `machine_for` returns the machine of a name for one document, with the trials that it needs. A machine that is None
-    is not known, and what depends on it is not checked.
+    is not known, and what depends on it is not checked. `beside` yields diagnostics beside those of rules.
     Errors that comments in a file ignore are not reported; a comment is unused only if it is unused on all machines.
     """
     chosen = chosen or Selection()
@@ -163,7 +172,11 @@ def check(
     found: dict[str, Validated] = {}
     for name, variant in product(machines, variants):
         machine = machine_for(name, each := documents[variant])
-        found[variant.on(name)] = validate_without_machine(each) if machine is None else validate(each, machine)
+        if machine is None:
+            found[variant.on(name)] = validate_without_machine(each)
+        else:
+            more = partial(beside, each, machine, variant, variant.on(name))
+            found[variant.on(name)] = validate(each, machine, more=more)
     used = frozenset[TextSpan]().union(*(validated.used for validated in found.values()))
     results = tuple(
         Result(each.document, case, _reported(each, used, chosen), len(each.ignored)) for case, each in found.items()

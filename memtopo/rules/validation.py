@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -76,11 +76,18 @@ class Validated(NamedTuple):
     used: frozenset[TextSpan] = frozenset()
 
 
-def validate(document: Document, machines: Machines, *, complete: bool = True, joining: bool = False) -> Validated:
+def validate(
+    document: Document,
+    machines: Machines,
+    *,
+    complete: bool = True,
+    joining: bool = False,
+    more: Callable[[Geometry], Iterable[Diagnostic]] = lambda _: (),
+) -> Validated:
     """Validate a document against a machine, or the machines of its nodes. No driver is used.
 
     Comments that ignore nothing are reported if the validation is `complete`: without errors that hide others. With
-    `joining`, processes that are not held import from a held layout.
+    `joining`, processes that are not held import from a held layout. `more` yields diagnostics beside those of rules.
     """
     if document.diagnostics and not document.root:
         return Validated(document, _escaped(document.diagnostics), None)
@@ -88,7 +95,8 @@ def validate(document: Document, machines: Machines, *, complete: bool = True, j
     geometry, misplaced = lay_out(entries, machines, joining=joining)
     found = (*document.diagnostics, *invalid, *_by_instance(misplaced))
     # Rules skip entries that depend on errors; a comment may name a diagnostic that they would report.
-    noted = document.noted((*found, *_by_instance(diagnose(geometry, machines))))
+    beside = _by_instance((*diagnose(geometry, machines), *dict.fromkeys(more(geometry))))
+    noted = document.noted((*found, *beside))
     kept = suppressions.apply_suppressions(noted, document, complete=complete and not has_errors(found))
     buildable = None if has_errors(kept.reported) else geometry
     return Validated(document, _escaped(kept.reported), buildable, _escaped(kept.ignored), kept.used)
