@@ -125,7 +125,7 @@ def saved_plan(loaded: Composition) -> SavedPlan:
 
 def save_plan(file: str, plan: SavedPlan) -> None:
     """Save a plan without its picture. Raises `UsageError` and `NotWritten`."""
-    save(file, json.dumps(replace(plan, plan=replace(plan.plan, picture=None)), compact=True))
+    save(file, json.dumps_by_row(replace(plan, plan=replace(plan.plan, picture=None))))
 
 
 def _show(planned: Plan, geometry: Geometry, loaded: Composition, output: PlanOutput) -> int:
@@ -205,7 +205,7 @@ def _plan_change(name: str, socket: str | None, document: Document, output: Plan
     print_diagnostics(valid(planned.after))
     found = planned.document
     if output.file is not None:
-        save(output.file, json.dumps(found, compact=True))
+        save(output.file, json.dumps_by_row(found))
     show(
         found,
         lambda: pages("plan").change(found.plan, found.machine, found.awaited, every=output.every),

@@ -113,14 +113,45 @@ class PictureDocument:
     state: str | None = None
 
 
-def dumps(data: object, *, compact: bool = False) -> str:
+def dumps(data: object) -> str:
     """Encode dataclasses, machines, and mappings and lists of them as JSON.
 
     Writes ASCII only and no `##`, so that no text in it is a control sequence of a terminal or a command to a CI
     runner. Raises `ValueError` for a NaN.
     """
-    text = json.dumps(data, default=_encodable, indent=None if compact else 2, allow_nan=False)
+    return _harmless(json.dumps(data, default=_encodable, indent=2, allow_nan=False))
+
+
+def dumps_by_row(data: object) -> str:
+    """Encode like `dumps`, with one line for each row, so that a comparison of two texts shows the rows that differ."""
+    return _harmless(_by_row(json.loads(json.dumps(data, default=_encodable, allow_nan=False)), "\n"))
+
+
+def _harmless(text: str) -> str:
     return text.replace("##", r"#\u0023") + "\n"
+
+
+_ROW = 2
+"""Depth of a row: a mapping, some values of which are lists of text."""
+
+
+def _by_row(value: Any, line: str) -> str:
+    """Encode a value; `line` begins a line at its level. Rows of lists, and lists without any, are not divided."""
+    inner = f"{line}  "
+    if isinstance(value, dict) and value:
+        entries = [f"{json.dumps(key)}: {_by_row(each, inner)}" for key, each in value.items()]
+        return f"{{{inner}{f',{inner}'.join(entries)}{line}}}"
+    if isinstance(value, list) and _depth(value) > 1:
+        rows = [json.dumps(each) if _depth(each) <= _ROW else _by_row(each, inner) for each in value]
+        return f"[{inner}{f',{inner}'.join(rows)}{line}]"
+    return json.dumps(value)
+
+
+def _depth(value: object) -> int:
+    """Depth of a value: 0 for text and numbers, 1 for a list of them."""
+    if not isinstance(value, dict | list):
+        return 0
+    return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
 
 
 def marked(marker: str, data: object) -> dict[str, Any]:

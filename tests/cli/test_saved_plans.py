@@ -27,6 +27,7 @@ def test_a_saved_plan_is_applied_if_it_still_holds(saved: Path) -> None:
         done = run_memtopo("apply", str(saved), "-m", name)
         assert (done.status, "another machine: h200x2 (simulated)" in done.err) == (0, other), done.err
         assert "ok: built, checked and taken down" in done.out
+        saved.write_text(json.dumps(json.loads(saved.read_text())))  # without lines for rows
 
 
 def test_a_plan_is_of_the_machine_of_a_record_by_any_name(saved: Path, tmp_path: Path) -> None:

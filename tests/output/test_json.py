@@ -174,3 +174,16 @@ def test_numbers_that_json_lacks_are_rejected(number: float) -> None:
 def test_types_that_json_lacks_are_rejected() -> None:
     with pytest.raises(TypeError, match="object cannot be written as JSON"):
         rendering.dumps(object())
+
+
+def test_a_saved_plan_has_a_line_for_each_row() -> None:
+    """Mappings are divided, lists of text are not; the content is that of the other form."""
+    row = (
+        '    {"phase": "map", "verb": "map", "call": "cuMemMap", "first": "page.0", "last": "page.7", "calls": 8,'
+        ' "bytes_each": 2097152, "where": ["kv"], "path": ["map", "kv", 0], "note": ""}'
+    )
+    text = rendering.dumps_by_row(PLAN)
+    assert text.startswith(f'{{\n  "name": "quickstart",\n  "rows": [\n{row}\n  ],\n  "memory": {{\n    "gpu1": ')
+    for data in (PLAN, {"evil": "##", "deep": [[[["a"], {}]], []], "none": None}):
+        assert json.loads(rendering.dumps_by_row(data)) == json.loads(rendering.dumps(data))
+        assert "##" not in rendering.dumps_by_row(data)
