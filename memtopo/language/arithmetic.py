@@ -22,6 +22,9 @@ PARAMETER_NAME = "[A-Za-z][A-Za-z0-9_]{0,127}"
 USE = re.compile(rf"\$({PARAMETER_NAME})")
 """Use of a parameter; group 1 is its name."""
 
+_ENCLOSED = re.compile(rf"\$(?:\{{ *({PARAMETER_NAME}) *\}}|\( *({PARAMETER_NAME}) *\))")
+"""Use of a parameter as shells and Makefiles write it."""
+
 _TOKEN = re.compile(
     rf"\s*(?:(?P<use>\${PARAMETER_NAME})|(?P<literal>[0-9]+(?: ?[A-Za-z]+)?)|(?P<sign>[-+*/()])|(?P<end>\Z))"
 )
@@ -133,6 +136,11 @@ class _Evaluation:
         return InvalidValue("MT902", f"{shorten(self._text)!r}: expected {expected}, found {found}")
 
 
+def plainly_used(text: str) -> str:
+    """Return a text with `$name` for each `${name}` and `$(name)`."""
+    return _ENCLOSED.sub(lambda use: f"${use[1] or use[2]}", text)
+
+
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
     """Kind and text of each token, the end included."""
     index = 0
@@ -147,6 +155,9 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 def _no_token(text: str, index: int) -> InvalidValue:
     rest = text[index:].lstrip()
     help = "there are + - * / and parentheses"
+    if (meant := plainly_used(text)) != text:
+        message = f"{shorten(text)!r}: a parameter has no braces or parentheses around its name"
+        return InvalidValue("MT902", message, help=f"write {shorten(meant)}", meant=meant)
     if rest.startswith("$"):
         help = "a parameter is written as $name, and its multiples as $name * 1MiB"
     elif (unit := _WORD.match(rest)) and unit[0] in UNITS:

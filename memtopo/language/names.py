@@ -15,6 +15,9 @@ from memtopo.language.scalars import size_or_share, text
 NAME_PATTERN = "[A-Za-z][A-Za-z0-9_-]{0,127}"
 NAME = re.compile(NAME_PATTERN)
 REFERENCE = re.compile(rf"({NAME_PATTERN})(?:\.([0-9]{{1,7}})(?::([0-9]{{1,7}}))?)?")
+_BOUNDS = r"([0-9]*) ?((?::|-|\.\.)?) ?([0-9]*)"
+_SUBSCRIPT = re.compile(rf"({NAME_PATTERN})(?:\[{_BOUNDS}\]|\.{_BOUNDS})")
+"""Index or slice as other languages write it."""
 _SIBLING = rf"({NAME_PATTERN})\.({NAME_PATTERN})"
 _INDEXED = rf"{NAME_PATTERN}[./]({NAME_PATTERN}\.[0-9:]+|[0-9]+\.{NAME_PATTERN})"
 _REMOTE = r"[^/\s]*:[^/\s]*/.*|[a-z+]+://.*"
@@ -86,14 +89,17 @@ def parse_reference(written: str) -> Reference:
     """Read `page`, `page.3` or `page.0:4` (both ends, half-open). Raises `InvalidValue`."""
     match = REFERENCE.fullmatch(written)
     if not match:
-        help = "a slice names both ends: page.0:4" if ":" in written else None
+        help, meant = _reference_meant(written)
         if part := re.fullmatch(rf"({NAME_PATTERN}(?:\.[0-9]+)?)\.{NAME_PATTERN}", written):
             help = (
                 f"name a chunk as a whole: {part[1]}; programs, drawings and importers know its parts, and an export "
             )
             help += f"via dmabuf may have one: {{chunk: {part[1]}, part: {written.rpartition('.')[2]}}}"
         raise InvalidValue(
-            "MT104", f"{shorten(written)!r} is not a name, an index (page.3) or a slice (page.0:4)", help=help
+            "MT104",
+            f"{shorten(written)!r} is not a name, an index (page.3) or a slice (page.0:4)",
+            help=help,
+            meant=meant,
         )
     if match[2] is None:
         return Reference(match[1])
@@ -102,6 +108,34 @@ def parse_reference(written: str) -> Reference:
     if stop <= first:
         raise InvalidValue("MT202", f"{written!r} is an empty slice; the end of a slice is exclusive")
     return Reference(match[1], first, stop)
+
+
+def plain_subscripts(written: str) -> str:
+    """Return a reference for an index or a slice in brackets; any other text as it is."""
+    return _reference_meant(written)[1] or written
+
+
+def _reference_meant(written: str) -> tuple[str | None, str | None]:
+    """Help for an index or slice of another language, and the reference that it is, if it is certainly one."""
+    match = _SUBSCRIPT.fullmatch(written)
+    if not match:
+        return ("a slice names both ends: page.0:4" if ":" in written else None), None
+    name, *bounds = filter(None, match.groups())
+    numbers = [each for each in bounds if each.isdecimal()]
+    if len(numbers) == len(bounds) == 1:
+        meant = f"{name}.{numbers[0]}"
+    elif len(numbers) == 2:  # noqa: PLR2004 both ends
+        meant = f"{name}.{numbers[0]}:{numbers[1]}"
+    elif numbers and bounds[-1] in numbers:
+        meant = f"{name}.0:{numbers[0]}"
+    elif numbers:
+        return f"a slice names both ends: {name}.{numbers[0]}:END", None
+    else:
+        meant = name
+    if REFERENCE.fullmatch(meant) is None:
+        return None, None
+    help = messages.did_you_mean(meant)
+    return (help, meant) if "-" not in bounds and ".." not in bounds else (f"{help} the end is exclusive", None)
 
 
 def name(value: object) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
-from memtopo.diagnostics.model import At, Diagnostic, InvalidValue, Label, Path
+from memtopo.diagnostics.model import At, Diagnostic, Edit, InvalidValue, Label, Path
 from memtopo.language.arithmetic import PARAMETER_NAME, USE, evaluate
 from memtopo.language.limits import LARGEST_SCALAR, MOST_PARAMETERS, PARAMETERS, DiagnosticList, refused_character
 
@@ -197,6 +197,7 @@ MOST_NOTED = 3
 _KEY_HELP = "write the key itself: parameters can replace only values, such as 'count: $pages * 2'"
 _TEXT_HELP = "a parameter is a whole value: declare the whole text, such as 'head: page.0:4', and write $head"
 _ARITHMETIC = re.compile(r"\s*[$(0-9]")
+_ANY_USE = re.compile(r"^\s*\$|\$[{(]")
 _NOTHING = object()
 _OF_FORM = ("MT105", "MT106", "MT107")
 
@@ -324,7 +325,7 @@ class _Values:
         """Return the value of a text that may use parameters, or `_NOTHING` if it has none."""
         names = uses(given)
         self.used.update(names)
-        if not _ARITHMETIC.match(given) or not (names or given.lstrip().startswith("$")):
+        if not _ARITHMETIC.match(given) or not (names or _ANY_USE.search(given)):
             return _NOTHING if self._refused(given, path, "value") else given
         if given not in self._known:
             self._known[given] = self._result(given)
@@ -334,7 +335,8 @@ class _Values:
             return found
         if found is not None:
             notes = tuple(filter(None, [self._parameters.described(given)]))
-            self.diagnostics.add(Diagnostic(found.code, found.message, path, notes=notes, help=found.help))
+            edit = Edit(path, "value", given, found.meant) if found.meant else None
+            self.diagnostics.add(Diagnostic(found.code, found.message, path, notes=notes, help=found.help, edit=edit))
         return _NOTHING
 
     def _result(self, text: str) -> str | InvalidValue | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from memtopo.common.text import only_near
 from memtopo.common.units import NotASize, Share, Size, parse_count, parse_share, parse_size, shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import InvalidValue
+from memtopo.language.arithmetic import evaluate
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -111,6 +113,7 @@ LARGEST_TIMELINE_VALUE = (1 << 64) - 1
 _SURE = 0.8
 """Similarity of a word to the one of a few that it was certainly meant to be; 'full' is neither 'fill' nor 'all'."""
 
+_SIZE_HELP = "write a whole number and a unit, such as 2MiB"
 _SMALL = 3
 """Digits of a number without a unit that probably counts MiB."""
 
@@ -130,7 +133,7 @@ def size(value: object) -> Size:
             only, meant = None, f"{value}MiB, or {meant} for bytes"
         elif meant and (parse_size(meant).in_granules or re.match("0[0-9]", str(value))):
             only = None  # 'page' has other meanings, and 010 is 8 in YAML 1.1
-        help = f"write {meant}" if meant else _elsewhere(value)
+        help = f"write {meant}" if meant else _elsewhere(value) or _SIZE_HELP
         raise InvalidValue("MT105", str(error), help=help, meant=only) from error
 
 
@@ -177,7 +180,7 @@ def chunk_count(value: object) -> int | Share | Literal["fill"]:
 
 def _other_count(written: str) -> str | None:
     """Help for a count in words of other languages, or from one number to another; None for anything else."""
-    if written.lower() in _AS_MANY:
+    if written.lower() in _AS_MANY or written.startswith("-"):
         return "write fill for as many as fit in the range, or a share of the free memory, such as 80%"
     if match := _FROM_TO.fullmatch(written):
         return (
@@ -210,12 +213,12 @@ def offset_bytes(value: object) -> Size:
 
 def count(value: object) -> int:
     """Read a count of at least one."""
-    found = _number(text(value, "a count"))
+    found = _number(text(value, "a count"), least=1)
     if found == 0:
         raise InvalidValue("MT106", "a count of 0 is nothing to build", help="omit the entry, or count from 1")
     if found > LARGEST_COUNT:
         message = f"a count of {found:,} is more than the {LARGEST_COUNT:,} allowed in one spec"
-        raise InvalidValue("MT109", message)
+        raise InvalidValue("MT109", message, help=f"write at most {LARGEST_COUNT}; fewer objects can be larger")
     return found
 
 
@@ -241,7 +244,7 @@ def processes(value: object) -> int:
     found = count(value)
     if found > LARGEST_PROCESSES:
         message = f"{found:,} processes are more than the {LARGEST_PROCESSES} allowed in one spec"
-        raise InvalidValue("MT109", message)
+        raise InvalidValue("MT109", message, help=f"write at most {LARGEST_PROCESSES}")
     return found
 
 
@@ -264,17 +267,44 @@ def semaphore_value(value: object) -> int | Literal[True]:
     return _number(found)
 
 
-def _number(written: str) -> int:
+def _number(written: str, least: int = 0) -> int:
     try:
         return parse_count(written)
     except ValueError as error:
-        meant = re.sub("[_,]", "", written) if re.fullmatch(_GROUPED, written) else written
-        if re.fullmatch("0[xX][0-9A-Fa-f]{1,16}", meant):
-            meant = str(int(meant, 16))
-        number = str(int(meant)) if meant.isascii() and meant.isdecimal() and len(meant) < 20 else None  # noqa: PLR2004
-        help = f"write {number}" if number else _elsewhere(written)
+        number = _number_meant(written)
+        number = number if number and int(number) >= least else None
+        help = f"write {number}" if number else _elsewhere(written) or _near_number(written)
         octal = written.startswith("0") and written.isdecimal()  # in YAML 1.1
         raise InvalidValue("MT106", str(error), help=help, meant=None if octal else number) from error
+
+
+def _number_meant(written: str) -> str | None:
+    """Number that is written in another way: `1_000`, `0x10`, `1e3`, `8.0`, `4 * 2`; None for anything else."""
+    if re.fullmatch(_GROUPED, written):
+        return str(int(re.sub("[_,]", "", written)))
+    if re.fullmatch("0[xX][0-9A-Fa-f]{1,16}|0[oO][0-7]{1,20}|0[bB][01]{1,64}", written):
+        return str(int(written, 0))
+    if re.fullmatch(r"[0-9]{1,19}(?:\.[0-9]{1,19})?(?:[eE]\+?[0-9]{1,2})?", written):
+        found = Fraction(written)
+        return str(found) if found.denominator == 1 and found <= LARGEST_TIMELINE_VALUE else None
+    if not re.fullmatch(r"[0-9 ()*/+-]{1,100}", written):
+        return None
+    try:
+        return str(evaluate(written, str))
+    except InvalidValue:
+        return None
+
+
+def _near_number(written: str) -> str | None:
+    """Help for a number that is less than 0, not whole, or has a factor: `-1`, `8.5`, `2k`; None for anything else."""
+    if match := re.fullmatch("([0-9]{1,9}) *([kKmM])i?[bB]?", written):
+        power = "kKmM".index(match[2]) // 2 + 1
+        return f"write {int(match[1]) * 1000**power} or {int(match[1]) * 1024**power}"
+    if match := re.fullmatch(r"([0-9]{1,9})\.[0-9]{1,19}", written):
+        return f"write {int(match[1]) + 1}" if match[1] == "0" else f"write {int(match[1])} or {int(match[1]) + 1}"
+    if re.fullmatch("-[0-9]{1,19}", written):
+        return "write a number from 1"
+    return None
 
 
 def _elsewhere(value: object) -> str | None:

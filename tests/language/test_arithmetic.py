@@ -106,7 +106,9 @@ def test_an_inexact_division_names_its_remainder_and_the_nearest_multiples() -> 
         ("$wrong * 2", "write 2MiB for $wrong"),
         ("$where * 2", None),
         ("$where MiB", "write a product: $where * 1MiB"),
-        ("${pages}", "a parameter is written as $name, and its multiples as $name * 1MiB"),
+        ("${pages}", "write $pages"),
+        ("4 * $(pages) + ${n}", "write 4 * $pages + $n"),
+        ("$1", "a parameter is written as $name, and its multiples as $name * 1MiB"),
         ("2 % 3", "there are + - * / and parentheses"),
     ],
 )
