@@ -215,13 +215,14 @@ def _misspelled(root: Mapping[str, Any], known: Sequence[str]) -> Iterator[str]:
 
 def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
     yield from messages.first(_unknown_section(key) for key in root if key not in _TOP)
-    if "memtopo" not in {*root, *refused}:
+    incomplete = "<<" in refused
+    if not incomplete and "memtopo" not in {*root, *refused}:
         help = f"begin the spec with 'memtopo: {VERSION}', the version of the language"
         yield Diagnostic("MT102", "'memtopo' is missing", help=help)
     elif root.get("memtopo", str(VERSION)) != str(VERSION):
         message = f"this memtopo reads version {VERSION} of the language"
         yield Diagnostic("MT108", message, ("memtopo",), help=f"write 'memtopo: {VERSION}'")
-    if "name" not in {*root, *refused}:
+    if not incomplete and "name" not in {*root, *refused}:
         yield Diagnostic("MT102", "'name' is missing", help="give the layout a name: 'name: kv-cache'")
     elif "name" in root and not (isinstance(root["name"], str) and NAME.fullmatch(root["name"])):
         yield messages.bad_name(root["name"], ("name",), at="value")

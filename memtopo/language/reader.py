@@ -18,7 +18,7 @@ from memtopo.common.errors import reason
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.document import NO_SETTINGS, Document, Lines
 from memtopo.language.limits import LARGEST_FILE, PARAMETERS, ReadError, character_name
-from memtopo.language.parser import Parser
+from memtopo.language.recovery import parse
 
 _FIRST_COMMENTS = re.compile(r"(?:\s*+#.*+)*+")
 """Comments above a spec: `$schema` for editors is no parameter."""
@@ -103,14 +103,12 @@ def read_text(data: bytes, name: str, settings: Mapping[str, str] = NO_SETTINGS)
     try:
         _check_encoding(data, lines)
         _check_characters(text, lines)
-        parser = Parser(text, lines)
-        root = parser.document()
+        parsed = parse(text, lines)
     except ReadError as error:
         return Document(name, text, diagnostics=(error.diagnostic,), lines=lines)
-    diagnostics = parser.diagnostics.collected()
-    found = Document(name, text, root, diagnostics, frozenset(parser.left_out), parser.positions, lines)
+    found = Document(name, text, parsed.root, parsed.diagnostics, parsed.left_out, parsed.positions, lines)
     uses = "$" in _FIRST_COMMENTS.sub("", text, count=1)
-    return found.with_settings(settings) if settings or uses or PARAMETERS in root else found
+    return found.with_settings(settings) if settings or uses or PARAMETERS in parsed.root else found
 
 
 def _check_encoding(data: bytes, lines: Lines) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
@@ -134,9 +135,9 @@ def _invalid(code: str) -> str | None:
 
 
 def _comments(document: Document) -> Iterator[re.Match[str]]:
-    """Suppression comments of a text that was read completely.
+    """Suppression comments of a text that was read, if some values of it were.
 
-    A text with a syntax error yields none, since its comments cannot be distinguished from its values.
+    After a syntax error, a '#' in quotes begins a comment, too: there, comments cannot be distinguished from values.
     """
     if not _MARKER.search(document.text) or not len(document.positions):
         return
@@ -150,9 +151,10 @@ def _comments(document: Document) -> Iterator[re.Match[str]]:
 
 
 def _scalars(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each key and value; a '#' between them begins a comment."""
+    """Start and end of each key and value, up to a syntax error; a '#' between them begins a comment."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
-    while loader.check_token():
-        token = loader.get_token()
-        if isinstance(token, yaml.ScalarToken):
-            yield token.start_mark.index, token.end_mark.index
+    with suppress(yaml.YAMLError):
+        while loader.check_token():
+            token = loader.get_token()
+            if isinstance(token, yaml.ScalarToken):
+                yield token.start_mark.index, token.end_mark.index

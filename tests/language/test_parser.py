@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from memtopo.diagnostics.model import At, TextSpan
 from memtopo.language import Document, Value, read_file, read_text
 from memtopo.language.limits import MOST_DIAGNOSTICS
+from memtopo.language.recovery import MOST_ERRORS
 from tests.helpers.language import only_diagnostic_of
 
 SPEC = """\
@@ -194,8 +195,8 @@ def test_a_diagnostic_has_a_code_and_a_position(text: str, faults: list[tuple[st
     assert found(text) == faults
 
 
-def test_a_syntax_error_is_the_only_diagnostic() -> None:
-    document = read("a: 1\na: 2\nb: *x\nc: [\n")
+def test_of_a_text_with_many_syntax_errors_the_first_one_is_reported_alone() -> None:
+    document = read("a: 1\na: 2\nb: *x\n" + "c: ]\n" * (MOST_ERRORS + 1))
     assert [fault.code for fault in document.diagnostics] == ["MT005"]
     assert document.root == {}
 

@@ -382,6 +382,8 @@ def held_elastic_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagno
         exports = [export for export in member.of(ExportGroup).values() if not export.dma_buf]
         if label not in geometry.held and (geometry.processes or not exports):
             continue
+        if member.has_unresolved("exports"):
+            continue
         lent = {export.group.name for export in exports if export.lends}
         for group in member.of(RangeGroup).values():
             chunks = group.elastic.chunks if group.elastic and not group.elastic.sized_by_program else ()
