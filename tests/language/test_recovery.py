@@ -64,7 +64,7 @@ def test_a_syntax_error_in_a_valid_spec_has_no_other_errors(path: Path) -> None:
         ("  kv: {size: 2MiB}", "  kv: {size: 2MiB", 5),
         ("    location: gpu0", "\tlocation: gpu0", 7),
         ("    size: 2MiB", "     size: 2MiB", 8),
-        ("[page]", "[page[0:1]]", 9),
+        ("[page]", "[page[:]]", 9),
         ("map: {kv: [page]}", 'map: {kv: ["page]}', 11),
     ],
 )
