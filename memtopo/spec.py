@@ -26,7 +26,7 @@ from memtopo.language.fields import Boolean, Gpus, Names, OwnName, ProcessCount,
 from memtopo.language.limits import PARAMETERS
 from memtopo.language.names import NAME, parse_reference
 from memtopo.language.scalars import LARGEST_PROCESSES, FromText, text
-from memtopo.machine import is_file, shipped
+from memtopo.machine import is_file, nearest_shipped, shipped
 
 __all__ = ["SECTIONS", "VERSION", "ProcessKeys", "Spec", "read"]
 
@@ -67,8 +67,11 @@ class ProcessKeys(Entry):
 def _machine_name(value: object) -> str:
     name = text(value, "the name of a recorded machine, or a file of one")
     if not is_file(name) and name not in (known := shipped()):
-        help = messages.choose(name, [*known, "./RECORD.json"])
-        raise InvalidValue("MT205", f"machine {shorten(name)!r} is not known", help=help, meant=only_near(name, known))
+        near = nearest_shipped(name)
+        help = f"write one of {', '.join(known)}, or ./RECORD.json, which 'memtopo probe -o RECORD.json' makes"
+        help = messages.did_you_mean(near) if near else help
+        meant = only_near(name, known) if near else None
+        raise InvalidValue("MT205", f"machine {shorten(name)!r} is not known", help=help, meant=meant)
     return name
 
 

@@ -143,6 +143,13 @@ def _folder_is_gone() -> bool:
 
 
 _MEANT = r"\.? (?:\(Possible options: (?P<options>.+)\)|Did you mean (?P<words>.+)\?)$"
+_ELSEWHERE = {
+    "plan": {
+        "--report": "a report is of a run: memtopo apply SPEC -m h200x2 --report FILE.html, on a simulated machine"
+    },
+    "budget": {"--report": "print it to a file: memtopo budget SPEC --format markdown > FILE, or --json > FILE"},
+}
+"""Options that another command or option stands for, by command."""
 _EXTRA = r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)"
 
 
@@ -161,6 +168,9 @@ def _usage_error(error: Any, arguments: Sequence[str], commands: Sequence[str]) 
     help = f"see 'memtopo {command} --help'" if command else "see 'memtopo --help'"
     if command and arguments[0].startswith("-") and text.startswith("no such option"):
         return UsageError(text, hint=f"options follow the command; {help}")
+    elsewhere = _ELSEWHERE.get(command or "", {})
+    if other := next((hint for option, hint in elsewhere.items() if text == f"no such option: {option}"), None):
+        return UsageError(text, hint=other)
     if meant:
         return UsageError(text, hint=f"did you mean {meant['options'] or meant['words']}? {help}")
     return UsageError(text, hint=help)

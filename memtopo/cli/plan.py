@@ -99,8 +99,8 @@ def plan_command(
     """
     output.require_one()
     if after is not None:
-        if output.calls or output.language or output.summary:
-            message = "--calls, --summary and --as are for a spec, not for a change"
+        if output.calls or output.language:
+            message = "--calls and --as are for a spec, not for a change"
             raise UsageError(message, hint="omit AFTER")
         return _plan_change(spec, socket, settings(given).read(after), output)
     loaded = load(spec, machine, settings(given), dry=True)
@@ -206,11 +206,13 @@ def _plan_change(name: str, socket: str | None, document: Document, output: Plan
     found = planned.document
     if output.file is not None:
         save(output.file, json.dumps_by_row(found))
-    show(
-        found,
-        lambda: pages("plan").change(found.plan, found.machine, found.awaited, every=output.every),
-        as_json=output.as_json,
-    )
+
+    def page() -> Any:
+        if output.summary:
+            return pages("plan").in_short(found.plan, found.machine, "plan")
+        return pages("plan").change(found.plan, found.machine, found.awaited, every=output.every)
+
+    show(found, page, as_json=output.as_json)
     return 0
 
 

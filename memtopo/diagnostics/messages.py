@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from memtopo.common.text import nearest, only_near
-from memtopo.common.units import shorten
+from memtopo.common.units import NotASize, parse_size, shorten
 from memtopo.diagnostics.model import At, Diagnostic, Edit, InvalidValue, Path
 
 if TYPE_CHECKING:
@@ -204,11 +204,35 @@ def _diagnostic(error: Any, path: Path, known: AllowedKeys, form: str) -> Diagno
         help = without_space(path[-1]) if written == "" and not cause.help else cause.help
         return Diagnostic(cause.code, cause.message, path, cause.at, help=help, edit=edit)
     if kind in _SHAPES:
-        help = f"write '{path[-1]}: {form.partition(': ')[2]}'" if form and len(error["loc"]) == 1 else None
+        help = None
+        if form and len(error["loc"]) == 1:
+            help = f"write '{path[-1]}: {_with_value(form.partition(': ')[2], error['input'])}'"
         if help is None and kind == "dict_type" and _named(error["input"]):
             help = f"write '{path[-1]}: {{{error['input'][0]}: …}}'"
         return Diagnostic("MT103", f"expected {_SHAPES[kind]}, found {_found(error['input'])}", path, help=help)
     return Diagnostic("MT103", str(error["msg"]).lower(), path)
+
+
+_PLACES = {"size": r"[0-9.]+ ?[A-Za-z]+", "location": r"gpu[0-9]+|host(?::[0-9]+)?", "gpu0": "rw?"}
+"""Keys of the forms of entries, with the values that may be written in place of the entry."""
+
+
+def _with_value(form: str, value: object) -> str:
+    """Form of an entry with a value that was written in its place: `{size: 4MiB}` for `4MiB`."""
+    for key, values in _PLACES.items():
+        if isinstance(value, str) and re.fullmatch(values, value):
+            return re.sub(rf"\b{key}: [^,}}]+", f"{key}: {_valid(value)}", form)
+    if isinstance(value, str) and re.fullmatch("gpu[0-9]+", value):
+        return form.replace("gpu0:", f"{value}:")
+    return form
+
+
+def _valid(value: str) -> str:
+    """A size in its valid form; any other value as it is."""
+    try:
+        return str(parse_size(value))
+    except NotASize as error:
+        return error.meant or value
 
 
 def _entry(path: Path) -> str:

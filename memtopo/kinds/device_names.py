@@ -10,6 +10,7 @@ from itertools import chain
 
 from memtopo.common.text import enumerated
 from memtopo.common.units import shorten
+from memtopo.diagnostics.messages import did_you_mean
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import PROPERTY_FLAGS, WHOLE_HOST, Attribute, Location, LocationKind, gpu
 from memtopo.kinds.nodes import rank
@@ -88,6 +89,7 @@ _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
 _BUS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9])?"
 _ORDINAL = r"(?:(?:cuda|gpu|device|nvidia)[:_ -]?)?(0|[1-9][0-9]{0,5})"
 _RANGE = r"gpu\[?(0|[1-9][0-9]{0,5}) ?(?:-|\.\.) ?(?:gpu)?(0|[1-9][0-9]{0,5})\]?"
+_CPU = r"(?:cpu|dram|ram|system)(?::0)?"
 _ALL = r"(?:(?:cuda|gpu)s?:?)?(?:\*|\[\*?\])|all|cuda"
 _MISSING = "the machine has no "
 _LISTED = 8
@@ -321,7 +323,10 @@ class DeviceNames:
     def _meant(self, name: str) -> str | None:
         """Help for a name as other tools write it: an ordinal, `cuda:0`, or a pattern for all GPUs."""
         if match := re.fullmatch(_ORDINAL, name, re.IGNORECASE):
-            return f"did you mean 'gpu{match[1]}'?"
+            count = len(self._machine.devices)
+            return f"did you mean 'gpu{match[1]}'?" if int(match[1]) < count else f"the machine has {_gpus(count)}"
+        if re.fullmatch(_CPU, name, re.IGNORECASE) and WHOLE_HOST in self._machine.locations:
+            return did_you_mean("host")
         if re.fullmatch(_ALL, name, re.IGNORECASE):
             return f"write {GPUS}, which is every GPU"
         if match := re.fullmatch(_RANGE, name, re.IGNORECASE):
@@ -335,8 +340,7 @@ class DeviceNames:
         count = len(self._machine.devices)
         if ordinal < count:
             return gpu(ordinal)
-        has = f": {'only gpu0' if count == 1 else f'gpu0 to gpu{count - 1}'}" if count else ""
-        note = f"it has {count} GPU{'s' * (count != 1)}{has}"
+        note = f"it has {_gpus(count)}"
         help = "'gpus' is every GPU of a machine; --machine selects another machine, recorded by 'probe -o'"
         raise Refused(Diagnostic("MT401", f"{_MISSING}gpu{ordinal}", path, at, notes=(note,), help=help))
 
@@ -356,6 +360,12 @@ class DeviceNames:
         note = "the machine was recorded without identities" if not known else "no GPU of the machine has that identity"
         help = "record it with 'memtopo probe --identify', or use an ordinal" if not known else None
         raise Refused(Diagnostic("MT401", f"{_MISSING}GPU {value}", path, notes=(note,), help=help))
+
+
+def _gpus(count: int) -> str:
+    """The GPUs of a machine that has `count` of them, in words."""
+    has = f": {'only gpu0' if count == 1 else f'gpu0 to gpu{count - 1}'}" if count else ""
+    return f"{count} GPU{'s' * (count != 1)}{has}"
 
 
 def _folded(found: Sequence[Diagnostic]) -> Iterator[Diagnostic]:

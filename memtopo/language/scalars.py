@@ -117,6 +117,7 @@ _SIZE_HELP = "write a whole number and a unit, such as 2MiB"
 _SMALL = 3
 """Digits of a number without a unit that probably counts MiB."""
 
+_FULL = {"full": "write fill for as many as fit, all for each chunk, or a number"}
 _AS_MANY = ("auto", "max", "all", "any", "rest", "remaining")
 _FROM_TO = re.compile(r"([0-9]+) *(?:-|\.\.|to) *([0-9]+)")
 _GROUPED = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)+"
@@ -231,7 +232,7 @@ def count_or_word(words: Sequence[str]) -> Callable[[object], int | str]:
             return found
         if found[:1].isdigit() or found[:1] in "+-.":
             return count(found)
-        raise _other_word(found, f"{shorten(found)!r} is neither a count nor {' or '.join(words)}", words)
+        raise _other_word(found, f"{shorten(found)!r} is neither a count nor {' or '.join(words)}", words, _FULL)
 
     return read
 

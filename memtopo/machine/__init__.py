@@ -511,11 +511,20 @@ def _read(path: pathlib.Path) -> bytes:
         raise Unavailable(f"machine file {str(path)!r} cannot be read: {reason(error)}", hint=hint) from error
 
 
+_MODEL = re.compile(r"[a-z]+[0-9]+[a-z]*x[0-9]+", re.IGNORECASE)
+
+
+def nearest_shipped(name: str) -> str | None:
+    """Shipped machine whose name is most similar; None for the name of another model or of another number of GPUs."""
+    known = shipped()
+    return nearest(name, known) if name.lower() in known or not _MODEL.fullmatch(name) else None
+
+
 def _hint(name: str) -> str:
     if os.path.isfile(name):  # noqa: PTH113 a Path raises for a name that cannot be a path
         return f"to read the file of that name, write ./{name}"
     known = shipped()
-    near = nearest(name, known)
+    near = nearest_shipped(name)
     suggestion = f"did you mean {near!r}? " if near else ""
     return f"{suggestion}use local, {', '.join(known)}, or the path of a file made by 'memtopo probe -o FILE'"
 

@@ -196,7 +196,7 @@ def difference(found: PlanDifference, machine: MachineLine, command: str = "diff
 _CHANGE = columns("memory", ">before", ">after", ">change")
 
 
-def in_short(found: PlanDifference, machine: MachineLine, *, pictures: bool = False) -> Page:
+def in_short(found: PlanDifference, machine: MachineLine, command: str = "diff", *, pictures: bool = False) -> Page:
     """The change of memory and the entries that differ, with the `pictures` of both layouts below them if requested."""
     memory = [(name, rounded(each.before), rounded(each.after), _signed(each)) for name, each in found.memory.items()]
     if found.steps_equal:
@@ -205,7 +205,7 @@ def in_short(found: PlanDifference, machine: MachineLine, *, pictures: bool = Fa
         shown = sections(Table(_CHANGE, memory), Pairs([*_entries(found), *_kept_and_lost(found)]))
     drawn = _pictures(found) if pictures else ()
     where = f"on {humanize.machine(machine)}"
-    return Page("diff", f"{found.before} → {found.after}", where, sections=[*shown, *drawn])
+    return Page(command, f"{found.before} → {found.after}", where, sections=[*shown, *drawn])
 
 
 def refused(plan: str, error: str) -> Page:

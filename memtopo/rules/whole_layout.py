@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from memtopo.common.units import rounded
+from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.driver.types import ADDRESS_SPACE, LocationKind
 from memtopo.geometry.groups import ChunkGroup, RangeGroup, declared_as, from_outside
@@ -53,7 +53,8 @@ def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             each = "a context takes" if count == 1 else f"the contexts of {count} processes take"
             taken = f"{each} about {rounded(found.contexts)}"
             if found.needs:
-                yield _needs(found.needs, of, notes=(f"{taken} of the GPU's memory in addition",))
+                notes = (f"{taken} of the GPU's memory in addition",)
+                yield _needs(found.needs, of, notes=notes, help=_most(geometry, found.needs[0], found.over))
             else:
                 yield Diagnostic("MT402", f"{taken} on {of}", ("processes",), "key", help="declare fewer processes")
         else:
@@ -72,15 +73,36 @@ def _on_host(found: Balance, machine: Machine, of_cluster: str | None) -> tuple[
     return f"{host}, which has {room}: {over}", assumed
 
 
-def _needs(needs: Sequence[Need], of: str, more: str = "", notes: tuple[str, ...] = ()) -> Diagnostic:
+def _most(geometry: Geometry, need: Need, over: int) -> str | None:
+    """Help with the largest count or size of chunks that fits if they alone are to need `over` bytes less."""
+    groups = [group for member in geometry.members.values() for group in member.of(ChunkGroup).values()]
+    groups = [group for group in groups if group.path == need.path and need.size]
+    if not groups or groups[0].limit is not None or groups[0].share or groups[0].filled or groups[0].gone:
+        return None
+    first, less = groups[0], -(-over // len(groups))
+    if first.count == 1:
+        size = (first.size - less) // first.granule * first.granule
+        return f"the largest size that fits is {exact(size)}; or use memory of another device" if size > 0 else None
+    locations = first.locations
+    fewest = first.count // len(locations) - -(-less // first.size)
+    if fewest < 1:
+        return None
+    return f"the largest count that fits is {fewest * len(locations)}; or use memory of another device"
+
+
+_LOWER = "lower a size or a count, or use memory of another device"
+
+
+def _needs(
+    needs: Sequence[Need], of: str, more: str = "", notes: tuple[str, ...] = (), help: str | None = None
+) -> Diagnostic:
     """Diagnostic of the entries that need memory, the largest first."""
     largest, *others = needs
     total = sum(need.size for need in needs)
     labels = tuple(Label(f"{rounded(need.size)} of it here", (*need.path, "size")) for need in others[:3])
     notes = (f"{largest.name!r} takes {rounded(largest.size)} of it{more}", *notes)
     message = f"the layout needs {rounded(total)} on {of}"
-    help = "lower a size or a count, or use memory of another device"
-    return Diagnostic("MT402", message, (*largest.path, "size"), labels=labels, notes=notes, help=help)
+    return Diagnostic("MT402", message, (*largest.path, "size"), labels=labels, notes=notes, help=help or _LOWER)
 
 
 def unused_chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

@@ -166,7 +166,8 @@ def _unsupported(group: ChunkGroup, location: Location, machine: Machine, geomet
     for word in first.flags:
         path = (*group.path, word)
         if location.kind is not LocationKind.GPU:
-            return Diagnostic("MT405", f"chunk {group.name!r}: host memory cannot be {word}", path)
+            message = f"chunk {group.name!r}: host memory cannot be {word}"
+            return Diagnostic("MT405", message, path, help=f"omit {word!r}")
         if (trial := machine.trial(location, word)).refused:
             return _not_supported("MT405", group, f"{word!r}", geometry.place(location), trial, path)
     return None
@@ -177,6 +178,8 @@ def _not_supported(code: str, group: ChunkGroup, what: str, place: str, trial: T
     help = None
     if "fabric" in what:
         help = FABRIC_HELP
+    if path[-1] in PROPERTY_FLAGS:
+        help = f"write '{path[-1]}: true else false', which takes it only on devices where it works"
     if "win32" in what:
         help = "they exist on Windows only; on Linux, use fd"
     return Diagnostic(code, message, path, notes=(_reason(what, trial),), help=help)
