@@ -8,9 +8,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from math import ceil
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from memtopo.common.units import rounded
 from memtopo.output import humanize, plain
@@ -18,7 +18,6 @@ from memtopo.plans.progress import CountedProgress, PhasePart, PhaseState, Progr
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.live import Live
 
 VARIABLE = "MEMTOPO_PROGRESS"
 """Environment variable that is `none` for no progress."""
@@ -47,7 +46,11 @@ def progress(stream: TextIO | None = None, *, simulated: bool = False) -> Iterat
         return
     on_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
     shown = (ProgressLines if on_terminal else ProgressLog)(stream, simulated=simulated)
-    with _ticking(shown):
+    with ExitStack() as stack:
+        if isinstance(shown, ProgressLines):
+            stack.enter_context(redirect_stdout(cast("TextIO", _OtherOutput(sys.stdout, shown))))
+            stack.enter_context(redirect_stderr(cast("TextIO", _OtherOutput(sys.stderr, shown))))
+        stack.enter_context(_ticking(shown))
         try:
             yield shown
         finally:
@@ -99,35 +102,43 @@ class _Shown(CountedProgress):
         raise NotImplementedError
 
 
+_ERASE = "\r\x1b[J"
+"""Control sequence that erases the line of the cursor and those below it."""
+
+
 class ProgressLines(_Shown):
     """A line for the phase, and one for each process, drawn at most ten times a second and erased at the end.
 
-    Nothing is drawn before a third of a second. A short run draws nothing and does not import rich.
+    Nothing is drawn before a third of a second. A short run draws nothing and does not import rich. The cursor stays at
+    the start of the first line, where output of another process replaces it.
     """
 
-    _live: Live | None = None
+    _drawn = False
 
     def end(self) -> None:
         super().end()
+        self.erase()
+
+    def erase(self) -> None:
+        """Erase the lines, before something else is written to the terminal."""
         with self._drawing:
-            if self._live:
-                self._live.stop()
-                self._live = None
+            if self._drawn:
+                self._drawn = False
+                self._stream.write(_ERASE)
+                self._stream.flush()
 
     def _show(self, state: PhaseState) -> None:
         if not self._stream.isatty():  # it may have been redirected to a log since
             return
-        if self._live is None:
-            from rich.live import Live  # noqa: PLC0415 importing rich takes longer than most runs
+        from memtopo.output import console  # noqa: PLC0415 importing rich takes longer than most runs
 
-            from memtopo.output import console  # noqa: PLC0415 as above
-
-            shown = console.console_of(self._stream)
-            self._live = Live(
-                console=shown, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
-            )
-            self._live.start()
-        self._live.update(self._lines(state), refresh=True)
+        shown = console.console_of(self._stream)
+        with shown.capture() as drawn:
+            shown.print(self._lines(state))
+        lines = drawn.get()
+        self._drawn = True
+        self._stream.write(f"{_ERASE}{lines}\x1b[{lines.count(chr(10))}A")
+        self._stream.flush()
 
     def _lines(self, state: PhaseState) -> RenderableType:
         from rich.progress_bar import ProgressBar  # noqa: PLC0415 importing rich takes longer than most runs
@@ -145,6 +156,20 @@ class ProgressLines(_Shown):
             words = amount(part, state, simulated=self._simulated) if part is state.whole else f"{part.share:.0%}"
             lines.add_row(cell(name, "" if part is state.whole else "dim"), bar, cell(words))
         return lines
+
+
+class _OtherOutput:
+    """A stream whose text follows no progress: that is erased before it is written."""
+
+    def __init__(self, stream: TextIO, shown: ProgressLines) -> None:
+        self._stream, self._shown = stream, shown
+
+    def write(self, text: str) -> int:
+        self._shown.erase()
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class ProgressLog(_Shown):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import select
+import sys
 import threading
 from contextlib import suppress
 
@@ -77,7 +78,25 @@ def test_progress_of_a_long_run_is_shown_and_removed(clock: Clock) -> None:
     hooks.end()
     assert "create [red]" in stream.getvalue()
     assert "1,234 of 8,000" in stream.getvalue()
-    assert stream.getvalue().endswith("\x1b[2K")
+    assert stream.getvalue().endswith("\x1b[1A\r\x1b[J")
+
+
+def test_progress_is_erased_before_other_output_of_the_process(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is drawn again below it, with the cursor at its start."""
+    monkeypatch.delenv("MEMTOPO_PROGRESS", raising=False)
+    for name in ("stdout", "stderr"):
+        stream = Terminal()
+        monkeypatch.setattr(f"sys.{name}", stream)
+        with progress(stream) as hooks:
+            assert isinstance(hooks, ProgressLines)
+            hooks.phase("create", 8)
+            hooks._show(state(1, 8, 0.5))
+            print("a warning", file=getattr(sys, name))
+            hooks._show(state(2, 8, 0.5))
+        _, before, after, end = stream.getvalue().split("\r\x1b[J", 3)
+        assert before.endswith("\x1b[1A")
+        assert after.startswith("a warning\n")
+        assert end.endswith("\x1b[1A\r\x1b[J")
 
 
 def test_progress_of_a_short_run_is_not_shown(clock: Clock) -> None:
