@@ -35,14 +35,68 @@ COMMANDS = {
 }  # fmt: skip
 """Modules of the commands; the function of `ls` is `ls_command`."""
 
+_GROUPS = {
+    "Specs": ("validate", "plan", "draw", "diff", "apply", "budget"),
+    "Held layouts": ("ls", "show", "check", "switch", "change", "release", "metrics"),
+    "Machines": ("probe", "machines", "who", "simulator"),
+    "Records of programs": ("capture", "spec", "replay", "import", "trace"),
+    "Reference": ("explain", "schema", "completion"),
+}
+"""Commands by subject, as the help lists them."""
+
+_EXAMPLE = """\
+Example:
+  memtopo validate layout.yaml --machine h200x2
+  memtopo draw layout.yaml --machine h200x2
+  memtopo apply layout.yaml --machine h200x2
+
+"""
+_MORE = "'memtopo COMMAND --help' shows the options of a command. The repository has a tutorial: docs/tutorial.md."
+
 _SETTINGS = {name: {"allow_interspersed_args": False} for name in ("capture", "simulator")}
 """Settings of commands: what follows the first argument is the program's."""
+
+
+class _Commands(typer.core.TyperGroup):
+    """The group of all commands, whose help lists them by subject, with an example."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 as click calls it
+        """Write the commands of each subject."""
+        widest = max(map(len, self.commands))
+        for subject, names in _GROUPS.items():
+            rows = [
+                (name.ljust(widest), self.commands[name].get_short_help_str(80))
+                for name in names
+                if name in self.commands
+            ]
+            with formatter.section(subject):
+                formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 as above
+        """Write the example as it is, and where to read more."""
+        formatter.write(f"\n{_EXAMPLE}")
+        formatter.write_text(_MORE)
+
+
+class _Command(typer.core.TyperCommand):
+    """A command whose help lists the variables of its options once, below them."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options without their variables, and then the variables."""
+        options = [each for each in self.get_params(ctx) if getattr(each, "show_envvar", False) and each.envvar]
+        for each in options:
+            each.show_envvar = False  # type: ignore[attr-defined]
+        super().format_options(ctx, formatter)
+        if options:
+            with formatter.section("Variables with the values of options"):
+                formatter.write_text(", ".join(str(each.envvar) for each in options))
 
 
 def program(command: str | None = None) -> typer.Typer:
     """The typer application, with one command or all of them; importing one is faster."""
     app = typer.Typer(
         name="memtopo",
+        cls=_Commands,
         help="Lay out GPU memory from a file: validate it, plan it, build it, verify it, and take it down.",
         add_completion=False,
         rich_markup_mode=None,
@@ -51,7 +105,7 @@ def program(command: str | None = None) -> typer.Typer:
     )
     for name in (command,) if command in COMMANDS else COMMANDS:
         function = getattr(import_module(f"memtopo.cli.{COMMANDS[name]}"), f"{name}_command")
-        app.command(name=name, context_settings=_SETTINGS.get(name))(function)
+        app.command(name=name, cls=_Command, context_settings=_SETTINGS.get(name))(function)
     app.callback()(_version)
     return app
 

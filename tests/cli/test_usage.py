@@ -40,10 +40,19 @@ def test_help_begins_with_the_usage_of_its_command(
     assert result.widest <= width
 
 
-def test_summaries_of_commands_are_not_cut_at_80_columns(run_inline: InlineRunner) -> None:
-    _, _, listed = run_inline("--help", COLUMNS="80").out.partition("Commands:\n")
-    assert listed
+def test_commands_are_listed_once_and_their_summaries_are_not_cut_at_80_columns(run_inline: InlineRunner) -> None:
+    _, _, listed = run_inline("--help", COLUMNS="80").out.partition("Specs:\n")
+    names = [line.split()[0] for line in listed.partition("Example:")[0].splitlines() if line.startswith("  ")]
+    assert sorted(names) == sorted(COMMANDS)
     assert "..." not in listed
+
+
+def test_the_help_of_a_command_has_each_variable_once(run_inline: InlineRunner) -> None:
+    for command in COMMANDS:
+        options, _, listed = run_inline(command, "--help").out.partition("Variables with the values of options:\n")
+        variables = listed.replace(",", " ").split()
+        assert sorted({*variables}) == sorted(variables)
+        assert "[env var" not in options
 
 
 def test_version_is_one_line_on_stdout() -> None:
