@@ -156,6 +156,10 @@ def _columns(cells: Sequence[Text], widths: Sequence[int], right: Collection[int
     return columns
 
 
+MOST_EVEN = 16
+"""Panels whose bars have a width that suits their devices."""
+
+
 class PanelRenderer:
     """Lines of the parts of a drawing, at most `width` columns wide; all panels have the same columns.
 
@@ -177,6 +181,7 @@ class PanelRenderer:
             if width - words >= room:
                 self._columns, self._labels, self._bar = columns, words, width - words
                 break
+        self._bar = _even(self._bar, panels)
 
     def lines(self) -> Iterator[Text]:
         """Every line of the drawing."""
@@ -327,6 +332,28 @@ def _left_out(panel: Panel, index: int) -> Text | None:
     """Number of blocks without a label before a label."""
     count = panel.rows[index].block - panel.rows[index - 1].block - 1 if index else 0
     return _line(" " * (INDENT + KEY), (f"… {count:,} more", "dim")) if count else None
+
+
+def _even(width: int, panels: Sequence[Panel]) -> int:
+    """Width of bars in which the devices of round-robin chunks have as many cells each, so that they line up.
+
+    It is at most a quarter less than the given one, which is kept if no such width is found.
+    """
+    striped = [panel for panel in panels if any(len(block.devices) > 1 for block in panel.blocks)][:MOST_EVEN]
+    return next(
+        (each for each in range(width, width * 3 // 4, -1) if all(_is_even(panel, each) for panel in striped)), width
+    )
+
+
+def _is_even(panel: Panel, width: int) -> bool:
+    """Return true if each block has a multiple of the cells that its devices take in turns."""
+    cells = first_cells(panel.blocks, panel.size, width)
+    lengths = zip(panel.blocks, cells, [*cells[1:], width], strict=True)
+    return all(
+        (end - first) % (block.count if block.count <= end - first else len(block.devices)) == 0
+        for block, first, end in lengths
+        if len(block.devices) > 1
+    )
 
 
 def first_cells(blocks: Sequence[PanelBlock], size: int, width: int) -> list[int]:
