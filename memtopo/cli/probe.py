@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 from memtopo import machine as machines
@@ -14,6 +15,7 @@ from memtopo.cli.options import AsJson, MachineName, argument, option, recorded_
 from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.results import ProbePage, pages, require_writable, save, show, write_report
 from memtopo.common.errors import Exit, UsageError
+from memtopo.common.units import parse_size, parsed
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
 from memtopo.machine import Machine
@@ -31,8 +33,23 @@ _MEASURE = "Also measure every pair and the host: 512 MiB on each GPU, a second 
 Bandwidth = Annotated[bool, option("--bandwidth", _MEASURE)]
 _AGAINST = "Report differences from a recorded machine; exit with 7 if it does not fit this one."
 AgainstName = Annotated[str | None, option("--against", _AGAINST, "NAME|FILE", autocompletion=recorded_machines)]
+
+
+def _patterns() -> options.Values:
+    """Models and recorded machines that a draft may be like."""
+    from memtopo.machine.drafts import models
+
+    return [*((name, model.name) for name, model in models().items()), *recorded_machines()]
+
+
 Form = Annotated[str | None, options.format_option("text, json or markdown.", FORMS, "MEMTOPO_PROBE_FORMAT")]
 Name = Annotated[str | None, argument("NAME|FILE", "Show only this machine.", autocompletion=recorded_machines)]
+
+DraftName = Annotated[str | None, option("--draft", "Write an estimate of a machine to NAME.json.", "NAME")]
+GpuCount = Annotated[int | None, option("--gpus", "GPUs of the draft.", "NUMBER", min=1, max=256)]
+MemoryBytes = Annotated[str | None, option("--memory", "Memory of each GPU of the draft: 80GiB.", "SIZE")]
+_LIKE = "Model or recorded machine with which the draft is equal: a100-80gb, h200x8."
+Like = Annotated[str | None, option("--like", _LIKE, "MODEL|NAME|FILE", autocompletion=_patterns)]
 
 
 def probe_command(
@@ -107,8 +124,23 @@ def _show(result: ProbeReport, form: str) -> None:
         show(result, lambda: pages("probe").page(result), as_json=form == "json")
 
 
-def machines_command(name: Name = None, as_json: AsJson = False) -> int:
-    """List the recorded machines, or show one."""
+def machines_command(
+    name: Name = None,
+    draft: DraftName = None,
+    gpus: GpuCount = None,
+    memory: MemoryBytes = None,
+    like: Like = None,
+    as_json: AsJson = False,
+) -> int:
+    """List the recorded machines, show one, or write a draft.
+
+    A draft has the published figures of --like, a model or a recorded machine, and no trial: results of 'validate'
+    on it name the features that were not tried.
+    """
+    if draft is not None:
+        return _write_draft(draft, gpus, memory, like)
+    if given := [flag for flag, value in (("--gpus", gpus), ("--memory", memory), ("--like", like)) if value]:
+        raise UsageError(f"{given[0]} describes a draft", hint="name it: memtopo machines --draft NAME")
     if name is None:
         known = {each: machines.load(each) for each in machines.shipped()}
         show(known, lambda: _table(known), as_json=as_json)
@@ -122,6 +154,25 @@ def machines_command(name: Name = None, as_json: AsJson = False) -> int:
         from memtopo.output import console, probe
 
         console.show(probe.machine_page(machine, name))
+    return 0
+
+
+def _write_draft(name: str, gpus: int | None, memory: str | None, like: str | None) -> int:
+    from memtopo.machine import drafts
+
+    if gpus is None:
+        raise UsageError("the draft has no number of GPUs", hint=f"memtopo machines --draft {name} --gpus 8 …")
+    if memory is None and like is None:
+        hint = f"add --memory 80GiB, or --like with one of {', '.join([*drafts.models(), *machines.shipped()])}"
+        raise UsageError("the draft has no memory of a GPU", hint=hint)
+    file = name if machines.is_file(name) else f"{name}.json"
+    if Path(file).exists():
+        raise UsageError(f"{file!r} exists", hint="name another draft, or remove the file")
+    size = parsed(parse_size, memory, "--memory") if memory else None
+    if size and (size.in_granules or not size.amount):
+        raise UsageError(f"--memory {memory} is no amount of memory", hint="write --memory 80GiB")
+    save(file, machines.dump(drafts.draft(gpus, size.amount if size else None, like)))
+    plain.print_message(f"an estimate, which nobody has tried: memtopo validate SPEC --machine {file}")
     return 0
 
 

@@ -223,7 +223,7 @@ class Device(_Record):
     """
 
     name: str
-    compute_capability: tuple[int, int]
+    compute_capability: tuple[int, int] | None = None
     memory_bytes: int = Field(gt=0)
     attributes: dict[str, int]
     memory: Memory
@@ -232,6 +232,11 @@ class Device(_Record):
     free_bytes: int | None = None
     copies: Copies | None = None
     fabric: Fabric | None = None
+
+    @property
+    def capability(self) -> str:
+        """Compute capability as text: `9.0`."""
+        return ".".join(map(str, self.compute_capability or ())) or "not known"
 
     @property
     def room(self) -> int:
@@ -289,11 +294,13 @@ class Machine(_Record):
     """Record of one computer. `peers[a][b]` is the access of GPU a to the memory of GPU b; None if a is b.
 
     `host_bytes` is the memory of the host, of all NUMA nodes together, and `pinned_bytes` as much of it as may be
-    page-locked, as chunks of the host and pinned memory are (fact 77).
+    page-locked, as chunks of the host and pinned memory are (fact 77). `estimated` is present in a record that no probe
+    made, and lists the sources of its values.
     """
 
     memtopo_machine: Literal[1] = 1
     recorded: str | None = None
+    estimated: list[str] | None = None
     driver: DriverFacts
     devices: list[Device]
     peers: list[list[Peer | None]]
@@ -385,6 +392,11 @@ class Machine(_Record):
         peer = self.peers[device][owner]
         return peer is not None and peer.access
 
+    def store(self, device: int, owner: int) -> Trial | None:
+        """Return the trial of a store of GPU `device` into the memory of another, `owner`, if there is one."""
+        peer = self.peers[device][owner]
+        return peer.store if peer else None
+
 
 def _host(name: str) -> Location:
     kind, _, node = name.partition(":")
@@ -426,12 +438,12 @@ class MachineLine:
 VERSION = 1
 LARGEST_FILE = 8 << 20
 
-_SHIPPED = pathlib.Path(__file__).parent.parent / "machines"
+SHIPPED = pathlib.Path(__file__).parent.parent / "machines"
 
 
 def shipped() -> list[str]:
     """Names of the machines that are part of memtopo, each recorded on hardware."""
-    return sorted(file.stem for file in _SHIPPED.glob("*.json"))
+    return sorted(file.stem for file in SHIPPED.glob("*.json"))
 
 
 def is_file(name: str) -> bool:
@@ -447,7 +459,7 @@ def load(name: str) -> Machine:
     if not is_file(name):
         if name not in shipped():
             raise Unavailable(f"machine {shorten(name)!r} is not known", hint=_hint(name))
-        machine = parse((_SHIPPED / f"{name}.json").read_bytes(), name)
+        machine = parse((SHIPPED / f"{name}.json").read_bytes(), name)
         for device in machine.devices:
             device.attributes.update(_of_models().get(device.name, {}))
         return machine
@@ -457,32 +469,43 @@ def load(name: str) -> Machine:
 @cache
 def _of_models() -> dict[str, dict[str, int]]:
     """Attributes that all GPUs of a model have, by the name of the model."""
-    found: dict[str, dict[str, int]] = json.loads((_SHIPPED / "models" / "attributes.json").read_bytes())
+    found: dict[str, dict[str, int]] = json.loads((SHIPPED / "models" / "attributes.json").read_bytes())
     return found
 
 
 def parse(text: bytes, origin: str) -> Machine:
     """Parse a recorded machine from JSON; `origin` is its name in errors. Raises `Unavailable`."""
-    hint = "record it again with 'memtopo probe -o FILE'"
     try:
         facts: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Unavailable(f"machine file {origin!r} is not JSON", hint=hint) from error
+        where = f": line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise Unavailable(f"machine file {origin!r} is not JSON{where}", hint=_RECORDS) from error
     if not isinstance(facts, dict) or "memtopo_machine" not in facts:
+        hint = f'a record begins with {{"memtopo_machine": {VERSION}; {_RECORDS}'
         raise Unavailable(f"{origin!r} is not a machine file", hint=hint)
     if (version := facts["memtopo_machine"]) != VERSION:
         shown = json.dumps(version)[:20]
         raise Unavailable(
-            f"machine file {origin!r} has version {shown}; this memtopo reads version {VERSION}", hint=hint
+            f"machine file {origin!r} has version {shown}; this memtopo reads version {VERSION}", hint=_RECORDS
         )
     try:
         machine = Machine.model_validate_json(text)
     except ValidationError as error:
-        raise Unavailable(f"machine file {origin!r} is damaged: {_first_error(error)}", hint=hint) from error
+        first, *others = map(_fault, error.errors(include_url=False, include_input=False))
+        raise Unavailable(f"machine file {origin!r}: {first}", hint=_FIELDS, details=others[:_LISTED]) from error
     count = len(machine.devices)
-    if len(machine.peers) != count or any(len(row) != count for row in machine.peers):
-        raise Unavailable(f"machine file {origin!r} is damaged: peers is not {count} by {count}", hint=hint)
+    sizes = {"peers": len(machine.peers)} | {f"peers.{n}": len(row) for n, row in enumerate(machine.peers)}
+    for where, size in sizes.items():
+        if size != count:
+            what = f"{where} has {size} entries, and there are {count} devices"
+            raise Unavailable(f"machine file {origin!r}: {what}", hint=_FIELDS)
     return machine
+
+
+_RECORDS = "'memtopo probe -o FILE' records a machine, and 'memtopo machines --draft NAME' writes an estimate"
+_FIELDS = "'memtopo schema machine' has all fields, and 'memtopo machines --draft NAME' writes them"
+_LISTED = 10
+"""Faults of a file that are listed after the first one."""
 
 
 def dump(machine: Machine) -> str:
@@ -494,10 +517,14 @@ def dump(machine: Machine) -> str:
     return text.replace("##", r"#\u0023") + "\n"
 
 
-def _first_error(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(shorten(str(part)) for part in first["loc"] if part != "[key]")
-    what = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+def _fault(error: Mapping[str, Any]) -> str:
+    """Field with a fault, by its path: `devices.0.memory is missing`."""
+    where = ".".join(shorten(str(part)) for part in error["loc"] if part != "[key]")
+    if error["type"] == "missing":
+        return f"{where} is missing"
+    if error["type"] == "extra_forbidden":
+        return f"{where} is not a field of a record"
+    what = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return f"{where}: {what[:1].lower()}{what[1:]}" if where else what
 
 
@@ -523,10 +550,13 @@ def nearest_shipped(name: str) -> str | None:
 def _hint(name: str) -> str:
     if os.path.isfile(name):  # noqa: PTH113 a Path raises for a name that cannot be a path
         return f"to read the file of that name, write ./{name}"
+    if os.path.isfile(f"{name}.json"):  # noqa: PTH113 as above
+        return f"to read the file of that name, write {name}.json"
     known = shipped()
     near = nearest_shipped(name)
     suggestion = f"did you mean {near!r}? " if near else ""
-    return f"{suggestion}use local, {', '.join(known)}, or the path of a file made by 'memtopo probe -o FILE'"
+    files = "or the path of a file made by 'memtopo probe -o FILE' or 'memtopo machines --draft NAME'"
+    return f"{suggestion}use local, {', '.join(known)}, {files}"
 
 
 _WORKS, _FAILS = Trial.model_construct(works=True), Trial.model_construct(works=False)

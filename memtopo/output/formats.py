@@ -96,7 +96,8 @@ def _summary(checked: Checked, *, colour: bool) -> Iterator[str]:
     elif checked.ok:
         (file,) = checked.files
         name, where = printable(file.document.file), printable(validation.on_machine(checked.machines[0]))
-        yield f"{name}: ok {where}{validation.ignored(file.results)}"
+        (result,) = file.results
+        yield f"{name}: ok {where}{validation.estimated(result)}{validation.ignored(file.results)}"
 
 
 def _matrix(checked: Checked, *, colour: bool) -> list[str]:

@@ -60,7 +60,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one file on one machine; `ignored` counts the diagnostics that comments in the file ignore."""
+    """Result of one file on one machine; `ignored` counts the diagnostics that comments in the file ignore.
+
+    `untried` has the features that the file uses and nobody tried on an estimated machine; it is null for a probed one.
+    """
 
     file: str
     machine: str | None
@@ -68,6 +71,7 @@ class Outcome:
     errors: int
     warnings: int
     ignored: int
+    untried: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +195,7 @@ def error_document(error: MemtopoError) -> ErrorDocument:
 
 def _outcome(result: Result, *, ok: bool) -> Outcome:
     errors, warnings = result.count("error"), result.count("warning")
-    return Outcome(result.document.file, result.machine or None, ok, errors, warnings, result.ignored)
+    return Outcome(result.document.file, result.machine or None, ok, errors, warnings, result.ignored, result.untried)
 
 
 def _diagnostic(found: Located, shared: SharedDiagnostic) -> Fault:

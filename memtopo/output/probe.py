@@ -97,6 +97,8 @@ def _head(machine: Machine) -> Iterator[str]:
         yield f"host: {machine.host_name}"
     if machine.recorded:
         yield f"recorded: {machine.recorded}"
+    if machine.estimated is not None:
+        yield f"estimated: {', '.join(['no probe has tried it', *machine.estimated])}"
 
 
 def _surroundings(found: Surroundings) -> Iterator[str]:
@@ -124,8 +126,7 @@ def _host_sizes(machine: Machine) -> Iterator[str]:
 def _devices(gpus: Mapping[Location, Device]) -> Table:
     rows = []
     for where, device in grouped(gpus, lambda d: (d.name, d.compute_capability, d.memory_bytes)):
-        major, minor = device.compute_capability
-        rows.append((where, device.name, f"{major}.{minor}", rounded(device.memory_bytes)))
+        rows.append((where, device.name, device.capability, rounded(device.memory_bytes)))
     return Table(columns("", "name", "compute capability", "memory"), rows)
 
 

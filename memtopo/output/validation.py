@@ -56,7 +56,27 @@ def total(checked: Checked) -> str:
     counts = ", ".join(
         f"{worst.count(severity):,} {phrase}" for severity, phrase in phrases.items() if severity in worst
     )
-    return f"{plural(len(checked.files), 'file')} {_places(checked)}: {counts}{ignored(checked.results)}"
+    files = plural(len(checked.files), "file")
+    return f"{files} {_places(checked)}: {counts}{ignored(checked.results)}{_estimates(checked.results)}"
+
+
+def estimated(result: Result) -> str:
+    """` (estimated: fd not tried)` for a result on an estimated machine; empty for one on a probed machine."""
+    return "" if result.untried is None else f" ({_estimated(result.untried)})"
+
+
+def _estimated(features: Iterable[str]) -> str:
+    names = ", ".join(features)
+    return f"estimated: {names} not tried" if names else "estimated"
+
+
+def _estimates(results: Iterable[Result]) -> str:
+    """Each estimated machine, with the features that any file uses and nobody tried there."""
+    found: dict[str, dict[str, None]] = {}
+    for each in results:
+        if each.untried is not None:
+            found.setdefault(_machine(each.machine), {}).update(dict.fromkeys(each.untried))
+    return "".join(f"; {name} is {_estimated(features)}" for name, features in found.items())
 
 
 def _places(checked: Checked) -> str:

@@ -100,8 +100,8 @@ def _all(recorded: Machine, here: Machine) -> Iterator[Difference]:
 
 def _device(where: str, old: Device, new: Device) -> Iterator[Difference]:
     yield from _value(where, "name", old.name, new.name, breaks=True)
-    was, now = (".".join(map(str, device.compute_capability)) for device in (old, new))
-    yield from _value(where, "compute capability", was, now, breaks=True)
+    if old.compute_capability:
+        yield from _value(where, "compute capability", old.capability, new.capability, breaks=True)
     less = new.memory_bytes < old.memory_bytes
     yield from _value(where, "memory_bytes", old.memory_bytes, new.memory_bytes, breaks=less)
     for name, value in old.attributes.items():

@@ -135,6 +135,5 @@ def advertised(machine: Machine, planned: PlannedTrial) -> bool | None:
 def recorded(machine: Machine, planned: PlannedTrial) -> Trial | None:
     """Return the trial in a machine's record, if there is one."""
     if planned.name == STORE:
-        peer = machine.peers[planned.device][planned.location.id]
-        return peer.store if peer else None
+        return machine.store(planned.device, planned.location.id)
     return machine.locations[planned.location].trials.get(planned.name)

@@ -25,6 +25,7 @@ from memtopo.language import Document, read_text
 from memtopo.language.located import Replacement, edited, replacements
 from memtopo.language.suppressions import NEVER
 from memtopo.machine import Machines
+from memtopo.machine.drafts import untried, watched
 from memtopo.rules.validation import Validated, validate, validate_without_machine
 
 
@@ -39,6 +40,8 @@ class Result:
     machine: str
     diagnostics: tuple[Diagnostic, ...]
     ignored: int = 0
+    untried: tuple[str, ...] | None = None
+    """Features that the file uses and nobody tried on an estimated machine; None for a probed one."""
 
     def count(self, severity: Severity) -> int:
         """Number of diagnostics of a severity."""
@@ -170,16 +173,21 @@ def check(
     chosen = chosen or Selection()
     documents = {variant: variant.applied(document) for variant in variants}
     found: dict[str, Validated] = {}
+    estimated: dict[str, tuple[str, ...] | None] = {}
     for name, variant in product(machines, variants):
         machine = machine_for(name, each := documents[variant])
+        case = variant.on(name)
         if machine is None:
-            found[variant.on(name)] = validate_without_machine(each)
+            found[case] = validate_without_machine(each)
         else:
-            more = partial(beside, each, machine, variant, variant.on(name))
-            found[variant.on(name)] = validate(each, machine, more=more)
+            machine = watched(machine)
+            more = partial(beside, each, machine, variant, case)
+            found[case] = validate(each, machine, more=more)
+            estimated[case] = untried(machine)
     used = frozenset[TextSpan]().union(*(validated.used for validated in found.values()))
     results = tuple(
-        Result(each.document, case, _reported(each, used, chosen), len(each.ignored)) for case, each in found.items()
+        Result(each.document, case, _reported(each, used, chosen), len(each.ignored), estimated.get(case))
+        for case, each in found.items()
     )
     return CheckedFile(results[0].document, results)
 

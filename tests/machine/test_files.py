@@ -34,10 +34,10 @@ def test_a_record_has_the_memory_of_each_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "4GiB"])
-def test_a_record_with_a_wrong_amount_of_host_memory_is_damaged(wrong: object) -> None:
+def test_a_record_with_a_wrong_amount_of_host_memory_is_refused_by_its_path(wrong: object) -> None:
     record = json.loads(machine.dump(with_nodes(invented(1), 64 << 30)))
     record["host"]["host:0"]["memory_bytes"] = wrong
-    with pytest.raises(Unavailable, match=r"damaged: host\.host:0\.memory_bytes"):
+    with pytest.raises(Unavailable, match=r"'m.json': host\.host:0\.memory_bytes"):
         machine.parse(json.dumps(record).encode(), "m.json")
 
 
@@ -46,9 +46,9 @@ def test_a_record_with_a_wrong_amount_of_host_memory_is_damaged(wrong: object) -
     [
         ({"memtopo_machine": 2}, "has version 2; this memtopo reads version 1"),
         ({"memtopo_machine": 0}, "has version 0; this memtopo reads version 1"),
-        ({"peers": [[None, None]]}, "damaged: peers is not 2 by 2"),
-        ({"peers": [[None, None], [None]]}, "damaged: peers is not 2 by 2"),
-        ({"peers": [[None] * 3, [None] * 2]}, "damaged: peers is not 2 by 2"),
+        ({"peers": [[None, None]]}, "peers has 1 entries, and there are 2 devices"),
+        ({"peers": [[None, None], [None]]}, "peers.1 has 1 entries, and there are 2 devices"),
+        ({"peers": [[None] * 3, [None] * 2]}, "peers.0 has 3 entries, and there are 2 devices"),
     ],
 )
 def test_a_record_of_another_version_or_without_all_pairs_of_gpus_is_refused(

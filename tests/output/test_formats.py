@@ -86,7 +86,17 @@ def test_json_results_have_an_entry_per_file_and_machine(checked: Checking) -> N
         "ok": True,
         "errors": 0,
         "warnings": 0,
-        "results": [{"file": "a.yaml", "machine": "h200x2", "ok": True, "errors": 0, "warnings": 0, "ignored": 0}],
+        "results": [
+            {
+                "file": "a.yaml",
+                "machine": "h200x2",
+                "ok": True,
+                "errors": 0,
+                "warnings": 0,
+                "ignored": 0,
+                "untried": None,
+            }
+        ],
         "diagnostics": [],
     }
     many = diagnostics(text("json", checked({"a.yaml": BAD, "b.yaml": TWO_GPUS}, "h100x1", "h200x2")))

@@ -109,7 +109,7 @@ def test_json_of_diagnostics_is_sorted_with_position_path_and_labels() -> None:
     read = json.loads(rendering.dumps(rendering.diagnostics_document([unused, size], document)))
     assert [read["ok"], read["errors"], read["warnings"]] == [False, 1, 1]
     assert read["results"] == [
-        {"file": "spec.yaml", "machine": None, "ok": False, "errors": 1, "warnings": 1, "ignored": 0}
+        {"file": "spec.yaml", "machine": None, "ok": False, "errors": 1, "warnings": 1, "ignored": 0, "untried": None}
     ]
     assert read["diagnostics"][0] == {
         "code": "MT301",

@@ -118,7 +118,7 @@ def test_a_file_that_is_no_record_is_an_error_at_its_item(tmp_path: Path) -> Non
     assert [*found] == ["h200x2"]
     assert [(each.code, each.path) for each in wrong] == [("MT205", ("machines", 1)), ("MT205", ("machines", 2))]
     hints = [each.help or "" for each in wrong]
-    assert hints[0].startswith("record it again")
+    assert hints[0].startswith("'memtopo probe -o FILE' records a machine")
     assert hints[1].startswith("the machines that are part of memtopo are")
     assert document.line(3)[20:31] == "/test.yaml,"
     assert document.span(("machines", 1)) == (3, 20, 3, 31)

@@ -38,8 +38,7 @@ def access_trial(location: Location, owner: Location, machine: Machine) -> Trial
         return None
     if owner.kind is not LocationKind.GPU:
         return machine.trial(owner, "gpu" if location.kind is LocationKind.GPU else "cpu")
-    peer = machine.peers[location.id][owner.id] if location.kind is LocationKind.GPU else None
-    return peer.store if peer else None
+    return machine.store(location.id, owner.id) if location.kind is LocationKind.GPU else None
 
 
 def owners(placement: Placement, start: int, end: int) -> set[Location]:
