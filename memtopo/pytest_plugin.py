@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from memtopo.testing import Simulation
+    from memtopo.testing import Call, Simulation
 
 _MARKER = (
     "simulated_gpus(machine='h200x2', leaks='fail'): machine of the fixture simulated_gpus, and whether a test that "
@@ -16,6 +16,9 @@ _MARKER = (
 )
 _NAME = "simulated_gpus"
 _FAILED = pytest.StashKey[bool]()
+_SIMULATION = pytest.StashKey["Simulation"]()
+_MOST_CALLS = 20
+"""Refused calls that the report of a failed test has, the last ones."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,6 +42,7 @@ def simulated_gpus(request: pytest.FixtureRequest) -> Iterator[Simulation]:
         gpus = simulation.__enter__()
     except MemtopoError as error:
         pytest.fail(f"{error}\n{error.hint or ''}".strip(), pytrace=False)
+    request.node.stash[_SIMULATION] = gpus
     try:
         yield gpus
         left = [] if leaks == "allow" or request.node.stash.get(_FAILED, False) else gpus.leaks
@@ -52,10 +56,28 @@ def simulated_gpus(request: pytest.FixtureRequest) -> Iterator[Simulation]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note that a test was not run to its end, as expected or not: what it leaves is a consequence."""
+    """Note that a test was not run to its end, as expected or not: what it leaves is a consequence.
+
+    The report of a failed one gets a section with the refused calls.
+    """
     before = call.when != "setup" and item.stash.get(_FAILED, False)
     item.stash[_FAILED] = before or call.excinfo is not None
-    return (yield)
+    report = yield
+    if report.failed and _SIMULATION in item.stash:
+        refused = [
+            each for each in item.stash[_SIMULATION].calls if each.error and each.error != "CUDA_ERROR_NOT_READY"
+        ]
+        if refused:
+            report.sections.append(("refused calls of simulated_gpus", _listed(refused)))
+    return report
+
+
+def _listed(refused: Sequence[Call]) -> str:
+    """The last refused calls, a line each."""
+    earlier = len(refused) - _MOST_CALLS
+    lines = [f"{earlier:,} earlier ones are not shown"] if earlier > 0 else []
+    shown = (f"process {each.pid}: {each}" if each.pid else str(each) for each in refused[-_MOST_CALLS:])
+    return "\n".join([*lines, *shown])
 
 
 def _asked(request: pytest.FixtureRequest) -> tuple[str, str]:

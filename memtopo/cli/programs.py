@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import Annotated
 
 from memtopo.cli.options import MachineName, argument, option
-from memtopo.common.errors import UsageError, reason, signal_status, system_errors
+from memtopo.common.errors import ProgramExit, UsageError, reason, signal_status, system_errors
 from memtopo.driver.trace_files import HEAD, create_record
 from memtopo.native.injection import RECORD, Injection, Stacks, require_stacks, working_cupti
 from memtopo.output import plain
@@ -84,9 +84,13 @@ def _summary(record: str, calls: int, processes: int) -> str:
 SimulatedCommand = Annotated[list[str] | None, argument("[COMMAND…]", "A program and its arguments.")]
 _PATH = "Print the folder of libcuda.so.1, for LD_LIBRARY_PATH, and exit."
 Path = Annotated[bool, option("--path", _PATH, variable="MEMTOPO_SIMULATOR_PATH")]
+_STRICT = "Exit with 81 if a program that succeeds has leaked, with 82 if calls were refused, with 83 for both."
+Strict = Annotated[bool, option("--strict", _STRICT, variable="MEMTOPO_SIMULATOR_STRICT")]
 
 
-def simulator_command(command: SimulatedCommand = None, machine: MachineName = "h200x2", path: Path = False) -> int:
+def simulator_command(
+    command: SimulatedCommand = None, machine: MachineName = "h200x2", strict: Strict = False, path: Path = False
+) -> int:
     """Run a program on a simulated machine.
 
     The program and its children get the simulator as their CUDA driver, libcuda.so.1. Memory, pools, events and copies
@@ -104,12 +108,22 @@ def simulator_command(command: SimulatedCommand = None, machine: MachineName = "
     if not command:
         raise UsageError("no program was given", hint="name one: memtopo simulator -- COMMAND…")
     require_program("simulator", command[0])
-    shared = SharedMachine(load(machine), refused=Refusals())
+    refused = Refusals()
+    shared = SharedMachine(load(machine), refused=refused)
     with closing(Server(shared)) as server:
         status = run_program(command, {**os.environ, **variables(server.address)})
         server.programs()  # which waits for the last to be noticed
     report_left(shared.left)
-    return status
+    return status if status or not strict else _strict_status(left=bool(shared.left), refused=bool(refused))
+
+
+def _strict_status(*, left: bool, refused: bool) -> int:
+    """Exit status after a program that succeeded."""
+    if left and refused:
+        return ProgramExit.BOTH
+    if left:
+        return ProgramExit.LEFT
+    return ProgramExit.REFUSED if refused else 0
 
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

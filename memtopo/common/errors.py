@@ -38,6 +38,14 @@ class Exit(IntEnum):
     BUG = 70, "a bug in memtopo"
 
 
+class ProgramExit(IntEnum):
+    """Exit status of `simulator --strict` after a program that succeeded, but left objects, or had refused calls."""
+
+    LEFT = 81
+    REFUSED = 82
+    BOTH = 83
+
+
 INTERRUPTED = "interrupted"
 """Outcome of a run that a signal stopped."""
 

@@ -268,10 +268,13 @@ def report_left(left: Sequence[Leak]) -> None:
 
 
 class Refusals:
-    """Reports of refused calls of programs, of the first of each program."""
+    """Reports of refused calls of programs, of the first of each program. It is true if there were any."""
 
     def __init__(self) -> None:
         self._count: Counter[int] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._count)
 
     def __call__(self, call: Call) -> None:
         if call.error == "CUDA_ERROR_NOT_READY":

@@ -36,6 +36,32 @@ def test_a_signal_that_ends_the_program_is_the_status() -> None:
     assert run_memtopo("simulator", "--", sys.executable, "-c", PROGRAM, "kill").status == 128 + 15
 
 
+ENDS = """
+import ctypes, sys
+cuda, at = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
+cuda.cuInit(0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context := ctypes.c_void_p()), 0)
+cuda.cuCtxSetCurrent(context)
+if "left" in sys.argv:
+    cuda.cuMemAlloc_v2(ctypes.byref(at), 4096)
+if "refused" in sys.argv:
+    cuda.cuMemFree_v2(7)
+sys.exit(3 if "failed" in sys.argv else 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [("", 0), ("left", 81), ("refused", 82), ("left refused", 83), ("left refused failed", 3)],
+)
+def test_a_strict_status_is_that_of_what_was_left_and_refused_by_a_program_that_succeeds(
+    words: str, status: int
+) -> None:
+    program = (sys.executable, "-c", ENDS, *words.split())
+    assert run_memtopo("simulator", "--strict", "--", *program).status == status
+    assert run_memtopo("simulator", "--", *program).status == (3 if "failed" in words else 0)
+
+
 def test_a_program_is_missing() -> None:
     found = run_memtopo("simulator")
     assert (found.status, "no program was given" in found.err) == (2, True)

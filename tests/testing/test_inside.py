@@ -43,7 +43,12 @@ def test_after_it(simulated_gpus):
 def test_that_raises(simulated_gpus):
     use()
     mapped()
+    driver.cuMemRelease(7)
     raise RuntimeError
+
+def test_that_expects_a_refusal(simulated_gpus):
+    use()
+    driver.cuMemRelease(8)
 
 @pytest.mark.xfail(strict=True)
 def test_that_is_expected_to_raise(simulated_gpus):
@@ -84,7 +89,9 @@ def test_a_test_that_leaves_memory_fails_with_the_line(tmp_path: Path) -> None:
     assert "machine 'h900' is not known" in found
     assert "the marker is simulated_gpus(machine='h200x2', leaks='fail')" in found
     assert found.count("ERROR at teardown") == 1  # what a test leaves that has failed is a consequence
-    assert "1 failed, 2 passed, 1 skipped, 1 xfailed, 4 errors" in found, found
+    assert found.count("refused calls of simulated_gpus") == 1  # of the test that failed, not of those that passed
+    assert "cuMemRelease(handle=0x7): CUDA_ERROR_INVALID_VALUE (" in found
+    assert "1 failed, 3 passed, 1 skipped, 1 xfailed, 4 errors" in found, found
 
 
 MANY = """
