@@ -27,6 +27,8 @@ _SPECS = "Specs, saved plans or records, one for each layout; can be repeated. -
 Specs = Annotated[list[str], argument("SPEC", _SPECS)]
 _CONTEXT = "Memory of the context, with workspaces, of each process on each of its GPUs."
 Context = Annotated[str, option("--context", _CONTEXT, "SIZE")]
+_ELASTIC = "Count elastic memory as its max, the worst case, or as its min, with the rest shared."
+Elastic = Annotated[str, option("--elastic", _ELASTIC, "max|min")]
 _FORMAT = "text, or the errors as concise, json, sarif, junit, github, gitlab or markdown."
 Form = Annotated[
     str | None, options.format_option(_FORMAT, formats.FORMATS, "MEMTOPO_BUDGET_FORMAT", show_default="text")
@@ -38,6 +40,7 @@ def budget_command(
     machine: MachineNames = None,
     given: Set = None,
     context: Context = "512MiB",
+    elastic: Elastic = "max",
     at: At = None,
     form: Form = None,
     as_json: AsJson = False,
@@ -49,6 +52,8 @@ def budget_command(
     """
     stdout = options.stdout_format(form, formats.FORMATS, as_json=as_json, hint="--json prints the whole budget")
     written, size = format_named(stdout or "text"), _size(context)
+    if elastic not in ("max", "min"):
+        raise UsageError(f"elastic memory counts as its max or its min, not {elastic!r}", hint="write --elastic min")
     target = one_target(machine)
     if target.nodes:
         raise UsageError("a budget covers one machine", hint="name one: --machine h200x4")
@@ -59,7 +64,7 @@ def budget_command(
         return _print(checked, written)
     if several := next((each for each in compositions if each.geometry.nodes), None):
         raise UsageError(f"the processes of {several.document.name!r} are on nodes, but a budget covers one machine")
-    found = budget(compositions, size)
+    found = budget(compositions, size, least=elastic == "min")
     checked = _lacking(compositions, found)
     if written not in ("text", "json"):
         return _print(checked, written)

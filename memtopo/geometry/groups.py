@@ -215,6 +215,12 @@ class Group:
         """Largest number of bytes that the objects may occupy in the memory of each location."""
         return {location: count * self.size for location, count in self.largest_shares().items()}
 
+    def least_demand(self) -> Mapping[Location, int]:
+        """Bytes that the objects occupy from the start, which is all unless a program creates more of them."""
+        if not self.growing:
+            return self.demand()
+        return {location: count * self.size for location, count in self.shares().items()}
+
     @property
     def contexts(self) -> frozenset[int]:
         """Ordinals of the GPUs whose contexts are needed to create or use the objects, by default those of theirs."""

@@ -22,6 +22,8 @@ _FEW = 24
 def page(budget: Budget) -> Page:
     """The output of `memtopo budget`."""
     sections = [Section("memory by layout", [_memory(budget)]), Section("states together", [_together(budget)])]
+    if budget.elastic:
+        sections.append(Section("elastic memory while all are awake", [_elastic(budget)]))
     if budget.switches:
         sections.append(Section("peaks of switches, without contexts", [_switches(budget)]))
     where = f"on {humanize.machine(budget.machine)}"
@@ -52,6 +54,17 @@ def _together(budget: Budget) -> Table:
     left = len(budget.combinations) - len(shown)
     word = "" if len(others) < _FEW else "the others fit" if fewer is lacking else "the others do not fit"
     return Table(heading, rows, more=left, note=word)
+
+
+def _elastic(budget: Budget) -> Table:
+    """A row for each location: what is needed at min, what remains for the layouts to share, and the worst case."""
+    rows: list[Sequence[Cell]] = []
+    for each in budget.elastic:
+        shared = rounded(each.shared) if each.least <= each.has else f"{rounded(each.least - each.has)} too much"
+        over = each.most - each.has
+        worst = Toned(f"{rounded(over)} too much", "bad") if over > 0 else Toned("fits", "good")
+        rows.append((each.location, rounded(each.has), rounded(each.least), shared, rounded(each.most), worst))
+    return Table(columns("", ">has", ">at min", ">to share", ">at max", ""), rows)
 
 
 def _states(found: Combination) -> str:

@@ -58,15 +58,16 @@ class Balance(NamedTuple):
         return self.taken - self.room
 
 
-def needed(geometry: Geometry, owner: str = "") -> Needs:
+def needed(geometry: Geometry, owner: str = "", *, least: bool = False) -> Needs:
     """Memory that the entries of all processes may occupy, by location; what migrates is on no node in particular.
 
-    Imports belong to another process. Instances of a counted process have the same entries, whose needs are summed.
+    With `least`, what a program creates later is not counted. Imports belong to another process. Instances of a counted
+    process have the same entries, whose needs are summed.
     """
     found: dict[Location, dict[Entry, Need]] = {}
     for member in geometry.members.values():
         for group in member.every:
-            for location, size in group.demand().items():
+            for location, size in (group.least_demand() if least else group.demand()).items():
                 need = Need(group.name, group.path, size, group.residence, owner)
                 anywhere = need.residence is not Residence.FIXED and location.kind is not LocationKind.GPU
                 _add(found.setdefault(WHOLE_HOST if anywhere else location, {}), need)

@@ -13,6 +13,7 @@ from typing import TypeVar
 from memtopo.common.units import rounded, summed
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.kinds.states.geometry import in_state, state_names
+from memtopo.language.names import AWAKE
 from memtopo.machine import CONTEXT_BYTES, Machine, MachineLine
 from memtopo.plans.report import MemoryChange
 from memtopo.rules.memory import Balance, Needs, balances, lacking, needed, together
@@ -108,6 +109,21 @@ class SwitchPeak:
 
 
 @dataclass(frozen=True, slots=True)
+class ElasticMemory:
+    """Memory of all layouts awake, with their contexts, at a location where some of them have elastic memory.
+
+    They need `least` bytes while elastic memory is at its min, and `most` while all of it is at its max. The location
+    has `has` bytes; `shared` of them are left above `least`, for the one that asks first.
+    """
+
+    location: str
+    has: int
+    least: int
+    most: int
+    shared: int
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
     """Layouts that share a machine: whether all combinations of their states fit, that of all awake first.
 
@@ -124,6 +140,12 @@ class Budget:
     combinations: tuple[Combination, ...]
     switches: tuple[SwitchPeak, ...]
     notes: tuple[str, ...]
+    elastic: tuple[ElasticMemory, ...] = ()
+
+    @property
+    def shareable(self) -> bool:
+        """True if some layouts have elastic memory, and all of them fit while it is at its min."""
+        return bool(self.elastic) and all(each.least <= each.has for each in self.elastic)
 
     @property
     def awake(self) -> Combination:
@@ -141,10 +163,14 @@ class Budget:
         return min(self.combinations, key=lambda each: sum(one.lacks for one in each.shortfalls))
 
 
-def budget(compositions: Sequence[Composition], context: int = CONTEXT_BYTES) -> Budget:
-    """Budget of valid specs on the machine of the first one, for contexts of so many bytes. No driver is used."""
+def budget(compositions: Sequence[Composition], context: int = CONTEXT_BYTES, *, least: bool = False) -> Budget:
+    """Budget of valid specs on the machine of the first one, for contexts of so many bytes. No driver is used.
+
+    With `least`, elastic memory counts as its min, in place of its max.
+    """
     target = compositions[0].target
-    layouts = [_Layout(name, each, context) for name, each in zip(_names(compositions), compositions, strict=True)]
+    names = _names(compositions)
+    layouts = [_Layout(name, each, context, least) for name, each in zip(names, compositions, strict=True)]
     chosen, complete = _combinations([each.states for each in layouts], MOST_COMBINATIONS)
     combinations = tuple(_combination(layouts, states, target.machine) for states in chosen)
     used = {location for each in combinations for location, size in each.memory.items() if size}
@@ -160,7 +186,21 @@ def budget(compositions: Sequence[Composition], context: int = CONTEXT_BYTES) ->
         tuple(replace(each, memory=_at(used, each.memory)) for each in combinations),
         tuple(replace(each, memory=_at(used, each.memory)) for each in switches),
         tuple(_notes(layouts, used, target.machine)),
+        tuple(_elastic(layouts, target.machine)),
     )
+
+
+def _elastic(layouts: Sequence[_Layout], machine: Machine) -> Iterator[ElasticMemory]:
+    """Locations where elastic memory of layouts that are awake makes a difference."""
+    contexts: Counter[int] = sum((each.contexts for each in layouts), Counter())
+    least, most = (
+        balances(together(each.awake(least=at_least) for each in layouts), contexts, machine)
+        for at_least in (True, False)
+    )
+    for small, large in zip(least, most, strict=True):
+        if small.taken != large.taken:
+            shared = max(0, small.room - small.taken)
+            yield ElasticMemory(_location(small), small.room, small.taken, large.taken, shared)
 
 
 def errors(found: Budget) -> Iterator[tuple[str, Diagnostic]]:
@@ -172,6 +212,9 @@ def errors(found: Budget) -> Iterator[tuple[str, Diagnostic]]:
         asks = f"{each.entry!r} of {each.layout} takes {rounded(each.size)} of it" if each.entry else "contexts alone"
         notes = asks, f"exactly {each.lacks:,} bytes are missing while all are awake"
         help = "lower a size or a limit, or let one of them sleep"
+        shared = next((one.shared for one in found.elastic if one.location == each.location and found.shareable), 0)
+        if shared:
+            help = f"{help}; with elastic memory at its min they fit, and share {rounded(shared)}: --elastic min"
         yield each.layout, Diagnostic("MT402", message, each.path, "key", notes=notes, help=help)
 
 
@@ -195,11 +238,17 @@ class _Layout:
     name: str
     composition: Composition
     context: int
+    least: bool
 
     @cached_property
     def needs(self) -> Mapping[str, Needs]:
         geometry = self.composition.geometry
-        return {state: needed(in_state(geometry, state), self.name) for state in state_names(geometry)}
+        states = {state: in_state(geometry, state) for state in state_names(geometry)}
+        return {state: needed(each, self.name, least=self.least) for state, each in states.items()}
+
+    def awake(self, *, least: bool) -> Needs:
+        """What the entries of the layout need as it is written."""
+        return needed(in_state(self.composition.geometry, AWAKE), self.name, least=least)
 
     @property
     def states(self) -> tuple[str, ...]:

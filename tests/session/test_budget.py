@@ -34,9 +34,10 @@ def sleeping(name: str, w: int, kv: int) -> str:
     return SLEEP.format(name=name, w=w, kv=kv)
 
 
-def of(*texts: str, machine: Machine | None = None, context: int = CONTEXT_BYTES) -> Budget:
+def of(*texts: str, machine: Machine | None = None, context: int = CONTEXT_BYTES, least: bool = False) -> Budget:
     target = recorded("m", machine or load("h100x1"))
-    return budget([Composition.of(document(f"memtopo: 1\n{text.lstrip()}"), target) for text in texts], context)
+    compositions = [Composition.of(document(f"memtopo: 1\n{text.lstrip()}"), target) for text in texts]
+    return budget(compositions, context, least=least)
 
 
 def test_layouts_take_together_what_each_takes_with_its_contexts() -> None:
@@ -215,3 +216,28 @@ def test_layouts_fit_together_if_they_would_as_processes_of_one_spec(seed: int) 
     lacking = sorted(rounded(each.lacks) for each in found.awake.shortfalls)
     reported = (each.message for each in together.diagnostics if each.code == "MT402")
     assert sorted(message.rpartition(": ")[2].removesuffix(" too much") for message in reported) == lacking
+
+
+ELASTIC = """
+name: engine
+ranges: {{w: {{size: 16GiB}}, kv: {{size: 64GiB, elastic: true}}}}
+chunks: {{w: {{location: gpu0, size: 16GiB}}, page: {{location: gpu0, size: 1GiB, count: {{min: {least}, max: 30}}}}}}
+map: {{w: [w]}}
+access: {{w: {{gpu0: rw}}, kv: {{gpu0: rw}}}}
+"""
+
+
+@pytest.mark.parametrize(("count", "least"), [(1, 0), (1, 30), (2, 4), (3, 0), (4, 4), (5, 0)])
+def test_elastic_memory_fits_at_its_min_and_shares_what_remains(count: int, least: int) -> None:
+    texts = [ELASTIC.format(least=least)] * count
+    worst, found = of(*texts), of(*texts, least=True)
+    has = worst.memory["gpu0"]
+    at_min, at_max = (count * ((16 + pages) * GIB + CONTEXT_BYTES) for pages in (least, 30))
+    assert found.elastic == worst.elastic
+    assert [(each.location, each.has, each.least, each.most, each.shared) for each in found.elastic] == (
+        [("gpu0", has, at_min, at_max, max(0, has - at_min))] if least < 30 else []
+    )
+    assert (found.awake.memory["gpu0"], worst.awake.memory["gpu0"]) == (at_min, at_max)
+    assert (found.fits, worst.fits) == (at_min <= has, at_max <= has)
+    helps = [diagnostic.help or "" for _, diagnostic in errors(worst)]
+    assert all(("--elastic min" in help) == (at_min <= has) for help in helps)
