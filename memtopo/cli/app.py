@@ -31,7 +31,7 @@ COMMANDS = {
     "show": "held", "check": "held", "switch": "held", "change": "plan", "release": "held", "probe": "probe",
     "machines": "probe", "explain": "reference", "schema": "reference", "who": "held", "metrics": "held",
     "trace": "reference", "completion": "reference", "capture": "programs", "spec": "records", "replay": "records",
-    "import": "records", "budget": "budget", "simulator": "programs",
+    "import": "records", "budget": "budget", "simulator": "programs", "init": "init",
 }  # fmt: skip
 """Modules of the commands; the function of `ls` is `ls_command`."""
 
