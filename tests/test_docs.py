@@ -32,6 +32,7 @@ SYNOPSES = re.compile(r"[A-Z]{3,}|…|\.\.\.|\|")
 LONGEST = 20_000
 LONGER = {
     "driver-facts.md": "read by number; a wheel has it as one file for `memtopo explain fact-15`",
+    "errors.md": "read by call; the only copy of what `memtopo explain` prints",
     "gallery.md": "generated: a picture of each spec, with its description as text",
     "simulated-calls.md": "generated: a row for each function of the driver",
 }

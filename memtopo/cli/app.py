@@ -36,7 +36,7 @@ COMMANDS = {
 """Modules of the commands; the function of `ls` is `ls_command`."""
 
 _GROUPS = {
-    "Specs": ("validate", "plan", "draw", "diff", "apply", "budget"),
+    "Specs": ("init", "validate", "plan", "draw", "diff", "apply", "budget"),
     "Held layouts": ("ls", "show", "check", "switch", "change", "release", "metrics"),
     "Machines": ("probe", "machines", "who", "simulator"),
     "Records of programs": ("capture", "spec", "replay", "import", "trace"),

@@ -57,7 +57,7 @@ CommandLine = Annotated[str | None, typer.Argument(hidden=True, help="The comman
 
 
 def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown = False, as_json: AsJson = False) -> int:
-    """Explain codes, driver facts and errors of the driver and the system.
+    """Explain codes, facts, and errors of the driver and the system.
 
     'memtopo explain cuMemMap INVALID_VALUE' lists the causes of an error, the most likely first; --all lists them all.
     A message of memtopo, the driver, or a program can be given as a whole; - reads it from standard input.

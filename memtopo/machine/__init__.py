@@ -459,18 +459,15 @@ def load(name: str) -> Machine:
     if not is_file(name):
         if name not in shipped():
             raise Unavailable(f"machine {shorten(name)!r} is not known", hint=_hint(name))
-        machine = parse((SHIPPED / f"{name}.json").read_bytes(), name)
-        for device in machine.devices:
-            device.attributes.update(_of_models().get(device.name, {}))
-        return machine
+        return parse((SHIPPED / f"{name}.json").read_bytes(), name)
     return parse(_read(pathlib.Path(name)), name)
 
 
 @cache
-def _of_models() -> dict[str, dict[str, int]]:
-    """Attributes that all GPUs of a model have, by the name of the model."""
+def model_attributes(model: str) -> dict[str, int]:
+    """Return the attributes that all GPUs of a model have, by number, for records without them; none if unknown."""
     found: dict[str, dict[str, int]] = json.loads((SHIPPED / "models" / "attributes.json").read_bytes())
-    return found
+    return found.get(model, {})
 
 
 def parse(text: bytes, origin: str) -> Machine:

@@ -333,8 +333,6 @@ class Calls:
 
     def _fill(self, address: int, element: bytes, count: int, stream: int) -> None:
         self.stream_synchronize(stream)
-        if count and address % len(element):
-            raise invalid("the address is not aligned to the elements")
         self._sim.memset(address, element, count)
 
     # Pools.

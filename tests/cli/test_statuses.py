@@ -21,7 +21,13 @@ chunks: {{c: {{location: gpu0, size: {size}}}}}
 map: {{a: [c]}}
 access: {{a: {{gpu0: rw}}}}
 """
-FULL = ONE_CHUNK.format(size="2MiB", wish="").replace("a: {size: 2MiB", "a: {size: 100TiB")  # too many addresses
+FULL = """memtopo: 1
+name: one
+ranges: {a: {size: 2MiB, align: 64TiB, count: 4}}
+chunks: {c: {location: gpu0, size: 2MiB, count: 4}}
+map: {a: [{chunk: c, each: 1}]}
+access: {a: {gpu0: rw}}
+"""  # more aligned addresses than there are
 ELSEWHERE = ONE_CHUNK.format(size="2MiB", wish=", address: 0x600000000000, fixed: true")  # no such simulated address
 WRONG = "memtopo: 1\nname: wrong\nchunks: {c: {location: gpu0, sise: 2MiB}}\n"
 

@@ -234,7 +234,7 @@ class MemoryOperations:
     def memset(self, address: int, element: bytes, count: int) -> None:
         """Set memory to `count` equal elements of 1, 2 or 4 bytes, across adjacent mappings."""
         device, whole = self._sim.contexts.current(), count * len(element)
-        if address % len(element):
+        if count and address % len(element):
             raise invalid("the address is not aligned to the elements")
         block = memoryview(element * (min(whole, PIECE) // len(element)))
         for physical, at, size in self._access.parts(device, address, whole, Access.RW, copying=False):

@@ -17,7 +17,7 @@ from memtopo.driver.types import (
     uuid_text,
 )
 from memtopo.drivers.sim.calls import RefusedCall, invalid
-from memtopo.machine import Device, Machine, Peer, queries
+from memtopo.machine import Device, Machine, Peer, model_attributes, queries
 
 INVISIBLE_GPU = gpu(-2)
 """Location of imported memory whose GPU this process does not have (fact 43)."""
@@ -81,7 +81,7 @@ class SimDevices:
             numbers = self.device_get_pci_bus_id(device).replace(".", ":").split(":")
             return int(numbers[PLACE_ATTRIBUTES.index(attribute)], 16)
         name = Attribute(attribute).name if attribute in set(Attribute) else str(attribute)
-        value = found.attributes.get(name)
+        value = found.attributes.get(name, model_attributes(found.name).get(name))
         if value is None:
             raise invalid(f"attribute {name} of gpu{device} was not recorded")
         return value
