@@ -1,6 +1,6 @@
 """GPUs that the environment of a process makes visible to it, as the driver reads CUDA_VISIBLE_DEVICES at `cuInit`.
 
-An H200 gave the answers to entries of every kind; those for several GPUs follow the CUDA programming guide.
+One H200, and two, gave the answers; that a prefix of a UUID must be unique is from the CUDA programming guide.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GPUs that CUDA_VISIBLE_DEVICES makes visible, by answers of an H200 and by the programming guide."""
+"""GPUs that CUDA_VISIBLE_DEVICES makes visible, by answers of one H200 and of two, and by the programming guide."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ ON_HARDWARE: dict[str | None, object] = {
     f"gpu-{UUID}": NONE, f"GPU-{UUID}x": [0], "GPU-99943d7a,0": [0], "0,GPU-99943d7a": [0],
     f"GPU-{UUID.replace('-', '')}": [0], f"MIG-{UUID}": [0], f"MIG-GPU-{UUID}/1/0": NONE, "0,GPU-ffffffff": [0],
 }  # fmt: skip
-BY_THE_GUIDE: dict[str | None, object] = {
+OF_TWO: dict[str | None, object] = {
     None: [0, 1], "1": [1], "1,0": [1, 0], "0,1": [0, 1], "1,2,0": [1], "1,-1,0": [1], "0,1,0": INVALID,
+    "1,7,0": [1], "1,1": INVALID, "0,0,1": INVALID, f"GPU-{UUID},GPU-{UUID}": INVALID, f"MIG-{OTHER}": [1],
+    f"0,GPU-{OTHER}": [0], f"GPU-{OTHER},0": [1],
     f"GPU-{OTHER}": [1], f"GPU-{OTHER},GPU-{UUID}": [1, 0], "GPU-99943d7b,GPU-99943d7a": [1, 0], "GPU-9": NONE,
     "GPU-99943d7b,0": [1], "1,GPU-99943d7a": [1],
 }  # fmt: skip
@@ -43,9 +45,9 @@ def test_one_gpu_is_visible_as_on_hardware(listed: str | None) -> None:
     assert seen([UUID], listed) == ON_HARDWARE[listed]
 
 
-@pytest.mark.parametrize("listed", BY_THE_GUIDE)
+@pytest.mark.parametrize("listed", OF_TWO)
 def test_the_list_has_an_order_and_ends_at_the_first_entry_without_a_gpu(listed: str | None) -> None:
-    assert seen([UUID, OTHER], listed) == BY_THE_GUIDE[listed]
+    assert seen([UUID, OTHER], listed) == OF_TWO[listed]
 
 
 def test_an_unknown_order_is_refused() -> None:
