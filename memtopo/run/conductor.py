@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from memtopo.common.errors import InternalError, Stopped
 from memtopo.driver.handles import Handle
@@ -27,7 +27,9 @@ from memtopo.run.transition import RollbackFailed
 from memtopo.run.verification.rounds import UNSAFE
 from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.offers import ChangeFailed, Offer
-from memtopo.sharing.status import LayoutEnd
+
+if TYPE_CHECKING:
+    from memtopo.sharing.status import LayoutEnd
 
 C = TypeVar("C", bound="Conductor")
 

@@ -224,7 +224,7 @@ def test_a_thousand_tensors_stay_valid_while_others_are_created_and_deleted(owne
 
 def test_a_read_only_view_warns_once_of_a_library_that_writes_to_it_all_the_same() -> None:
     """PyTorch's `from_dlpack` drops the flag of memory of the CPU, too; NumPy keeps it."""
-    torch_code = {"__name__": "torch.utils.dlpack"}
+    torch_code: dict[str, Any] = {"__name__": "torch.utils.dlpack"}
     exec("def from_dlpack(view): return view.__dlpack__(max_version=(1, 0))", torch_code)
     with memtopo.applied("specs/read-only-view.yaml", machine="h200x2") as layout:
         read_only = layout.range("view")

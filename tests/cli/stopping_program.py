@@ -12,6 +12,7 @@ import sys
 from memtopo.cli import main
 from memtopo.driver.kernels import KernelDriver
 from memtopo.drivers import target
+from memtopo.drivers.sim.devices import SimMemoryBudget
 from memtopo.machine import Machine
 from memtopo.output import progress
 from tests.run.processes.signalled_worker import SignalAtCall
@@ -19,9 +20,9 @@ from tests.run.processes.signalled_worker import SignalAtCall
 _simulator = target._simulator
 
 
-def stopping(machine: Machine) -> KernelDriver:
+def stopping(machine: Machine, *memory: SimMemoryBudget | None) -> KernelDriver:
     """A simulator that stops this process."""
-    driver: KernelDriver = _simulator(machine)
+    driver: KernelDriver = _simulator(machine, *memory)
     for stop in STOPS.split(","):
         method, _, number = stop.partition("#")
         driver = SignalAtCall(driver, int(number), signal.SIGSTOP, os.getpid(), method)

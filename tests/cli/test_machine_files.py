@@ -124,7 +124,8 @@ def places(facts: Any, *way: str | int) -> Any:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("h200x22", "did you mean 'h200x2'?"),
+        ("h200x22", "use local, h100x1, h200x2"),
+        ("h200-x2", "did you mean 'h200x2'?"),
         ("H200x4", "did you mean 'h200x4'?"),
         ("", "use local, h100x1, h200x2"),
         ("LOCAL", "use local, "),

@@ -80,10 +80,9 @@ def test_two_outputs_at_once_are_refused(run_inline: InlineRunner, options: tupl
 
 
 def test_calls_of_a_change_are_not_listed(run_inline: InlineRunner) -> None:
-    for output in ("--calls", "--summary"):
-        refused = run_inline("plan", "cache", QUICKSTART, output)
-        assert refused.status == 2
-        assert output in refused.err
+    refused = run_inline("plan", "cache", QUICKSTART, "--calls")
+    assert refused.status == 2
+    assert "--calls" in refused.err
 
 
 def test_a_summary_has_no_steps_and_its_document_is_that_of_the_plan(run_inline: InlineRunner) -> None:

@@ -90,7 +90,7 @@ def test_known_names_are_listed_up_to_a_number() -> None:
 @pytest.mark.parametrize(
     ("text", "message", "help"),
     [
-        ("ranges: {kv: 4MiB}", "expected a mapping, found '4MiB'", "write 'kv: {size: 2MiB}'"),
+        ("ranges: {kv: 4MiB}", "expected a mapping, found '4MiB'", "write 'kv: {size: 4MiB}'"),
         ("ranges: {kv: }", "expected a mapping, found nothing", "write 'kv: {size: 2MiB}'"),
         ("ranges: {kv: {size: 4MiB, elastic: [x]}}", "expected a mapping, found a list", None),
         ("states: {s: {offload: [kv]}}", "expected a mapping, found a list", "write 'offload: {kv: …}'"),

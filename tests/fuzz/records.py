@@ -26,6 +26,9 @@ from tests.helpers.fork_server import import_all
 from tests.helpers.python_process import ThisProcess, install
 from tests.helpers.records import MIB, Calls
 
+_IMPORTED = 70
+"""MiB of an interpreter with memtopo."""
+
 SECONDS, MEBIBYTES = 2.0, 300
 """Processor time and memory that a command may take."""
 
@@ -90,10 +93,11 @@ def cases(seed: int) -> Iterator[Case]:
 
 
 def measured(case: Case, folder: Path) -> Measured:
-    """Run a command in a fork."""
+    """Run a command in a fork. Memory that this process has beyond an interpreter with memtopo does not count."""
     file = folder / "case"
     file.write_bytes(case.data)
     (folder / "case.jsonl").unlink(missing_ok=True)
+    inherited = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20
     with (folder / "output").open("w+b") as output:
         pid = os.fork()
         if not pid:
@@ -101,7 +105,8 @@ def measured(case: Case, folder: Path) -> Measured:
         _, status, used = os.wait4(pid, 0)
         output.seek(max(output.seek(0, os.SEEK_END) - 20_000, 0))
         text = output.read().decode(errors="replace")
-    return Measured(os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss >> 10, text)
+    mebibytes = (used.ru_maxrss >> 10) - max(inherited - _IMPORTED, 0)
+    return Measured(os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, mebibytes, text)
 
 
 def _run(words: list[str], output: int) -> None:

@@ -79,6 +79,6 @@ def test_a_request_with_an_unknown_key_is_refused(runtime: Path, start: Callable
 
 def test_the_page_has_every_code_of_a_holders_errors() -> None:
     source = "".join(path.read_text() for path in [*ROOT.glob("memtopo/sharing/**/*.py"), *REVISIONS])
-    sent = set(re.findall(r'ExchangeError\(\s*"(\w+)"', source)) | {"packet", "version", "request", "failed"}
+    sent = set(re.findall(r'ExchangeError\(\s*"(\w+)"', source)) | {"packet", "version", "request", "failed", "lost"}
     ours = {"gone", "timeout", "lie", "folder", "held", "starting"}
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == sent - ours
