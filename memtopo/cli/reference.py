@@ -195,7 +195,7 @@ def _known(code: str) -> Explanation | Fact:
         return _fact(int(match[1]))
     meant = None if _NUMBERED.fullmatch(code.upper()) else nearest(code.upper(), CODES)
     hint = f"did you mean {meant}? 'memtopo explain' lists them all" if meant else "'memtopo explain' lists them all"
-    raise UsageError(f"there is no code {code!r}", hint=hint)
+    raise UsageError(f"there is no code {shorten(code)!r}", hint=hint)
 
 
 def _fact(number: int) -> Fact:

@@ -247,7 +247,7 @@ class _Layout:
         return {state: needed(each, self.name, least=self.least) for state, each in states.items()}
 
     def awake(self, *, least: bool) -> Needs:
-        """What the entries of the layout need as it is written."""
+        """Return the memory that the entries of the layout need as it is written."""
         return needed(in_state(self.composition.geometry, AWAKE), self.name, least=least)
 
     @property

@@ -15,6 +15,7 @@ from memtopo.common.errors import UsageError
 from memtopo.diagnostics import CODES, read_page
 from memtopo.diagnostics.explanations import PAGE, explanation, facts
 from memtopo.output import explain as rendering
+from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import run_memtopo, run_with_input
 from tests.helpers.refusals import reasons
 
@@ -265,3 +266,8 @@ def test_explain_says_that_nothing_is_known(words: str, named: str) -> None:
     assert (found.status, found.out) == (2, "")
     assert "not known" in found.err
     assert named in found.err
+
+
+def test_a_word_of_a_megabyte_is_not_repeated(run_inline: InlineRunner) -> None:
+    result = run_inline("explain", "x" * 1_000_000)
+    assert (result.status, len(result.err) < 400) == (2, True)
