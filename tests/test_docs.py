@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
 from docs import make_fields
@@ -90,7 +89,7 @@ def test_programs_in_the_docs_are_python() -> None:
 @pytest.mark.parametrize("page", pages.PAGES, ids=names(pages.PAGES))
 def test_commands_in_the_docs_have_options_that_exist(page: Path) -> None:
     """Those for real GPUs too, which no test runs."""
-    group: Any = typer.main.get_command(app.program())
+    group: Any = app.program()
     for line in pages.memtopo_commands(page):
         words = shlex.split(re.split(r" [&|>]| 2>", line)[0], comments=True)[1:]
         known = group.commands.get(words[0])

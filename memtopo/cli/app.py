@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import takewhile
 from typing import Any
 
 import typer
 
-from memtopo.cli.process import Interrupted, RefusedSpec, StandardStreams, option_values
+from memtopo.cli.process import REPORT_VARIABLES, Interrupted, RefusedSpec, StandardStreams, option_values
 from memtopo.common.errors import MemtopoError, UsageError, reason
 from memtopo.common.version import __version__
 from memtopo.output import plain
@@ -26,23 +26,47 @@ _FORMAT_VARIABLES = {
 }  # fmt: skip
 _TRUE = ("1", "true", "t", "yes", "y", "on")
 
-COMMANDS = {
-    "validate": "validate", "plan": "plan", "draw": "draw", "diff": "diff", "apply": "apply", "ls": "held",
-    "show": "held", "check": "held", "switch": "held", "change": "plan", "release": "held", "probe": "probe",
-    "machines": "probe", "explain": "reference", "schema": "reference", "who": "held", "metrics": "held",
-    "trace": "reference", "completion": "reference", "capture": "programs", "spec": "records", "replay": "records",
-    "import": "records", "budget": "budget", "simulator": "programs", "init": "init",
-}  # fmt: skip
-"""Modules of the commands; the function of `ls` is `ls_command`."""
-
-_GROUPS = {
-    "Specs": ("init", "validate", "plan", "draw", "diff", "apply", "budget"),
-    "Held layouts": ("ls", "show", "check", "switch", "change", "release", "metrics"),
-    "Machines": ("probe", "machines", "who", "simulator"),
-    "Records of programs": ("capture", "spec", "replay", "import", "trace"),
-    "Reference": ("explain", "schema", "completion"),
+GROUPS = {
+    "Specs": {
+        "init": ("init", "Write a first spec, a workflow for GitHub and a hook."),
+        "validate": ("validate", "Report every error in specs, without building anything."),
+        "plan": ("plan", "Show what apply would do, or a change of a held layout."),
+        "draw": ("draw", "Draw a layout: ranges, mappings, and the memory that they map."),
+        "diff": ("diff", "Show how a spec differs from another one, or from a record."),
+        "apply": ("apply", "Build a spec, check it, report, and take it down."),
+        "budget": ("budget", "Show whether layouts fit on a machine together."),
+    },
+    "Held layouts": {
+        "ls": ("held", "List the layouts that are held."),
+        "show": ("held", "Show a held layout, or the memory in a record."),
+        "check": ("held", "Check a held layout, by queries only."),
+        "switch": ("held", "Bring a held layout to one of its states."),
+        "change": ("plan", "Bring a held layout to another spec, in place."),
+        "release": ("held", "Release a held layout, and wait until it is taken down."),
+        "metrics": ("held", "Print metrics of held layouts for Prometheus."),
+    },
+    "Machines": {
+        "probe": ("probe", "Read the machine's properties, and try what it advertises."),
+        "machines": ("probe", "List the recorded machines, show one, or write a draft."),
+        "who": ("held", "List the processes of this machine that use GPU memory."),
+        "simulator": ("programs", "Run a program on a simulated machine."),
+    },
+    "Records of programs": {
+        "capture": ("programs", "Run a program, and record its calls for CUDA memory."),
+        "spec": ("records", "Write a spec of the memory in a record."),
+        "replay": ("records", "Make the calls of a record on another machine."),
+        "import": ("records", "Make a record of a memory snapshot of PyTorch."),
+        "trace": ("reference", "Summarize the driver calls of a run that apply --trace wrote."),
+    },
+    "Reference": {
+        "explain": ("reference", "Explain codes, facts, and errors of the driver and the system."),
+        "schema": ("reference", "Print the JSON Schema of specs or of memtopo's documents."),
+        "completion": ("reference", "Print the script that completes command lines in a shell."),
+    },
 }
-"""Commands by subject, as the help lists them."""
+"""Commands by subject, as the help lists them: module and summary. The function of `ls` is `ls_command`."""
+
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 _EXAMPLE = """\
 Example:
@@ -53,22 +77,45 @@ Example:
 """
 _MORE = "'memtopo COMMAND --help' shows the options of a command. The repository has a tutorial: docs/tutorial.md."
 
-_SETTINGS = {name: {"allow_interspersed_args": False} for name in ("capture", "simulator")}
+_HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+_SETTINGS = {name: {**_HELP, "allow_interspersed_args": False} for name in ("capture", "simulator")}
 """Settings of commands: what follows the first argument is the program's."""
+
+
+class _Modules(Mapping[str, Any]):
+    """The commands by name, each imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        module, _ = COMMANDS[name]
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        function = getattr(import_module(f"memtopo.cli.{module}"), f"{name}_command")
+        app.command(name=name, cls=_Command, context_settings=_SETTINGS.get(name, _HELP))(function)
+        return typer.main.get_command(app)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
 
 
 class _Commands(typer.core.TyperGroup):
     """The group of all commands, whose help lists them by subject, with an example."""
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 as click calls it
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        modules: Any = _Modules()
+        self.commands = modules
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 as click calls it
+        """Return the names of the commands."""
+        return list(COMMANDS)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 as above
         """Write the commands of each subject."""
-        widest = max(map(len, self.commands))
-        for subject, names in _GROUPS.items():
-            rows = [
-                (name.ljust(widest), self.commands[name].get_short_help_str(80))
-                for name in names
-                if name in self.commands
-            ]
+        widest = max(map(len, COMMANDS))
+        for subject, group in GROUPS.items():
+            rows = [(name.ljust(widest), summary) for name, (_, summary) in group.items()]
             with formatter.section(subject):
                 formatter.write_dl(rows)
 
@@ -92,8 +139,8 @@ class _Command(typer.core.TyperCommand):
                 formatter.write_text(", ".join(str(each.envvar) for each in options))
 
 
-def program(command: str | None = None) -> typer.Typer:
-    """The typer application, with one command or all of them; importing one is faster."""
+def program() -> Any:
+    """Return the group of all commands; each is imported when it is asked for."""
     app = typer.Typer(
         name="memtopo",
         cls=_Commands,
@@ -101,13 +148,10 @@ def program(command: str | None = None) -> typer.Typer:
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings=_HELP,
     )
-    for name in (command,) if command in COMMANDS else COMMANDS:
-        function = getattr(import_module(f"memtopo.cli.{COMMANDS[name]}"), f"{name}_command")
-        app.command(name=name, cls=_Command, context_settings=_SETTINGS.get(name))(function)
     app.callback()(_version)
-    return app
+    return typer.main.get_command(app)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -130,14 +174,14 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run_command(arguments: Sequence[str]) -> int:
     # Not through typer's main, which handles broken pipes and Ctrl-C itself.
-    command: Any = typer.main.get_command(program(arguments[0] if arguments else None))
+    command = program()
     try:
         with command.make_context("memtopo", [*arguments], obj=arguments) as context:
             status = command.invoke(context) if arguments else _no_command(context.get_help(), arguments)
     except typer.Exit as done:
         return done.exit_code
     except _WrongUsage as error:
-        raise _usage_error(error, arguments, list(command.commands)) from error
+        raise _usage_error(error, arguments) from error
     return status if isinstance(status, int) else 0
 
 
@@ -207,7 +251,7 @@ _ELSEWHERE = {
 _EXTRA = r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)"
 
 
-def _usage_error(error: Any, arguments: Sequence[str], commands: Sequence[str]) -> MemtopoError:
+def _usage_error(error: Any, arguments: Sequence[str]) -> MemtopoError:
     """Convert an error of the option parser to memtopo's wording, with a hint."""
     message: str = error.format_message()
     meant = re.search(_MEANT, message, re.IGNORECASE)
@@ -218,7 +262,7 @@ def _usage_error(error: Any, arguments: Sequence[str], commands: Sequence[str]) 
     # Without the words of pydantic, which the option parser validates values with.
     text = re.sub(r", unable to parse string as .*", "", text)
     text = text.replace(": Value error, ", ": ").replace(": Input should ", ": it should ")
-    command = next((word for word in arguments if word in commands), None)
+    command = next((word for word in arguments if word in COMMANDS), None)
     help = f"see 'memtopo {command} --help'" if command else "see 'memtopo --help'"
     if command and arguments[0].startswith("-") and text.startswith("no such option"):
         return UsageError(text, hint=f"options follow the command; {help}")
@@ -232,28 +276,37 @@ def _usage_error(error: Any, arguments: Sequence[str], commands: Sequence[str]) 
 
 def _document(error: MemtopoError, arguments: Sequence[str]) -> int:
     """Print an error in the format that a command line requests, even if it could not be parsed; return its status."""
-    from memtopo.cli.results import refusal
-    from memtopo.output import formats, json  # needed only for errors
-
     words = list(takewhile(lambda word: word != "--", arguments))
     _write_failure(error, words)
-    requested = [os.environ.get(_FORMAT_VARIABLES.get(words[0], ""), "")] if words else []
-    requested += option_values(words, "--format")
-    if "--json" in words or os.environ.get("MEMTOPO_JSON", "").lower() in _TRUE:
-        requested = ["json"]
+    requested = _requested_format(words)
     if isinstance(error, RefusedSpec):
-        if requested[-1:] == ["json"]:
+        if requested == "json":
+            from memtopo.cli.results import refusal
+            from memtopo.output import json
+
             plain.print_document(json.dumps(refusal(error.composition)).splitlines())
-    elif requested and requested[-1] in formats.FORMATS:
-        plain.print_document(formats.failure(formats.format_named(requested[-1]), error))
+    elif requested:
+        from memtopo.output import formats
+
+        if requested in formats.FORMATS:
+            plain.print_document(formats.failure(formats.format_named(requested), error))
     return error.exit_code
+
+
+def _requested_format(words: Sequence[str]) -> str:
+    """Value of `--format`, or of its variable; empty if there is none."""
+    if "--json" in words or os.environ.get("MEMTOPO_JSON", "").lower() in _TRUE:
+        return "json"
+    if named := option_values(words, "--format"):
+        return named[-1]
+    return os.environ.get(_FORMAT_VARIABLES.get(words[0], ""), "") if words else ""
 
 
 def _write_failure(error: MemtopoError, words: Sequence[str]) -> None:
     """Write an error to the file of `--report`, if the command line of an apply or a probe has it."""
-    from memtopo.cli.results import VARIABLES, write_error  # as above
-
-    if words[:1] and words[0] in VARIABLES:
+    if words[:1] and words[0] in REPORT_VARIABLES:
         named = option_values(words, "--report")
-        if file := (named or [os.environ.get(VARIABLES[words[0]], "")])[-1]:
+        if file := (named or [os.environ.get(REPORT_VARIABLES[words[0]], "")])[-1]:
+            from memtopo.cli.results import write_error
+
             write_error(file, words[0], error)

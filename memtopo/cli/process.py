@@ -25,6 +25,9 @@ from memtopo.common.signals import ENDING
 if TYPE_CHECKING:  # imported by the commands that load a spec
     from memtopo.session.composition import Composition
 
+REPORT_VARIABLES = {"apply": "MEMTOPO_APPLY_REPORT", "probe": "MEMTOPO_PROBE_REPORT"}
+"""Variables of `--report` by command."""
+
 _PATIENCE = 5
 """Seconds that a reader has to read on once a signal has ended the work."""
 

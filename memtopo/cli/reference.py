@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -241,14 +241,14 @@ def completions(line: str) -> list[tuple[str, str]]:
 
     *words, last = _words(line)
     try:
-        group: Any = typer.main.get_command(app.program(words[0] if words else None))
-        # Functions for completions find all words in `ctx.obj`.
-        completer = BashComplete(group, {"obj": words}, "memtopo", "_MEMTOPO_COMPLETE")
-        found = {each.value: each.help or "" for each in completer.get_completions(words, last)}
+        if not words and not last.startswith("-"):
+            found = {name: summary for name, (_, summary) in app.COMMANDS.items() if name.startswith(last)}
+        else:
+            # Functions for completions find all words in `ctx.obj`.
+            completer = BashComplete(app.program(), {"obj": words}, "memtopo", "_MEMTOPO_COMPLETE")
+            found = {each.value: each.help or "" for each in completer.get_completions(words, last)}
     except Exception:  # noqa: BLE001 an error must not be printed into a line that is being written
         return []
-    if not words:
-        found |= {name: group.commands[name].help.partition("\n")[0] for name in found if name in group.commands}
     option = match[0] if (match := _OPTION.match(last)) else ""
     lines = {value: " ".join(text.split()).removesuffix(".") for value, text in found.items()}
     return [(option + value, shorten(line, _LONGEST)) for value, line in lines.items()]

@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from memtopo.cli.options import option
-from memtopo.cli.process import RefusedSpec
+from memtopo.cli.process import REPORT_VARIABLES, RefusedSpec
 from memtopo.common.errors import MemtopoError, NotWritten, UsageError, on_failure, reason, system_errors
 from memtopo.common.files import open_output, output_path, write_pipe
 from memtopo.language import Document
@@ -145,9 +145,6 @@ def _replace(target: str, document: str) -> None:
         os.replace(temporary, target)  # noqa: PTH105 as above
 
 
-VARIABLES = {"apply": "MEMTOPO_APPLY_REPORT", "probe": "MEMTOPO_PROBE_REPORT"}
-"""Variables of `--report` by command."""
-
 _HTML, _JSON = (".html", ".htm"), (".json",)
 _REPORTS = re.compile(
     rb'\{\s*"(memtopo_(report|probe|diagnostics)"|error": \{)|<!doctype html>.{,60}content="memtopo"', re.DOTALL
@@ -156,8 +153,8 @@ _REPORTS = re.compile(
 
 
 _REPORT = "also to a file: an HTML page (.html), or the output of --json (.json)."
-RunPage = Annotated[str | None, option("--report", f"Write the report {_REPORT}", "FILE", VARIABLES["apply"])]
-ProbePage = Annotated[str | None, option("--report", f"Write the result {_REPORT}", "FILE", VARIABLES["probe"])]
+RunPage = Annotated[str | None, option("--report", f"Write the report {_REPORT}", "FILE", REPORT_VARIABLES["apply"])]
+ProbePage = Annotated[str | None, option("--report", f"Write the result {_REPORT}", "FILE", REPORT_VARIABLES["probe"])]
 
 
 def require_writable(file: str | None) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-import typer
 
 from memtopo import machine
 from memtopo.cli import app
@@ -35,7 +34,7 @@ def offered(line: str) -> list[str]:
     ("line", "words"),
     [
         ("memtopo val", ["validate"]),
-        ("memtopo s", ["show", "switch", "schema", "spec", "simulator"]),
+        ("memtopo s", ["show", "switch", "simulator", "spec", "schema"]),
         ("MEMTOPO_JSON=1 memtopo val", ["validate"]),
         ("memtopo apply x --rehe", ["--rehearse"]),
         ("memtopo apply x --check f", ["fast", "full"]),
@@ -70,7 +69,7 @@ def test_words_that_may_stand_there_are_offered(line: str, words: list[str]) -> 
 
 
 def test_every_command_and_option_is_offered_with_its_help() -> None:
-    group: Any = typer.main.get_command(app.program())
+    group: Any = app.program()
     assert dict(completions("memtopo ")) == {
         name: each.help.partition("\n")[0].removesuffix(".") for name, each in group.commands.items()
     }

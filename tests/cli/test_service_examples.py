@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
 from memtopo import machine
@@ -25,7 +24,7 @@ DOCUMENTS = [*yaml.safe_load_all((EXAMPLES / "kubernetes" / "sidecar.yaml").read
 
 def parsed(command: list[str]) -> dict[str, Any]:
     """Parameters of a command line of memtopo."""
-    group: Any = typer.main.get_command(program(command[1]))
+    group: Any = program()
     context = group.commands[command[1]].make_context(command[1], command[2:])
     return dict(context.params)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import subprocess
 import sys
 
 import pytest
 
+from memtopo.cli.app import COMMANDS, program
 from memtopo.cli.process import applies_here, option_values
 from memtopo.spec import SECTIONS
 from tests.helpers.command_line import QUICKSTART, ROOT, environment
@@ -80,6 +82,31 @@ def imports_of(command: str) -> set[str]:
 @pytest.fixture(scope="module")
 def imported() -> set[str]:
     return imports_of("validate")
+
+
+@pytest.mark.parametrize(
+    "line", ["--version", "--help", "-h", "pln", "--no-such", "completion bash --line 'memtopo pl'"]
+)
+def test_help_completion_and_errors_of_usage_import_no_other_command(line: str) -> None:
+    words = shlex.split(line)
+    _, *imported = status_and_imports(*words)
+    own = {f"memtopo.cli.{COMMANDS[words[0]][0]}"} if words[0] in COMMANDS else set()
+    commands = {f"memtopo.cli.{module}" for module, _ in COMMANDS.values()}
+    assert not (commands - own) & set(imported)
+
+
+def test_the_version_is_printed_without_an_import() -> None:
+    _, *imported = status_and_imports("--version")
+    assert {name for name in imported if name.startswith("memtopo")} == {
+        "memtopo", "memtopo.cli", "memtopo.common", "memtopo.common.version"
+    }  # fmt: skip
+    assert not {"typing", "enum", "re"} & set(imported)
+
+
+def test_the_help_of_all_commands_has_the_first_line_of_each() -> None:
+    group = program()
+    for name, (_, summary) in COMMANDS.items():
+        assert group.commands[name].get_short_help_str(80) == summary
 
 
 @pytest.mark.parametrize("name", LATE)

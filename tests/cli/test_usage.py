@@ -8,7 +8,6 @@ import tomllib
 from typing import Any
 
 import pytest
-import typer
 
 from memtopo.cli.app import program
 from memtopo.common.version import __version__
@@ -17,7 +16,7 @@ from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import QUICKSTART, ROOT, CommandResult, environment, run_memtopo
 from tests.helpers.python_process import run_python
 
-GROUP: Any = typer.main.get_command(program())
+GROUP: Any = program()
 COMMANDS = sorted(GROUP.commands)
 
 
