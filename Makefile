@@ -59,7 +59,7 @@ test-full: $(COMPILED)  ## run the tests, those that take minutes too
 	$(BIN)/python -m pytest $(PARALLEL) -q -m "exhaustive or not exhaustive"
 
 GPU_TESTS := tests/contract tests/gpu tests/api/test_on_gpu.py tests/api/test_gpu_sharing.py \
-	tests/programs/test_recorded.py
+	tests/programs/test_on_gpu.py
 
 test-gpu:  ## run the contract and GPU tests on a real GPU, with PY=python3; installs nothing, fails without a GPU
 	PYTHONPATH=$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m pytest --gpu -q $(GPU_TESTS)
