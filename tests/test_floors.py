@@ -37,6 +37,7 @@ FLOORS: list[set[str]] = [
 IMPORTERS: dict[str, set[str]] = {
     "cuda": {"allocators", "drivers.cuda"},
     "cupy": {"allocators"},
+    "numba": {"allocators"},
     "rmm": {"allocators"},
     "memtopo.drivers.cuda": {"cli", "drivers.cuda", "drivers.target", "probe"},
     "memtopo.drivers.sim": {"api", "drivers.sim", "drivers.target", "sharing", "testing"},

@@ -85,6 +85,10 @@ class ElasticMemory:
             raise unknown("heap", label, self.heaps)
         return found
 
+    def has_heap(self, label: str) -> bool:
+        """Return False after the end, and after a change that has removed the heap."""
+        return not self._views.closed and label in heaps(self._session.layout)
+
     def change(self, label: str, maps: list[MapRequest], unmaps: list[UnmapRequest], *, wait: bool) -> tuple[str, ...]:
         """Make a batch; return the labels of the chunks that it mapped."""
         with self._changing(label):

@@ -42,6 +42,11 @@ class Heap:
         self.name, self._memory = name, memory
 
     @property
+    def exists(self) -> bool:
+        """False once the heap was taken down with its layout, or removed by a change."""
+        return self._memory.has_heap(self.name)
+
+    @property
     def address(self) -> int:
         """First device address of the heap."""
         return self._content.base

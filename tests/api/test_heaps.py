@@ -421,6 +421,7 @@ def test_memory_that_the_program_has_not_freed_is_taken_down(machine: Any) -> No
     with pytest.raises(Unsuitable, match="taken down"):
         layout.heap("weights")
     assert repr(heap) == "<heap 'weights' no longer exists: its layout was taken down>"
+    assert not heap.exists
 
 
 def test_a_change_keeps_allocations_and_follows_limits(layout: Live) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import memtopo
-from memtopo import allocators
 from memtopo.api.errors import OutOfMemory, Unsuitable
 from tests.contract.memory import current
 from tests.contract.other_process import Other
@@ -208,27 +207,6 @@ def heap_layout() -> Iterator[Any]:
     }
     with memtopo.applied(spec) as layout:
         yield layout
-
-
-def test_cupy_allocates_in_a_heap(heap_layout: Any) -> None:
-    cupy: Any = pytest.importorskip("cupy")
-    allocator = allocators.cupy(heap_layout, "h")
-    with cupy.cuda.using_allocator(allocator.malloc):
-        array = cupy.arange(1 << 20, dtype="int64")
-        assert len(heap_layout.heap("h").allocations) == 1
-        assert int(array.sum()) == (1 << 19) * ((1 << 20) - 1)
-        del array
-    assert not heap_layout.heap("h").allocations
-
-
-def test_cuda_core_allocates_in_a_heap(heap_layout: Any) -> None:
-    core: Any = pytest.importorskip("cuda.core")
-    core.Device(0).set_current()
-    buffer = allocators.cuda_core(heap_layout, "h").allocate(5 << 20)
-    (allocation,) = heap_layout.heap("h").allocations
-    assert (int(buffer.handle), buffer.size) == (allocation.address, 5 << 20)
-    buffer.close()
-    assert not heap_layout.heap("h").allocations
 
 
 def test_requests_that_a_heap_cannot_fulfil_change_nothing(heap_layout: Any) -> None:
