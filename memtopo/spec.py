@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -92,6 +92,13 @@ SECTIONS: dict[str, Kind] = {kind.section: kind for kind in (DEVICES, *KINDS)}
 
 MACHINES = "machines"
 _TOP = ("memtopo", "name", MACHINES, PARAMETERS, *SECTIONS, "processes")
+_DOCUMENTS = {
+    "memtopo_plan": "'memtopo apply FILE' builds a saved plan",
+    "memtopo_change_plan": "'memtopo change NAME FILE' makes a saved change",
+    "memtopo_machine": "'--machine FILE' validates a spec on a recorded machine",
+}
+"""Help for documents that commands take in another place."""
+
 _HOSTS = ("host", "hosts", "node", "nodes", "machine", "machines")
 _OF_NODES = "a process names its node: 'node: a', or 'nodes: [a, b]' for a counted one"
 _KEYS = tuple(ProcessKeys.model_fields)
@@ -217,7 +224,11 @@ def _misspelled(root: Mapping[str, Any], known: Sequence[str]) -> Iterator[str]:
 
 
 def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
-    yield from messages.first(_unknown_section(key) for key in root if key not in _TOP)
+    if document := next((key for key in root if key.startswith("memtopo_")), None):
+        help = _DOCUMENTS.get(document, f"a spec begins with 'memtopo: {VERSION}'")
+        yield Diagnostic("MT102", f"this is a document of memtopo, {document!r}, and no spec", help=help)
+        return
+    yield from messages.first(_unknown_section(key, root) for key in root if key not in _TOP)
     incomplete = "<<" in refused
     if not incomplete and "memtopo" not in {*root, *refused}:
         help = f"begin the spec with 'memtopo: {VERSION}', the version of the language"
@@ -236,9 +247,16 @@ def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
         yield from messages.diagnose(error, (), lambda _: ())
 
 
-def _unknown_section(key: str) -> Diagnostic:
+def _unknown_section(key: str, root: Mapping[str, Any]) -> Diagnostic:
     found = messages.unknown((key,), _TOP)
-    return found._replace(help=_OF_NODES) if key in _HOSTS and not found.edit else found
+    if found.edit:
+        return found
+    if key in _HOSTS:
+        return found._replace(help=_OF_NODES)
+    above = next((each for each in reversed([*takewhile(lambda other: other != key, root)]) if each in SECTIONS), "")
+    if root.get(above) == "":
+        return found._replace(help=f"indent it below {above!r}, which has no entries")
+    return found
 
 
 def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dict[str, Any], set[str]]]:
@@ -246,9 +264,10 @@ def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dic
     name = str(path[-1])
     if not isinstance(value, dict):
         form = SECTIONS[name].words.form
-        help = f"write '{name}: {{{form}}}'" if form else None
+        help = f"write it as in '{name}: {{{form}}}'" if form else None
         yield Diagnostic("MT103", f"{name!r} is a mapping from names to entries", path, help=help)
         return {}, {""}
+    known = known | (yield from _unindented(path, value))
     misnamed = {key: wrong for key in value if not NAME.fullmatch(key) and (wrong := _misnamed(path, key))}
     yield from messages.first(misnamed.values())
     bad = misnamed.keys() | known
@@ -260,6 +279,18 @@ def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dic
         yield from messages.diagnose(error, path, partial(_keys, SECTIONS[name]), SECTIONS[name].words.form)
         bad |= {str(each["loc"][0]) for each in error.errors(include_url=False, include_context=False)}
     return adapter.validate_python({key: entry for key, entry in entries.items() if key not in bad}), bad
+
+
+def _unindented(path: Path, value: Mapping[str, object]) -> Resolution[set[str]]:
+    """Names of entries without a value whose keys stand beside them, and these keys; both have a diagnostic."""
+    empty = [name for name, entry in value.items() if entry == ""]
+    keys = [name for name in value if empty and name in _keys(SECTIONS[str(path[-1])], ("",))]
+    if not keys:
+        return set()
+    for name in empty:
+        help = f"indent the lines of its keys, such as {keys[0]!r}, below it"
+        yield Diagnostic("MT103", "expected a mapping, found nothing", (*path, name), help=help)
+    return {*empty, *keys}
 
 
 def _keys(kind: Kind, loc: tuple[str | int, ...]) -> list[str]:

@@ -245,6 +245,7 @@ _ELSEWHERE = {
     "plan": {
         "--report": "a report is of a run: memtopo apply SPEC -m h200x2 --report FILE.html, on a simulated machine"
     },
+    "change": {"--machine": "a held layout has its machine: omit it"},
     "budget": {"--report": "print it to a file: memtopo budget SPEC --format markdown > FILE, or --json > FILE"},
 }
 """Options that another command or option stands for, by command."""

@@ -49,7 +49,7 @@ _NUMBER = re.compile(
 )
 _NUMBER_OF_CALL = re.compile(r"\[(\d{1,3})\] call to|\((\d{1,3})[),]", re.IGNORECASE)
 _ERRNO = re.compile(r"\berrno\W{1,3}(\d{1,3})\b", re.IGNORECASE)
-_ENDED = re.compile(r"exit\w*[^\n]{0,20}$|signal[^\n]{0,10}$", re.IGNORECASE)
+_ENDED = re.compile(r"exit\w*[^\n]{0,20}$|signal[^\n]{0,10}$|\b(?:nccl|cudnn|cublas|mpi)\W{0,3}$", re.IGNORECASE)
 _STATED = re.compile(r"\b(cu[A-Z]\w+)(?:\([^\n]{0,400}\))?: CUDA_ERROR_([A-Z_0-9]{1,60}) \(([^\n]{1,400})\)")
 
 

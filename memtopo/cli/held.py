@@ -19,7 +19,7 @@ from memtopo.driver.trace_files import is_record
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
 from memtopo.sharing.client import Client, connect
-from memtopo.sharing.endpoints import endpoint, is_folder
+from memtopo.sharing.endpoints import endpoint, is_folder, is_held
 from memtopo.sharing.errors import NoLayout
 from memtopo.sharing.held import TIMEOUT, Entry, answers, held_source, layout_end, survey
 from memtopo.sharing.status import Looked, Statistics, Status
@@ -118,6 +118,8 @@ def switch_command(
     is 6 if the check afterwards finds a difference.
     """
     seconds = options.duration(wait)
+    if socket is None and is_held(state) and not is_held(name):
+        raise UsageError(f"{state!r} is a held layout", hint=f"memtopo switch {state} {name}")
     with connect_to(name, socket, ()) as client, followed(client, "switch"):
         done = client.switch(state, full=check == "full", force=force, wait=seconds)
     show(done, lambda: pages("held").switched(done), as_json=as_json, marker="switch")

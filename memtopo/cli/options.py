@@ -194,6 +194,12 @@ MOST_COMBINATIONS = 1000
 """Largest number of combinations of settings that one command validates."""
 
 
+def _is_held(name: str) -> bool:
+    from memtopo.sharing.endpoints import is_held  # needed only for an error
+
+    return is_held(name)
+
+
 class Settings(NamedTuple):
     """Values of parameters by name, from options and from variables, which several specs may use."""
 
@@ -208,7 +214,11 @@ class Settings(NamedTuple):
             from memtopo.records.spec import document
 
             return self.applied(document(spec, self.at))
-        return self.applied(language.read_stdin() if spec == "-" else language.read_file(spec))
+        found = language.read_stdin() if spec == "-" else language.read_file(spec)
+        if not found.text and _is_held(spec):
+            message = f"{spec!r} is a held layout, and no file has the name"
+            raise UsageError(message, hint=f"'memtopo show {spec}' shows it; the file of a spec belongs here")
+        return self.applied(found)
 
     def applied(self, document: Document) -> Document:
         """Return a document with these settings, which take precedence over its own.

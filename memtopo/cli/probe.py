@@ -140,7 +140,7 @@ def machines_command(
     if draft is not None:
         return _write_draft(draft, gpus, memory, like)
     if given := [flag for flag, value in (("--gpus", gpus), ("--memory", memory), ("--like", like)) if value]:
-        raise UsageError(f"{given[0]} describes a draft", hint="name it: memtopo machines --draft NAME")
+        raise UsageError(f"{given[0]} describes a draft", hint="name it, with its GPUs: --draft NAME --gpus 8")
     if name is None:
         known = {each: machines.load(each) for each in machines.shipped()}
         show(known, lambda: _table(known), as_json=as_json)
@@ -161,7 +161,9 @@ def _write_draft(name: str, gpus: int | None, memory: str | None, like: str | No
     from memtopo.machine import drafts
 
     if gpus is None:
-        raise UsageError("the draft has no number of GPUs", hint=f"memtopo machines --draft {name} --gpus 8 …")
+        described = f"--memory {memory}" if memory else f"--like {like or next(iter(drafts.models()))}"
+        hint = f"such as: memtopo machines --draft {name} --gpus 8 {described}"
+        raise UsageError("the draft has no number of GPUs", hint=hint)
     if memory is None and like is None:
         hint = f"add --memory 80GiB, or --like with one of {', '.join([*drafts.models(), *machines.shipped()])}"
         raise UsageError("the draft has no memory of a GPU", hint=hint)

@@ -165,7 +165,7 @@ def _without_call(error: str) -> UsageError:
     if not calls:
         return UsageError(f"not known: no cause of {error} is known, and the message names no call")
     message = f"not known: {error} has other causes for each call, and the message names none"
-    hint = f"name the call: 'memtopo explain {calls[0]} {error}'"
+    hint = f"find the call that failed in the program's log, and name it: 'memtopo explain CALL {error}'"
     return UsageError(message, hint=hint, details=_listed(dict.fromkeys(calls)))
 
 

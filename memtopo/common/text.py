@@ -57,14 +57,23 @@ def enumerated(words: Iterable[str], conjunction: str = "or") -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that is most similar to `word`, if one is similar enough."""
-    candidates = list(known)
+    """Return the known word that is most similar to `word`, if one is similar enough, and no other one as similar."""
+    candidates = list(dict.fromkeys(known))
     lower = word.lower()
     if same := [name for name in candidates if name.lower() == lower]:
         return same[0]
-    from difflib import get_close_matches  # noqa: PLC0415 slow to import, and needed for errors only
+    same_letters = [name for name in candidates if len(name) == len(word) and sorted(name.lower()) == sorted(lower)]
+    if len(same_letters) == 1:
+        return same_letters[0]
+    longer = [name for name in candidates if len(word) > 1 and name.lower().startswith(lower)]
+    if len(longer) > 1:
+        return None
+    from difflib import SequenceMatcher, get_close_matches  # noqa: PLC0415 slow to import, and needed for errors only
 
-    near = get_close_matches(word[:64], candidates, n=1)
+    near = longer or get_close_matches(word[:64], candidates, n=2)
+    alike = {SequenceMatcher(None, each, word[:64]).ratio() for each in near}
+    if len(alike) < len(near):
+        return None
     return near[0] if near else _beginning(lower, candidates)
 
 

@@ -127,7 +127,7 @@ def without_space(key: object) -> str | None:
     name, colon, value = str(key).rpartition(":")
     if not (name and colon and value) or (name == "host" and value.isdecimal()):  # host:0 is a device
         return None
-    return f"write {shorten(f'{name}: {value}')!r}, with a space after the colon"
+    return f"write {shorten(f'{name}: {value.strip()}')!r}, with a plain space after the colon"
 
 
 def intended(key: str, known: Sequence[str]) -> str | None:
@@ -207,13 +207,20 @@ def _diagnostic(error: Any, path: Path, known: AllowedKeys, form: str) -> Diagno
         help = None
         if form and len(error["loc"]) == 1:
             help = f"write '{path[-1]}: {_with_value(form.partition(': ')[2], error['input'])}'"
+        if help is None and path[0] == "access" and re.fullmatch(_PLACES["location"], str(error["input"])):
+            help = f"write '{path[1]}: {{{error['input']}: rw}}', with each device"
         if help is None and kind == "dict_type" and _named(error["input"]):
             help = f"write '{path[-1]}: {{{error['input'][0]}: …}}'"
         return Diagnostic("MT103", f"expected {_SHAPES[kind]}, found {_found(error['input'])}", path, help=help)
     return Diagnostic("MT103", str(error["msg"]).lower(), path)
 
 
-_PLACES = {"size": r"[0-9.]+ ?[A-Za-z]+", "location": r"gpu[0-9]+|host(?::[0-9]+)?", "gpu0": "rw?"}
+_PLACES = {
+    "size": r"[0-9.]+ ?[A-Za-z]+",
+    "location": r"gpu[0-9]+|host(?::[0-9]+)?",
+    "gpu0": "rw?",
+    "chunk": r"[A-Za-z][\w-]*(?:\.[0-9:]+)?",
+}
 """Keys of the forms of entries, with the values that may be written in place of the entry."""
 
 
@@ -224,6 +231,8 @@ def _with_value(form: str, value: object) -> str:
             return re.sub(rf"\b{key}: [^,}}]+", f"{key}: {_valid(value)}", form)
     if isinstance(value, str) and re.fullmatch("gpu[0-9]+", value):
         return form.replace("gpu0:", f"{value}:")
+    if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+        return re.sub(r"\[[^\]]*\]", f"[{', '.join(value)}]", form)
     return form
 
 

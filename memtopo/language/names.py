@@ -119,23 +119,25 @@ def _reference_meant(written: str) -> tuple[str | None, str | None]:
     """Help for an index or slice of another language, and the reference that it is, if it is certainly one."""
     match = _SUBSCRIPT.fullmatch(written)
     if not match:
-        return ("a slice names both ends: page.0:4" if ":" in written else None), None
+        return ("a slice names both ends, such as page.0:4" if ":" in written else None), None
     name, *bounds = filter(None, match.groups())
     numbers = [each for each in bounds if each.isdecimal()]
     if len(numbers) == len(bounds) == 1:
         meant = f"{name}.{numbers[0]}"
-    elif len(numbers) == 2:  # noqa: PLR2004 both ends
+    elif len(numbers) == 2 and {"-", ".."} & {*bounds}:  # noqa: PLR2004 both ends
+        return f"write {name}.{numbers[0]}:{int(numbers[1]) + 1}: the end of a slice is exclusive", None
+    elif len(numbers) == 2:  # noqa: PLR2004
         meant = f"{name}.{numbers[0]}:{numbers[1]}"
     elif numbers and bounds[-1] in numbers:
         meant = f"{name}.0:{numbers[0]}"
     elif numbers:
-        return f"a slice names both ends: {name}.{numbers[0]}:END", None
+        first = int(numbers[0])
+        return f"a slice names both ends, such as {name}.{first}:{first + 4}", None
     else:
         meant = name
     if REFERENCE.fullmatch(meant) is None:
         return None, None
-    help = messages.did_you_mean(meant)
-    return (help, meant) if "-" not in bounds and ".." not in bounds else (f"{help} the end is exclusive", None)
+    return messages.did_you_mean(meant), meant
 
 
 def name(value: object) -> str:

@@ -106,6 +106,9 @@ def _message(context: str, problem: str, char: str) -> _Message:
     return _Message(printable(shorten(problem, 200)) or "the text is not YAML")
 
 
+_TEMPLATE = re.compile(r"\{\{ *\$?([A-Za-z]\w*) *\}\}")
+"""Use of a parameter as templates write it."""
+
 _MERGE_HELP = "write the keys out here; for many equal entries, use count"
 _TAG_HELP = "omit it: the type of a value follows from its field"
 _ANCHOR_HELP = "write the value out where it is used"
@@ -139,7 +142,9 @@ class Parser:
         self._next()
         if isinstance(self._next(), yaml.StreamEndEvent):
             what = "has only comments and blank lines" if "#" in self._text else "is empty"
-            raise ReadError(Diagnostic("MT010", f"the file {what}; expected a mapping", span=self._lines.span(0, 0)))
+            help = "'memtopo init' writes a first spec"
+            message = f"the file {what}; expected a mapping"
+            raise ReadError(Diagnostic("MT010", message, help=help, span=self._lines.span(0, 0)))
         event = self._next()
         if not isinstance(event, yaml.MappingStartEvent):
             raise ReadError(_no_mapping(event, self._lines))
@@ -185,6 +190,11 @@ class Parser:
     def _key(self, event: yaml.Event, found: dict[str, Value]) -> str | None:
         """Return the text of a key, or None if its entry is left out."""
         if not isinstance(event, yaml.ScalarEvent):
+            start = event.start_mark.index
+            if written := _TEMPLATE.match(self._text, start - 1):
+                message = f"{shorten(written[0])!r} is no use of a parameter"
+                span = self._lines.span(start - 1, written.end())
+                raise ReadError(Diagnostic("MT005", message, help=f"write ${written[1]}", span=span))
             self._report("MT103", "keys are text; found a mapping, a list or an alias", event)
             self._skip(event)
             return None

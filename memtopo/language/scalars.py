@@ -134,7 +134,8 @@ def size(value: object) -> Size:
             only, meant = None, f"{value}MiB, or {meant} for bytes"
         elif meant and (parse_size(meant).in_granules or re.match("0[0-9]", str(value))):
             only = None  # 'page' has other meanings, and 010 is 8 in YAML 1.1
-        help = f"write {meant}" if meant else _elsewhere(value) or _SIZE_HELP
+        product = _value(str(value), r"[0-9 ()*/+-]*[KMGT]iB[0-9 ()*/+A-Za-z-]{0,100}")
+        help = f"write {meant or product}" if meant or product else _elsewhere(value) or _SIZE_HELP
         raise InvalidValue("MT105", str(error), help=help, meant=only) from error
 
 
@@ -182,7 +183,9 @@ def chunk_count(value: object) -> int | Share | Literal["fill"]:
 def _other_count(written: str) -> str | None:
     """Help for a count in words of other languages, or from one number to another; None for anything else."""
     if written.lower() in _AS_MANY or written.startswith("-"):
-        return "write fill for as many as fit in the range, or a share of the free memory, such as 80%"
+        return "write fill for as many as fit in the range; a share such as 80% is of the GPU's free memory"
+    if re.fullmatch(r"0?\.[0-9]{1,5}", written) and float(written):
+        return f"write {100 * float(written):g}% for a share of the GPU's free memory"
     if match := _FROM_TO.fullmatch(written):
         return (
             f"write {{min: {match[1]}, max: {match[2]}}}, for chunks that a program creates and maps as it needs them"
@@ -288,7 +291,12 @@ def _number_meant(written: str) -> str | None:
     if re.fullmatch(r"[0-9]{1,19}(?:\.[0-9]{1,19})?(?:[eE]\+?[0-9]{1,2})?", written):
         found = Fraction(written)
         return str(found) if found.denominator == 1 and found <= LARGEST_TIMELINE_VALUE else None
-    if not re.fullmatch(r"[0-9 ()*/+-]{1,100}", written):
+    return _value(written, r"[0-9 ()*/+-]{1,100}")
+
+
+def _value(written: str, pattern: str) -> str | None:
+    """Value of an arithmetic of numbers and sizes that a pattern matches; None for anything else."""
+    if not re.fullmatch(pattern, written):
         return None
     try:
         return str(evaluate(written, str))

@@ -499,8 +499,9 @@ def parse(text: bytes, origin: str) -> Machine:
     return machine
 
 
-_RECORDS = "'memtopo probe -o FILE' records a machine, and 'memtopo machines --draft NAME' writes an estimate"
-_FIELDS = "'memtopo schema machine' has all fields, and 'memtopo machines --draft NAME' writes them"
+_DRAFT = "'memtopo machines --draft NAME --gpus 8 --like a100-80gb'"
+_RECORDS = f"'memtopo probe -o FILE' records a machine, and {_DRAFT} writes an estimate"
+_FIELDS = f"'memtopo schema machine' has all fields, and {_DRAFT} writes them"
 _LISTED = 10
 """Faults of a file that are listed after the first one."""
 
@@ -552,7 +553,10 @@ def _hint(name: str) -> str:
     known = shipped()
     near = nearest_shipped(name)
     suggestion = f"did you mean {near!r}? " if near else ""
-    files = "or the path of a file made by 'memtopo probe -o FILE' or 'memtopo machines --draft NAME'"
+    names = name.split(",")
+    if len(names) > 1 and all(each in known for each in names):
+        return f"name one machine; 'memtopo validate' takes several: --machine {' --machine '.join(names)}"
+    files = f"or the path of a file made by 'memtopo probe -o FILE' or {_DRAFT}"
     return f"{suggestion}use local, {', '.join(known)}, {files}"
 
 

@@ -175,7 +175,7 @@ _OTHERS = {b"\x80": "'memtopo import' makes a record of a snapshot of PyTorch", 
 
 def no_record(path: str | Path) -> UsageError:
     """Return the error of a file that is no trace, and what to do with it."""
-    hint = "name a file that 'memtopo apply --trace FILE' or 'memtopo capture' has written"
+    hint = "name a file that 'memtopo apply --trace FILE' or 'memtopo capture' has written; 'memtopo draw' shows a spec"
     with suppress(OSError, ValueError), Path(path).open("rb") as file:
         start = file.read(5)
         hint = next((text for magic, text in _OTHERS.items() if start.startswith(magic)), hint)

@@ -146,7 +146,15 @@ def _names(folder: int, pattern: re.Pattern[str] = NAME) -> list[str]:
     return sorted(name for name in names if pattern.fullmatch(name))
 
 
+def is_held(name: str) -> bool:
+    """Return whether a layout of a name is held in the runtime folder, or was."""
+    return bool(NAME.fullmatch(name)) and name in endpoint_names()
+
+
 def _checked_name(name: str) -> str:
+    if not NAME.fullmatch(name) and os.path.isfile(name):  # noqa: PTH113 a Path raises for what is no path
+        message = f"{shorten(name)!r} is a file, and the name of a held layout is expected"
+        raise UsageError(message, hint="'memtopo ls' lists the names; a name comes before a spec")
     if not NAME.fullmatch(name):
         raise UsageError(
             f"{shorten(name)!r} is not a layout's name",

@@ -104,7 +104,9 @@ def test_no_text_in_a_styled_line_ends_it_or_commands_a_terminal_or_a_runner(lin
         ("GPU0", ["gpu1", "gpu0"], "gpu0", "gpu0"),
         ("weights", ["Weights", "WEIGHTS"], "Weights", None),
         ("wieghts", ["weights", "kv"], "weights", "weights"),
-        ("page1", ["page2", "page3"], "page3", None),
+        ("page1", ["page2", "page3"], None, None),
+        ("h200", ["h200x2", "h200x8", "local"], None, None),
+        ("wr", ["r", "rw"], "rw", None),
         ("kvcache", ["kv", "weights"], "kv", None),
         ("kvcache", ["kv", "kvc"], "kvc", None),
         ("kvcache-of-gpu", ["kv", "kvc"], None, None),
@@ -115,7 +117,6 @@ def test_no_text_in_a_styled_line_ends_it_or_commands_a_terminal_or_a_runner(lin
 def test_a_word_is_replaced_by_a_known_one_only_if_no_other_is_as_near(
     word: str, known: list[str], near: str | None, only: str | None
 ) -> None:
-    """What is only suggested may be one of several."""
     assert (nearest(word, known), only_near(word, known)) == (near, only)
 
 

@@ -118,7 +118,7 @@ class Heaps(Kind):
     group = HeapGroup
     stage = ResolutionStage.GRANTED  # before access, for which its addresses are a range that nothing is mapped into
     unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
-        "map": ("a program allocates the memory of a heap", "declare a chunk")
+        "map": ("a program allocates the memory of a heap", "remove it here, or map chunks into a range")
     }
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:

@@ -79,7 +79,9 @@ class States(Kind):
 
     section = "states"
     description = "States without some of the memory: asleep: {offload: {weights: host:0}, drop: [kv]}."
-    words = Words("state", "absent chunks of states", referred="but a state can drop only chunks")
+    words = Words(
+        "state", "absent chunks of states", "asleep: {drop: [cache]}", referred="but a state can drop only chunks"
+    )
     entry = State
     group = StateGroup
     keys = Keys.OWN
