@@ -865,9 +865,14 @@ def test_what_programs_allocate_in_heaps_is_shown_to_others(join: Start, tmp_pat
     found = {each.pid: [(use.role, use.label, use.bytes) for use in each.layouts] for each in who().processes}
     assert found[first.pid] == [("process", "rank.0", 8 << 20)]
     assert found[second.pid] == [("process", "rank.1", 4 << 20)]
-    second.request("poll", TIMEOUT)
-    first.call("switch", "level-1")
-    second.read()
+    for member in members:
+        member.request("poll", TIMEOUT)
+    command = [sys.executable, "-m", "memtopo", "switch", "heaps", "level-1", "--json"]
+    memory = json.loads(run_python(command, capture_output=True, check=True, text=True).stdout)["memory"]
+    changes = {each["location"]: each["after"] - each["before"] for each in memory}
+    assert changes == {"gpu0": -(8 << 20), "gpu1": -(4 << 20), "host": 8 << 20}  # the cache is dropped
+    for member in members:
+        member.read()
     used = [["rank.0.weights", "2", "8 MiB", "0 B"], ["rank.1.cache", "1", "4 MiB", "0 B"]]
     assert sorted(shown()) == sorted([*nothing, *used])
     command = [sys.executable, "-m", "memtopo", "metrics"]
