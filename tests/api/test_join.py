@@ -7,6 +7,7 @@ import os
 import re
 import select
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -880,6 +881,46 @@ def test_what_programs_allocate_in_heaps_is_shown_to_others(join: Start, tmp_pat
     assert 'memtopo_heap_allocated_bytes{layout="heaps",process="rank.1",heap="cache"} 4194304' in metrics
     assert 'memtopo_heap_memory_bytes{layout="heaps",process="rank.1",heap="cache"} 0' in metrics
     reports(members)
+
+
+FOUR = (
+    HEAPS.replace("count: 2", "count: 4")
+    .replace("[gpu0, gpu1]", "[gpu0, gpu1, gpu2, gpu3]")
+    .replace("heaps", "four", 1)
+)
+
+
+@pytest.mark.parametrize("moment", ["serving", "check", "teardown"])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_a_layout_is_lost_until_the_last_process_has_left_when_several_die_at_once(
+    join: Start, tmp_path: Path, count: int, moment: str
+) -> None:
+    (spec := tmp_path / "four.yaml").write_text(FOUR)
+    members = dict(
+        zip(ranks := [f"rank.{number}" for number in range(4)], join(spec, ranks, timeout=SHORT), strict=True)
+    )
+    ready([*members.values()])
+    dying, staying = [members[rank] for rank in ranks[:count]], [members[rank] for rank in ranks[count:]]
+    command = [sys.executable, "-m", "memtopo", "check", "four"]
+    asked = subprocess.Popen(command, stderr=subprocess.PIPE, text=True) if moment == "check" else None
+    if moment == "teardown":
+        dying[0].leave()
+    for member in dying:
+        member.kill()
+    for member in dying:
+        member.ended()
+
+    def remaining() -> list[dict[str, int]]:
+        return [each["end"] and each["end"]["remaining"] for each in shell("ls")[1]["layouts"]]
+
+    until(lambda: remaining() == ([{rank: members[rank].pid for rank in ranks[count:]}] if staying else []))
+    if asked:
+        refused = asked.communicate(timeout=3 * SHORT)[1]
+        assert (asked.returncode in (3, 4), "Traceback" in refused) == (True, False)  # 3 once nothing is left
+    for member in staying:
+        member.leave()
+    assert all("ProcessLost" in str(last := member.read()) or last["report"]["leaks"] == [] for member in staying)
+    until(lambda: shell("ls")[1]["layouts"] == [])
 
 
 def test_a_spec_of_several_nodes_is_not_joined() -> None:
