@@ -286,7 +286,7 @@ def usage(
         *(_process(pid, confirmed.get(pid, ()), uses.get(pid, ()), processes.get(pid)) for pid in listed - {0}),
         *(ProcessUsage(pid, memory=tuple(each)) for pid, each in elsewhere.items()),
     ]
-    unreachable = [f"layout {each.name}: {each.end or each.error}" for each in known if isinstance(each, Entry)]
+    unreachable = [f"layout {each.name}: {each.end or each.reason}" for each in known if isinstance(each, Entry)]
     reasons = (*memory.unknown, *_unknown(processes.values(), files, named=bool(elsewhere)), *unreachable)
     return Usage(memory.gpus, tuple(sorted(found, key=lambda each: each.pid or 0)), reasons)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -224,6 +225,8 @@ def _bug(error: Exception) -> MemtopoError:
 
     if isinstance(error, FileNotFoundError) and not error.filename and _folder_is_gone():
         return UsageError("the current folder no longer exists", hint="change to another one")
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # also where a path is only looked for
+        return UsageError(f"{error.filename!r} is no path: {reason(error)}")
     if os.environ.get("MEMTOPO_TRACEBACK"):
         traceback.print_exception(error)
     return MemtopoError(

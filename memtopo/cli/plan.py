@@ -6,7 +6,7 @@ A plan lists the driver calls that would build a spec, with equal steps folded.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -124,8 +124,13 @@ def saved_plan(loaded: Composition) -> SavedPlan:
 
 
 def save_plan(file: str, plan: SavedPlan) -> None:
-    """Save a plan without its picture. Raises `UsageError` and `NotWritten`."""
-    save(file, json.dumps_by_row(replace(plan, plan=replace(plan.plan, picture=None))))
+    """Save a plan without its picture, and its spec in lines. Raises `UsageError` and `NotWritten`.
+
+    The digest is left out: git could merge no two plans, since both have another one.
+    """
+    kept = replace(plan, plan=replace(plan.plan, picture=None), digest=None)
+    lines = {"name": plan.spec.name, "text": plan.spec.text.splitlines(keepends=True), "settings": plan.spec.settings}
+    save(file, json.dumps_by_row({each.name: getattr(kept, each.name) for each in fields(kept)} | {"spec": lines}))
 
 
 def _show(planned: Plan, geometry: Geometry, loaded: Composition, output: PlanOutput) -> int:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import ParamSpec, Self
 
+from memtopo.common.text import bounded
+
 P = ParamSpec("P")
 
 _BUDGET = "or the layouts of a `budget` cannot all be awake"
@@ -85,10 +87,10 @@ class MemtopoError(Exception):
     """Path of the entry of a spec that is at fault, if one is known to be."""
 
     def __init__(self, message: str, *, hint: str | None = None, details: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.details = tuple(details)
+        self.message = bounded(message)
+        super().__init__(self.message)
+        self.hint = bounded(hint) if hint else hint
+        self.details = tuple(map(bounded, details))
 
 
 @contextmanager

@@ -86,6 +86,25 @@ def is_frozen(pid: int) -> bool:
     return False
 
 
+_STANDSTILLS = {
+    "T": "is stopped (state T); continue it with 'kill -CONT {}'",
+    "t": "is stopped by a debugger (state t); continue it there",
+    "D": "waits in the kernel (state D), as in a call of the driver, and gets no signal before that returns",
+}
+"""What holds a process up, and how it goes on, by its state."""
+
+
+def standstill(pid: int) -> str | None:
+    """Return what holds a process up and how it goes on; None if nothing does, or if that is not visible."""
+    found = process_stat(pid) if pid else None
+    if not found:
+        return None
+    if is_frozen(pid):  # version 1 of cgroups has its processes in state D
+        return "is frozen with its cgroup, as by 'docker pause', and continues after it is thawed"
+    state = _STANDSTILLS.get(found.state)
+    return state.format(pid) if state else None
+
+
 def is_unmapped(uid: int, proc: Path = PROC) -> bool:
     """Return whether a uid is the one that the kernel reports for all users without a number in this user namespace."""
     try:

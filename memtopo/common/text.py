@@ -13,6 +13,8 @@ _CI_COMMAND = re.compile(r"^((?:\s|\x1b\[[0-9;]*m)*:):|##(?=\w*\[)")
 _STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 _CLEARLY = 0.2
 """Difference in similarity, of 1, by which a word is clearly more similar than another one."""
+_LONGEST = 5000
+"""Characters of a message: a path has at most 4096."""
 _NO_WIDTH = {"Mn", "Me", "Cf", "Cc"}
 
 
@@ -108,6 +110,11 @@ def signal_name(number: int) -> str:
 def ending(status: int) -> str:
     """How a process ended by its status, which is less than 0 for a signal: `was killed by SIGSEGV`."""
     return f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
+
+
+def bounded(text: str) -> str:
+    """Return a text of an error without its middle if it is longer than any path: it repeats what a user has given."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 + 1 :]}"
 
 
 def qualified(label: str, name: str) -> str:

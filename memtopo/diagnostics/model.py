@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from memtopo.common.text import printable
+from memtopo.common.text import bounded, printable
 from memtopo.diagnostics import CODES, Severity
 
 Path = tuple[str | int, ...]
@@ -69,10 +69,14 @@ class Diagnostic(NamedTuple):
 
     def escaped(self) -> Diagnostic:
         """Return it with its texts as one printable line each; names in the spec may have any characters."""
-        labels = tuple(each._replace(text=printable(each.text)) for each in self.labels)
-        help = None if self.help is None else printable(self.help)
-        notes = tuple(map(printable, self.notes))
-        return self._replace(message=printable(self.message), labels=labels, notes=notes, help=help)
+        labels = tuple(each._replace(text=_shown(each.text)) for each in self.labels)
+        help = None if self.help is None else _shown(self.help)
+        notes = tuple(map(_shown, self.notes))
+        return self._replace(message=_shown(self.message), labels=labels, notes=notes, help=help)
+
+
+def _shown(text: str) -> str:
+    return printable(bounded(text))
 
 
 class InvalidValue(ValueError):

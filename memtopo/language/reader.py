@@ -15,6 +15,7 @@ from pathlib import Path
 
 from memtopo.common import files
 from memtopo.common.errors import reason
+from memtopo.common.text import bounded
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.document import NO_SETTINGS, Document, Lines
 from memtopo.language.limits import LARGEST_FILE, PARAMETERS, ReadError, character_name
@@ -90,7 +91,7 @@ def _read(take: Callable[[], bytes], shown: str, settings: Mapping[str, str]) ->
         found = Diagnostic("MT001", f"the file cannot be read: {reason(error)}")
     else:
         return read_text(data, shown, settings)
-    return Document(shown, diagnostics=(found,))
+    return Document(bounded(shown), diagnostics=(found,))
 
 
 def read_text(data: bytes, name: str, settings: Mapping[str, str] = NO_SETTINGS) -> Document:

@@ -163,7 +163,8 @@ class Trial(_Record):
     def failure(self, trial: str, otherwise: str) -> str:
         """Reason for a diagnostic of a failed trial, with its name, and its result if there was no error."""
         advertised = "it is advertised, but " if self.advertised else ""
-        return f"{advertised}{trial} {f'failed with {self.error}' if self.error else otherwise}"
+        call = f" in {self.call}" if self.call else ""
+        return f"{advertised}{trial} {f'failed with {self.error}{call}' if self.error else otherwise}"
 
 
 @cache

@@ -52,7 +52,7 @@ typedef struct {
 /* The allocations of a heap, in any order, in memory that other processes may map to read them. There is room for one of
  * each granule. The version is odd while entries move. */
 typedef struct {
-    uint64_t version, count, mapped;
+    uint64_t version, count, mapped, backed; /* backed: bytes of host memory that keep those of allocations */
     int32_t open, reserved;
     allocation_t entries[];
 } table_t;

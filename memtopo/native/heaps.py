@@ -184,6 +184,10 @@ class NativeHeap:
         """Bytes of the chunks that exist."""
         return int(self._head.mapped)
 
+    def note_backed(self, size: int) -> None:
+        """Note for other processes how many bytes of host memory keep those of allocations."""
+        self._head.backed = size
+
     @property
     def largest_hole(self) -> int:
         """Bytes of the largest hole among the addresses."""

@@ -45,7 +45,7 @@ class TableHead(ctypes.Structure):
     """Head of a table, before its entries: an odd version while they move."""
 
     _fields_ = [
-        *((name, _U64) for name in ("version", "count", "mapped")),
+        *((name, _U64) for name in ("version", "count", "mapped", "backed")),
         *((name, ctypes.c_int32) for name in ("open", "reserved")),
     ]
 
@@ -90,6 +90,11 @@ class AllocationTable:
     def mapped(self) -> int:
         """Bytes of the chunks that exist."""
         return int(self._read_head().mapped)
+
+    @property
+    def backed(self) -> int:
+        """Bytes of host memory that keep, or kept last, the bytes of allocations."""
+        return int(self._read_head().backed)
 
     def close(self) -> None:
         """Close the file; what is mapped ends with this object."""

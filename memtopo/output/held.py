@@ -49,7 +49,7 @@ _OTHER_NAMESPACE = "? is a process of another pid namespace"
 
 def layout_list(survey: Survey, now: float) -> Page:
     """All held layouts, a line each; `now` is the time in seconds since the epoch."""
-    remarks = [f"{each.name}: {each.error}" for each in survey.layouts if each.error]
+    remarks = [f"{each.name}: {each.reason}" for each in survey.layouts if each.error]
     remarks += [f"{each.name}: {note}" for each in survey.layouts for note in _end(each.end)]
     remarks += [f"{each.name} is on nodes {', '.join(each.nodes)}" for each in survey.layouts if each.nodes]
     if any(each.since is not None and not each.pid for each in survey.layouts):

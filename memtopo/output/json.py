@@ -127,7 +127,10 @@ def dumps(data: object) -> str:
 
 
 def dumps_by_row(data: object) -> str:
-    """Encode like `dumps`, with one line for each row, so that a comparison of two texts shows the rows that differ."""
+    """Encode like `dumps`, with one line for each row and for each line of a text that is a list of them.
+
+    A comparison of two results shows the rows that differ, and git merges changes of different ones.
+    """
     return _harmless(_by_row(json.loads(json.dumps(data, default=_encodable, allow_nan=False)), "\n"))
 
 
@@ -145,10 +148,15 @@ def _by_row(value: Any, line: str) -> str:
     if isinstance(value, dict) and value:
         entries = [f"{json.dumps(key)}: {_by_row(each, inner)}" for key, each in value.items()]
         return f"{{{inner}{f',{inner}'.join(entries)}{line}}}"
-    if isinstance(value, list) and _depth(value) > 1:
+    if isinstance(value, list) and (_depth(value) > 1 or _is_text(value)):
         rows = [json.dumps(each) if _depth(each) <= _ROW else _by_row(each, inner) for each in value]
         return f"[{inner}{f',{inner}'.join(rows)}{line}]"
     return json.dumps(value)
+
+
+def _is_text(value: list[Any]) -> bool:
+    """Return true for the lines of a text."""
+    return any(isinstance(each, str) and each.endswith("\n") for each in value)
 
 
 def _depth(value: object) -> int:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, get_args
 
-from memtopo.common.errors import MemtopoError, system_errors
+from memtopo.common.errors import Exit, Failed, MemtopoError, system_errors
 from memtopo.common.processes import inherited_socket, python_command, signal_on_parent_death, spawn_connected
 from memtopo.common.text import printable, signal_name
 from memtopo.driver.handles import Handle
@@ -56,17 +56,23 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The process ends by an exception."""
+    """The process ends by an exception, of memtopo if it has an exit status."""
 
     error: str
+    hint: str | None = None
+    status: int = Exit.BUG
 
 
 ToPlayer = Begin | Play
 FromPlayer = Answer | Broken
 
 
-class ReplayFailed(MemtopoError):
+class ReplayFailed(Failed):
     """A process of a replay could not be started, or ended."""
+
+    def __init__(self, message: str, *, hint: str | None = None, status: int = Exit.FAILED) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = status
 
 
 def main(descriptor: str) -> None:
@@ -76,6 +82,8 @@ def main(descriptor: str) -> None:
     channel: Channel[ToPlayer] = Channel(inherited_socket(descriptor), get_args(ToPlayer))
     try:
         _answer(channel)
+    except MemtopoError as error:
+        channel.send(Broken(error.message, error.hint, error.exit_code))
     except Exception as error:  # noqa: BLE001 reported by the replay; a traceback here would be lost
         channel.send(Broken(printable(f"{type(error).__name__}: {error}")))
     channel.drain(_EXIT)
@@ -140,7 +148,7 @@ class PlayerProcess:
             ended = signal_name(-status) if status is not None and status < 0 else f"status {status}"
             return Played(PROCESS_ENDED, f"the process ended with {ended}")
         match received.message:
-            case Broken(error):
-                raise ReplayFailed(f"a process of the replay failed: {error}")
+            case Broken(error, hint, status):
+                raise ReplayFailed(f"a process of the replay failed: {error}", hint=hint, status=status)
             case Answer(error, reason, left_out):
                 return Played(error, reason, left_out, next(iter(received.handles), None))

@@ -5,6 +5,7 @@ Entries that an entry with an error may use are not reported as unused.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -12,8 +13,8 @@ from itertools import chain
 from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.driver.types import ADDRESS_SPACE, LocationKind
-from memtopo.geometry.groups import ChunkGroup, RangeGroup, declared_as, from_outside
-from memtopo.geometry.model import Geometry
+from memtopo.geometry.groups import ChunkGroup, RangeGroup, declared_as, from_outside, largest_count
+from memtopo.geometry.model import Geometry, Placement
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.machine import CONTEXT_BYTES, Machine
 from memtopo.rules.memory import Balance, Need, balances, lacking, needed
@@ -58,7 +59,9 @@ def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             else:
                 yield Diagnostic("MT402", f"{taken} on {of}", ("processes",), "key", help="declare fewer processes")
         else:
-            yield _needs(found.needs, *_on_host(found, machine, of_cluster))
+            known = machine.host_bytes or found.location.kind is not LocationKind.HOST
+            help = _most(geometry, found.needs[0], found.over) if known else None
+            yield _needs(found.needs, *_on_host(found, machine, of_cluster), help=help)
 
 
 def _on_host(found: Balance, machine: Machine, of_cluster: str | None) -> tuple[str, str]:
@@ -73,21 +76,72 @@ def _on_host(found: Balance, machine: Machine, of_cluster: str | None) -> tuple[
     return f"{host}, which has {room}: {over}", assumed
 
 
+_OTHER = "or use memory of another device"
+
+
 def _most(geometry: Geometry, need: Need, over: int) -> str | None:
     """Help with the largest count or size of chunks that fits if they alone are to need `over` bytes less."""
     groups = [group for member in geometry.members.values() for group in member.of(ChunkGroup).values()]
     groups = [group for group in groups if group.path == need.path and need.size]
-    if not groups or groups[0].limit is not None or groups[0].share or groups[0].filled or groups[0].gone:
+    if not groups or groups[0].gone or _has_shares(geometry):
         return None
     first, less = groups[0], -(-over // len(groups))
-    if first.count == 1:
+    together = max(Counter(chain.from_iterable(group.distinct_locations for group in groups)).values())
+    if first.filled:
+        return f"lower the size of {first.filled!r}, which has so many chunks {first.name!r}; {_OTHER}"
+    if largest_count(first) == 1 and not first.growing:
         size = (first.size - less) // first.granule * first.granule
-        return f"the largest size that fits is {exact(size)}; or use memory of another device" if size > 0 else None
-    locations = first.locations
-    fewest = first.count // len(locations) - -(-less // first.size)
-    if fewest < 1:
+        share = _share("size", together, size // first.granule, 1)
+        return f"the largest size that fits is {exact(size)}{share}; {_OTHER}" if size > 0 else None
+    parts, overfilled = _mapped(geometry, first)
+    unit = math.lcm(parts, len(first.locations))
+    most = (largest_count(first) // len(first.locations) - -(-less // first.size)) * len(first.locations)
+    most -= most % unit
+    if most < max(1, first.count if first.growing else 1):
         return None
-    return f"the largest count that fits is {fewest * len(locations)}; or use memory of another device"
+    if overfilled and overfilled.size * overfilled.count <= most * first.size:
+        return f"write 'count: fill' for as many as {overfilled.name!r} has room for; {_OTHER}"
+    key = "max" if first.growing else "count"
+    share = _share(key, together, most - unit, max(unit, first.count if first.growing else 1))
+    return f"the largest {key} that fits is {most}{share}; {_OTHER}"
+
+
+def _has_shares(geometry: Geometry) -> bool:
+    """Return true if an entry may have a share of the memory, for which the largest amount of another leaves nothing.
+
+    An entry whose share is nothing has an error, and is not resolved.
+    """
+    groups = (group for member in geometry.members.values() for group in member.every)
+    return any(group.share for group in groups) or any(map(geometry.has_unresolved, ("chunks", "heaps")))
+
+
+def _share(key: str, together: int, most: int, least: int) -> str:
+    """Hint at a share of the memory for each of the instances at a location, if 90% of `most` are at least `least`."""
+    each = _LOCAL // together
+    if not each or most * _LOCAL // 100 < least:
+        return ""
+    return f", and '{key}: {each}%' is a share of what other entries leave"
+
+
+_LOCAL = 90
+"""Percentage of the memory for shares at a location that are suggested; a local GPU needs some memory besides."""
+
+
+def _mapped(geometry: Geometry, chunks: ChunkGroup) -> tuple[int, RangeGroup | None]:
+    """Number of ranges that have equal parts of some chunks, 1 if none have, and a range that the chunks overfill."""
+    placed: dict[str, list[Placement]] = {}
+    for (name, _), placements in geometry.placements.items():
+        placed.setdefault(name, []).extend(each for each in placements if each.chunk.name == chunks.name)
+    parts = 1
+    overfilled: RangeGroup | None = None
+    for each in placed.values():
+        if sum(placement.count for placement in each) == chunks.count:
+            past_the_end = [placement.end > placement.range.size for placement in each]
+            if any(past_the_end) and not all(past_the_end):
+                overfilled = each[0].range
+            elif len({placement.count for placement in each}) == 1:
+                parts = math.lcm(parts, len(each))
+    return parts, overfilled
 
 
 _LOWER = "lower a size or a count, or use memory of another device"

@@ -146,10 +146,12 @@ def _heaps(conductor: Conductor) -> Iterator[HeapUse]:
     """Read the tables of the heaps of a layout's processes, and yield the use of each heap."""
     for process, pid in conductor.pids.items():
         geometry = conductor.request.geometry.processes.get(process, conductor.request.geometry)
-        locations = {group.name: str(group.location_of(0)) for group in geometry.every if group.growing}
+        growing = [group for group in geometry.every if group.growing and group.addressed]
+        locations = {group.name: str(group.location_of(0)) for group in growing}
         for label, table in tables_of(pid, conductor.plans.name_of(process)):
             sizes = [each.size for each in table.allocations()]
-            yield HeapUse(process, label, len(sizes), sum(sizes), table.mapped, locations.get(label, ""))
+            where = locations.get(label, "")
+            yield HeapUse(process, label, len(sizes), sum(sizes), table.mapped, where, table.backed)
             table.close()
 
 

@@ -13,9 +13,9 @@ from difflib import unified_diff
 from hashlib import sha256
 from json import dumps
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.units import exact
@@ -58,6 +58,17 @@ class UnreadablePlan(MemtopoError):
     exit_code = Exit.INVALID
 
 
+def _joined(spec: object) -> object:
+    """Spec of a saved plan with its lines as one text."""
+    if (
+        isinstance(spec, dict)
+        and isinstance(lines := spec.get("text"), list)
+        and all(type(each) is str for each in lines)
+    ):
+        return spec | {"text": "".join(lines)}
+    return spec
+
+
 @dataclass(frozen=True, slots=True)
 class SavedPlan:
     """Content of a saved plan: the plan, the machine in short and in full, and the spec that the plan was made from."""
@@ -65,10 +76,10 @@ class SavedPlan:
     memtopo_plan: Literal[1]
     machine: MachineLine
     plan: PlanSummary
-    spec: SpecText
+    spec: Annotated[SpecText, BeforeValidator(_joined)]
     facts: Machine
     digest: str | None = None
-    """Digest of the spec, as of `spec_digest`."""
+    """Digest of the spec, as of `spec_digest`; None in a file."""
     nodes: dict[str, Machine] = field(default_factory=dict)
     """Machine of each node, if they were named for each; `facts` is then that of the first one."""
 

@@ -11,7 +11,7 @@ from threading import RLock
 from typing import Any, Self, TypeVar
 
 from memtopo.common.errors import on_failure, reason
-from memtopo.common.processes import LONGEST_STEP, RunningClock, is_frozen, is_stopped
+from memtopo.common.processes import LONGEST_STEP, RunningClock, is_frozen, is_stopped, standstill
 from memtopo.common.text import nearest, process_name
 from memtopo.diagnostics.messages import COMPARED
 from memtopo.plans.progress import PhasePart
@@ -135,8 +135,10 @@ class HolderConnection:
             raise
         self.close()
         hint = "the holder may be busy: a check of many mappings takes seconds"
-        if stopped := self._stopped():
-            patience, hint = min(patience, self.timeout), stopped
+        if self._stopped():
+            patience = min(patience, self.timeout)
+        if held_up := standstill(self.peer.pid):
+            hint = f"the holder {held_up}"
         raise self.error("timeout", f"no answer to '{request}' within {patience:g} s", hint)
 
     def notice(self, timeout: float) -> Notice | None:
@@ -239,14 +241,10 @@ class HolderConnection:
             if self._clock.time() >= until or self._stopped():
                 return None
 
-    def _stopped(self) -> str | None:
-        """Return how a stopped holder goes on; None for a running one, and for one outside of this pid namespace."""
+    def _stopped(self) -> bool:
+        """Return whether the holder is stopped or frozen; false for one outside of this pid namespace."""
         pid = self.peer.pid
-        if pid and is_stopped(pid):
-            return f"the holder is stopped; continue it with 'kill -CONT {pid}'"
-        if pid and is_frozen(pid):
-            return "the holder is frozen with its cgroup, as by 'docker pause', and continues after it is thawed"
-        return None
+        return bool(pid) and (is_stopped(pid) or is_frozen(pid))
 
     def _next(self, until: float, request: str = "") -> Packet | None:
         """Return the next packet, an answer to a request or a notice; None if none arrives in time."""
@@ -342,9 +340,10 @@ def connected_socket(
             raise LayoutEnded(endpoint.layout, end) from None
         raise _not_listening(endpoint, lock_owner(folder, endpoint.lock), suggest=suggest) from None
     except BlockingIOError:
-        ends = _ends(endpoint.path, lock_owner(folder, endpoint.lock))
-        message = f"no answer to 'connect' within {timeout:g} s {ends}"
-        raise ExchangeError("timeout", message, hint="its holder may be stopped; 'memtopo ls' shows it") from None
+        pid = lock_owner(folder, endpoint.lock)
+        message = f"no answer to 'connect' within {timeout:g} s {_ends(endpoint.path, pid)}"
+        held_up = standstill(pid or 0) or "has a full queue of connections, and may be busy"
+        raise ExchangeError("timeout", message, hint=f"the holder {held_up}") from None
     except PermissionError as error:
         message = f"socket {endpoint.path!r} is another user's: {reason(error)} {_ends(endpoint.path, None)}"
         raise ExchangeError("forbidden", message, hint="its holder must allow this user: --allow-uid") from error
@@ -370,7 +369,8 @@ def _not_listening(endpoint: Endpoint, pid: int | None, *, suggest: bool) -> Exc
         return _no_layout(endpoint, suggest=suggest)
     what = f"layout {endpoint.name!r}" if endpoint.name else f"the layout at {endpoint.path!r}"
     message = f"{what} is being built or taken down, and is not served {_ends(endpoint.path, pid)}"
-    return ExchangeError("starting", message, hint="try again in a moment")
+    held_up = standstill(pid or 0)
+    return ExchangeError("starting", message, hint=f"the holder {held_up}" if held_up else "try again in a moment")
 
 
 def _no_layout(endpoint: Endpoint, *, suggest: bool) -> NoLayout:

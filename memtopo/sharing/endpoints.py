@@ -175,38 +175,43 @@ def _runtime_folder() -> str:
 def _open_runtime_folder(folder: str, *, make: bool = False) -> int:
     """Open the runtime folder, which must be closed to other users; with `make`, create it if necessary."""
     parent, name = os.path.split(folder)
-    with closing_fd(_open_folder(parent)) as above:
+    with closing_fd(_open_folder(parent, named=False)) as above:
         if make:
-            with _trusting(folder, "made"), suppress(FileExistsError):
+            with _trusting(folder, "made", _MADE), suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=above)
-        with _trusting(folder, "opened as a folder"):
+        with _trusting(folder, "opened as a folder", _MADE):
             fd = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
     return _checked(fd, folder, _not_private)
 
 
-def _open_folder(folder: str, allow_uids: Collection[int] = ()) -> int:
-    """Open a folder in which only this user, root and `allow_uids` may replace files of others."""
-    with _trusting(folder, "opened"):
+def _open_folder(folder: str, allow_uids: Collection[int] = (), *, named: bool = True) -> int:
+    """Open a folder in which only this user, root and `allow_uids` may replace files of others.
+
+    A folder that the user has `named` may be that of another user.
+    """
+    with _trusting(folder, "opened", _ENTERED if named else _MADE):
         fd = os.open(folder or ".", _FOLDER)
-    return _checked(fd, folder, lambda found: _replaceable(found, allow_uids))
+    return _checked(fd, folder, lambda found: _replaceable(found, allow_uids), named=named)
 
 
 @contextmanager
-def _trusting(folder: str, what: str) -> Iterator[None]:
-    """Raise `ExchangeError` for a folder that exists, and cannot be opened or made."""
+def _trusting(folder: str, what: str, denied: str) -> Iterator[None]:
+    """Raise `ExchangeError` for a folder that exists, and cannot be opened or made, with a hint if that is `denied`."""
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _untrusted(folder, f"it cannot be {what} ({reason(error)})") from error
+        hint = denied if isinstance(error, PermissionError) else _MADE
+        raise _untrusted(folder, f"it cannot be {what} ({reason(error)})", hint) from error
 
 
-def _checked(fd: int, folder: str, objection: Callable[[os.stat_result], str | None]) -> int:
-    why = objection(os.fstat(fd))
-    if why:
+def _checked(fd: int, folder: str, objection: Callable[[os.stat_result], str | None], *, named: bool = False) -> int:
+    found = os.fstat(fd)
+    if why := objection(found):
         os.close(fd)
-        raise _untrusted(folder, why)
+        others = named and found.st_uid not in (0, os.geteuid())
+        raise _untrusted(folder, why, _TRUSTED.format(found.st_uid) if others else _MADE)
     return fd
 
 
@@ -223,16 +228,22 @@ def _replaceable(found: os.stat_result, allow_uids: Collection[int]) -> str | No
     """Return why others can replace files in a folder: it is theirs, or writable for all and not sticky."""
     if found.st_uid not in (0, os.geteuid(), *allow_uids):
         where = ", which represents every unmapped user in this user namespace" * is_unmapped(found.st_uid)
-        return f"it belongs to uid {found.st_uid}{where}, and this process to uid {os.geteuid()}; --allow-uid trusts it"
+        return f"it belongs to uid {found.st_uid}{where}, and this process to uid {os.geteuid()}"
     if found.st_mode & _WRITE_ACCESS_OF_OTHERS and not found.st_mode & stat.S_ISVTX:
         return f"other users can change its content (mode {stat.S_IMODE(found.st_mode):o})"
     return None
 
 
-def _untrusted(folder: str, why: str) -> ExchangeError:
-    return ExchangeError(
-        "folder",
-        f"folder {folder!r} is not used for sockets: {why}",
-        hint="create one that only its owner can write, 'install -d -m 755 FOLDER', and name it: --socket FOLDER/, "
-        "or XDG_RUNTIME_DIR",
-    )
+_MADE = (
+    "create one that only its owner can write, 'install -d -m 755 FOLDER', and name it: --socket FOLDER/, "
+    "or XDG_RUNTIME_DIR"
+)
+_ENTERED = (
+    "if it is another user's: that user can hold the layout in a folder that others may enter, "
+    "'memtopo apply SPEC --hold --socket FOLDER/ --allow-uid UID'"
+)
+_TRUSTED = "--allow-uid {0}, if that user is to be trusted; only uid {0} can switch and change the layouts there"
+
+
+def _untrusted(folder: str, why: str, hint: str) -> ExchangeError:
+    return ExchangeError("folder", f"folder {folder!r} is not used for sockets: {why}", hint=hint)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.files import closing_fd
 from memtopo.machine import Machine, MachineLine, parse
-from memtopo.sharing.claims import remove_stale
+from memtopo.sharing.claims import lock_owner, remove_stale
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import Endpoint, endpoints, endpoints_beside
 from memtopo.sharing.errors import ExchangeError, NoLayout
@@ -30,7 +31,7 @@ TIMEOUT = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One held layout, or why its status is not available (`error`); one that is `starting` does not serve yet.
+    """One held layout, or why its status is not available (`error`, `hint`); one that is `starting` does not serve yet.
 
     `layout_state` is the name of its state, None if it has no states; `end` says which processes of a user have ended.
     `exports` and `importers` are counts, `bytes` is the sum of all exports; times are in seconds of the epoch.
@@ -52,6 +53,12 @@ class Entry:
     """Nodes of a layout of several, whose exports and importers are counted together."""
     layout_state: str | None = None
     end: LayoutEnd | None = None
+    hint: str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """Error with its hint."""
+        return f"{self.error}; {self.hint}" if self.hint else self.error
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,15 @@ def _failed_entry(where: Endpoint, error: ExchangeError) -> Entry:
     name = where.name or where.path
     if isinstance(error, LayoutEnded):
         return Entry(name, "lost", where.path, end=error.end)
-    return Entry(name, "starting" if error.code == "starting" else "unreachable", where.path, error=error.message)
+    state: PartState = "starting" if error.code == "starting" else "unreachable"
+    return Entry(name, state, where.path, _lock_owner(where), error=error.message, hint=error.hint)
+
+
+def _lock_owner(where: Endpoint) -> int | None:
+    """Return the process that has the lock of a layout in a folder of this user; None if it is not known."""
+    with suppress(MemtopoError, OSError), closing_fd(where.open_folder()) as folder:
+        return lock_owner(folder, where.lock) or None
+    return None
 
 
 def _entry(status: Status) -> Entry:

@@ -66,6 +66,9 @@ def resolve(name: str, text: str) -> Bound:
         raise UsageError(message) from error
     if not words or shutil.which(words[0]) is None:
         message = f"--with {name}: there is neither a socket {text!r} nor a program {words[0] if words else ''!r}"
+        if _is_hidden(text):
+            message = f"--with {name}: {text!r} is in a folder that this user may not enter"
+            raise Unavailable(message, hint="hold the layout in a folder that others may enter, with --allow-uid UID")
         raise Unavailable(message, hint="a producer that is not running yet is started by its command")
     return words
 
@@ -241,6 +244,17 @@ def _is_socket(path: str) -> bool:
         return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 the text may not be a valid path
     except (OSError, ValueError):
         return False
+
+
+def _is_hidden(path: str) -> bool:
+    """Return whether this user may not look up a path."""
+    try:
+        os.stat(path)  # noqa: PTH116 as above
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
 
 
 def _highest(*values: int | None) -> int | None:

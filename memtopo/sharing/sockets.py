@@ -125,15 +125,19 @@ def has_ended(sock: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def check_user(of: PeerProcess, what: str, allow_uids: Collection[int]) -> None:
-    """Accept the user of this process and those of `allow_uids`. Raises `ExchangeError` for others."""
+def check_user(of: PeerProcess, what: str, allow_uids: Collection[int], own: str = "this process") -> None:
+    """Accept the user of this process and those of `allow_uids`. Raises `ExchangeError` for others.
+
+    `own` is this process in messages, such as `the holder` in those that its clients get.
+    """
     ours = os.geteuid()
     if of.uid != ours and of.uid not in allow_uids:
-        message = f"{what} belongs to uid {of.uid}, and this process to uid {ours}"
+        message = f"{what} belongs to uid {of.uid}, and {own} to uid {ours}"
         trusted = ", if that user is to be trusted"
         if is_unmapped(of.uid):
-            trusted = " trusts every user without a number in this user namespace"
-        raise ExchangeError("forbidden", message, hint=f"--allow-uid {of.uid}{trusted}")
+            trusted = ", which trusts every user without a number in this user namespace"
+        at = "" if own == "this process" else f"restart {own} with "
+        raise ExchangeError("forbidden", message, hint=f"{at}--allow-uid {of.uid}{trusted}")
 
 
 def reserve_descriptors(wanted: int, least: int | None = None) -> int:

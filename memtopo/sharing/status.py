@@ -70,7 +70,8 @@ class HeapUse:
     """Allocations of a process in a heap: their number, and their bytes.
 
     `mapped` bytes of these have memory now, at the `location` if that is known; a heap whose memory a state drops or
-    offloads keeps the allocations. `process` is empty in a layout of one process.
+    offloads keeps the allocations. `backed` bytes of host memory keep those of allocations, or kept them last.
+    `process` is empty in a layout of one process.
     """
 
     process: Text
@@ -79,6 +80,7 @@ class HeapUse:
     bytes: Count
     mapped: Count
     location: Text = ""
+    backed: Count = 0
 
 
 @dataclass(frozen=True, slots=True)

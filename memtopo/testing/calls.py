@@ -53,6 +53,9 @@ _FENCE = struct.Struct("=Q136x")  # the value in parameters of a signal or a wai
 class Program(Memory, Protocol):
     """Program that makes calls: its memory, and its descriptors."""
 
+    def check(self, address: int, count: int, *, writable: bool) -> None:
+        """Refuse memory with a part that the program cannot use. Raises `OSError`."""
+
     def opened(self, fd: int) -> int:
         """Return a descriptor here of what a descriptor of the program is; close it. Raises `OSError`."""
 
@@ -280,20 +283,25 @@ class Calls:
 
     def memcpy_htod(self, destination: int, source: int, count: int) -> None:
         self._sim.check_copy(destination, count, Access.RW)
-        for at, size in self._pieces(source, count):
+        self._check_source(source, count)
+        for at, size in _pieces(count):
             self._driver.memcpy_htod(destination + at, self._program.read(source + at, size))
 
     def memcpy_dtoh(self, destination: int, source: int, count: int) -> None:
         self._sim.check_copy(source, count, Access.R)
-        for at, size in self._pieces(destination, count):
+        self._check_destination(destination, count)
+        for at, size in _pieces(count):
             self._program.write(destination + at, self._driver.memcpy_dtoh(source + at, size))
 
-    def _pieces(self, address: int, count: int) -> Iterator[tuple[int, int]]:
-        """Yield offset and size of the pieces of a copy, if memory of the program is also at their end."""
+    def _check_source(self, address: int, count: int) -> None:
+        """Refuse a copy that would fail after a piece; one piece is read whole before it is written."""
         if count > _PIECE:
-            self._program.read(address + count - 1, 1)
-        for at in range(0, count, _PIECE):
-            yield at, min(_PIECE, count - at)
+            self._program.check(address, count, writable=False)
+
+    def _check_destination(self, address: int, count: int) -> None:
+        """Refuse a copy that would fail after a page; the write of a page fails whole."""
+        if address % PAGE + count > PAGE:
+            self._program.check(address, count, writable=True)
 
     def memcpy_dtod(self, destination: int, source: int, count: int) -> None:
         self._driver.memcpy_async(destination, source, count, 0)
@@ -309,7 +317,9 @@ class Calls:
             return self.memcpy_htod(destination, source, count)
         if self._is_known(source):
             return self.memcpy_dtoh(destination, source, count)
-        for at, size in self._pieces(source, count):
+        self._check_source(source, count)
+        self._check_destination(destination, count)
+        for at, size in _pieces(count):
             self._program.write(destination + at, self._program.read(source + at, size))
         return None
 
@@ -507,6 +517,12 @@ class Calls:
         for number, value in found:
             self._sim.semaphores.usable(number, value, self._sim.streams.get(stream))
         return found
+
+
+def _pieces(count: int) -> Iterator[tuple[int, int]]:
+    """Offset and size of each piece of a copy."""
+    for at in range(0, count, _PIECE):
+        yield at, min(_PIECE, count - at)
 
 
 def _kind_of(processors: tuple[int, ...]) -> tuple[int, ...]:

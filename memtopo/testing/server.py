@@ -59,6 +59,9 @@ class _Part(ctypes.Structure):
     _fields_ = [("address", ctypes.c_void_p), ("size", ctypes.c_size_t)]
 
 
+_NO_MEMORY = "is not memory that the program can use in this way"
+
+
 class RemoteProgram:
     """Access to the program of a process. Orders go to the thread whose call is being made."""
 
@@ -87,6 +90,18 @@ class RemoteProgram:
         self._transfer(self._read, ctypes.addressof(data), address, count)
         return data.raw
 
+    def check(self, address: int, count: int, *, writable: bool) -> None:
+        reached = address
+        with open(f"/proc/{self._pid}/maps") as maps:  # noqa: PTH123 of no folder
+            for line in maps:
+                span, permissions = line.split(maxsplit=2)[:2]
+                start, end = (int(each, 16) for each in span.split("-"))
+                if start <= reached < end and ("w" if writable else "r") in permissions:
+                    reached = end
+                if reached >= address + count:
+                    return
+        raise OSError(errno.EFAULT, f"{reached:#x} {_NO_MEMORY}")
+
     def write(self, address: int, data: bytes) -> None:
         own = ctypes.create_string_buffer(data, len(data))
         self._transfer(self._write, ctypes.addressof(own), address, len(data))
@@ -99,7 +114,7 @@ class RemoteProgram:
             moved = call(self._pid, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0)
             if moved <= 0:
                 error = ctypes.get_errno() or errno.EFAULT
-                reason = f"{address + done:#x} is not memory that the program can use in this way"
+                reason = f"{address + done:#x} {_NO_MEMORY}"
                 if error == errno.EPERM:
                     reason = "the system does not let the simulator use the memory of the program: see man 2 ptrace"
                 raise OSError(error, reason)

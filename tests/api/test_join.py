@@ -7,6 +7,7 @@ import os
 import re
 import select
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -865,9 +866,14 @@ def test_what_programs_allocate_in_heaps_is_shown_to_others(join: Start, tmp_pat
     found = {each.pid: [(use.role, use.label, use.bytes) for use in each.layouts] for each in who().processes}
     assert found[first.pid] == [("process", "rank.0", 8 << 20)]
     assert found[second.pid] == [("process", "rank.1", 4 << 20)]
-    second.request("poll", TIMEOUT)
-    first.call("switch", "level-1")
-    second.read()
+    for member in members:
+        member.request("poll", TIMEOUT)
+    command = [sys.executable, "-m", "memtopo", "switch", "heaps", "level-1", "--json"]
+    memory = json.loads(run_python(command, capture_output=True, check=True, text=True).stdout)["memory"]
+    changes = {each["location"]: each["after"] - each["before"] for each in memory}
+    assert changes == {"gpu0": -(8 << 20), "gpu1": -(4 << 20), "host": 8 << 20}  # the cache is dropped
+    for member in members:
+        member.read()
     used = [["rank.0.weights", "2", "8 MiB", "0 B"], ["rank.1.cache", "1", "4 MiB", "0 B"]]
     assert sorted(shown()) == sorted([*nothing, *used])
     command = [sys.executable, "-m", "memtopo", "metrics"]
@@ -875,6 +881,46 @@ def test_what_programs_allocate_in_heaps_is_shown_to_others(join: Start, tmp_pat
     assert 'memtopo_heap_allocated_bytes{layout="heaps",process="rank.1",heap="cache"} 4194304' in metrics
     assert 'memtopo_heap_memory_bytes{layout="heaps",process="rank.1",heap="cache"} 0' in metrics
     reports(members)
+
+
+FOUR = (
+    HEAPS.replace("count: 2", "count: 4")
+    .replace("[gpu0, gpu1]", "[gpu0, gpu1, gpu2, gpu3]")
+    .replace("heaps", "four", 1)
+)
+
+
+@pytest.mark.parametrize("moment", ["serving", "check", "teardown"])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_a_layout_is_lost_until_the_last_process_has_left_when_several_die_at_once(
+    join: Start, tmp_path: Path, count: int, moment: str
+) -> None:
+    (spec := tmp_path / "four.yaml").write_text(FOUR)
+    members = dict(
+        zip(ranks := [f"rank.{number}" for number in range(4)], join(spec, ranks, timeout=SHORT), strict=True)
+    )
+    ready([*members.values()])
+    dying, staying = [members[rank] for rank in ranks[:count]], [members[rank] for rank in ranks[count:]]
+    command = [sys.executable, "-m", "memtopo", "check", "four"]
+    asked = subprocess.Popen(command, stderr=subprocess.PIPE, text=True) if moment == "check" else None
+    if moment == "teardown":
+        dying[0].leave()
+    for member in dying:
+        member.kill()
+    for member in dying:
+        member.ended()
+
+    def remaining() -> list[dict[str, int]]:
+        return [each["end"] and each["end"]["remaining"] for each in shell("ls")[1]["layouts"]]
+
+    until(lambda: remaining() == ([{rank: members[rank].pid for rank in ranks[count:]}] if staying else []))
+    if asked:
+        refused = asked.communicate(timeout=3 * SHORT)[1]
+        assert (asked.returncode in (3, 4), "Traceback" in refused) == (True, False)  # 3 once nothing is left
+    for member in staying:
+        member.leave()
+    assert all("ProcessLost" in str(last := member.read()) or last["report"]["leaks"] == [] for member in staying)
+    until(lambda: shell("ls")[1]["layouts"] == [])
 
 
 def test_a_spec_of_several_nodes_is_not_joined() -> None:

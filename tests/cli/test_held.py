@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -248,11 +249,13 @@ def test_a_stopped_holder_is_listed_with_the_reason(ask: Callable[..., Any], sta
     """Showing it exits with 4."""
     holder = start()
     holder.send(signal.SIGSTOP)
-    assert "unreachable" in ask("ls").out
+    remedy = f"the holder is stopped (state T); continue it with 'kill -CONT {holder.pid}'"
+    (entry,) = json.loads(ask("ls", "--json").out)["layouts"]
+    assert (entry["state"], entry["pid"], entry["hint"]) == ("unreachable", holder.pid, remedy)
     result = ask("show", "kv")
     assert (result.status, result.out) == (4, "")
     assert "no answer to 'status' within 5 s" in result.err
-    assert f"process {holder.pid}" in result.err
+    assert remedy in result.err
     holder.send(signal.SIGCONT)
 
 

@@ -188,7 +188,7 @@ def test_a_stopped_holder_is_not_waited_for_and_does_nothing_afterwards(
                 ask(client)
         finally:
             holder.send_signal(signal.SIGCONT)
-        assert caught.value.hint == f"the holder is stopped; continue it with 'kill -CONT {holder.pid}'"
+        assert caught.value.hint == f"the holder is stopped (state T); continue it with 'kill -CONT {holder.pid}'"
         with connect(endpoint("sleeper")) as other:
             assert (other.status().generation, other.status().layout_state) == (1, "awake")
 

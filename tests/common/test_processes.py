@@ -30,6 +30,7 @@ from memtopo.common.processes import (
     signal_on_parent_death,
     spawn,
     spawn_connected,
+    standstill,
     start_hint,
 )
 
@@ -171,14 +172,20 @@ def test_a_process_has_a_name_with_any_characters_and_facts_until_it_has_ended(t
     assert process_stat(43, tmp_path) is None
 
 
-@pytest.mark.parametrize(("state", "stopped"), [("S", False), ("T", True), ("t", True), ("Z", False)])
-def test_a_process_is_stopped_by_a_signal_or_in_a_debugger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, stopped: bool
+@pytest.mark.parametrize(
+    ("state", "stopped", "held_up"),
+    [("S", False, ""), ("T", True, "is stopped (state T); continue it with 'kill -CONT 42'"), ("Z", False, ""),
+     ("t", True, "is stopped by a debugger (state t); continue it there"), ("D", False, "waits in the kernel")],
+)  # fmt: skip
+def test_a_process_is_stopped_by_a_signal_or_in_a_debugger_or_held_up_in_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, stopped: bool, held_up: str
 ) -> None:
     (tmp_path / "42").mkdir()
     (tmp_path / "42" / "stat").write_text(f"42 (a) {state} 41 {' '.join(['0'] * 20)}\n")
     monkeypatch.setattr(process_stat, "__defaults__", (tmp_path,))
     assert (is_stopped(42), is_stopped(43)) == (stopped, False)
+    assert ((standstill(42) or "").startswith(held_up), bool(standstill(42))) == (True, bool(held_up))
+    assert standstill(43) is None
 
 
 @pytest.mark.parametrize(

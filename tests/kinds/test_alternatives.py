@@ -60,7 +60,7 @@ def test_shipped_machines_take_descriptors_since_their_trial_of_fabric_failed(na
     handles, rdma, via = geometry.choices
     assert (handles.taken, rdma.taken, via.taken) == ("fd", "true", "fd")
     assert [each.alternative for each in handles.refused] == ["fabric"]
-    assert "CUDA_ERROR_NOT_PERMITTED on gpu0" in handles.refused[0].reason
+    assert "CUDA_ERROR_NOT_PERMITTED in cuMemCreate on gpu0" in handles.refused[0].reason
     assert handles.path == ("chunks", "c", "handles")
 
 

@@ -198,11 +198,26 @@ def test_an_empty_set_is_an_error(text: str) -> None:
     assert found[0].message == f"'{name}' is empty: the machine has no GPUs"
 
 
-def test_one_error_is_reported_for_a_set_whose_members_have_no_access() -> None:
-    text = f"{KV}chunks: {{page: {{location: gpus, size: 2MiB}}}}\naccess: {{kv: {{gpus: rw}}}}"
-    (found,) = diagnose(text, invented(4, peers=False))
-    assert (found.code, found.path, found.at) == ("MT403", ("access", "kv", "gpus"), "key")
-    assert found.help == "write peers for the GPUs that can access all the memory"
+PARTS, HOST = "grant access to parts of the range, each with memory of one GPU", "declare chunk 'page' on host:0"
+
+
+@pytest.mark.parametrize(
+    ("page", "access", "key", "help"),
+    [("gpus", "gpus: rw", "gpus", f"{PARTS}, or {HOST}"),
+     ("gpus", "gpu0: rw", "gpu0", f"{PARTS}, or declare chunk 'page' on gpu0"),
+     ("gpu1", "gpus: rw", "gpus", "write peers for the GPUs that can access all the memory"),
+     ("gpu1", "gpu0: rw", "gpu0", "grant access to gpu1 only, or declare chunk 'page' on gpu0"),
+     ("gpu1", "gpu0: rw, gpu1: r", "gpu0", f"grant access to gpu1 only, or {HOST}"),
+     ("gpu1, rdma: true", "gpu0: rw, gpu1: r", "gpu0", "grant access to gpu1 only")],
+)  # fmt: skip
+def test_help_without_peer_access_is_valid_on_the_machine(page: str, access: str, key: str, help: str) -> None:
+    text = f"{KV}chunks: {{page: {{location: {page}, size: 2MiB}}}}\naccess: {{kv: {{{access}}}}}"
+    (found, *_) = diagnose(text, machine := invented(4, peers=False))
+    assert (found.code, found.path, found.at, found.help) == ("MT403", ("access", "kv", key), "key", help)
+    _, declared, place = help.rpartition(" 'page' on ")
+    assert not declared or codes(text.replace(page, f"'{place}'", 1), machine) == []
+    if help.startswith(("grant access to gpu1 only", "write peers")):
+        assert codes(text.replace(access, "peers: rw" if key == "gpus" else "gpu1: rw"), machine) == []
 
 
 def test_peers_of_memory_with_an_error_are_not_judged() -> None:

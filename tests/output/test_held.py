@@ -50,7 +50,7 @@ STATUS = Status(
     (IMPORTER,),
 )  # fmt: skip
 SURVEY = Survey((
-    Entry("kv", "unreachable", "/run/user/1000/memtopo/kv.sock", error="no answer to 'status' within 2 s"),
+    Entry("kv", "unreachable", "/run/user/1000/memtopo/kv.sock", error="no answer to 'status' within 2 s", hint="why"),
     Entry("weights-server", "serving", STATUS.socket, 4711, NOW - 7500, None, None, MACHINE, 3, 33 * GIB, 1),
 ))  # fmt: skip
 CHECKS = Checks((Tally("access", 32, 31),), (Difference("access", "weights.3", "rw", "nothing"),), 1)
@@ -98,7 +98,7 @@ def test_list_has_a_line_per_layout_and_the_reason_if_unknown(monkeypatch: pytes
         "  kv              unreachable",
         "  weights-server  serving         4711        3          1  2 h",
         "",
-        "  note: kv: no answer to 'status' within 2 s",
+        "  note: kv: no answer to 'status' within 2 s; why",
     ]
 
 

@@ -47,7 +47,8 @@ def test_the_largest_entry_is_blamed_and_the_next_three_are_named() -> None:
             for name, size in (("a", "30 GiB"), ("c", "10 GiB"), ("d", "2 GiB"))
         ),
         notes=("'b' takes 40 GiB of it", "a context takes about 512 MiB of the GPU's memory in addition"),
-        help="the largest size that fits is 37376MiB; or use memory of another device",
+        help="the largest size that fits is 37376MiB, and 'size: 90%' is a share of what other entries leave; or use "
+        "memory of another device",
     )
 
 

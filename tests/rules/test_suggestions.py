@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,12 @@ from tests.rules.test_bad import BAD
 
 _ONE = re.compile(
     r"did you mean '?(?P<meant>[^'?]+)'?\?(?: the end is exclusive)?|write (?P<value>[$\w.-]+|[0-9]+ granules)"
-    r"|write '(?P<key>[\w-]+): (?P<entry>[^']+)'.*|the largest (?:size|count) that fits is (?P<most>\w+);.*"
+    r"|write '(?P<key>[\w-]+): (?P<entry>[^']+)'.*|the largest (?:size|count|max) that fits is .*"
 )
 """Helps that have one right answer, alone or before a comment on it."""
+
+_AMOUNT = re.compile(r"(?:the largest|')\W*(size|count|max)(?: that fits is |: )([\w%]+)")
+"""Amounts that help for too much memory has, each with its key."""
 
 SPEC = """\
 memtopo: 1
@@ -49,17 +53,27 @@ NO_ANSWER = [
 ]  # fmt: skip
 """Replacements of a part of the spec; of the second list, several answers are right."""
 
+TOO_LARGE = [
+    ("fill", "gpu0, size: 2MiB, count: 100000", 2), ("fill", "gpu0, size: 200GiB", 2),
+    ("8GiB", "gpu0, size: 2MiB, count: 100000", 1), ("150GiB", "gpu0, size: 2MiB, count: 100000", 2),
+    ("fill, count: 64", "gpu0, size: 2MiB, count: 128000", 2), ("fill", "[gpu0, gpu1], size: 3GiB, count: 99", 4),
+    ("200GiB, elastic: true", "gpu0, size: 2MiB, count: {min: 9, max: 100000}", 2),
+    ("200GiB, elastic: true", "gpu0, size: 2MiB, count: {min: 71000, max: 100000}", 1),
+    ("200GiB, elastic: true", "gpu0, size: 2MiB, count: {min: 80000, max: 100000}", 0),
+    ("fill", "gpu0, size: 2MiB, count: 20000}, b: {location: gpu0, size: 110GiB", 2),
+    ("fill", "gpu0, size: 2MiB, count: 100000}, b: {location: gpu0, size: 90%", 0),
+    ("150GiB", "gpu0, size: 2MiB, count: fill", 0), ("fill", "'host:0', size: 2GiB, count: 1000", 0),
+]  # fmt: skip
+"""Range, chunks that are too large for it or for the machine, and number of amounts that are suggested."""
+
 
 def _suggestion(document: Document, wrong: Diagnostic) -> str | None:
     """Text in which a suggestion is followed; None without one."""
     match = _ONE.fullmatch(wrong.help or "")
     edit = wrong.edit
-    if edit is None and (match is None or (match["key"] and match["key"] != wrong.path[-1])):
+    if edit is None and (match is None or wrong.code == "MT402" or match["key"] not in (None, *wrong.path[-1:])):
         return None
     place = document.offsets(wrong.path, wrong.at) if edit is None else document.offsets(edit.path, edit.at)
-    if match and match["most"]:
-        path = (*wrong.path[:-1], "count")
-        place = document.offsets(path, "value") if " count " in (wrong.help or "") else place
     if place is None or (edit and not edit.old):
         return None
     start, end = place
@@ -68,18 +82,28 @@ def _suggestion(document: Document, wrong: Diagnostic) -> str | None:
     return document.text[:start] + new + document.text[end:]
 
 
-_GROUPS = ("meant", "value", "entry", "most")
+_GROUPS = ("meant", "value", "entry")
+
+
+def _amounts(document: Document, wrong: Diagnostic) -> Iterator[str]:
+    """Texts with each amount that help for too much memory suggests."""
+    for key, amount in _AMOUNT.findall(wrong.help or "") if wrong.code == "MT402" else ():
+        entry = wrong.path[:-1]
+        place = document.offsets((*entry, *{"max": ("count", "max")}.get(key, (key,))), "value")
+        assert place
+        yield document.text[: place[0]] + amount + document.text[place[1] :]
 
 
 def _follow(document: Document, machine: Machines) -> int:
     """Follow each suggestion on its own, and return the number of them."""
     followed = 0
     for wrong in validate(document, machine).diagnostics:
-        text = _suggestion(document, wrong)
-        if wrong.severity == "error" and text is not None:
+        texts = [*_amounts(document, wrong), *filter(None, [_suggestion(document, wrong)])]
+        for text in texts if wrong.severity == "error" else ():
             again = read_text(text.encode(), document.name)
             errors = [each for each in validate(again, machine).diagnostics if each.severity == "error"]
             assert wrong.path not in [each.path for each in errors], (wrong, text, errors)
+            assert not {each.code for each in errors} & {"MT314", "MT407", "MT803"}, (wrong, text, errors)
             followed += 1
     return followed
 
@@ -93,6 +117,13 @@ def test_no_suggestion_for_a_wrong_example_fails_next() -> None:
 def test_a_suggestion_is_valid_in_its_place(right: str, wrong: str) -> None:
     assert right in SPEC
     assert _follow(read_text(SPEC.replace(right, wrong, 1).encode(), "spec.yaml"), load("h200x2"))
+
+
+@pytest.mark.parametrize(("size", "page", "amounts"), TOO_LARGE)
+def test_amounts_that_are_suggested_for_too_much_memory_are_valid(size: str, page: str, amounts: int) -> None:
+    text = f"memtopo: 1\nname: all\nranges: {{kv: {{size: {size}}}}}\nchunks: {{page: {{location: {page}}}}}\n"
+    text += "map: {kv: [page]}\n" if "elastic" not in size else ""
+    assert _follow(read_text(f"{text}access: {{kv: {{gpu0: rw}}}}\n".encode(), "spec.yaml"), load("h200x2")) == amounts
 
 
 @pytest.mark.parametrize(("right", "wrong"), NO_ANSWER)

@@ -166,8 +166,9 @@ def test_a_named_folder_of_another_user_is_used_if_that_user_is_allowed(tmp_path
         assert [each.error for each in survey(folder, allow_uids=[NOBODY]).layouts]
     assert endpoints_beside(folder, [NOBODY]) == []
     for act in (lambda: claim(endpoint("kv", folder)), lambda: survey(folder)):
-        with pytest.raises(ExchangeError, match="--allow-uid trusts it"):
+        with pytest.raises(ExchangeError, match=f"belongs to uid {NOBODY}") as caught:
             act()
+        assert (caught.value.hint or "").startswith(f"--allow-uid {NOBODY},")
 
 
 @as_root

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from memtopo.testing.abi import error_numbers, exported, newest
 from memtopo.testing.program import FUNCTIONS, Fault, Leak, SharedMachine, SimulatedProgram
 from memtopo.testing.server import RemoteProgram
 from tests.helpers.processes import open_descriptors
+from tests.helpers.simulator_state import difference, state_of
 
 SIZE = 2 << 20
 PAGE = 4096
@@ -464,3 +467,42 @@ def test_a_leak_is_shown_with_its_size_its_references_and_where_it_is_from() -> 
         "0x10 (4,096 bytes) from cuMemAlloc at a.py:3", "0x10 (2 references) of handles at process 7",
         "0x10 from cuMemCreate at a.py:3",
     ]  # fmt: skip
+
+
+HOLE, LENGTH = 8 << 20, 40 << 20
+COPIES = {  # function, destination, source, bytes
+    "from a hole": ("cuMemcpyHtoD_v2", "memory", "program", LENGTH),
+    "from a hole, in a stream": ("cuMemcpyAsync", "memory", "program", LENGTH),
+    "to a hole": ("cuMemcpyDtoH_v2", "program", "memory", LENGTH),
+    "to a small hole": ("cuMemcpyDtoH_v2", "program", "memory", HOLE + 2 * PAGE),
+    "to memory that is read-only": ("cuMemcpyDtoH_v2", "readable", "memory", HOLE + 2 * PAGE),
+    "between two places of the program": ("cuMemcpy", "whole", "program", LENGTH),
+    "of more than the memory has": ("cuMemcpyDtoD_v2", "memory", "other", LENGTH + PAGE),
+    "to more than the memory has": ("cuMemcpyHtoD_v2", "memory", "whole", LENGTH + (2 << 20)),
+    "from more than the memory has": ("cuMemcpyDtoH_v2", "whole", "memory", LENGTH + (2 << 20)),
+    "a fill of more than the memory has": ("cuMemsetD32_v2", "memory", 7, (LENGTH + (2 << 20)) // 4),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("use")
+@pytest.mark.parametrize("what", COPIES)
+def test_a_refused_copy_has_changed_no_byte(call: CallFunction, program: SimulatedProgram, what: str) -> None:
+    function, target, source, count = COPIES[what]
+    libc, places = ctypes.CDLL(None), dict[str, int]()
+    with ExitStack() as stack:
+        for name, access in {
+            "program": 0,
+            "readable": mmap.PROT_READ,
+            "whole": mmap.PROT_READ | mmap.PROT_WRITE,
+        }.items():
+            memory = stack.enter_context(mmap.mmap(-1, LENGTH + SIZE))
+            memory[:HOLE] = b"\1" * HOLE
+            places[name] = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            assert libc.mprotect(ctypes.c_void_p(places[name] + HOLE), PAGE, access) == 0
+        starts = [*places.values()]
+        places |= {name: made(call, "cuMemAlloc_v2", LENGTH) for name in ("memory", "other")}
+        assert call("cuMemsetD8_v2", places["other"], 2, LENGTH) == "CUDA_SUCCESS"
+        before = state_of(program), [ctypes.string_at(at, HOLE) for at in starts]
+        assert call(function, places[target], places.get(str(source), source), count) == "CUDA_ERROR_INVALID_VALUE"
+        assert difference(before[0], state_of(program)) == {}
+        assert [ctypes.string_at(at, HOLE) for at in starts] == before[1]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from memtopo.common.text import enumerated
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import WHOLE_HOST, Access, Grant, Location, LocationKind
 from memtopo.geometry.access import AccessParts, Segment, from_offset, segments
@@ -53,6 +54,7 @@ def owners(placement: Placement, start: int, end: int) -> set[Location]:
 def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT403 for GPUs without peer access, and MT406 for grants of GPU memory to the host (fact 20)."""
     reported: set[tuple[object, ...]] = set()
+    owners_of: dict[str, set[Location]] = {}
     unreachable = _Unreachable(geometry, machine)
     for part, location, owner, chunk in chain(_placed(geometry, unreachable), _elastic(geometry, unreachable)):
         key = part.key_of(location)
@@ -60,7 +62,12 @@ def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         subject = key if key[-1] in SETS else (key, location, owner)
         if subject not in reported:
             reported.add(subject)
-            yield _no_access(part, location, owner, chunk, access_trial(location, owner, machine))
+            trial = access_trial(location, owner, machine)
+            name = part.range.name
+            if name not in owners_of:
+                owners_of[name] = _owners(geometry, part.range)
+            help = _help(part, location, chunk, owners_of[name], machine)
+            yield _no_access(part, location, owner, chunk, trial, help)
 
 
 _Missing = tuple[Part, Location, Location, ChunkGroup]
@@ -127,7 +134,34 @@ def _unreachable_grants(
                     yield owner, location, placement
 
 
-def _no_access(part: Part, location: Location, owner: Location, chunk: ChunkGroup, trial: Trial | None) -> Diagnostic:
+def _owners(geometry: Geometry, range_: RangeGroup) -> set[Location]:
+    """Locations of all memory that is mapped in some ranges, or that a program may map there."""
+    instances = (geometry.placements.get((range_.name, each), ()) for each in range(range_.count))
+    chunks = {placement.chunk.name: placement.chunk for placement in chain.from_iterable(instances)}
+    elastic = range_.elastic.every if range_.elastic else ()
+    return set(chain.from_iterable(chunk.distinct_locations for chunk in (*chunks.values(), *elastic)))
+
+
+def _help(part: Part, location: Location, chunk: ChunkGroup, memory: set[Location], machine: Machine) -> str:
+    """Grants that GPUs without peer access can have to some memory, and a location that all these GPUs can access."""
+    able = [each for each in machine.locations if all(can_access(each, owner, machine) for owner in memory)]
+    granted = [grant.location for grant in part.grants if grant.access]
+    named = [str(each) for each in able if each in granted] or [str(each) for each in able[:1]]
+    if part.key_of(location)[-1] == GPUS and named:
+        return f"write {PEERS} for the GPUs that can access all the memory"
+    help = "grant access to parts of the range, each with memory of one GPU"
+    if named:
+        help = f"grant access to {enumerated(named, 'and')} only"
+    plain = not (chunk.origin or chunk.properties[0].flags or chunk.properties[0].handles)
+    nodes = [each for each in machine.locations if each.kind is not LocationKind.HOST] if plain else []
+    found = (each for each in nodes if all(can_access(location, each, machine) for location in granted))
+    return f"{help}, or declare {chunk.noun} {chunk.name!r} on {each}" if (each := next(found, None)) else help
+
+
+def _no_access(
+    part: Part, location: Location, owner: Location, chunk: ChunkGroup, trial: Trial | None, without: str
+) -> Diagnostic:
+    """Diagnostic of a grant. `without` is help for a GPU that has no peer access, from the machine's description."""
     where = part.key_of(location)
     label = Label(f"{chunk.name!r} is on {owner}", chunk.path, "key")
     if trial and trial.works is False:
@@ -138,10 +172,7 @@ def _no_access(part: Part, location: Location, owner: Location, chunk: ChunkGrou
         return Diagnostic(code, message, where, "key", labels=(label,), notes=(note,), help=help)
     if location.kind is LocationKind.GPU:
         message = f"{location} has no peer access to the memory of {owner}, where {chunk.name!r} is"
-        help = f"grant access to {owner} only, or move the chunk"
-        if where[-1] == GPUS:
-            help = f"write {PEERS} for the GPUs that can access all the memory"
-        return Diagnostic("MT403", message, where, "key", labels=(label,), help=help)
+        return Diagnostic("MT403", message, where, "key", labels=(label,), help=without)
     message = f"{location} cannot be granted access to {chunk.name!r}, which is memory of {owner}"
     note = "the driver returns NOT_SUPPORTED; the host can be granted access to host memory only"
     return Diagnostic("MT406", message, where, "key", labels=(label,), notes=(note,))

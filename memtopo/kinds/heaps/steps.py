@@ -370,11 +370,14 @@ def grow_backups(
     numbers = {each.number for each in allocations}
     others = (number for number, each in content.backups.items() if number not in numbers or each.pageable != pageable)
     release_backups(driver, content, [*others])
-    for each in allocations:
-        if each.number not in content.backups:
-            size = each.size
-            own = map_memory(None, size, READ_WRITE, ANONYMOUS) if pageable else driver.mem_host_alloc(size, _FLAGS)
-            content.backups[each.number] = Backup(own, size, pageable)
+    try:
+        for each in allocations:
+            if each.number not in content.backups:
+                size = each.size
+                own = map_memory(None, size, READ_WRITE, ANONYMOUS) if pageable else driver.mem_host_alloc(size, _FLAGS)
+                content.backups[each.number] = Backup(own, size, pageable)
+    finally:
+        _note_backups(content)
     return {each.number: content.backups[each.number].address for each in allocations}
 
 
@@ -388,8 +391,14 @@ def release_backups(driver: Driver, content: HeapContent, numbers: list[int]) ->
             del content.backups[number]
         except (DriverError, OSError) as error:
             errors.append(error)
+    _note_backups(content)
     if errors:
         raise errors[0]
+
+
+def _note_backups(content: HeapContent) -> None:
+    """Note the size of all backups in the table of the heap, where the holder reads it."""
+    content.native.note_backed(sum(each.size for each in content.backups.values()))
 
 
 def heap_copies(difference: StepDifference) -> Iterator[Step]:

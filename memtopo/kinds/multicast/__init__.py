@@ -158,7 +158,8 @@ def cliques(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             if not (machine.can_access(one.id, other.id) and machine.can_access(other.id, one.id)):
                 message = f"multicast {group.name!r}: {one} and {other} have no access to the memory of each other"
                 note = "the GPUs of a team must be in one clique, connected by NVLink (fact 87)"
-                yield Diagnostic("MT403", message, (*group.path, "devices"), notes=(note,))
+                help = f"leave {one} or {other} out of the team"
+                yield Diagnostic("MT403", message, (*group.path, "devices"), notes=(note,), help=help)
                 break
 
 

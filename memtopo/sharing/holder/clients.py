@@ -298,7 +298,7 @@ class Clients:
         """Admit a new connection, or refuse it with a reason and close it."""
         try:
             of = self._system.peer(sock)
-            check_user(of, process_name(of.pid), self._allow_uids)
+            check_user(of, process_name(of.pid), self._allow_uids, "the holder")
             self._check_share(of)
             self._make_room()
         except ExchangeError as error:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from memtopo.common.errors import MemtopoError, internal_errors, on_failure
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import unknown_state
+from memtopo.driver.types import WHOLE_HOST
 from memtopo.language.names import AWAKE
 from memtopo.sharing import messages
 from memtopo.sharing.errors import ExchangeError
@@ -167,11 +168,12 @@ class Responder:
         return self.counters.statistics([*self._with_lent()])
 
     def memory(self) -> Mapping[str, int]:
-        """Bytes of the layout by location, with those that programs have allocated in heaps."""
+        """Bytes of the layout by location, with those that programs have allocated in heaps, and their backups."""
         found = Counter({each.location: each.bytes for each in self.statistics().memory})
         for heap in self.supervision.heaps():
             if heap.location:
                 found[heap.location] += heap.mapped
+            found[str(WHOLE_HOST)] += heap.backed
         return found
 
     def _with_lent(self) -> Iterator[LocationMemory]:
