@@ -114,6 +114,10 @@ def read(root: Mapping[str, Any], refused: frozenset[Path] = frozenset()) -> tup
 
 
 def _spec(root: Mapping[str, Any], refused: frozenset[Path]) -> Resolution[Spec]:
+    if document := next((key for key in root if key.startswith("memtopo_")), None):
+        help = _DOCUMENTS.get(document, f"a spec begins with 'memtopo: {VERSION}'")
+        yield Diagnostic("MT102", f"this is a document of memtopo, {document!r}, and no spec", help=help)
+        return Spec("", left_out=frozenset((section, "") for section in SECTIONS))
     yield from _head(root, {str(path[0]) for path in refused if len(path) == 1})
     written = root.get("name")
     name = written if isinstance(written, str) else ""
@@ -224,10 +228,6 @@ def _misspelled(root: Mapping[str, Any], known: Sequence[str]) -> Iterator[str]:
 
 
 def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
-    if document := next((key for key in root if key.startswith("memtopo_")), None):
-        help = _DOCUMENTS.get(document, f"a spec begins with 'memtopo: {VERSION}'")
-        yield Diagnostic("MT102", f"this is a document of memtopo, {document!r}, and no spec", help=help)
-        return
     yield from messages.first(_unknown_section(key, root) for key in root if key not in _TOP)
     incomplete = "<<" in refused
     if not incomplete and "memtopo" not in {*root, *refused}:

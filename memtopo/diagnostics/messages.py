@@ -127,7 +127,7 @@ def without_space(key: object) -> str | None:
     name, colon, value = str(key).rpartition(":")
     if not (name and colon and value) or (name == "host" and value.isdecimal()):  # host:0 is a device
         return None
-    return f"write {shorten(f'{name}: {value.strip()}')!r}, with a plain space after the colon"
+    return f"write {shorten(f'{name}: {value.strip()}')!r}, with a space after the colon"
 
 
 def intended(key: str, known: Sequence[str]) -> str | None:

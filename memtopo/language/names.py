@@ -125,7 +125,8 @@ def _reference_meant(written: str) -> tuple[str | None, str | None]:
     if len(numbers) == len(bounds) == 1:
         meant = f"{name}.{numbers[0]}"
     elif len(numbers) == 2 and {"-", ".."} & {*bounds}:  # noqa: PLR2004 both ends
-        return f"write {name}.{numbers[0]}:{int(numbers[1]) + 1}: the end of a slice is exclusive", None
+        help = messages.did_you_mean(f"{name}.{numbers[0]}:{numbers[1]}")
+        return f"{help} the end is exclusive: with {name}.{numbers[1]}, it is {name}.{numbers[0]}:{int(numbers[1]) + 1}", None
     elif len(numbers) == 2:  # noqa: PLR2004
         meant = f"{name}.{numbers[0]}:{numbers[1]}"
     elif numbers and bounds[-1] in numbers:

@@ -144,7 +144,7 @@ def _mapped(geometry: Geometry, chunks: ChunkGroup) -> tuple[int, RangeGroup | N
     return parts, overfilled
 
 
-_LOWER = "lower a size or a count, or use memory of another device"
+_LOWER = "lower a size, a count or a limit, or use memory of another device"
 
 
 def _needs(

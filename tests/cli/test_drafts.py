@@ -97,13 +97,13 @@ def test_a_probed_machine_is_not_watched() -> None:
     [
         (["--draft", "new"], "the draft has no number of GPUs"),
         (["--draft", "new", "--gpus", "8"], "the draft has no memory of a GPU"),
-        (["--draft", "new", "--gpus", "8", "--like", "a100"], "hint: did you mean 'a100-"),
+        (["--draft", "new", "--gpus", "8", "--like", "a100"], "hint: write one of a100-40gb, a100-80gb"),
         (["--draft", "new", "--gpus", "8", "--memory", "80"], "hint: write 80"),
         (["--draft", "new", "--gpus", "8", "--memory", "2granules"], "--memory 2granules is no amount of memory"),
         (["--draft", "old", "--gpus", "8", "--memory", "80GiB"], "'old.json' exists"),
-        (["--gpus", "8"], "hint: name it: memtopo machines --draft NAME"),
+        (["--gpus", "8"], "hint: name it, with its GPUs: --draft NAME --gpus 8"),
         (["old"], "hint: to read the file of that name, write old.json"),
-        (["a100x8"], "'memtopo machines --draft NAME'"),
+        (["a100x8"], "memtopo machines --draft NAME --gpus 8"),
     ],
 )
 def test_a_draft_that_cannot_be_written_says_what_is_missing(

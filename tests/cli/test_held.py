@@ -50,6 +50,35 @@ def test_ls_lists_held_layouts(ask: Callable[..., Any], start: Callable[..., Any
     assert not ask("ls").out
 
 
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        (["plan", "kv"], "'kv' is a held layout", "memtopo show kv"),
+        (["apply", "kv", "-m", "h200x2"], "'kv' is a held layout", "memtopo show kv"),
+        (["change", "plan.json", "kv"], "'kv' is a held layout", "memtopo show kv"),
+        (["change", "kv", "plan.json", "--machine", "h200x2"], "no such option: --machine", "omit it"),
+        (["switch", "asleep", "kv"], "'kv' is a held layout", "memtopo switch kv asleep"),
+        (["release", "plan.json"], "'plan.json' is a file", "memtopo ls"),
+    ],
+)
+def test_arguments_in_the_wrong_place_are_answered_with_the_right_one(
+    ask: Callable[..., Any],
+    start: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    error: str,
+    hint: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plan.json").write_text('{"memtopo_plan": 1}')
+    start()
+    result = ask(*words)
+    assert result.status
+    assert error in result.err
+    assert hint in result.err
+
+
 def test_show_reports_holder_exports_and_clients(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
     holder, importer = start(), start("importer")
     importer.read_line()

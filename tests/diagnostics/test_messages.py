@@ -33,7 +33,7 @@ def test_a_misspelled_key_excuses_the_missing_one_in_its_own_entry_alone() -> No
     [
         ("sise", "did you mean 'size'?", "size"),
         ("bytes", "did you mean 'size'?", None),
-        ("page1", "did you mean 'page3'?", None),
+        ("page1", "known are size, page2, page3", None),
         ("ge2", "known are size, page2, page3", None),
     ],
 )

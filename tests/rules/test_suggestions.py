@@ -16,7 +16,7 @@ from tests.helpers.machines import noted
 from tests.rules.test_bad import BAD
 
 _ONE = re.compile(
-    r"did you mean '?(?P<meant>[^'?]+)'?\?(?: the end is exclusive)?|write (?P<value>[$\w.-]+|[0-9]+ granules)"
+    r"did you mean '?(?P<meant>[^'?]+)'?\?(?: the end is exclusive: .*)?|write (?P<value>[$\w.-]+|[0-9]+ granules)"
     r"|write '(?P<key>[\w-]+): (?P<entry>[^']+)'.*|the largest (?:size|count|max) that fits is .*"
 )
 """Helps that have one right answer, alone or before a comment on it."""
