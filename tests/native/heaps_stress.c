@@ -76,10 +76,10 @@ int main(void) {
     for (int n = THREADS; n < HEAPS; n++) work(&heaps[n]);
     for (int round = 0; round < 5 * HEAPS; round++) {
         uint32_t call;
-        uint64_t broken;
+        uint64_t broken, held;
         heap_t *heap = &heaps[round % HEAPS];
         memtopo_heap_close(heap);
-        if (memtopo_heap_unmap(heap, &call, &broken) || memtopo_heap_map(heap, &call)) return 2;
+        if (memtopo_heap_unmap(heap, &call, &broken, &held) || memtopo_heap_map(heap, &call)) return 2;
         memtopo_heap_open(heap);
     }
     for (int n = 0; n < THREADS; n++) pthread_join(threads[n], 0);
