@@ -125,8 +125,9 @@ def _reference_meant(written: str) -> tuple[str | None, str | None]:
     if len(numbers) == len(bounds) == 1:
         meant = f"{name}.{numbers[0]}"
     elif len(numbers) == 2 and {"-", ".."} & {*bounds}:  # noqa: PLR2004 both ends
-        help = messages.did_you_mean(f"{name}.{numbers[0]}:{numbers[1]}")
-        return f"{help} the end is exclusive: with {name}.{numbers[1]}, it is {name}.{numbers[0]}:{int(numbers[1]) + 1}", None
+        first, last = numbers
+        help = messages.did_you_mean(f"{name}.{first}:{last}")
+        return f"{help} the end is exclusive: with {name}.{last}, it is {name}.{first}:{int(last) + 1}", None
     elif len(numbers) == 2:  # noqa: PLR2004
         meant = f"{name}.{numbers[0]}:{numbers[1]}"
     elif numbers and bounds[-1] in numbers:
