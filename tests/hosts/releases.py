@@ -6,6 +6,7 @@ the folder of what was downloaded, by default `memtopo/hosts` in the user's cach
 
 from __future__ import annotations
 
+import compileall
 import os
 import re
 import shutil
@@ -58,6 +59,7 @@ def release(host: str) -> Path:
             (wheel,) = Path(wheels).iterdir()
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(folder)
+        compileall.compile_dir(folder, quiet=2)
 
     return _made(f"{host}-{version(host)}", unpack)
 
@@ -70,7 +72,7 @@ def python(host: str) -> Path:
 
     def install(folder: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-        _pip("--python", folder / "bin" / "python", "install", "--no-compile", *requirements)
+        _pip("--python", folder / "bin" / "python", "install", *requirements)
 
     return _made(f"{host}-{version(host)}-environment-{digest}", install) / "bin" / "python"
 
