@@ -24,7 +24,6 @@ from memtopo.api.heaps import Heap
 from memtopo.common.units import rounded
 from memtopo.torch import HeapPool
 from memtopo.torch.engine import ENGINE
-from memtopo.torch.vllm_plugin import requested
 
 _log = init_logger(__name__)
 
@@ -69,7 +68,7 @@ class Allocator:
         for tag, heap in self._heaps():
             offload = tag in offload_tags
             if heap.asleep:
-                conflict |= heap.used > 0 and offload != _offloaded(heap)
+                conflict |= offload != _offloaded(heap)
                 continue
             with _driver_errors():
                 heap.sleep("page-locked" if offload else None)
@@ -137,7 +136,8 @@ class Allocator:
         }
 
     def _heaps(self) -> list[tuple[str, Heap]]:
-        return [(tag, pool.heap) for (tag, _, _), pool in self._pools.items()]
+        """Heaps in which something is allocated, by tag."""
+        return [(tag, pool.heap) for (tag, _, _), pool in self._pools.items() if pool.heap.used]
 
     def _pool(self, tag: str) -> HeapPool:
         """Return a pool of a tag on the current GPU whose heap is awake: another one while the first is asleep."""
@@ -166,7 +166,7 @@ class MemtopoBackend(CuMemBackend):  # type: ignore[misc]
     @classmethod
     def is_supported(cls) -> bool:
         """Return whether vLLM's pools are in heaps, by `MEMTOPO_VLLM=1`."""
-        return requested()
+        return os.environ.get("MEMTOPO_VLLM") == "1"
 
 
 @contextmanager

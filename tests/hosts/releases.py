@@ -81,7 +81,7 @@ def python(host: str) -> Path:
 def memtopo() -> Path:
     """Return the folder of memtopo's own unpacked wheel, with its entry points, built from the checkout."""
     folder = Path(tempfile.mkdtemp(prefix="memtopo-wheel-"))
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
