@@ -55,7 +55,7 @@ class Own:
         self.allocator = own.CuMemAllocator.get_instance()
         OwnPool.memory = self
 
-    def _map(self, handle: tuple[int, int, int, int]) -> None:
+    def _map(self, _handle: tuple[int, int, int, int]) -> None:
         if self.full:
             raise RuntimeError("CUDA Error: out of memory at cumem_allocator.cpp:1")
 
