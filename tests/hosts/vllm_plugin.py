@@ -9,13 +9,15 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-import vllm.config
-import vllm.device_allocator.cumem as own
-import vllm.platforms
-from vllm import plugins
-from vllm.device_allocator import get_mem_allocator_instance
-from vllm.ray.ray_env import get_env_vars_to_copy
-from vllm.v1.worker import worker_base
+sys.modules["vllm.cumem_allocator"] = None  # type: ignore[assignment]  # the C library needs a driver of CUDA
+
+import vllm.config  # noqa: E402
+import vllm.device_allocator.cumem as own  # noqa: E402
+import vllm.platforms  # noqa: E402
+from vllm import plugins  # noqa: E402
+from vllm.device_allocator import get_mem_allocator_instance  # noqa: E402
+from vllm.ray.ray_env import get_env_vars_to_copy  # noqa: E402
+from vllm.v1.worker import worker_base  # noqa: E402
 
 
 def register() -> None:
