@@ -50,7 +50,7 @@ IMPORTERS: dict[str, set[str]] = {
     "pytest": {"pytest_plugin"},
     "ray": {"run.nodes"},
     "torch": {"torch"},
-    "vllm": {"torch.vllm"},
+    "vllm": {"torch.vllm", "torch.vllm_plugin"},
     "pydantic_core": {"language"},
     "rich": {"output"},
     "typer": {"cli"},

@@ -1,0 +1,45 @@
+"""memtopo in vLLM: the real worker, backends, allocator and plugins of a release, on a simulated GPU."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.releases import run
+
+FOLDER = Path(__file__).parent
+STARTS = {
+    "names imported before": "memtopo.torch.vllm True",
+    "graphs, memtopo": "True memtopo",
+    "graphs, cumem": "True cumem",
+    "graphs, not asked for": "False memtopo",
+    "variables on Ray": "['MEMTOPO_RETAIN_HOST_COPIES', 'MEMTOPO_VLLM']",
+    "worker": "started",
+    "worker without the variable": "Unsuitable: sleep_mode_backend is 'memtopo', and a worker has no MEMTOPO_VLLM=1",
+    "worker of cumem without the variable": "started",
+    "instance in use": "Unsuitable: vLLM's own allocator is in use already",
+    "function replaced": "Unsuitable: vLLM's get_mem_allocator_instance has been replaced by contextlib",
+    "function replaced without the variable": "started",
+    "replaced later": "Unsuitable: vLLM's CuMemAllocator.get_instance has been replaced by contextlib",
+    "method of a later release": "Unsuitable: vLLM 0.33.0 has release_host_memory in its allocator",
+    "name of another release": "Unsuitable: memtopo cannot replace the allocator of vLLM 0.33.0: cannot import name",
+}
+"""How each start of `vllm_plugin.py` ends."""
+
+
+@pytest.mark.timeout(1800)  # the first time, the release is downloaded
+def test_every_step_leaves_what_it_leaves_with_the_own_allocator_of_vllm() -> None:
+    seeds = ("0", "25")
+    with ThreadPoolExecutor(2) as both:
+        own, ours = both.map(lambda kind: run("vllm", FOLDER / "vllm_worker.py", kind, *seeds), ("own", "memtopo"))
+    assert ours.splitlines() == own.splitlines()
+    assert len(own.splitlines()) > 600
+
+
+@pytest.mark.timeout(1800)
+def test_a_start_with_the_plugin_is_right_or_fails_before_memory_is_allocated() -> None:
+    lines = run("vllm", FOLDER / "vllm_plugin.py").splitlines()
+    outcomes = dict(line.split(": ", 1) for line in lines)
+    assert {name: outcomes[name][: len(ending)] for name, ending in STARTS.items()} == STARTS
