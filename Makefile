@@ -11,7 +11,7 @@ COMPILED := .venv/.compiled
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs site dist test test-full test-gpu test-gpu-full differential record fuzz simulate mutate lint format bench clean
+.PHONY: help demo docs site dist test test-full test-hosts test-gpu test-gpu-full differential record fuzz simulate mutate lint format bench clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -57,6 +57,9 @@ test: $(COMPILED)  ## run the tests
 
 test-full: $(COMPILED)  ## run the tests, those that take minutes too
 	$(BIN)/python -m pytest $(PARALLEL) -q -m "exhaustive or not exhaustive"
+
+test-hosts: $(READY)  ## run memtopo in pinned releases of vLLM and others, which are downloaded; docs/hosts.md
+	$(BIN)/python -m pytest --hosts -q tests/hosts
 
 GPU_TESTS := tests/contract tests/gpu tests/api/test_on_gpu.py tests/api/test_gpu_sharing.py \
 	tests/programs/test_on_gpu.py

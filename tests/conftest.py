@@ -59,6 +59,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gpu", action="store_true", help="run the tests that need a real GPU too; fail where there is none"
     )
     parser.addoption(
+        "--hosts",
+        action="store_true",
+        help="run tests/hosts too, which downloads releases of vLLM and others",
+    )
+    parser.addoption(
         "--exhaustive-day",
         type=int,
         metavar="DAY",
@@ -73,6 +78,11 @@ def pytest_configure(config: pytest.Config) -> None:
     full = config.getoption("-m").startswith("exhaustive")
     chosen = "full" if full else "ci" if "CI" in os.environ else "default"
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", chosen))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    hosts = collection_path == Path(__file__).parent / "hosts"
+    return True if hosts and not config.getoption("--hosts") else None
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
