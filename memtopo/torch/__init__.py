@@ -90,7 +90,7 @@ class HeapPool:
         self._allocator = torch._C._cuda_customAllocator(*self.heap.functions)  # noqa: SLF001 as CUDAPluggableAllocator does
         self._lock = threading.Lock()
         self._owner: int | None = None
-        self.mem_pool: torch.cuda.MemPool = self._new()
+        self.mem_pool: torch.cuda.MemPool = self.new_pool()
         """Pool for `torch.cuda.graph(…, pool=pool.mem_pool.id)` and the like; another one after `trim`."""
 
     @contextmanager
@@ -124,7 +124,7 @@ class HeapPool:
         The others stay until their tensors end and `torch.cuda.empty_cache()` is called, or until the next `trim`. It
         takes effect once no thread allocates in any heap. Do not call it while a graph is captured.
         """
-        old, self.mem_pool = self.mem_pool, self._new()
+        old, self.mem_pool = self.mem_pool, self.new_pool()
         retired = [old]
         del old
         REGIONS.retire(retired.pop())  # it frees its unused segments as it ends
@@ -140,7 +140,8 @@ class HeapPool:
             sum(each["allocated_size"] for each in segments),
         )
 
-    def _new(self) -> torch.cuda.MemPool:
+    def new_pool(self) -> torch.cuda.MemPool:
+        """Return another pool of PyTorch whose segments are in the heap."""
         return torch.cuda.MemPool(self._allocator)
 
 
