@@ -10,6 +10,7 @@ from memtopo.api.elastic import Batch, ElasticChunks, ElasticRange
 from memtopo.api.errors import (
     ApiError,
     InvalidSpec,
+    MemoryHeld,
     NotApplied,
     NotBuilt,
     NotChanged,
@@ -60,6 +61,7 @@ __all__ = [
     "JoinedLayout",
     "Live",
     "Loaded",
+    "MemoryHeld",
     "MemtopoError",
     "NoLayout",
     "NotApplied",

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import RLock
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
-from memtopo.api.errors import NotMapped, Unsuitable
+from memtopo.api.errors import MemoryHeld, NotMapped, Unsuitable
 from memtopo.api.memory import LayoutMemory, Shape, ViewRequest, described, unknown, whole_number
 from memtopo.api.session import Session
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
-from memtopo.common.units import exact
+from memtopo.common.units import exact, rounded
 from memtopo.driver.protocol import Driver
+from memtopo.driver.types import DriverError
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ElasticChunkPool, ElasticContent
 from memtopo.kinds.heaps import HeapGroup
@@ -34,6 +36,19 @@ class MappedChunk(NamedTuple):
     chunk: str
 
 
+class HeapUser(Protocol):
+    """Library that allocates in a heap by functions of its own."""
+
+    def before_change(self) -> None:
+        """Free what is unused, before memory goes or comes back. Raises `Unsuitable` to refuse that."""
+
+    def end(self) -> bool:
+        """Allocate no more: the heap ends. Return true if memory of the heap is still in use."""
+
+
+U = TypeVar("U", bound=HeapUser)
+
+
 class ElasticMemory:
     """Elastic ranges and chunks of one layout. Its methods may be called by several threads."""
 
@@ -41,6 +56,8 @@ class ElasticMemory:
         self.lock = RLock()
         """Held during each change, so that a check or a switch does not see a half of one."""
         self._session, self._views = session, views
+        self._users: dict[str, Any] = {}
+        self._in_use: list[tuple[int, int]] = []
         self.follow(memory)
 
     def follow(self, memory: LayoutMemory) -> None:
@@ -55,6 +72,8 @@ class ElasticMemory:
         """Labels of the elastic ranges."""
         self.heaps = tuple(geometry.of(HeapGroup))
         """Labels of the heaps."""
+        for label in self._users.keys() - {*self.heaps}:
+            self._users.pop(label).end()
         self.pools = tuple(name for name, group in geometry.of(ChunkGroup).items() if group.growing)
         """Names of the elastic chunks."""
 
@@ -88,6 +107,48 @@ class ElasticMemory:
     def has_heap(self, label: str) -> bool:
         """Return False after the end, and after a change that has removed the heap."""
         return not self._views.closed and label in heaps(self._session.layout)
+
+    def user(self, label: str, make: Callable[[], U]) -> U:
+        """Return the library that allocates in a heap, which `make` introduces when there is none yet."""
+        with self.lock:
+            self.heap(label)
+            if label not in self._users:
+                self._users[label] = make()
+            found: U = self._users[label]
+            return found
+
+    def prepare(self, only: str | None = None) -> None:
+        """Tell the libraries that allocate in the heaps, or in `only` one, that memory goes or comes back."""
+        for label, user in self._users.items():
+            if only in (None, label):
+                user.before_change()
+
+    def report_held(self) -> None:
+        """Warn of memory that heaps gave back and that others keep in use."""
+        for label, content in heaps(self.layout).items():
+            held, content.held = content.held, 0
+            if held:
+                message = (
+                    f"heap {label!r} gave memory back, of which {rounded(held)} are still in use: a library has "
+                    "registered it (NCCL, RDMA), or another process has imported it. These keep the old memory, and do "
+                    "not see the bytes of the heap after it wakes up; let them release it before"
+                )
+                warnings.warn(message, MemoryHeld, stacklevel=4)
+
+    def end(self) -> None:
+        """Tell the libraries that allocate in the heaps that these end."""
+        for label, user in self._users.items():
+            content = self.heap(label)
+            if user.end():
+                self._in_use.append((content.base, content.step.size))
+
+    def keep_addresses(self) -> None:
+        """Reserve the addresses of heaps that are in use after the end, so that nothing else on a GPU gets them."""
+        for address, size in () if self._session.simulator else self._in_use:
+            with suppress(DriverError):
+                got = self.driver.mem_address_reserve(size, address=address)
+                if got != address:
+                    self.driver.mem_address_free(got, size)
 
     def change(self, label: str, maps: list[MapRequest], unmaps: list[UnmapRequest], *, wait: bool) -> tuple[str, ...]:
         """Make a batch; return the labels of the chunks that it mapped."""
@@ -174,6 +235,7 @@ class ElasticMemory:
     def _require_open(self, what: str) -> None:
         if self._views.closed:
             raise Unsuitable(f"{what} no longer exists: its layout was taken down")
+        self._views.require_own(what)
 
     def _present(self, what: str, table: Mapping[str, T], name: str, names: Collection[str]) -> T:
         """Return an object of a table. Raises `Unsuitable`; `names` are those of all elastic ones, present or not."""

@@ -94,6 +94,10 @@ class ViewOutlived(UserWarning):
     """View that is still in use when its layout is taken down: accessing it afterwards is a fault, or reads zeros."""
 
 
+class MemoryHeld(UserWarning):
+    """Memory that a heap gave back and that others keep in use: they do not see what the heap has afterwards."""
+
+
 class ReadOnlyIgnored(UserWarning):
     """View of memory without write access, for a library that writes to it all the same."""
 

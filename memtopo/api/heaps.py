@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
 from memtopo.api.memory import Shape, ViewRequest, described, whole_number
@@ -17,9 +17,11 @@ from memtopo.run import heaps
 from memtopo.run.heaps import HeapFailed, HeapFull, HeapRefused, Keep
 
 if TYPE_CHECKING:
-    from memtopo.api.elastic import ElasticMemory
+    from memtopo.api.elastic import ElasticMemory, HeapUser
     from memtopo.api.views import View
     from memtopo.kinds.heaps.steps import HeapContent
+
+U = TypeVar("U", bound="HeapUser")
 
 
 class HeapAllocation(NamedTuple):
@@ -65,6 +67,12 @@ class Heap:
     def limit(self) -> int | None:
         """Largest number of bytes that may be allocated, in all heaps that share the limit; None if there is none."""
         return self._content.budget.limit
+
+    @property
+    def left(self) -> int | None:
+        """Bytes that the limit leaves for further allocations; None if there is no limit."""
+        budget = self._content.budget
+        return None if budget.limit is None else max(budget.limit - budget.used, 0)
 
     @property
     def used(self) -> int:
@@ -136,12 +144,12 @@ class Heap:
         """
         if keep not in {None, "page-locked", "pageable"}:
             raise Unsuitable(f"bytes cannot be kept in {keep!r}", hint="'page-locked' or 'pageable' memory, or None")
-        with self._changing():
+        with self._changing_memory():
             heaps.sleep(self._memory.driver, self._memory.layout, self.name, keep)
 
     def wake(self) -> None:
         """Give all allocations memory again, at their addresses and with the bytes that were kept."""
-        with self._changing():
+        with self._changing_memory():
             heaps.wake(self._memory.driver, self._memory.layout, self.name)
 
     def drop_backup(self) -> None:
@@ -166,6 +174,15 @@ class Heap:
         return str(heaps.failure(content, *failed)) if failed else None
 
     @property
+    def failures(self) -> int:
+        """Number of allocations that failed, by whichever function."""
+        return self._content.native.failures
+
+    def user(self, make: Callable[[], U]) -> U:
+        """Return the library that allocates in this heap, which `make` introduces when it is first needed."""
+        return self._memory.user(self.name, make)
+
+    @property
     def functions(self) -> tuple[int, int]:
         """Addresses of C functions that allocate and free in this heap: those of PyTorch's pluggable allocators.
 
@@ -183,6 +200,13 @@ class Heap:
     def _changing(self) -> Iterator[None]:
         with self._memory.changing(), self._memory.followed(self.name), _errors():
             yield
+
+    @contextmanager
+    def _changing_memory(self) -> Iterator[None]:
+        with self._changing():
+            self._memory.prepare(self.name)
+            yield
+        self._memory.report_held()
 
     def __repr__(self) -> str:
         return described(f"heap {self.name}", self._state)

@@ -234,6 +234,8 @@ class LayoutOfMembers(JoinedLayout):
         """Tell `on_change` what another process has requested, before this one takes part in it."""
         if (state, source) == self._joined.requested:
             return
+        if not source:
+            self._elastic.prepare()
         if self.on_change:
             self.on_change(Notice("changing", self._member.timeout, self.generation, state=state))
         self._announced = True

@@ -200,6 +200,7 @@ class Live:
         if state not in states:
             raise unknown("state", state, states)
         with self._requesting(NotSwitched), self._changing(stream, device):
+            self._elastic.prepare()
             return self._session.switch(state)
 
     def _requesting(self, refused: Refused) -> AbstractContextManager[None]:
@@ -273,6 +274,7 @@ class Live:
             self._views.follow(self._memory, before)
             self._elastic.follow(self._memory)
             self._imports = self._imports or self._session.imports(self._views.refresh)
+        self._elastic.report_held()
 
     @property
     def absent(self) -> frozenset[str]:
@@ -327,8 +329,10 @@ class Live:
 
     def end(self) -> tuple[Report, Iterable[str]]:
         """Take everything down; return the report, and the names of the views that are still in use."""
+        self._elastic.end()
         self._views.close()
         self.report = self._session.end()
+        self._elastic.keep_addresses()
         return self.report, self._views.release()
 
     def _view(self, noun: str, name: str, dtype: object, part: ViewPart) -> View:
@@ -339,6 +343,7 @@ class Live:
     def _require_open(self) -> None:
         if self._views.closed:
             raise Unsuitable(f"layout {self.name!r} was taken down")
+        self._views.require_own(f"layout {self.name!r}")
 
     def __repr__(self) -> str:
         state = "taken down" if self._views.closed else "simulated" if self.machine.simulated else "live"

@@ -226,6 +226,7 @@ class ViewFactory:
 
     def __init__(self, session: Session, memory: LayoutMemory) -> None:
         self.closed = False
+        self._process = os.getpid()
         self.read_only = False
         """True if all views are read-only, whatever the access of their device."""
         self._warned = False
@@ -267,6 +268,12 @@ class ViewFactory:
         )
         self._views[view] = part
         return view
+
+    def require_own(self, what: str) -> None:
+        """Raise `Unsuitable` in a process that was forked from the one that has the layout."""
+        if os.getpid() != self._process:
+            message = f"{what} belongs to process {self._process}, from which this one was forked"
+            raise Unsuitable(message, hint="start processes by 'spawn' instead, and join or attach to the layout there")
 
     def require_present(self, view: View) -> None:
         """Raise `BufferError` if the memory of a view is gone: in a state, or since its holder has taken it back."""

@@ -14,7 +14,7 @@
 #include "heaps/holes.h"
 
 /* As in cuda.h. */
-typedef struct { int type, id; } location_t;
+typedef struct { int type, id; } location_t; /* type 1 is a GPU */
 typedef struct { location_t location; int flags; } access_t;
 typedef struct {
     int type, handles;
@@ -75,11 +75,12 @@ typedef struct {
     uint64_t next_number, freed_late;
     int32_t failed;       /* last result of an allocation that was not 0, for a message */
     uint32_t failed_call; /* number of the driver's function in driver_t that returned it */
-    uint64_t failed_size;
+    uint64_t failed_size, failures;
 } heap_t;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static heap_t *slots[MOST_HEAPS];
+static uint64_t outstanding[MOST_HEAPS]; /* allocations that the library with the functions of a slot has not freed */
 
 enum { CREATE, RELEASE, MAP, UNMAP, SET_ACCESS, PUSH, POP, SYNCHRONIZE, INFO };
 
@@ -87,6 +88,7 @@ enum { CREATE, RELEASE, MAP, UNMAP, SET_ACCESS, PUSH, POP, SYNCHRONIZE, INFO };
 static void after_fork(void) {
     pthread_mutex_init(&mutex, NULL);
     memset(slots, 0, sizeof slots);
+    memset(outstanding, 0, sizeof outstanding);
 }
 
 __attribute__((constructor)) static void start(void) { pthread_atfork(NULL, NULL, after_fork); }
@@ -97,6 +99,7 @@ static int fail(heap_t *heap, int result, int call, uint64_t size) {
     heap->failed = result;
     heap->failed_call = (uint32_t)call;
     heap->failed_size = size;
+    heap->failures += 1;
     return result;
 }
 
@@ -199,15 +202,21 @@ static int await_work(heap_t *heap) {
     return result;
 }
 
-/* Whether the GPU would keep its margin after an allocation. */
-static int leaves_margin(heap_t *heap, uint64_t size) {
+/* Free bytes of the GPU; 0 if that is unknown. */
+static uint64_t free_bytes(heap_t *heap) {
     size_t left = 0, total = 0;
     void *popped;
-    if (!heap->margin) return 1;
     if (heap->driver.push(heap->context)) return 0;
     int result = heap->driver.info(&left, &total);
     heap->driver.pop(&popped);
-    return !result && left >= heap->margin && left - heap->margin >= size;
+    return result ? 0 : left;
+}
+
+/* Whether the GPU would keep its margin after an allocation. */
+static int leaves_margin(heap_t *heap, uint64_t size) {
+    if (!heap->margin) return 1;
+    uint64_t left = free_bytes(heap);
+    return left >= heap->margin && left - heap->margin >= size;
 }
 
 static int end_allocation(heap_t *heap, allocation_t *each) {
@@ -313,10 +322,27 @@ uint64_t memtopo_heap_largest_hole(heap_t *heap) {
     return largest;
 }
 
+/* Release the chunks of a heap that are not mapped; return how many of the bytes others keep in use. A chunk that cannot
+ * be released stays with its handle. */
+static uint64_t release_all(heap_t *heap) {
+    uint64_t before = free_bytes(heap), released = 0;
+    for (uint64_t index = heap->table->count; index-- > 0;) {
+        allocation_t *each = heap->table->entries + index;
+        uint64_t size = each->handle ? each->size : 0;
+        if (release(heap, each)) continue;
+        released += size;
+        if (each->flags & FREED) forget(heap, each);
+    }
+    uint64_t after = free_bytes(heap), gained = after > before ? after - before : 0;
+    int is_known = heap->properties.location.type == 1 && before && after;
+    return is_known && gained < released ? released - gained : 0;
+}
+
 /* Unmap and release all allocations of a closed heap, which keep their addresses. After an error, all are mapped with
- * their bytes, or `*broken` is the number of the others. A chunk that cannot be released stays with its handle. */
-int memtopo_heap_unmap(heap_t *heap, uint32_t *call, uint64_t *broken) {
+ * their bytes, or `*broken` is the number of the others. `*held` is the number of bytes that others keep in use. */
+int memtopo_heap_unmap(heap_t *heap, uint32_t *call, uint64_t *broken, uint64_t *held) {
     int result = 0, again;
+    *held = 0;
     if (!is_own(heap)) return 0;
     pthread_mutex_lock(&mutex);
     allocation_t *first = heap->table->entries, *end = first + heap->table->count;
@@ -326,10 +352,7 @@ int memtopo_heap_unmap(heap_t *heap, uint32_t *call, uint64_t *broken) {
         if (each->flags & MAPPED) result = unmap(heap, each);
     for (allocation_t *each = first; each < end && result; each++)
         if (each->handle && !(each->flags & MAPPED) && map(heap, each, &again)) *broken += 1;
-    for (allocation_t *each = end; each-- > first && !result;) {
-        int failed = release(heap, each);
-        if (!failed && each->flags & FREED) forget(heap, each);
-    }
+    if (!result) *held = release_all(heap);
     pthread_mutex_unlock(&mutex);
     return result;
 }
@@ -392,6 +415,7 @@ static void *allocate_in_slot(int slot, ssize_t bytes) {
     uint64_t address = 0;
     pthread_mutex_lock(&mutex);
     int failed = bytes < 0 || !slots[slot] || allocate(slots[slot], (uint64_t)bytes, &address);
+    outstanding[slot] += !failed;
     pthread_mutex_unlock(&mutex);
     return failed ? NULL : (void *)(uintptr_t)address;
 }
@@ -399,6 +423,7 @@ static void *allocate_in_slot(int slot, ssize_t bytes) {
 static void free_in_slot(int slot, void *address) {
     pthread_mutex_lock(&mutex);
     if (slots[slot]) free_allocation(slots[slot], (uint64_t)(uintptr_t)address);
+    if (outstanding[slot]) outstanding[slot] -= 1;
     pthread_mutex_unlock(&mutex);
 }
 
@@ -419,10 +444,11 @@ ALL(PAIR) /* in octal */
 static void *(*const allocates[MOST_HEAPS])(ssize_t, int, void *) = {ALL(ALLOCATE)};
 static void (*const frees[MOST_HEAPS])(void *, ssize_t, int, void *) = {ALL(FREE)};
 
-/* The slot of a heap, or a free one for NULL; MOST_HEAPS if there is none. */
+/* The slot of a heap, or a free one for NULL; MOST_HEAPS if there is none. A slot is not free before all allocations of
+ * its former heap were freed: their addresses may be those of another heap now. */
 static int slot_of(const heap_t *heap) {
     int slot = 0;
-    while (slot < MOST_HEAPS && slots[slot] != heap) slot++;
+    while (slot < MOST_HEAPS && (slots[slot] != heap || (!heap && outstanding[slot]))) slot++;
     return slot;
 }
 

@@ -7,6 +7,7 @@ import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import finalize
 
 from memtopo.common.errors import InternalError
 from memtopo.common.mapped_files import ANONYMOUS
@@ -71,6 +72,7 @@ class _Heap(ctypes.Structure):
         ("failed", ctypes.c_int32),
         ("failed_call", ctypes.c_uint32),
         ("failed_size", _U64),
+        ("failures", _U64),
     ]
 
 
@@ -168,6 +170,7 @@ class NativeHeap:
             for name in ("largest_hole", "end"):
                 getattr(found, f"memtopo_heap_{name}").restype = _U64
             self._loaded = found
+            self._forget = finalize(self, found.memtopo_heap_forget, self._at)
         return self._loaded
 
     @property
@@ -192,6 +195,11 @@ class NativeHeap:
     def largest_hole(self) -> int:
         """Bytes of the largest hole among the addresses."""
         return int(self._load().memtopo_heap_largest_hole(self._at))
+
+    @property
+    def failures(self) -> int:
+        """Number of allocations that failed, through whichever function."""
+        return int(self._record.failures)
 
     @property
     def failure(self) -> tuple[Exception, int] | None:
@@ -234,17 +242,20 @@ class NativeHeap:
         """Return the allocations in order of address, without freed ones."""
         return self.table.allocations()
 
-    def unmap(self) -> None:
+    def unmap(self) -> int:
         """Unmap and release all memory of a closed heap, which keeps the addresses of its allocations.
 
+        Returns the number of released bytes that the GPU has not free: others have handles or imports of them.
         Raises `DriverError` with everything mapped as before, and `Unmapped` if that failed, too.
         """
-        call, broken = ctypes.c_uint32(), _U64()
-        if self._loaded and (
-            code := self._loaded.memtopo_heap_unmap(self._at, ctypes.byref(call), ctypes.byref(broken))
-        ):
+        if self._loaded is None:
+            return 0
+        call, broken, held = ctypes.c_uint32(), _U64(), _U64()
+        results = (ctypes.byref(each) for each in (call, broken, held))
+        if code := self._loaded.memtopo_heap_unmap(self._at, *results):
             error = self._calls.error(code, _name(call.value))
             raise Unmapped(error, broken.value) if broken.value else error
+        return held.value
 
     def map(self) -> None:
         """Create memory for all allocations and map it. Raises `DriverError` with nothing created."""
@@ -272,7 +283,7 @@ class NativeHeap:
             return None
         code = _INT()
         left = int(self._loaded.memtopo_heap_end(self._at, ctypes.byref(code)))
-        self._loaded.memtopo_heap_forget(self._at)
+        self._forget()
         error = self._calls.error(code.value, "cuMemUnmap") if code.value else None
         if left:
             assert error
@@ -282,7 +293,8 @@ class NativeHeap:
     def functions(self) -> tuple[int, int]:
         """Addresses of functions that allocate and free in this heap, with the signatures of PyTorch's allocators.
 
-        Raises `Refusal` if 64 heaps have some, and `NoLibrary`.
+        They do nothing after the end of the heap, and of the interpreter. Raises `Refusal` if 64 heaps have some, and
+        `NoLibrary`.
         """
         allocate, free = _POINTER(), _POINTER()
         if code := self._load().memtopo_heap_functions(self._at, ctypes.byref(allocate), ctypes.byref(free)):

@@ -7,167 +7,244 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 
 from memtopo.api.errors import Unsuitable
 from memtopo.api.heaps import Heap
 from memtopo.api.live import Live
+from memtopo.common.units import rounded
+from memtopo.torch.pools import REGIONS, new_pool
+from memtopo.torch.registration import require_not_registered, switch_off_registration
 
-__all__ = ["HeapPool", "PoolStatistics", "allocating", "pool"]
+__all__ = ["REGIONS", "HeapPool", "OutsideHeaps", "PoolStatistics", "allocating", "pool"]
+
+
+class OutsideHeaps(UserWarning):
+    """Tensors on the GPU of a layout that changes, whose memory is in no heap and stays."""
 
 
 class PoolStatistics(NamedTuple):
-    """Memory of a pool in bytes: of its segments, and of the tensors in them."""
+    """Memory of a pool in bytes: of its segments, of the tensors in them, and of segments without a tensor."""
 
     segments: int
     segment_bytes: int
     tensor_bytes: int
+    unused_bytes: int
 
 
-class _Regions:
-    """Threads that allocate in pools now, and pools to be ended when none does.
+class HeapPool:
+    """Pools of PyTorch's caching allocator whose segments are allocations of one heap.
 
-    PyTorch aborts the process if a pool ends while another one is in use on its GPU, by whichever thread.
+    One thread at a time allocates in them. The tensors end before the layout does.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._active = 0
-        self._retired: list[torch.cuda.MemPool] = []
+    def __init__(self, heap: Heap, device: int) -> None:
+        """Raises `Unsuitable` if PyTorch's allocator, or NCCL, cannot use the heap as it is configured."""
+        _require_pools()
+        switch_off_registration()
+        self.heap: Heap = heap
+        """Heap in which the segments are allocated."""
+        self.device = device
+        """Ordinal of the GPU, which is PyTorch's index of the device, too."""
+        self.addresses = range(heap.address, heap.address + heap.size)
+        """Addresses of the heap."""
+        self._functions = heap.functions
+        self._owner: int | None = None
+        self._depth = 0
+        self._lock = threading.RLock()
+        self._by_depth: dict[int, torch.cuda.MemPool] = {}
+        self._of_graphs: torch.cuda.MemPool | None = None
+        _ALL.add(self)
+
+    @property
+    def mem_pool(self) -> torch.cuda.MemPool:
+        """Pool for `torch.cuda.graph(…, pool=pool.mem_pool.id)` and the like; another one after `trim`.
+
+        No tensor of `allocating` is in it, since a graph writes to all memory that was allocated while it was captured.
+        """
+        with self._lock:
+            self.heap.address  # noqa: B018 raises `Unsuitable` after the end of the layout
+            self._of_graphs = self._of_graphs or new_pool(self.device, self._functions)
+            return self._of_graphs
 
     @contextmanager
-    def using(self, mem_pool: torch.cuda.MemPool, device: int | None = None) -> Iterator[None]:
-        """Allocate in a pool of PyTorch for the duration of a `with`."""
-        with ExitStack() as stack:
+    def allocating(self, *, every_thread: bool = False) -> Iterator[HeapPool]:
+        """Allocate the tensors of this thread in the heap for the duration of a `with`, which may be nested.
+
+        With `every_thread`, those of all threads of the process. Autograd allocates gradients in this thread. Raises
+        PyTorch's `OutOfMemoryError` where the heap has no room, with the reason as a note.
+        """
+        failures = self.heap.failures
+        try:
+            with self._entered(every_thread=every_thread), torch.autograd.set_multithreading_enabled(False):
+                yield self
+        except torch.OutOfMemoryError as error:
+            if self.heap.exists and self.heap.failures > failures and "Tried to allocate" in str(error):
+                note = f"memtopo: {self._explanation()}"
+                if note not in getattr(error, "__notes__", ()):  # of a region inside this one
+                    error.add_note(note)
+            raise
+
+    @contextmanager
+    def _entered(self, *, every_thread: bool) -> Iterator[None]:
+        """Allocate in a pool that is not in use: PyTorch refuses one that a thread, also this one, uses already."""
+        own = threading.get_ident()
+        with ExitStack() as region:
             with self._lock:
-                stack.enter_context(torch.cuda.use_mem_pool(mem_pool, device))
-                self._active += 1
+                if self._owner not in {None, own}:
+                    message = f"another thread allocates in heap {self.heap.name!r}"
+                    raise Unsuitable(message, hint="allocate in it by one thread at a time, or declare a heap for each")
+                self._make_room()
+                if self._depth not in self._by_depth:
+                    self._by_depth[self._depth] = new_pool(self.device, self._functions)
+                mem_pool = self._by_depth[self._depth]
+                region.enter_context(REGIONS.using(mem_pool, self.device, every_thread=every_thread))
+                self._owner, self._depth = own, self._depth + 1
             try:
                 yield
             finally:
                 with self._lock:
-                    stack.close()
-                    self._active -= 1
-                    self._end_retired()
+                    region.close()
+                    self._depth -= 1
+                    self._owner = own if self._depth else None
 
-    def retire(self, mem_pool: torch.cuda.MemPool) -> None:
-        """End a pool, of which the caller has the only reference, as soon as no other one is in use."""
-        with self._lock:
-            self._retired.append(mem_pool)
-            del mem_pool
-            self._end_retired()
+    def _make_room(self) -> None:
+        """Free segments without a tensor if they have more than what the limit leaves."""
+        left = self.heap.left
+        if left is not None and left <= self.heap.used and self.statistics.unused_bytes >= max(left, 1):
+            self._retire_unused()
 
-    def _end_retired(self) -> None:
-        if not self._active:
-            self._retired.clear()
-
-
-REGIONS = _Regions()
-"""Those of this process."""
-
-
-class HeapPool:
-    """Pool of PyTorch's caching allocator whose segments are allocations of one heap.
-
-    One thread at a time allocates in it. Its tensors end before the layout does.
-    """
-
-    def __init__(self, layout: Live, heap: str) -> None:
-        """Raises `Unsuitable` without a GPU, or with expandable segments, which take no allocator of others."""
-        if layout.machine.simulated:
-            raise Unsuitable("PyTorch cannot use simulated memory", hint="build the layout with machine='local'")
-        _require_fixed_segments()
-        self._layout = layout
-        self.heap: Heap = layout.heap(heap)
-        """Heap in which the segments are allocated."""
-        self.device = layout.heap_device(heap)
-        """Ordinal of the GPU, which is PyTorch's index of the device, too."""
-        self._allocator = torch._C._cuda_customAllocator(*self.heap.functions)  # noqa: SLF001 as CUDAPluggableAllocator does
-        self._lock = threading.Lock()
-        self._owner: int | None = None
-        self.mem_pool: torch.cuda.MemPool = self.new_pool()
-        """Pool for `torch.cuda.graph(…, pool=pool.mem_pool.id)` and the like; another one after `trim`."""
-
-    @contextmanager
-    def allocating(self) -> Iterator[HeapPool]:
-        """Allocate the tensors of this thread in the heap for the duration of a `with`, which may be nested.
-
-        Raises PyTorch's `OutOfMemoryError` where the heap has no room, with the reason as a note.
-        """
-        if self._owner == threading.get_ident():
-            yield self
-            return
-        if not self._lock.acquire(blocking=False):
-            message = f"another thread allocates in heap {self.heap.name!r}"
-            raise Unsuitable(message, hint="allocate in it by one thread at a time, or declare a heap for each")
-        self._owner = threading.get_ident()
-        self.heap.explanation  # noqa: B018 raises `Unsuitable` after the end of the layout
-        try:
-            with REGIONS.using(self.mem_pool, self.device):
-                yield self
-        except torch.OutOfMemoryError as error:
-            if explanation := self.heap.explanation:
-                error.add_note(f"memtopo: {explanation}")
-            raise
-        finally:
-            self._owner = None
-            self._lock.release()
+    def _explanation(self) -> str:
+        unused = self.statistics.unused_bytes
+        kept = f"; {rounded(unused)} are of tensors that were deleted: trim() of the pool frees them" if unused else ""
+        return f"{self.heap.explanation}{kept}"
 
     def trim(self) -> None:
-        """Free the segments in which no tensor is. Graphs captured with these cannot be replayed any more.
+        """Free the segments in which no tensor is, and let a graph that is captured from now on have new ones.
 
-        The others stay until their tensors end and `torch.cuda.empty_cache()` is called, or until the next `trim`. It
-        takes effect once no thread allocates in any heap. Do not call it while a graph is captured.
+        Graphs that exist keep those that they were captured with. The others stay until their tensors end and
+        `torch.cuda.empty_cache()` is called, or until the next `trim`. During a capture, or while any thread
+        allocates in a pool, it takes effect later.
         """
-        old, self.mem_pool = self.mem_pool, self.new_pool()
-        retired = [old]
-        del old
-        REGIONS.retire(retired.pop())  # it frees its unused segments as it ends
-        torch.cuda.empty_cache()
+        with self._lock:
+            if self._of_graphs:
+                REGIONS.retire(self._of_graphs, self.device)
+            self._of_graphs = None
+            self._retire_unused()
 
-    @property
-    def statistics(self) -> PoolStatistics:
-        """Segments of the pool, and the tensors in them."""
-        segments = self.mem_pool.snapshot()
-        return PoolStatistics(
-            len(segments),
-            sum(each["total_size"] for each in segments),
-            sum(each["allocated_size"] for each in segments),
-        )
+    def _retire_unused(self) -> None:
+        for each in self._by_depth.values():
+            REGIONS.retire(each, self.device)
+        self._by_depth.clear()
+        if not torch.cuda.is_current_stream_capturing():  # a free invalidates the capture (fact 90)
+            torch.cuda.empty_cache()
+
+    def before_change(self) -> None:
+        """Free segments without a tensor, so that their bytes are neither kept nor created again.
+
+        Raises `Unsuitable` during a capture, and once if NCCL has registered a pool.
+        """
+        if torch.cuda.is_current_stream_capturing():
+            message = f"heap {self.heap.name!r} cannot lose or get memory while a graph is captured"
+            raise Unsuitable(message, hint="switch the layout once the capture has ended")
+        with self._lock:
+            if self._of_graphs and self._of_graphs.snapshot():  # the others are known to nobody else
+                require_not_registered(self.heap.name, self._of_graphs, self.device)
+            segments = _segments(self.device)
+            if self._statistics(segments).unused_bytes:
+                self._retire_unused()
+        _warn_of_outside(self.device, segments)
+
+    def end(self) -> bool:
+        """Let go of all segments: the heap ends. Return true if tensors are in some of them.
+
+        PyTorch finds a tensor by its address, so no other one may get that: the process would be aborted.
+        """
+        with suppress(RuntimeError):  # as after an error of a kernel, which ends the use of the GPU
+            self.trim()
+        return self.statistics.segments > 0
 
     def new_pool(self) -> torch.cuda.MemPool:
         """Return another pool of PyTorch whose segments are in the heap."""
-        return torch.cuda.MemPool(self._allocator)
+        return new_pool(self.device, self._functions)
+
+    @property
+    def statistics(self) -> PoolStatistics:
+        """Segments of the heap, and the tensors in them."""
+        return self._statistics(_segments(self.device))
+
+    def _statistics(self, segments: list[dict[str, Any]]) -> PoolStatistics:
+        own = [each for each in segments if each["address"] in self.addresses]
+        return PoolStatistics(
+            len(own),
+            sum(each["total_size"] for each in own),
+            sum(each["allocated_size"] for each in own),
+            sum(each["total_size"] for each in own if not each["active_size"]),
+        )
 
 
-_pools: WeakKeyDictionary[Live, dict[str, HeapPool]] = WeakKeyDictionary()
+_ALL: WeakSet[HeapPool] = WeakSet()
+_told: dict[int, int] = {}
+_NOTABLE = 64 << 20
+"""Bytes outside of heaps that are told at least, if they are half of those inside: cuBLAS's workspaces are less."""
+
+
+def _segments(device: int) -> list[dict[str, Any]]:
+    return [each for each in torch.cuda.memory_snapshot() if each["device"] == device]
+
+
+def _warn_of_outside(device: int, segments: list[dict[str, Any]]) -> None:
+    """Warn of tensors that are in no heap, when there are notably more of them than at the last time."""
+    heaps = [each.addresses for each in [*_ALL] if each.heap.exists]
+    tensors = Counter[bool]()
+    for segment in segments:
+        tensors[any(segment["address"] in addresses for addresses in heaps)] += segment["allocated_size"]
+    outside = tensors[False]
+    if outside >= max(_told.get(device, 0) + _NOTABLE, tensors[True] / 2):
+        _told[device] = outside
+        message = (
+            f"tensors of {rounded(outside)} on gpu{device} are outside of heaps, and keep their memory in every state: "
+            "other threads make them, as loaders of models do, or they are made outside of 'allocating'; "
+            "allocating(…, every_thread=True) takes those of all threads"
+        )
+        warnings.warn(message, OutsideHeaps, stacklevel=2)
 
 
 def pool(layout: Live, heap: str) -> HeapPool:
-    """Return the pool of a heap, which is made when it is first needed."""
-    pools = _pools.setdefault(layout, {})
-    if heap not in pools:
-        pools[heap] = HeapPool(layout, heap)
-    return pools[heap]
+    """Return the pool of a heap, which is made when it is first needed.
+
+    Raises `Unsuitable` without a GPU, and if PyTorch cannot use the heap.
+    """
+    if layout.machine.simulated:
+        raise Unsuitable("PyTorch cannot use simulated memory", hint="build the layout with machine='local'")
+    found = layout.heap(heap)
+    return found.user(lambda: HeapPool(found, layout.heap_device(heap)))
 
 
 @contextmanager
-def allocating(layout: Live, heap: str) -> Iterator[HeapPool]:
-    """Allocate the tensors of this thread in a heap of a layout for the duration of a `with`.
+def allocating(layout: Live, heap: str, *, every_thread: bool = False) -> Iterator[HeapPool]:
+    """Allocate the tensors of this thread, or of every thread, in a heap for the duration of a `with`.
 
     `with memtopo.torch.allocating(layout, "weights"): model = Model().cuda()`
     """
-    with pool(layout, heap).allocating() as found:
+    with pool(layout, heap).allocating(every_thread=every_thread) as found:
         yield found
 
 
-def _require_fixed_segments() -> None:
-    for variable in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        if "expandable_segments:true" in os.environ.get(variable, "").lower().replace(" ", ""):
-            message = f"{variable} requests expandable segments, which PyTorch allocates itself"
-            raise Unsuitable(message, hint="remove expandable_segments:True from it")
+def _require_pools() -> None:
+    """Raise `Unsuitable` if PyTorch's allocator has no pools, or none with functions of others."""
+    variables = "PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF"
+    if (backend := torch.cuda.get_allocator_backend()) != "native":
+        message = f"PyTorch allocates by its backend {backend!r}, which has no pools"
+        raise Unsuitable(message, hint=f"remove 'backend:{backend}' from {variables}")
+    settings = ",".join(os.environ.get(each, "") for each in variables.split(" and "))
+    if torch.__version__ < (2, 11) and "expandable_segments:true" in settings.lower().replace(" ", ""):
+        message = "PyTorch before 2.11 allocates expandable segments itself"
+        raise Unsuitable(message, hint=f"remove 'expandable_segments:True' from {variables}")

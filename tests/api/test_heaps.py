@@ -621,6 +621,41 @@ def mapped_by(other: Other, heap: Heap, address: int) -> Iterator[int]:
         yield theirs
 
 
+class Library:
+    """A library that allocates in a heap, and writes down what it is told."""
+
+    def __init__(self, heap: Heap) -> None:
+        self.heap, self.told = heap, list[str]()
+        self.refuses = False
+
+    def before_change(self) -> None:
+        self.told.append("asleep" if self.heap.asleep else "awake")
+        if self.refuses:
+            raise Unsuitable("not now")
+
+    def end(self) -> bool:
+        self.told.append(f"ends with {len(self.heap.allocations)}")
+        return False
+
+
+def test_a_library_that_allocates_in_a_heap_is_told_of_changes_and_may_refuse_them(machine: Any) -> None:
+    with memtopo.applied(SPEC, machine) as layout:
+        heap = layout.heap("weights")
+        library = heap.user(lambda: Library(heap))
+        assert layout.heap("weights").user(lambda: Library(heap)) is library
+        heap.allocate(2 * M)
+        layout.heap("cache").sleep()
+        assert not library.told
+        heap.sleep()
+        heap.wake()
+        library.refuses = True
+        for change in (lambda: layout.switch("level-2"), heap.sleep):
+            with pytest.raises(Unsuitable, match="not now"):
+                change()
+        assert (layout.state, heap.asleep) == ("awake", False)
+    assert library.told == ["awake", "asleep", "awake", "awake", "ends with 1"]
+
+
 def test_an_allocation_is_not_exported_without_handles_nor_what_is_none(layout: Live) -> None:
     heap = layout.heap("weights")
     with pytest.raises(Unsuitable, match="no handles of type 'fd'") as error:

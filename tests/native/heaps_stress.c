@@ -76,11 +76,11 @@ int main(void) {
     for (int n = THREADS; n < HEAPS; n++) work(&heaps[n]);
     for (int round = 0; round < 5 * HEAPS; round++) {
         uint32_t call;
-        uint64_t broken;
+        uint64_t broken, held;
         heap_t *heap = &heaps[round % HEAPS];
         memtopo_heap_close(heap);
         if (memtopo_heap_unmap_one(heap, heap->base)) return 2;
-        if (memtopo_heap_unmap(heap, &call, &broken)) return 2;
+        if (memtopo_heap_unmap(heap, &call, &broken, &held)) return 2;
         int one = memtopo_heap_map_one(heap, heap->base, &call);
         if ((one && one != NOT_ALLOCATED) || memtopo_heap_map(heap, &call)) return 2;
         memtopo_heap_open(heap);

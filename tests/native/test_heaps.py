@@ -287,3 +287,22 @@ def test_the_most_that_heaps_have_allocated_together_stays_and_a_failure_counts_
         budget.set_limit(None)
         heap.allocate(GRANULE)
         assert (budget.limit, budget.used) == (None, 5 * GRANULE)
+
+
+def test_functions_are_given_to_the_next_heap_once_all_that_they_allocated_is_freed() -> None:
+    """A library frees memory of a heap that has ended, whose addresses another heap may have by then."""
+    with opened() as (_, heap):
+        functions = heap.functions()
+        allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, *WORDS[1:])(functions[0])
+        free = ctypes.CFUNCTYPE(None, *WORDS)(functions[1])
+        address = allocate(GRANULE, 0, None)
+        assert heap.failures == 0
+        assert allocate(2 * SIZE, 0, None) is None
+        assert heap.failures == 1
+    with opened() as (_, other):
+        assert other.functions() != functions
+        kept = other.allocate(GRANULE)
+        free(address, GRANULE, 0, None)
+        assert [each.address for each in other.allocations()] == [kept]
+        with opened() as (_, third):
+            assert third.functions() == functions

@@ -129,8 +129,11 @@ def test_a_forked_process_changes_nothing(layout: Live) -> None:
     address = heap.allocate(2 * M)
     allocate, free = heap.functions
     before = table_of(layout).allocations()
+    native = heap._content.native
     if not (child := os.fork()):
         try:
+            with pytest.raises(memtopo.Unsuitable, match="from which this one was forked"):
+                heap.free(address)
             free_function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)(
                 free
             )
@@ -138,7 +141,6 @@ def test_a_forked_process_changes_nothing(layout: Live) -> None:
                 allocate
             )
             free_function(address, 2 * M, 0, None)
-            native = heap._content.native
             with suppress(Refusal):
                 native.free(address)
             code = 0 if allocate_function(2 * M, 0, None) is None else 1

@@ -40,8 +40,9 @@ class HeapContent:
 
     `backups` has host memory by the number of the allocation whose bytes it keeps, or kept last, and `kept` the
     addresses of the bytes that come back with the memory. A heap is `asleep` from the program's own request for that to
-    its end, whatever the state of the layout, and `present` in states that give it memory. `broken` is the reason why
-    the heap can only be taken down.
+    its end, whatever the state of the layout, and `present` in states that give it memory. `held` is the number of
+    bytes that it gave back and that others keep in use, until that is reported. `broken` is the reason why the heap can
+    only be taken down.
     """
 
     step: KeepHeap
@@ -52,6 +53,7 @@ class HeapContent:
     kept: dict[int, int] = field(default_factory=dict)
     asleep: bool = False
     present: bool = False
+    held: int = 0
     broken: str | None = None
 
     def content(self) -> ElasticContent:
@@ -70,7 +72,7 @@ class HeapContent:
         """Release all memory, and keep the addresses of the allocations. Raises `DriverError` with the heap open."""
         self.native.close()
         try:
-            self.native.unmap()
+            self.held = self.native.unmap()
         except DriverError as error:
             if isinstance(error, Unmapped):
                 self.broken = f"{error}, after which {error.number:,} allocations have no memory"

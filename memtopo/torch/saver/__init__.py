@@ -74,9 +74,10 @@ _EMPTIED = _EmptiedCache()
 class _GraphPool:
     """Pool of PyTorch for graphs, each of which keeps it: it ends after the last of them is deleted."""
 
-    def __init__(self, mem_pool: torch.cuda.MemPool) -> None:
+    def __init__(self, pool: HeapPool) -> None:
+        mem_pool = pool.new_pool()
         self.id = mem_pool.id
-        weakref.finalize(self, REGIONS.retire, mem_pool)
+        weakref.finalize(self, REGIONS.retire, mem_pool, pool.device)
 
     def leave(self) -> None:
         """Do nothing: a graph that is deleted lets go of its reference to this method."""
@@ -161,7 +162,7 @@ class TorchMemorySaver:
         heap = found.heap.name
         own = None if shared is None else self._graph_pools.get((heap, shared))
         if own is None:
-            own = _GraphPool(found.new_pool())
+            own = _GraphPool(found)
             self._graph_pools[heap, own.id] = own
         if shared is not None:
             self._graph_pools[heap, shared] = own

@@ -1,0 +1,91 @@
+"""Memory pools of PyTorch: their life, and the threads that allocate in them."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from memtopo.api.errors import Unsuitable
+
+
+def new_pool(device: int, functions: tuple[int, int] | None = None) -> torch.cuda.MemPool:
+    """Return a pool of a GPU, whose segments are allocated and freed by C functions, or by PyTorch itself.
+
+    It is to be released by `Regions.retire`.
+    """
+    allocator = torch._C._cuda_customAllocator(*functions) if functions else None  # noqa: SLF001 as CUDAPluggableAllocator
+    with torch.cuda.device(device):  # PyTorch makes a pool for the GPU that is current
+        made = torch.cuda.MemPool(allocator)
+    for each in (made, allocator):
+        _keep(each)
+    return made
+
+
+def _keep(made: Any) -> None:
+    """Let the destructor of an object of PyTorch never run.
+
+    That of a pool aborts the process while another one is in use on its GPU, by whichever thread, and after a capture
+    that failed; at the end of the interpreter, it calls an allocator that may have ended before.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+
+
+class Regions:
+    """Threads that allocate in pools now."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._active: Counter[int] = Counter()
+
+    @contextmanager
+    def using(
+        self, mem_pool: torch.cuda.MemPool, device: int | None = None, *, every_thread: bool = False
+    ) -> Iterator[None]:
+        """Allocate in a pool for the duration of a `with`, of which the inner one counts.
+
+        It is for the current thread, or for every thread, if no other one allocates in a pool of its own: PyTorch would
+        take the pool that was entered last.
+        """
+        device = torch.cuda.current_device() if device is None else device
+        native: Any = torch._C  # noqa: SLF001 as torch.cuda.use_mem_pool, which has no pool for every thread
+        begin = native._cuda_beginAllocateToPool if every_thread else native._cuda_beginAllocateCurrentThreadToPool  # noqa: SLF001
+        with self._counted(every_thread=every_thread):
+            begin(device, mem_pool.id)
+            try:
+                yield
+            finally:
+                native._cuda_endAllocateToPool(device, mem_pool.id)  # noqa: SLF001
+                native._cuda_releasePool(device, mem_pool.id)  # noqa: SLF001
+
+    @contextmanager
+    def _counted(self, *, every_thread: bool) -> Iterator[None]:
+        own = threading.get_ident()
+        with self._lock:
+            if every_thread and self._active.keys() - {own}:
+                message = "another thread allocates in a pool at present, so one cannot be for every thread"
+                raise Unsuitable(message, hint="begin once the other thread has left its region")
+            self._active[own] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._active[own] -= 1
+                self._active += Counter()  # without zeros
+
+    def retire(self, mem_pool: torch.cuda.MemPool, device: int | None = None) -> None:
+        """Let go of a pool. `torch.cuda.empty_cache()` frees its segments, each once no tensor is in it.
+
+        The pool stays as long as it is used, or a graph that was captured with it exists.
+        """
+        _keep(mem_pool)
+        torch._C._cuda_releasePool(torch.cuda.current_device() if device is None else device, mem_pool.id)  # noqa: SLF001
+
+
+REGIONS = Regions()
+"""Those of this process."""

@@ -1,0 +1,82 @@
+"""Rank of two: collectives on tensors of a heap, before and after a sleep in which other memory takes its place.
+
+python torch_rank.py eager|graph|pool|own fd|none; prints `right`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+
+import memtopo
+import memtopo.torch
+
+N = 16 << 20
+
+
+def main(how: str, handles: str) -> None:
+    rank = int(os.environ["RANK"])
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", device_id=device)
+    gpu = f"gpu{rank}"
+    heap = {"location": gpu, "size": "8GiB"} | ({"handles": "fd"} if handles == "fd" else {})
+    spec = {"memtopo": 1, "name": f"rank{rank}-{os.getpid()}", "heaps": {"h": heap}, "access": {"h": {gpu: "rw"}}}
+    with memtopo.applied(spec) as layout:
+        check(layout, device, how)
+    dist.destroy_process_group()
+    sys.stdout.write("right\n")
+
+
+def check(layout: Any, device: torch.device, how: str) -> None:
+    pool, heap = memtopo.torch.pool(layout, "h"), layout.heap("h")
+    with torch.cuda.use_mem_pool(pool.mem_pool) if how == "own" else pool.allocating():
+        own, both = torch.zeros(N, device=device), torch.zeros(2 * N, device=device)
+    if how in {"pool", "own"}:
+        dist.distributed_c10d._get_default_group()._get_backend(device).register_mem_pool(pool.mem_pool)
+
+    def work() -> None:
+        dist.all_gather_into_tensor(both, own)
+        dist.all_reduce(own)
+
+    work()
+    graph = torch.cuda.CUDAGraph() if how == "graph" else None
+    if graph:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            work()
+    for value in (5.0, 7.0):
+        own.fill_(value + dist.get_rank())
+        both.zero_()
+        dist.barrier()
+        (graph.replay if graph else work)()
+        torch.cuda.synchronize()
+        found = [
+            bool(each)
+            for each in ((both[:N] == value).all(), (both[N:] == value + 1).all(), (own == 2 * value + 1).all())
+        ]
+        assert all(found), (value, found)
+        dist.barrier()
+        if value == 5.0:
+            sleep_and_wake(heap, refused=how == "own")
+            dist.barrier()
+
+
+def sleep_and_wake(heap: Any, *, refused: bool) -> None:
+    if refused:
+        with pytest.raises(memtopo.Unsuitable, match="was registered with NCCL"):
+            heap.sleep()
+    before, used = torch.cuda.mem_get_info()[0], heap.used
+    heap.sleep()
+    freed = torch.cuda.mem_get_info()[0] - before
+    assert freed >= used, (freed, used)
+    other = torch.full((used,), 0x5A, dtype=torch.uint8, device="cuda")
+    heap.wake()
+    del other
+
+
+main(*sys.argv[1:])
