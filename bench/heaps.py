@@ -107,6 +107,9 @@ def _sleep(torch: Any, layout: Any) -> None:
         _ratio(f"{name} to the larger of copies and calls", _over(times["memtopo"][part], bounds), 1.15)
         for saver in savers:
             _ratio(f"{name} to {saver}", _over(times["memtopo"][part], times[saver][part]), 0.5)
+        if savers:
+            ratios = _over(times["memtopo heap"][part], times["saver, retaining"][part])
+            _ratio(f"{name} of a heap to saver, retaining", ratios, (0.97, 0.98)[part])
 
 
 @contextmanager

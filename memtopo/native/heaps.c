@@ -373,6 +373,26 @@ int memtopo_heap_map(heap_t *heap, uint32_t *call) {
     return result;
 }
 
+/* Unmap one allocation of a closed heap, whose chunk stays. After an error it is mapped. */
+int memtopo_heap_unmap_one(heap_t *heap, uint64_t address) {
+    pthread_mutex_lock(&mutex);
+    allocation_t *each = is_own(heap) ? find(heap, address) : NULL;
+    int result = each && each->flags & MAPPED ? unmap(heap, each) : 0;
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+/* Create the chunk of one allocation, if it has none, and map it. After an error it is not mapped. */
+int memtopo_heap_map_one(heap_t *heap, uint64_t address, uint32_t *call) {
+    int at = 0, result = NOT_ALLOCATED;
+    pthread_mutex_lock(&mutex);
+    allocation_t *each = is_own(heap) ? find(heap, address) : NULL;
+    if (each && !(each->flags & FREED)) result = each->handle ? map(heap, each, &at) : create_and_map(heap, each, &at);
+    *call = (uint32_t)at;
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
 /* End all allocations, those whose end is refused once more; return how many are left, and the first error. */
 uint64_t memtopo_heap_end(heap_t *heap, int *error) {
     *error = 0;

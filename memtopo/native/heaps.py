@@ -263,6 +263,19 @@ class NativeHeap:
         if self._loaded and (code := self._loaded.memtopo_heap_map(self._at, ctypes.byref(call))):
             raise self._error(code, call.value)
 
+    def unmap_one(self, address: int) -> None:
+        """Unmap one allocation of a closed heap, whose chunk stays. Raises `DriverError` with it mapped."""
+        if code := self._load().memtopo_heap_unmap_one(self._at, _U64(address)):
+            raise self._calls.error(code, "cuMemUnmap")
+
+    def map_one(self, address: int) -> bool:
+        """Create memory for one allocation and map it; return false if it is freed. Raises `DriverError`."""
+        call = ctypes.c_uint32()
+        code = self._load().memtopo_heap_map_one(self._at, _U64(address), ctypes.byref(call))
+        if code > 0:
+            raise self._error(code, call.value)
+        return not code
+
     def end(self) -> DriverError | None:
         """Free all allocations; return the error of a call that was repeated. Raises `Unmapped` if some are left."""
         self.table.close()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Literal
 
 from memtopo.common.errors import Exit, Failed, MemtopoError, on_failure
 from memtopo.common.units import rounded
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import DriverError, HandleType
+from memtopo.driver.types import DriverError, EventFlags, HandleType
 from memtopo.kinds.heaps.steps import HeapContent, grow_backups, heaps, release_backups
 from memtopo.kinds.layout import Layout, current
 from memtopo.native.heaps import Refusal
+from memtopo.native.tables import Allocation
 
 
 class HeapRefused(MemtopoError):
@@ -101,8 +104,11 @@ def sleep(driver: Driver, layout: Layout, label: str, keep: Keep | None) -> None
     try:
         with current(driver, layout.contexts[step.device]):
             driver.ctx_synchronize()
-            content.kept = _copied(driver, content, keep) if keep else {}
-        content.empty()
+            if keep == "page-locked":
+                _move_out(driver, content)
+            else:
+                content.kept = _copied(driver, content) if keep else {}
+                content.empty()
     except (DriverError, OSError) as error:
         native.open()
         after = f"it can only be taken down: {content.broken}" if content.broken else "it is as before"
@@ -110,29 +116,76 @@ def sleep(driver: Driver, layout: Layout, label: str, keep: Keep | None) -> None
     content.asleep = True
 
 
-def _copied(driver: Driver, content: HeapContent, keep: Keep) -> dict[int, int]:
-    """Copy all allocations to their backups; return the addresses of these by number. Needs a current context."""
+def _move_out(driver: Driver, content: HeapContent) -> None:
+    """Copy all allocations to page-locked memory, unmap each while the next ones are copied, and release them all.
+
+    Needs a current context.
+    """
     allocations = content.native.allocations()
-    places = grow_backups(driver, content, allocations, pageable=keep == "pageable")
+    places = grow_backups(driver, content, allocations)
+    with on_failure(_move_back, driver, content), ExitStack() as events:
+        copies = [(part, _copying(driver, part, places, events)) for part in _parts(allocations)]
+        content.kept = places
+        for part, event in copies:
+            driver.event_synchronize(event)
+            for each in part:
+                content.native.unmap_one(each.address)
+    content.empty()
+
+
+def _copying(driver: Driver, part: list[Allocation], places: dict[int, int], events: ExitStack) -> int:
+    """Start the copies of a part; return an event that follows them, and ends with `events`."""
+    event = driver.event_create(EventFlags.DISABLE_TIMING)
+    events.callback(driver.event_destroy, event)
+    for each in part:
+        driver.memcpy_async(places[each.number], each.address, each.size)
+    driver.event_record(event)
+    return event
+
+
+def _parts(allocations: list[Allocation]) -> Iterator[list[Allocation]]:
+    """Yield the allocations in parts of so many bytes that an event for each costs little."""
+    part: list[Allocation] = []
     for each in allocations:
-        if keep == "page-locked":
-            driver.memcpy_async(places[each.number], each.address, each.size)
-            continue
+        part.append(each)
+        if sum(other.size for other in part) >= _PIECE:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+def _move_back(driver: Driver, content: HeapContent) -> None:
+    """Map allocations that were unmapped again, with their bytes; otherwise the heap is broken."""
+    allocations = content.native.allocations()
+    try:
+        driver.ctx_synchronize()
+        for each in allocations:
+            content.native.map_one(each.address)
+    except DriverError as error:
+        lost = sum(not each.mapped for each in content.native.allocations())
+        content.broken = f"{error}, after which {lost:,} allocations have no memory"
+
+
+def _copied(driver: Driver, content: HeapContent) -> dict[int, int]:
+    """Copy all allocations to pageable memory; return the addresses there by number. Needs a current context."""
+    allocations = content.native.allocations()
+    places = grow_backups(driver, content, allocations, pageable=True)
+    for each in allocations:
         for offset in range(0, each.size, _PIECE):
             data = driver.memcpy_dtoh(each.address + offset, min(_PIECE, each.size - offset))
             ctypes.memmove(places[each.number] + offset, data, len(data))
-    driver.ctx_synchronize()
     return places
 
 
 _PIECE = 64 << 20
-"""Bytes of pageable memory that are copied at once."""
+"""Bytes of pageable memory that are copied at once, and of copies that are awaited together."""
 
 
 def wake(driver: Driver, layout: Layout, label: str) -> None:
     """Give the allocations of a heap that sleeps memory again, with the bytes that were kept.
 
-    Raises `HeapRefused`, and `HeapFailed` with the heap asleep as before.
+    Raises `HeapRefused`, and `HeapFull` and `HeapFailed` with the heap asleep as before.
     """
     content = heaps(layout)[label]
     if not content.asleep:
@@ -140,22 +193,24 @@ def wake(driver: Driver, layout: Layout, label: str) -> None:
     if not content.present:
         raise _absent(label)
     try:
-        content.native.map()
-        with on_failure(content.empty), current(driver, layout.contexts[content.step.device]):
-            _copy_back(driver, content)
+        with current(driver, layout.contexts[content.step.device]), on_failure(_take_back, driver, content):
+            _give_back(driver, content)
     except DriverError as error:
         if content.broken:
             raise HeapFailed(f"heap {label!r} can only be taken down: {content.broken}") from error
+        kind = HeapFull if error.name == "CUDA_ERROR_OUT_OF_MEMORY" else HeapFailed
         hint = "free memory of the GPU, and try again"
-        raise HeapFailed(f"heap {label!r} stays asleep: {error}", hint=hint) from error
+        raise kind(f"heap {label!r} stays asleep: {error}", hint=hint) from error
     content.asleep = False
     content.native.open()
 
 
-def _copy_back(driver: Driver, content: HeapContent) -> None:
-    """Copy the bytes that were kept, and wait for that. Needs a current context."""
+def _give_back(driver: Driver, content: HeapContent) -> None:
+    """Map memory for each allocation while the bytes of those before it are copied. Needs a current context."""
     for each in content.native.allocations():
-        if not (place := content.kept.get(each.number)):
+        is_mapped = content.native.map_one(each.address)
+        place = content.kept.get(each.number)
+        if not is_mapped or place is None:
             continue
         if not content.backups[each.number].pageable:
             driver.memcpy_async(each.address, place, each.size)
@@ -164,6 +219,14 @@ def _copy_back(driver: Driver, content: HeapContent) -> None:
             data = ctypes.string_at(place + offset, min(_PIECE, each.size - offset))
             driver.memcpy_htod(each.address + offset, data)
     driver.ctx_synchronize()
+
+
+def _take_back(driver: Driver, content: HeapContent) -> None:
+    """Release all memory again, after the copies into it that were started."""
+    try:
+        driver.ctx_synchronize()
+    finally:
+        content.empty()
 
 
 def drop_backups(driver: Driver, layout: Layout, label: str) -> None:

@@ -171,6 +171,10 @@ class HeapPool:
             self.trim()
         return self.statistics.segments > 0
 
+    def new_pool(self) -> torch.cuda.MemPool:
+        """Return another pool of PyTorch whose segments are in the heap."""
+        return new_pool(self.device, self._functions)
+
     @property
     def statistics(self) -> PoolStatistics:
         """Segments of the heap, and the tensors in them."""

@@ -79,7 +79,10 @@ int main(void) {
         uint64_t broken, held;
         heap_t *heap = &heaps[round % HEAPS];
         memtopo_heap_close(heap);
-        if (memtopo_heap_unmap(heap, &call, &broken, &held) || memtopo_heap_map(heap, &call)) return 2;
+        if (memtopo_heap_unmap_one(heap, heap->base)) return 2;
+        if (memtopo_heap_unmap(heap, &call, &broken, &held)) return 2;
+        int one = memtopo_heap_map_one(heap, heap->base, &call);
+        if ((one && one != NOT_ALLOCATED) || memtopo_heap_map(heap, &call)) return 2;
         memtopo_heap_open(heap);
     }
     for (int n = 0; n < THREADS; n++) pthread_join(threads[n], 0);

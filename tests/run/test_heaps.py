@@ -104,10 +104,12 @@ def test_a_large_allocation_wakes_with_all_of_its_bytes_from_pageable_memory() -
     [
         ("ctx_synchronize", 1, None),
         ("ctx_synchronize", 1, "pageable"),
-        ("ctx_synchronize", 2, "page-locked"),
+        ("event_create", 1, "page-locked"),
+        ("event_synchronize", 1, "page-locked"),
         ("mem_host_alloc", 1, "page-locked"),
         ("memcpy_async", 1, "page-locked"),
         ("mem_unmap", 1, "page-locked"),
+        ("mem_unmap", 2, "page-locked"),
     ],
 )
 def test_a_sleep_that_fails_leaves_the_heap_awake_with_its_bytes(method: str, at: int, keep: Keep | None) -> None:
@@ -159,6 +161,21 @@ def test_a_wake_that_fails_leaves_the_heap_asleep_without_memory_and_with_its_by
         assert read(layout, addresses) == [b"one", b"two"]
 
 
+def test_a_heap_wakes_once_the_gpu_has_room_for_all_of_it() -> None:
+    with allocated() as (layout, content, addresses):
+        driver, step = layout.execution.driver, content.step
+        slept(layout)
+        with current(driver, layout.execution.layout.contexts[step.device]):
+            free_bytes = driver.mem_get_info()[0]
+        others = driver.mem_create(free_bytes - M, step.properties)  # room for the first allocation alone
+        with pytest.raises(HeapFull, match=r"^heap 'weights' stays asleep: cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY"):
+            woken(layout)
+        assert (content.asleep, content.native.mapped) == (True, 0)
+        driver.mem_release(others)
+        woken(layout)
+        assert read(layout, addresses) == [b"one", b"two"]
+
+
 def test_a_wake_that_cannot_give_the_memory_back_leaves_the_heap_closed() -> None:
     with allocated({"memcpy_async", "mem_unmap"}) as (layout, content, _):
         slept(layout)
@@ -168,13 +185,14 @@ def test_a_wake_that_cannot_give_the_memory_back_leaves_the_heap_closed() -> Non
         assert (content.asleep, content.native.is_open) == (True, False)
 
 
-def test_a_heap_that_has_lost_memory_can_only_be_taken_down() -> None:
+@pytest.mark.parametrize("keep", [None, "page-locked"])
+def test_a_heap_that_has_lost_memory_can_only_be_taken_down(keep: Keep | None) -> None:
     """One allocation was unmapped, the other could not be, and the first could not be mapped again."""
     with allocated({"mem_unmap", "mem_map"}) as (layout, content, addresses):
         driver, made = layout.ledger, layout.execution.layout
         layout.failing.at = layout.failing.calls + 2
         with pytest.raises(HeapFailed, match=r"not asleep: .* be taken down: .* 1 allocations have no memory$"):
-            slept(layout, None)
+            slept(layout, keep)
         layout.failing.at = 0
         refused: list[Callable[[], object]] = [
             lambda: slept(layout),

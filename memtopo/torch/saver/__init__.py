@@ -1,0 +1,294 @@
+"""torch_memory_saver's interface, by heaps: `sys.modules["torch_memory_saver"] = memtopo.torch.saver`.
+
+It is that of its mode `torch`, with CUDA graphs as in its mode `preload`: nothing is preloaded. Its documentation
+holds, but there is no backup on disk, and only regions are paused, not all memory of a process. What is paused or
+resumed twice stays as it is, and without room to resume `torch.OutOfMemoryError` is raised, where torch_memory_saver
+ends the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from memtopo.api.errors import OutOfMemory, Unsuitable
+from memtopo.api.heaps import Heap
+from memtopo.run.heaps import Keep
+from memtopo.torch import REGIONS, HeapPool
+from memtopo.torch.engine import ENGINE, Tagged
+from memtopo.torch.saver.utils import change_env
+
+__all__ = ["TorchMemorySaver", "configure_subprocess", "torch_memory_saver"]
+
+Backend = Literal["mmap", "pinned"]
+_DEFAULT = "default"
+_KEPT: dict[str, Keep] = {"pinned": "page-locked", "mmap": "pageable"}
+_DROPPED = "saver"
+"""Variant of heaps without backup; those of other drop-ins have other variants."""
+
+STAND_IN = str(Path(__file__).parents[1] / "stand_in")
+"""Folder with a module `torch_memory_saver` that is this one."""
+
+
+class _EmptiedCache:
+    """Calls of `torch.cuda.empty_cache` in regions, which free nothing in the pool of a region."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._regions = self._calls = 0
+        self._original = torch.cuda.empty_cache
+
+    @contextmanager
+    def counted(self) -> Iterator[Callable[[], bool]]:
+        """Replace the function for the duration of a `with`; yield another one that returns whether it was called."""
+        with self._lock:
+            if not self._regions:
+                self._original, torch.cuda.empty_cache = torch.cuda.empty_cache, self._empty
+            self._regions += 1
+            before = self._calls
+        try:
+            yield lambda: self._calls != before
+        finally:
+            with self._lock:
+                self._regions -= 1
+                if not self._regions:
+                    torch.cuda.empty_cache = self._original
+
+    def _empty(self) -> None:
+        self._calls += 1
+        self._original()
+
+
+_EMPTIED = _EmptiedCache()
+
+
+class _GraphPool:
+    """Pool of PyTorch for graphs, each of which keeps it: it ends after the last of them is deleted."""
+
+    def __init__(self, pool: HeapPool) -> None:
+        mem_pool = pool.new_pool()
+        self.id = mem_pool.id
+        weakref.finalize(self, REGIONS.retire, mem_pool, pool.device)
+
+    def leave(self) -> None:
+        """Do nothing: a graph that is deleted lets go of its reference to this method."""
+
+
+class TorchMemorySaver:
+    """Regions of tagged memory that are paused and resumed at the same addresses."""
+
+    _impl = None
+    """Private state of torch_memory_saver, in which programs find that nothing is preloaded."""
+
+    def __init__(self) -> None:
+        self._inside = threading.local()
+        self._graph_pools: weakref.WeakValueDictionary[Any, _GraphPool] = weakref.WeakValueDictionary()
+        self._margin = 0
+        self.retain_cpu_backup: bool = os.environ.get("TMS_RETAIN_CPU_BACKUP") == "1"
+        """True if backups stay after `resume`, where `get_cpu_backup` reads them, for the next `pause`."""
+        self.hook_mode: str = "torch"
+        """Mode of torch_memory_saver, which has no effect: there is one here."""
+
+    @property
+    def enabled(self) -> bool:
+        """True."""
+        return True
+
+    @contextmanager
+    def region(
+        self,
+        tag: str = _DEFAULT,
+        enable_cpu_backup: bool = False,  # noqa: FBT001, FBT002 the interface of torch_memory_saver, as below
+        enable_disk_backup: bool = False,  # noqa: FBT001, FBT002
+        cpu_backup_backend: Backend | None = None,
+    ) -> Iterator[None]:
+        """Allocate the tensors of this thread so that they can be paused; of nested regions, the inner one counts.
+
+        After `torch.cuda.empty_cache()` in it, memory without tensors is given back at its end.
+        """
+        backend = _backend(cpu_backup_backend, backup=enable_cpu_backup, on_disk=enable_disk_backup)
+        pool = self._pool(tag, backend)
+        with _EMPTIED.counted() as emptied, pool.allocating(), self._within():
+            yield
+        if emptied():
+            pool.trim()
+
+    @contextmanager
+    def _within(self) -> Iterator[None]:
+        """Count a region of this thread for the duration of a `with`."""
+        self._inside.regions = self._regions + 1
+        try:
+            yield
+        finally:
+            self._inside.regions -= 1
+
+    @property
+    def _regions(self) -> int:
+        """Regions that this thread is in."""
+        return getattr(self._inside, "regions", 0)
+
+    @contextmanager
+    def cuda_graph(
+        self,
+        cuda_graph: torch.cuda.CUDAGraph,
+        pool: Any = None,
+        stream: torch.cuda.Stream | None = None,
+        capture_error_mode: str = "global",
+        tag: str = _DEFAULT,
+        enable_cpu_backup: bool = False,  # noqa: FBT001, FBT002
+        cpu_backup_backend: Backend | None = None,
+    ) -> Iterator[None]:
+        """Capture a graph whose intermediate tensors can be paused.
+
+        Graphs with the same `pool` share memory: that of a pool of their own in the heap of the tag, not of `pool`.
+        """
+        backend = _backend(cpu_backup_backend, backup=enable_cpu_backup)
+        own = self._graph_pool(self._pool(tag, backend), pool)
+        weakref.finalize(cuda_graph, own.leave)
+        with torch.cuda.graph(cuda_graph, pool=own.id, stream=stream, capture_error_mode=capture_error_mode):
+            yield
+
+    def _graph_pool(self, found: HeapPool, shared: Any) -> _GraphPool:
+        """Return the pool in a heap for graphs that share a pool of the program; without one, a pool of its own."""
+        heap = found.heap.name
+        own = None if shared is None else self._graph_pools.get((heap, shared))
+        if own is None:
+            own = _GraphPool(found)
+            self._graph_pools[heap, own.id] = own
+        if shared is not None:
+            self._graph_pools[heap, shared] = own
+        return own
+
+    @contextmanager
+    def disable(self, dispose_mem_pool_after_use: bool = True) -> Iterator[None]:  # noqa: FBT001, FBT002
+        """Allocate outside of the region that this is within."""
+        self._ensure_initialized()
+        assert dispose_mem_pool_after_use, "only dispose_mem_pool_after_use=True is supported"
+        assert self._regions, "disable() can be used only inside a region of this thread"
+        plain = [torch.cuda.MemPool()]
+        try:
+            with REGIONS.using(plain[0]):
+                yield
+        finally:
+            REGIONS.retire(plain.pop())
+
+    def pause(self, tag: str | None = None) -> None:
+        """Give the memory of a tag, or of all tags, back to the GPU."""
+        self._ensure_initialized()
+        for each, heap in _tagged(tag):
+            if not heap.asleep:
+                heap.sleep(_KEPT.get(each.variant))
+
+    def resume(self, tag: str | None = None) -> None:
+        """Give the tensors of a tag, or of all tags, memory again, with their bytes if these were backed up.
+
+        Raises `torch.OutOfMemoryError` if the GPU has no room for the memory of a tag and device: this stays paused,
+        with its backup, until another call.
+        """
+        for _, heap in _tagged(tag):
+            if heap.asleep:
+                _wake(heap)
+                if not self.retain_cpu_backup:
+                    heap.drop_backup()
+
+    def get_cpu_backup(self, x: torch.Tensor, zero_copy: bool = False) -> torch.Tensor | None:  # noqa: FBT001, FBT002
+        """Return the backup of a tensor on the CPU; None if there is none, as after `resume` without retention."""
+        assert x.is_cuda, f"{x.device=}"
+        assert x.is_contiguous(), f"{x.shape=} {x.stride()=} {x.dtype=}"
+        address = x.data_ptr()
+        for each, heap in _tagged(None):
+            if each.device == x.device.index and heap.address <= address < heap.address + heap.size:
+                if (kept := heap.backup(address)) is None:
+                    assert not heap.asleep, "a paused tensor without backup: set enable_cpu_backup for its region"
+                    return None
+                memory = (ctypes.c_ubyte * x.nbytes).from_address(kept)
+                found = torch.frombuffer(memory, dtype=torch.uint8).view(x.dtype).view(x.shape)
+                return found if zero_copy else found.clone()
+        raise ValueError("this tensor does not belong to a region")
+
+    @property
+    def memory_margin_bytes(self) -> int:
+        """Bytes of each GPU that allocations in regions leave free."""
+        return self._margin
+
+    @memory_margin_bytes.setter
+    def memory_margin_bytes(self, value: int) -> None:
+        self._margin = int(value)
+        for _, heap in _tagged(None):
+            heap.keep_free(self._margin)
+
+    def set_disk_backup_dir(self, path: str) -> None:
+        """Raise `NotImplementedError`: there are no backups on disk."""
+        raise NotImplementedError(f"backup on disk, in {path!r}, is not supported: use enable_cpu_backup=True")
+
+    def _ensure_initialized(self) -> None:
+        """Raise `Unsuitable` if the whole process is to be a region, of which only a part would be paused."""
+        if os.environ.get("TMS_INIT_ENABLE", "").lower() in {"1", "true", "yes"}:
+            message = "TMS_INIT_ENABLE requests that all memory of the process can be paused"
+            hint = "unset it and use region(), or preload the library of torch_memory_saver and import that"
+            raise Unsuitable(message, hint=hint)
+
+    def _pool(self, tag: str, backend: str) -> HeapPool:
+        """Pool of a tag on the current GPU, which keeps the margin."""
+        self._ensure_initialized()
+        found = ENGINE.pool(tag, torch.cuda.current_device(), backend)
+        found.heap.keep_free(self._margin)
+        return found
+
+
+def _backend(backend: str | None, *, backup: bool, on_disk: bool = False) -> str:
+    """Variant of the heap for a region: where its bytes are kept; empty if they are not."""
+    if on_disk:
+        raise NotImplementedError("backup on disk is not supported: use enable_cpu_backup=True")
+    if backend is not None and not backup:
+        raise ValueError("cpu_backup_backend requires enable_cpu_backup=True")
+    found = backend or os.environ.get("TMS_INIT_CPU_BACKUP_BACKEND") or "pinned"
+    if found not in _KEPT:
+        raise ValueError(f"cpu_backup_backend is 'mmap' or 'pinned', not {found!r}")
+    return found if backup else _DROPPED
+
+
+def _tagged(tag: str | None) -> list[tuple[Tagged, Heap]]:
+    """Heaps of regions and graphs with a tag, or with any."""
+    found = ENGINE.with_tag(*([tag] if tag else []))
+    return [(each, heap) for each, heap in found if each.variant in {*_KEPT, _DROPPED}]
+
+
+def _wake(heap: Heap) -> None:
+    """Wake a heap, without PyTorch's cached memory if the GPU has no room, or raise PyTorch's error."""
+    try:
+        heap.wake()
+    except OutOfMemory:
+        torch.cuda.empty_cache()
+        try:
+            heap.wake()
+        except OutOfMemory as error:
+            raise torch.OutOfMemoryError(str(error)) from error
+
+
+@contextmanager
+def configure_subprocess() -> Iterator[None]:
+    """Start processes within it that import this module as `torch_memory_saver`, whether that is installed or not.
+
+    It changes the module path of processes that `multiprocessing` spawns, and `PYTHONPATH` for others.
+    """
+    path = os.environ.get("PYTHONPATH")
+    sys.path.insert(0, STAND_IN)
+    try:
+        with change_env("PYTHONPATH", f"{STAND_IN}{os.pathsep}{path}" if path else STAND_IN):
+            yield
+    finally:
+        sys.path.remove(STAND_IN)
+
+
+torch_memory_saver = TorchMemorySaver()
+"""The saver of this process."""

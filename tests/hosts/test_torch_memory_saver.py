@@ -1,0 +1,121 @@
+"""memtopo in the place of torch_memory_saver, by itself and as verl calls it, and torch_memory_saver's own tests."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.command_line import ROOT
+from tests.hosts.releases import release, run
+
+SIMULATED = Path(__file__).with_name("saver_on_simulator.py")
+SOURCE = os.environ.get("MEMTOPO_TMS_SOURCE", "https://github.com/fzyzcjy/torch_memory_saver")
+COMMIT = "4a43c97771f139db0215c1378e8a0b50e679d23d"
+PRIVATE = "'NoneType' object has no attribute '_"
+"""End of a test that goes on to the private state of torch_memory_saver, `_impl`."""
+
+OWN_TESTS = [
+    "test_simple[torch]",
+    "test_cuda_graph[torch]",
+    "test_cpu_backup[torch]",
+    "test_cpu_backup_multi_device_mmap_restore[torch]",
+    "test_cpu_backup_rss",
+    "test_cpu_backup_backend_from_env[torch]",
+    "test_cpu_backup_retain_from_env[torch]",
+    "test_multi_device[torch]",
+    "test_multi_device_torch_mode",
+    "test_rl_example[torch]",
+]
+"""Those of its mode `torch`, without backups on disk."""
+
+PACKAGE = """
+from memtopo.torch import saver
+from memtopo.torch.saver import *
+__path__ += saver.__path__
+"""
+
+
+def after(*calls: str) -> list[Any]:
+    """What each call has left of the regions of the program."""
+    return [json.loads(line) for line in run("torch_memory_saver", SIMULATED, *calls).splitlines()]
+
+
+def states(weights: str, pages: str, kv_cache: str) -> dict[str, Any]:
+    return {"weights": weights, "pages": pages, "kv_cache": kv_cache, "others": False}
+
+
+def test_tags_are_paused_and_resumed_alone_and_all_together() -> None:
+    found = after("pause:kv_cache", "pause", "pause", "resume:weights", "resume:kv_cache", "resume", "resume")
+    asleep, awake = states("paused", "paused", "paused"), states("kept", "kept", "lost")
+    by_tag = [states("kept", "paused", "paused"), states("kept", "paused", "lost")]
+    assert found == [states("kept", "kept", "paused"), asleep, asleep, *by_tag, awake, awake]
+
+
+def test_a_resume_without_room_loses_nothing_and_raises_the_error_of_pytorch() -> None:
+    calls = ("pause", "fill", "resume", "pause:none", "backups", "empty", "resume")
+    _, _, error, partly, backups, _, awake = after(*calls)
+    assert error.startswith("OutOfMemoryError: heap 'kv_cache-")
+    assert (partly, backups, awake) == (states("kept", "kept", "paused"), [], states("kept", "kept", "lost"))
+
+
+def test_backups_stay_as_long_as_they_are_retained_and_are_not_on_disk() -> None:
+    calls = ("pause", "backups", "resume", "backups", "retain:1", "pause", "resume", "backups", "set_disk_backup_dir:x")
+    *found, refused = after(*calls)
+    assert [found[at] for at in (1, 3, 7)] == [["weights", "pages"], [], ["weights", "pages"]]
+    assert refused.startswith("NotImplementedError: backup on disk")
+
+
+def test_a_cache_that_is_emptied_in_a_region_trims_its_heap() -> None:
+    """And those of the regions around it, but no heap of others; PyTorch's function is replaced in regions alone."""
+    assert after("enter:kv_cache,kv_cache", "enter:pages,kv_cache") == [[0, 0, 0, 0, True], [0, 0, 1, 1, True]]
+
+
+def test_what_verl_releases_and_resumes_has_its_weights_again() -> None:
+    """Each list of tags in its rollouts by SGLang, in the order in which SGLang pauses them."""
+    source = (release("verl") / "verl/workers/rollout/sglang_rollout/async_sglang_server.py").read_text()
+    lists = {tuple(ast.literal_eval(each)) for each in _lists(ast.parse(source))}
+    assert lists == {("kv_cache",), ("kv_cache", "weights")}
+    for tags in lists:
+        calls = [*(f"pause:{tag}" for tag in tags), *(f"resume:{tag}" for tag in reversed(tags))]
+        assert after(*calls)[-1] == states("kept", "kept", "lost")
+
+
+def _lists(tree: ast.AST) -> Iterator[ast.List]:
+    """Lists of tags: strings that SGLang names."""
+    for each in ast.walk(tree):
+        if not isinstance(each, ast.List):
+            continue
+        words = {item.value for item in each.elts if isinstance(item, ast.Constant)}
+        if words and words <= {"kv_cache", "weights", "cuda_graph"}:
+            yield each
+
+
+@pytest.fixture(scope="module")
+def own_tests(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with torch_memory_saver's own tests, and with memtopo as `torch_memory_saver`."""
+    folder = tmp_path_factory.mktemp("torch_memory_saver")
+    for command in (["init", "-q"], ["fetch", "-q", "--depth", "1", SOURCE, COMMIT], ["checkout", "-q", "FETCH_HEAD"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    package = folder / "test" / "torch_memory_saver"
+    package.mkdir()
+    helpers = (folder / "torch_memory_saver" / "testing_utils.py").read_text()
+    (package / "__init__.py").write_text(PACKAGE)
+    (package / "testing_utils.py").write_text(helpers)
+    return folder / "test"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", OWN_TESTS)
+def test_its_own_tests_pass_up_to_its_private_state(own_tests: Path, name: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"test_examples.py::{name}"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(own_tests), str(ROOT)))}
+    done = subprocess.run(command, cwd=own_tests, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 or PRIVATE in done.stdout + done.stderr, done.stdout
