@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, get_args
 
-from memtopo.common.errors import Exit, Failed, MemtopoError, system_errors
+from memtopo.common.errors import Exit, MemtopoError, system_errors
 from memtopo.common.processes import inherited_socket, python_command, signal_on_parent_death, spawn_connected
 from memtopo.common.text import printable, signal_name
 from memtopo.driver.handles import Handle
@@ -67,7 +67,7 @@ ToPlayer = Begin | Play
 FromPlayer = Answer | Broken
 
 
-class ReplayFailed(Failed):
+class ReplayFailed(MemtopoError):
     """A process of a replay could not be started, or ended."""
 
     def __init__(self, message: str, *, hint: str | None = None, status: int = Exit.FAILED) -> None:

@@ -55,6 +55,8 @@ class HeapPool:
         """Ordinal of the GPU, which is PyTorch's index of the device, too."""
         self.addresses = range(heap.address, heap.address + heap.size)
         """Addresses of the heap."""
+        self.warns = True
+        """True if a change of the layout warns of tensors that are in no heap."""
         self._functions = heap.functions
         self._owner: int | None = None
         self._depth = 0
@@ -160,7 +162,8 @@ class HeapPool:
             segments = _segments(self.device)
             if self._statistics(segments).unused_bytes:
                 self._retire_unused()
-        _warn_of_outside(self.device, segments)
+        if self.warns:
+            _warn_of_outside(self.device, segments)
 
     def end(self) -> bool:
         """Let go of all segments: the heap ends. Return true if tensors are in some of them.

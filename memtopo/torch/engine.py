@@ -56,7 +56,9 @@ class Engine:
             if key not in self.heaps:
                 self._add(key)
             assert self._layout
-            return pool(self._layout, self.heaps[key].name)
+            found = pool(self._layout, self.heaps[key].name)
+            found.warns = False  # the engine decides what is in its regions
+            return found
 
     def with_tag(self, *tags: str) -> list[tuple[Tagged, Heap]]:
         """Heaps with some tags, in the order in which they were made; without any tag, all heaps."""

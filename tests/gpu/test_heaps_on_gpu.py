@@ -18,7 +18,7 @@ from tests.contract.other_process import Other
 from tests.contract.shared_resources import closing, imported, usable
 from tests.helpers.specs import ROOT
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::memtopo.torch.OutsideHeaps")]
 torch: Any = pytest.importorskip("torch")
 
 import memtopo.torch  # noqa: E402 after PyTorch was found

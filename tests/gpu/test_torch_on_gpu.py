@@ -95,7 +95,7 @@ def test_gradients_of_backward_and_tensors_of_other_threads_are_in_the_heap(layo
 def test_a_switch_tells_what_is_outside_of_heaps(layout: Any) -> None:
     kept = made(layout, "weights")
     outside = [torch.empty(n << 30, dtype=torch.uint8, device="cuda") for n in (1, 2)]
-    with pytest.warns(memtopo.torch.OutsideHeaps, match=r"3 GiB on gpu0.* are outside of heaps.*every_thread=True"):
+    with pytest.warns(memtopo.torch.OutsideHeaps, match=r"3\.0 GiB on gpu0.*outside of heaps.*every_thread=True"):
         layout.switch("level-1")
     layout.switch("awake")
     del outside, kept
@@ -143,8 +143,9 @@ def test_memory_without_tensors_is_room_and_a_failure_names_what_is_left_and_tri
         with pytest.raises(torch.OutOfMemoryError) as foreign, memtopo.torch.allocating(layout, "weights"):
             raise torch.OutOfMemoryError("of something else")
         assert not getattr(foreign.value, "__notes__", None)
+        kept = made(layout, "weights", G // 2)
         with pytest.raises(torch.OutOfMemoryError) as found, memtopo.torch.allocating(layout, "weights"):
-            kept = [torch.empty(n * G // 2, dtype=torch.uint8, device="cuda") for n in (1, 4)]
+            torch.empty(2 * G, dtype=torch.uint8, device="cuda")
         (note,) = found.value.__notes__
         assert "of its limit of 2 GiB are left" in note
         del kept, found, pool
