@@ -19,7 +19,7 @@ _LISTED = 10
 
 
 class ApiError(MemtopoError):
-    """Error whose text includes the hint, so that tracebacks show it."""
+    """Failure of a function of the API."""
 
     exit_code: int = Exit.FAILED
 

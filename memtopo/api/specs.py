@@ -97,8 +97,6 @@ def resolved(machine: MachinesLike) -> Target:
     try:
         return target.resolve(os.fspath(machine))
     except Unavailable as error:
-        if error.hint:
-            error.add_note("hint: " + error.hint.replace("--machine h200x2", "machine='h200x2'"))
         raise error from None
 
 
