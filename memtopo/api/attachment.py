@@ -165,7 +165,10 @@ class Attached(Live):
         self._require_open()
         client = self._lease.client
         if self._importer.role != "writer" or client is None:
-            raise Unsuitable(f"this process does not write layout {self.name!r}", hint="attach with role='writer'")
+            hint = "attach with role='writer'"
+            if not any(offer.commit for offer in self.exports.values()):
+                hint = "omit it: none of its exports is declared 'commit: required'"
+            raise Unsuitable(f"this process does not write layout {self.name!r}", hint=hint)
         names = [name for name, offer in self.exports.items() if offer.commit]
         assert self._imports
         written = {name: self._imports.version(HOLDER, name) for name in names}

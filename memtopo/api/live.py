@@ -104,8 +104,11 @@ class Live:
             if part or dtype != "uint8":
                 raise Unsuitable(f"range {name!r} is elastic", hint=f"view a part of it: range({name!r}).view(…)")
             return self._elastic.range(name)
+        if name in self._elastic.heaps:
+            raise Unsuitable(f"range {name!r} is a heap", hint=f"view an allocation: heap({name!r}).view(address)")
         return self._view("range", name, dtype, part)
 
+    @checked()
     def heap(self, name: str) -> Heap:
         """Return a heap, in which the program allocates memory."""
         self._elastic.heap(name)

@@ -144,7 +144,7 @@ class LayoutMemory:
             if group := self._ranges.chunk(label)[0]:
                 wrong, hint = ("elastic", _ELASTIC) if group.growing else ("not mapped", None)
                 raise Unsuitable(f"chunk {shorten(label)!r} is {wrong}", hint=hint)
-            raise unknown("chunk or part", label, self._ranges.chunks)
+            raise self._no_chunk(label)
         found: list[MemoryPart] = []
         for mapping in mappings:
             try:
@@ -219,6 +219,16 @@ class LayoutMemory:
         if some := self._allocations(label):
             return Unsuitable(f"there is no range {label!r}", hint=f"it is an allocation: allocation({some[0]!r})")
         return unknown("range", label, self._ranges.labels)
+
+    def _no_chunk(self, label: str) -> Unsuitable:
+        """Return the error for a name that is no chunk's, and perhaps that of the entry of several chunks."""
+        group = self._ranges.numbered_entry(label)
+        if group is None:
+            return unknown("chunk or part", label, self._ranges.chunks)
+        last = (group.limit or group.count) - 1
+        return Unsuitable(
+            f"there is no chunk {shorten(label)!r}", hint=f"there are {group.label(0)} … {group.label(last)}"
+        )
 
     def _no_object(self, noun: str, label: str) -> Unsuitable:
         """Return the error for a name that is no object's, and perhaps that of the entry of several allocations."""
