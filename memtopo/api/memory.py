@@ -17,6 +17,7 @@ from memtopo.api.dlpack import DType
 from memtopo.api.dlpack import dtype as known_dtype
 from memtopo.api.errors import Unsuitable
 from memtopo.api.ranges import MappedRange, MappedRanges, access_at
+from memtopo.common.arguments import READERS
 from memtopo.common.text import nearest
 from memtopo.common.units import exact, shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED
@@ -354,6 +355,7 @@ class ViewRequest:
     ) -> ViewRequest:
         """Request with the arguments of a program. Raises `Unsuitable` for one that is none of a view."""
         size = None if size is None else whole_number("size", size)
+        device = None if device is None else READERS["device"]("device", device)
         return cls(known_dtype(dtype), extents(shape), whole_number("offset", offset), size, device)
 
     def span(self, what: str, whole: int) -> tuple[int, int]:
