@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
-from memtopo.common.errors import MemtopoError, Stopped
+from memtopo.common.errors import MemtopoError, Stopped, message_of
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
@@ -38,7 +38,7 @@ class StepFailed(Exception):
     """
 
     def __init__(self, step: Step | None, action: str, error: Exception, path: Path = ()) -> None:
-        super().__init__(f"{action}: {error}")
+        super().__init__(f"{action}: {message_of(error)}")
         self.step, self.action, self.error = step, action, error
         at_fault = error.path if isinstance(error, MemtopoError) else ()
         self.path = at_fault or (step.path if step else path)

@@ -41,7 +41,7 @@ def simulated_gpus(request: pytest.FixtureRequest) -> Iterator[Simulation]:
         simulation = simulated(machine)
         gpus = simulation.__enter__()
     except MemtopoError as error:
-        pytest.fail(f"{error}\n{error.hint or ''}".strip(), pytrace=False)
+        pytest.fail(str(error), pytrace=False)
     request.node.stash[_SIMULATION] = gpus
     try:
         yield gpus

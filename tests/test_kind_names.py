@@ -32,6 +32,7 @@ MOST = 20
 """Modules that may name one of the other kinds, its own among them."""
 
 REASONS = {
+    "common/arguments": "names of arguments",
     "kinds/build": "shares of chunks, imports and dma-bufs are resolved after all else that they depend on",
     "geometry/groups": "placements are made of chunks and ranges; the wire protocol has a word for each kind",
     "geometry/model": "placements map chunks into ranges",

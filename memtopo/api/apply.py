@@ -9,12 +9,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from memtopo.api.errors import NotApplied, Unsuitable, require_tried
 from memtopo.api.live import Live, LiveContext
 from memtopo.api.session import OwnSession, uuids
 from memtopo.api.specs import MachineLike, Params, SpecLike, plan_new
+from memtopo.common.arguments import checked, refused, seconds
 from memtopo.common.signals import deferred
 from memtopo.geometry import Geometry
 from memtopo.language import SpecText
@@ -40,6 +41,7 @@ class Applied(LiveContext[Live]):
     """Layout that exists for the duration of a `with`."""
 
 
+@checked()
 def applied(
     spec: SpecLike,
     machine: MachineLike = "local",
@@ -93,7 +95,7 @@ def _build(
 
 def bound_holders(bind: Mapping[str, BoundLike] | None) -> dict[str, Bound]:
     """Return the sockets and commands of holders by name."""
-    return {name: _bound(given) for name, given in (bind or {}).items()}
+    return {name: _bound(name, given) for name, given in (bind or {}).items()}
 
 
 def producers_of(found: Composition, bind: Mapping[str, Bound], **limits: Any) -> AbstractContextManager[Producers]:
@@ -116,8 +118,13 @@ def _shown_if_failed(log: Callable[[str], None]) -> Callable[[str], None]:
     return shown
 
 
-def _bound(given: BoundLike) -> Bound:
-    return os.fspath(given) if isinstance(given, str | os.PathLike) else tuple(given)
+def _bound(name: str, given: object) -> Bound:
+    found = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if isinstance(found, str) and found:
+        return found
+    if isinstance(found, Sequence) and found and all(isinstance(each, str) for each in found):
+        return tuple(found)
+    raise refused(f"bind[{name!r}]", given, "a socket or a command", "write a path, or a list of words")
 
 
 def _composed(
@@ -166,6 +173,7 @@ class Held:
         """True once the layout was taken down: by a release, its deadline, a lost process, or the end of the `with`."""
         return self._background.over.is_set()
 
+    @checked()
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the layout is taken down, for at most `timeout` seconds. Return whether it is."""
         return self._background.over.wait(timeout)
@@ -229,6 +237,7 @@ class Held:
                 error.add_note(str(failed))
 
 
+@checked(check=get_args(Check))
 def hold(
     spec: SpecLike,
     machine: MachineLike = "local",
@@ -238,25 +247,27 @@ def hold(
     allow_uids: Collection[int] = (),
     params: Params | None = None,
     check: Check = "fast",
-    lasting: float | None = None,
-    grace: float = 5.0,
-    timeout: float = 30.0,
+    lasting: str | float | None = None,
+    grace: str | float = 5.0,
+    timeout: str | float = 30.0,
     log: Callable[[str], None] | None = None,
 ) -> Held:
     """Build and check a spec, and serve its exports to other processes, for the duration of a `with`.
 
     It is built in this process, and a spec with `processes` in processes that are started. Other processes attach to
     it, switch and change it as they do with `memtopo apply --hold`; it is taken down at the end of the `with`, after
-    `lasting` seconds, or when another process releases it. `machine`, `bind` and `params` are those of `applied`.
+    `lasting`, or when another process releases it. `machine`, `bind` and `params` are those of `applied`.
 
     `socket` is a path, or a folder in which it is named by the layout. `allow_uids` are other users who may import, and
-    whose layouts may be imported. Importers over ipc have `grace` seconds to end. `timeout` is the number of seconds
-    that a process, an external producer or a semaphore may be silent. `log` is called with a line for each event, in
-    another thread.
+    whose layouts may be imported. Importers over ipc have `grace` to end. `timeout` is how long a process, an external
+    producer or a semaphore may be silent. Durations are seconds, or text such as "30s". `log` is called with a line for
+    each event, in another thread.
 
     Entering raises as `applied` does, and `ExchangeError` if the name is held already. The end raises `NotApplied` if
     something is left, or was lost while the layout was held.
     """
-    terms = Holding(os.fspath(socket) if socket else None, lasting, grace, tuple(allow_uids))
-    compose = partial(_composed, spec, machine, params, check, timeout)
-    return Held(compose, terms, bound_holders(bind), timeout, log)
+    limit = None if lasting is None else seconds("lasting", lasting)
+    patience = seconds("timeout", timeout)
+    terms = Holding(os.fspath(socket) if socket else None, limit, seconds("grace", grace), tuple(allow_uids))
+    compose = partial(_composed, spec, machine, params, check, patience)
+    return Held(compose, terms, bound_holders(bind), patience, log)

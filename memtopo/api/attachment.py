@@ -29,9 +29,10 @@ from memtopo.api.memory import ViewPart, determines_size, unknown
 from memtopo.api.session import OwnSession, Session, uuids
 from memtopo.api.specs import MachineLike, plan_spec, resolved
 from memtopo.api.views import View
+from memtopo.common.arguments import checked, refused, seconds
 from memtopo.common.errors import UsageError
 from memtopo.common.signals import deferred
-from memtopo.common.units import parse_duration, parse_size, parsed, shorten
+from memtopo.common.units import Size, parse_size, parsed, shorten
 from memtopo.drivers.target import LOCAL, Target, recorded
 from memtopo.language import Document
 from memtopo.run.imports import OutsideImports
@@ -123,6 +124,7 @@ class Attached(Live):
         self.socket = socket
         """Path of the holder's socket."""
 
+    @checked()
     def export(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> View:
         """View of the memory of an export, or of one of its elements or parts: `w`, `w.3`, `w.3.signal`."""
         found = next((each for each in _prefixes(name) if each in self.exports), name)
@@ -144,6 +146,7 @@ class Attached(Live):
             part.setdefault("device", device_name(self._importer.device, self._importer.gpus))
         return get(entry_names(self.exports)[found] + name.removeprefix(found), dtype, **part)
 
+    @checked()
     def range(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> Any:
         """As `Live.range`; of an elastic range of the holder, whose chunks it lends, an `ElasticRange` of this process.
 
@@ -151,6 +154,7 @@ class Attached(Live):
         """
         return super().range(lent_ranges(self.exports).get(name, name), dtype, **part)
 
+    @checked()
     def address(self, name: str) -> int:
         """As `Live.address`; exports of a multi-process layout may be named as in `exports`: `server.w`."""
         return super().address(entry_names(self.exports).get(name, name))
@@ -165,7 +169,10 @@ class Attached(Live):
         self._require_open()
         client = self._lease.client
         if self._importer.role != "writer" or client is None:
-            raise Unsuitable(f"this process does not write layout {self.name!r}", hint="attach with role='writer'")
+            hint = "attach with role='writer'"
+            if not any(offer.commit for offer in self.exports.values()):
+                hint = "omit it: none of its exports is declared 'commit: required'"
+            raise Unsuitable(f"this process does not write layout {self.name!r}", hint=hint)
         names = [name for name, offer in self.exports.items() if offer.commit]
         assert self._imports
         written = {name: self._imports.version(HOLDER, name) for name in names}
@@ -176,6 +183,7 @@ class Attached(Live):
             self._session.synchronize()
             client.commit(names, {name: each.generation for name, each in written.items()})
 
+    @checked()
     def poll(self, timeout: float = 0.0) -> Notice | None:
         """As `Live.poll`; an attachment that is to attach again does so once its layout is held again.
 
@@ -247,6 +255,7 @@ class Attached(Live):
         """Names of the exports that have no memory in the state of the holder; their addresses are kept."""
         return frozenset(self._imports.absent.values()) if self._imports else frozenset()
 
+    @checked()
     def notice(self, timeout: float = 0.0) -> Notice | None:
         """Return the next notice of the holder, if there is one, without following it as `poll` does.
 
@@ -319,6 +328,7 @@ def attach_once(
     return attached
 
 
+@checked(role=get_args(Role), access=get_args(AccessName))
 def attach(
     layout: str | os.PathLike[str],
     exports: Collection[str] | None = None,
@@ -356,13 +366,13 @@ def attach(
     `writing`, `committed` or `uncommitted` if the wait was in vain), `Unavailable`, `Unsuitable`, also for another
     digest, `InvalidSpec` if this machine cannot import an export, and `NotApplied` after everything was undone.
     """
-    _require_role(role)
-    terms = partial(AttachTerms.within, _seconds(wait), _named(exports), role, expect)
-    where, sizes = _endpoint(layout, socket), {name: _bytes(size) for name, size in (reserve or {}).items()}
+    terms = partial(AttachTerms.within, seconds("wait", wait), _named(exports), role, expect)
+    where, sizes = _endpoint(layout, socket), {name: _bytes(name, size) for name, size in (reserve or {}).items()}
     attempt = partial(attach_once, where, device, access, machine, allow_uids, on_change, sizes, reattach=reattach)
     return Attachment(partial(build_attachment, terms, attempt))
 
 
+@checked()
 def dma_bufs(
     layout: str | os.PathLike[str],
     exports: Collection[str] | None = None,
@@ -377,12 +387,7 @@ def dma_bufs(
     `allow_uids` are as for `attach`. Entering raises `NoLayout`, `ExchangeError`, and `Unsuitable` for an export that
     does not exist or is not via dmabuf.
     """
-    return DmaBufs(_endpoint(layout, socket), _named(exports), _seconds(wait), allow_uids)
-
-
-def _require_role(role: str | None) -> None:
-    if role not in (None, *get_args(Role)):
-        raise UsageError(f"role {shorten(str(role))!r} is not a role", hint="write 'reader' or 'writer'")
+    return DmaBufs(_endpoint(layout, socket), _named(exports), seconds("wait", wait), allow_uids)
 
 
 def _named(exports: Collection[str] | None) -> Collection[str] | None:
@@ -423,19 +428,14 @@ def _endpoint(layout: str | os.PathLike[str], socket: str | os.PathLike[str] | N
     return endpoint(socket=name) if "/" in name else usual_endpoint(name, folder)
 
 
-def _bytes(size: str | int) -> int:
+def _bytes(export: str, size: object) -> int:
     """Bytes of a size. Raises `UsageError`."""
-    if isinstance(size, int):
-        return size
-    found = parsed(parse_size, size)
-    if found.in_granules:
-        raise UsageError(f"{size!r} is in granules", hint="write it in bytes, as '64MiB'")
-    return found.amount
-
-
-def _seconds(wait: str | float) -> float:
-    """Seconds of a duration. Raises `UsageError`."""
-    return parsed(parse_duration, wait) if isinstance(wait, str) else float(wait)
+    name = f"reserve[{export!r}]"
+    found = parsed(parse_size, size, name) if isinstance(size, str) else size
+    amount = found.amount if isinstance(found, Size) and not found.in_granules else found
+    if not isinstance(amount, int) or isinstance(amount, bool) or amount < 0:
+        raise refused(name, size, "a size", "write a number of bytes, or text such as '64MiB'")
+    return amount
 
 
 def _machine(client: Client, status: Status, requested: MachineLike | None) -> Target:

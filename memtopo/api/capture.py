@@ -9,7 +9,9 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
+from memtopo.common.arguments import checked
 from memtopo.driver.trace_files import create_record
 from memtopo.native.injection import Stacks, require_no_capture, start_capture, stop_capture, write_mark
 from memtopo.plans.trace import TracedCall, TraceFile, read_traces
@@ -37,6 +39,7 @@ class Capture:
         return tuple(call for trace in self.traces for call in trace.calls)
 
 
+@checked(stacks=get_args(Stacks))
 @contextmanager
 def capturing(
     file: str | os.PathLike[str] | None = None, stacks: Stacks = "none", cupti: str | None = None
@@ -62,6 +65,7 @@ def capturing(
         stop_capture()
 
 
+@checked()
 def mark(label: str) -> None:
     """Write a line with a label to the record of this process, so that what was live then can be asked for.
 

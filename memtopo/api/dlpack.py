@@ -248,10 +248,21 @@ DTYPES = _known()
 """All types by name."""
 
 
+_MEANT = {
+    "float": "float32, as PyTorch's float, or float64, as NumPy's",
+    "int": "int32, as PyTorch's int, or int64, as NumPy's",
+    "half": "float16", "double": "float64", "long": "int64", "short": "int16", "char": "int8", "byte": "uint8",
+    "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",
+    "fp8": "float8_e4m3fn or float8_e5m2",
+}  # fmt: skip
+"""Types that are probably meant by other names of PyTorch, NumPy and engines."""
+
+
 def dtype(given: object) -> DType:
     """Return the type for a name, or for the object of NumPy or PyTorch. Raises `Unsuitable`."""
     name = given if isinstance(given, str) else getattr(given, "name", None) or getattr(given, "__name__", None)
     text = str(name or given).removeprefix("torch.")
     if text not in DTYPES:
-        raise Unsuitable(f"dtype {shorten(text)!r} is not known", hint=choose(text, list(DTYPES)))
+        hint = f"write {_MEANT[text]}" if text in _MEANT else choose(text, list(DTYPES))
+        raise Unsuitable(f"dtype {shorten(text)!r} is not known", hint=hint)
     return DTYPES[text]

@@ -11,6 +11,7 @@ from typing import Self
 from memtopo.api.errors import Unsuitable
 from memtopo.api.imports import AttachTerms
 from memtopo.api.memory import unknown
+from memtopo.common.arguments import checked
 from memtopo.common.errors import on_failure
 from memtopo.common.signals import deferred
 from memtopo.driver.handles import Handle, close_handles
@@ -92,6 +93,7 @@ class DmaBufs:
     def __exit__(self, *_: object) -> None:
         self._resources.close()
 
+    @checked()
     def __getitem__(self, name: str) -> tuple[DmaBuf, ...]:
         """Dma-bufs of an export in order: one, or one of each object of a counted one.
 
@@ -101,6 +103,7 @@ class DmaBufs:
             raise unknown("export via dmabuf", name, self.exports)
         return self._open.get(name, ())
 
+    @checked()
     def take(self, name: str) -> tuple[DmaBuf, ...]:
         """Open the dma-bufs of an export anew, after `let_go`; open ones are closed.
 
@@ -118,6 +121,7 @@ class DmaBufs:
             )
             return self._open[name]
 
+    @checked()
     def notice(self, timeout: float = 0.0) -> Notice | None:
         """Return the next notice of the holder, if one arrives within `timeout` seconds.
 
@@ -126,6 +130,7 @@ class DmaBufs:
         """
         return self._connection.notice(timeout)
 
+    @checked()
     def let_go(self, names: Collection[str]) -> None:
         """Close the dma-bufs of exports, and report that to the holder. Raises `Unsuitable`, and closes none."""
         with deferred():

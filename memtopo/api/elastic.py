@@ -13,6 +13,7 @@ from memtopo.api.errors import MemoryHeld, NotMapped, Unsuitable
 from memtopo.api.memory import LayoutMemory, Shape, ViewRequest, described, unknown, whole_number
 from memtopo.api.session import Session
 from memtopo.api.views import View, ViewFactory
+from memtopo.common.arguments import text
 from memtopo.common.signals import deferred
 from memtopo.common.units import exact, rounded
 from memtopo.driver.protocol import Driver
@@ -302,7 +303,8 @@ class ElasticRange:
         latest epoch of their bytes. Raises `ExchangeError`: `stale` if a lease has ended, `sealed` if another process
         has the key.
         """
-        return self._memory.seal(self.name, _unmapping(offset, size, release=False), key)
+        part = _unmapping(offset, size, release=False)
+        return self._memory.seal(self.name, part, None if key is None else text("key", key))
 
     def adopt(self, offset: int, key: str, chunk: str | None = None, *, epoch: int | None = None) -> tuple[str, ...]:
         """Map what a process that has ended has sealed under a key from `offset` on, with its bytes.
@@ -314,7 +316,9 @@ class ElasticRange:
         pools = self._memory.content(self.name).pools
         if chunk is None and len(pools) != 1:
             raise Unsuitable(f"range {self.name!r} is of chunks {', '.join(pools)}", hint="name them: chunk=…")
-        request = AdoptRequest(whole_number("offset", offset), chunk or pools[0], key, epoch)
+        chosen = pools[0] if chunk is None else text("chunk", chunk)
+        latest = None if epoch is None else whole_number("epoch", epoch)
+        request = AdoptRequest(whole_number("offset", offset), chosen, text("key", key), latest)
         return self._memory.adopt(self.name, request)
 
     def batch(self, *, wait: bool = True) -> Batch:
@@ -382,7 +386,7 @@ class Batch:
 
 
 def _mapping(offset: int, chunk: str, count: int) -> MapRequest:
-    return MapRequest(whole_number("offset", offset), chunk, whole_number("count", count))
+    return MapRequest(whole_number("offset", offset), text("chunk", chunk), whole_number("count", count))
 
 
 def _unmapping(offset: int, size: int, *, release: bool) -> UnmapRequest:

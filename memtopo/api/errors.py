@@ -19,12 +19,9 @@ _LISTED = 10
 
 
 class ApiError(MemtopoError):
-    """Error whose text includes the hint, so that tracebacks show it."""
+    """Failure of a function of the API."""
 
     exit_code: int = Exit.FAILED
-
-    def __str__(self) -> str:
-        return f"{self.message} (hint: {self.hint})" if self.hint else self.message
 
 
 class InvalidSpec(ApiError, ValueError):
@@ -88,6 +85,10 @@ class Unsuitable(ApiError, ValueError):
     """Object that does not exist, or that does not support the requested use."""
 
     exit_code = Exit.USAGE
+
+
+class NotElastic(Unsuitable, AttributeError):
+    """Attribute of an elastic range that a view does not have, because its range is not elastic."""
 
 
 class ViewOutlived(UserWarning):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
 
 from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
 from memtopo.api.memory import Shape, ViewRequest, described, whole_number
+from memtopo.common.arguments import word
 from memtopo.common.units import exact
 from memtopo.driver.types import HandleType
 from memtopo.native import NoLibrary
@@ -113,7 +114,7 @@ class Heap:
         device: str | int | None = None,
     ) -> View:
         """View of an allocation, or of a part of it: from an address on, to its end by default."""
-        content = self._content
+        content, address = self._content, whole_number("address", address)
         holding = (each for each in self.allocations if each.address <= address < each.address + each.size)
         if (found := next(holding, None)) is None:
             raise Unsuitable(f"heap {self.name!r}: nothing is allocated at {address:#x}")
@@ -130,10 +131,9 @@ class Heap:
         whatever the heap does. After a sleep the allocation has other memory, and is to be exported again.
         """
         kinds = {"fd": HandleType.FD, "fabric": HandleType.FABRIC}
-        if via not in kinds:
-            raise Unsuitable(f"an allocation cannot be exported via {via!r}", hint="via 'fd' or 'fabric'")
+        kind = kinds[word("via", via, kinds)]
         with self._changing():
-            return heaps.export(self._memory.driver, self._content, whole_number("address", address), kinds[via])
+            return heaps.export(self._memory.driver, self._content, whole_number("address", address), kind)
 
     def sleep(self, keep: Keep | None = "page-locked") -> None:
         """Give the memory back, for other programs, until `wake`; allocations keep their addresses.
@@ -142,8 +142,8 @@ class Heap:
         stays; with None they are undefined afterwards. Work of the GPU is awaited; an access of the program until
         `wake` is to an illegal address. Nothing can be allocated or freed meanwhile.
         """
-        if keep not in {None, "page-locked", "pageable"}:
-            raise Unsuitable(f"bytes cannot be kept in {keep!r}", hint="'page-locked' or 'pageable' memory, or None")
+        if keep is not None:
+            word("keep", keep, get_args(Keep))
         with self._changing_memory():
             heaps.sleep(self._memory.driver, self._memory.layout, self.name, keep)
 
@@ -159,7 +159,7 @@ class Heap:
 
     def backup(self, address: int) -> int | None:
         """Return the host address of the byte that `sleep` has kept of a device address; None if none is kept."""
-        content = self._content
+        content, address = self._content, whole_number("address", address)
         for each in content.native.allocations():
             kept = each.number in content.kept and each.number in content.backups
             if kept and each.address <= address < each.address + each.size:

@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Self, get_args
 
 from memtopo.api.errors import NotJoined, Unsuitable
 from memtopo.api.imports import AttachTerms
@@ -16,9 +16,9 @@ from memtopo.api.joined_member import JoinedLayout, JoinedSession, LayoutOfMembe
 from memtopo.api.live import LiveContext
 from memtopo.api.session import uuids
 from memtopo.api.specs import Loaded, MachineLike, Params, SpecLike, load, resolved
+from memtopo.common.arguments import checked, refused, seconds
 from memtopo.common.errors import on_failure
 from memtopo.common.signals import deferred
-from memtopo.common.units import parse_duration
 from memtopo.common.version import __version__
 from memtopo.drivers.target import Target
 from memtopo.kinds.nodes import nodes_of
@@ -57,6 +57,7 @@ Those of this host come first, since a layout is of one host.
 """
 
 
+@checked()
 def rank(name: str = "rank") -> Rank:
     """Return the process of a counted entry `name` that this one is by its launcher's numbers.
 
@@ -163,6 +164,7 @@ class _Options:
         )
 
 
+@checked(check=get_args(Check))
 def join(
     spec: SpecLike,
     process: str,
@@ -186,9 +188,10 @@ def join(
     `NoLayout` if it joins held processes that nobody holds, `ExchangeError` if the folder cannot be used, and
     `NotApplied` with the report of all processes after everything was undone.
     """
-    seconds = parse_duration(timeout) if isinstance(timeout, str) else float(timeout)
+    if on_lost != "raise" and not callable(on_lost):
+        raise refused("on_lost", on_lost, "'raise' or a function", "pass a function of the reason")
     where = os.fspath(socket) if socket else None
-    return Joined(_Options(spec, process, machine, seconds, params, check, where, on_lost).build)
+    return Joined(_Options(spec, process, machine, seconds("timeout", timeout), params, check, where, on_lost).build)
 
 
 __all__ = ["Joined", "JoinedLayout", "Rank", "join", "rank"]

@@ -13,6 +13,7 @@ from memtopo.api.imports import Lease
 from memtopo.api.joined_member import JoinedLayout, OnLost
 from memtopo.api.session import OwnSession, uuids
 from memtopo.api.specs import Loaded, Params, SpecLike
+from memtopo.common.arguments import checked
 from memtopo.common.text import process_name
 from memtopo.drivers import target as targets
 from memtopo.drivers.target import Target
@@ -58,6 +59,7 @@ class HeldLayoutPart(JoinedLayout):
         client = self._lease.client
         return ProcessLost(str(self.over), "holder", (client.pid or None) if client else None)
 
+    @checked()
     def poll(self, timeout: float = 0.0) -> Notice | None:
         try:
             return super().poll(timeout)

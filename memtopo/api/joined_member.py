@@ -13,6 +13,7 @@ from memtopo.api.errors import NotApplied, NotChanged, NotSwitched
 from memtopo.api.live import Live, Refused
 from memtopo.api.session import Session
 from memtopo.api.specs import Params, SpecLike, load
+from memtopo.common.arguments import checked
 from memtopo.common.errors import MemtopoError
 from memtopo.common.processes import RunningClock
 from memtopo.common.signals import deferred
@@ -134,6 +135,7 @@ class JoinedLayout(Live):
         """Reason for which the layout can only be taken down; None as long as it is complete."""
         raise NotImplementedError
 
+    @checked()
     def poll(self, timeout: float = 0.0) -> Notice | None:
         """Take part in what others have requested, and wait for that for up to `timeout` seconds.
 
@@ -197,6 +199,7 @@ class LayoutOfMembers(JoinedLayout):
     def _loss(self) -> ProcessLost:
         return self._member.loss()
 
+    @checked()
     def poll(self, timeout: float = 0.0) -> Notice | None:
         self._require_open()
         until = time.monotonic() + timeout

@@ -20,6 +20,7 @@ from memtopo.api.memory import LayoutMemory, ViewPart, ViewRequest, unknown
 from memtopo.api.session import Session
 from memtopo.api.specs import Params, SpecLike
 from memtopo.api.views import View, ViewFactory
+from memtopo.common.arguments import checked
 from memtopo.common.signals import deferred
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.dmabuf import DMABUF
@@ -86,6 +87,7 @@ class Live:
         """Address and size of each buffer, each allocation of a pool, and each mapped part of external memory."""
         return MappingProxyType(self._session.layout.buffers)
 
+    @checked()
     def address(self, name: str) -> int:
         """Device address of a range, a buffer, managed or pinned memory.
 
@@ -98,44 +100,55 @@ class Live:
             raise unknown("range, buffer, managed or pinned memory", name, reversed(known))
         return addressed[name].address
 
+    @checked()
     def range(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> Any:
         """View of a range or a part of it, which must be mapped throughout; of an elastic range, an `ElasticRange`."""
         if name in self._elastic.ranges:
             if part or dtype != "uint8":
                 raise Unsuitable(f"range {name!r} is elastic", hint=f"view a part of it: range({name!r}).view(…)")
             return self._elastic.range(name)
+        if name in self._elastic.heaps:
+            raise Unsuitable(f"range {name!r} is a heap", hint=f"view an allocation: heap({name!r}).view(address)")
         return self._view("range", name, dtype, part)
 
+    @checked()
     def heap(self, name: str) -> Heap:
         """Return a heap, in which the program allocates memory."""
         self._elastic.heap(name)
         return Heap(name, self._elastic)
 
+    @checked()
     def heap_device(self, name: str) -> int:
         """Ordinal of the GPU of a heap: the one that has its memory, or the first that may write it."""
         return self._elastic.heap(name).step.device
 
+    @checked()
     def chunks(self, name: str) -> ElasticChunks:
         """Return the elastic chunks of an entry, which a program maps in elastic ranges."""
         self._require_open()
         return self._elastic.chunks(name)
 
+    @checked()
     def chunk(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> View:
         """View of a chunk or a part of it, at one of the addresses where it is mapped."""
         return self._view("chunk", name, dtype, part)
 
+    @checked()
     def buffer(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> View:
         """View of a buffer or a part of it, for its own GPU."""
         return self._view("buffer", name, dtype, part)
 
+    @checked()
     def allocation(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> View:
         """View of an allocation of a pool or a part of it, for the pool's own location or a GPU with access to it."""
         return self._view("allocation", name, dtype, part)
 
+    @checked()
     def managed(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> View:
         """View of managed memory or a part of it, for the host or one of its GPUs; by default for the first GPU."""
         return self._view("managed memory", name, dtype, part)
 
+    @checked()
     def pinned(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> View:
         """View of pinned memory or a part of it, for the host or one of its GPUs; by default for the host.
 
@@ -144,10 +157,12 @@ class Live:
         """
         return self._view("pinned memory", name, dtype, part)
 
+    @checked()
     def external(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> View:
         """View of an external object (`frame`) or of one of its buffers (`frame.y`), for its own GPU."""
         return self._view("external memory", name, dtype, part)
 
+    @checked()
     def event(self, name: str) -> Event:
         """Return an event."""
         self._require_open()
@@ -156,6 +171,7 @@ class Live:
             raise unknown("event", name, devices)
         return Event(name, devices[name], self._session.driver, self._session.layout)
 
+    @checked()
     def semaphore(self, name: str) -> ExternalSemaphore:
         """Return an external semaphore; the check has already waited for and signalled it as the spec declares."""
         self._require_open()
@@ -164,6 +180,7 @@ class Live:
             raise unknown("semaphore", name, self._session.geometry.of(ImportedSemaphore))
         return ExternalSemaphore(name, found.location.id, self._session.driver, self._session.layout)
 
+    @checked()
     def dma_buf(self, name: str, index: int = 0) -> DmaBuf:
         """Return a new dma-buf of an export via dmabuf, or of one object of a counted one; the caller closes it."""
         self._require_open()
@@ -184,6 +201,7 @@ class Live:
         """Name of the state that the layout is in; `awake` is the layout as the spec writes it."""
         return self._session.state
 
+    @checked()
     def switch(self, state: str, *, stream: object = None, device: str | int | None = None) -> Checks:
         """Bring the layout to one of its states, or to `awake`, and return the results of its check by queries.
 
@@ -218,6 +236,7 @@ class Live:
         where = None if device is None else self._memory.location(device).id
         return self._session.awaiting(None if stream is None else stream_handle(stream), where)
 
+    @checked()
     @contextmanager
     def switched(self, state: str, *, stream: object = None, device: str | int | None = None) -> Iterator[Checks]:
         """Switch to a state for the duration of a `with`, and then back to the state before, as `switch` does.
@@ -236,6 +255,7 @@ class Live:
         """Number of the layout: 1 when it is built, and one more after each change or switch that touched it."""
         return self._session.generation
 
+    @checked(check=("fast", "full"))
     def change(
         self,
         spec: SpecLike,
@@ -257,8 +277,6 @@ class Live:
         read zeros. Raises `InvalidSpec`, `Unsuitable` in another state, and `NotChanged` with the layout as it was.
         """
         self._require_open()
-        if check not in {"fast", "full"}:
-            raise unknown("check", check, ("fast", "full"))
         with self._requesting(NotChanged), self._changing(stream, device):
             return self._session.change(spec, check, params)
 
@@ -281,6 +299,7 @@ class Live:
         """Names of the imports whose memory a holder has taken back; their addresses are kept."""
         return frozenset(self._imports.absent) if self._imports else frozenset()
 
+    @checked()
     def poll(self, timeout: float = 0.0) -> Notice | None:
         """Follow the next notice of a holder that this layout imports from, and return it.
 
@@ -454,7 +473,11 @@ class Event(_Synchronizing):
 
 def stream_handle(stream: object) -> int:
     """Return the handle of a stream, which is a number or an object with a handle. Raises `Unsuitable`."""
-    if isinstance(stream, SupportsInt) and not hasattr(stream, "__cuda_stream__"):
+    if (
+        isinstance(stream, SupportsInt)
+        and not isinstance(stream, float | type)
+        and not hasattr(stream, "__cuda_stream__")
+    ):
         return int(stream)
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])

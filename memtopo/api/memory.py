@@ -17,6 +17,7 @@ from memtopo.api.dlpack import DType
 from memtopo.api.dlpack import dtype as known_dtype
 from memtopo.api.errors import Unsuitable
 from memtopo.api.ranges import MappedRange, MappedRanges, access_at
+from memtopo.common.arguments import READERS
 from memtopo.common.text import nearest
 from memtopo.common.units import exact, shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED
@@ -144,7 +145,7 @@ class LayoutMemory:
             if group := self._ranges.chunk(label)[0]:
                 wrong, hint = ("elastic", _ELASTIC) if group.growing else ("not mapped", None)
                 raise Unsuitable(f"chunk {shorten(label)!r} is {wrong}", hint=hint)
-            raise unknown("chunk or part", label, self._ranges.chunks)
+            raise self._no_chunk(label)
         found: list[MemoryPart] = []
         for mapping in mappings:
             try:
@@ -219,6 +220,16 @@ class LayoutMemory:
         if some := self._allocations(label):
             return Unsuitable(f"there is no range {label!r}", hint=f"it is an allocation: allocation({some[0]!r})")
         return unknown("range", label, self._ranges.labels)
+
+    def _no_chunk(self, label: str) -> Unsuitable:
+        """Return the error for a name that is no chunk's, and perhaps that of the entry of several chunks."""
+        group = self._ranges.numbered_entry(label)
+        if group is None:
+            return unknown("chunk or part", label, self._ranges.chunks)
+        last = (group.limit or group.count) - 1
+        return Unsuitable(
+            f"there is no chunk {shorten(label)!r}", hint=f"there are {group.label(0)} … {group.label(last)}"
+        )
 
     def _no_object(self, noun: str, label: str) -> Unsuitable:
         """Return the error for a name that is no object's, and perhaps that of the entry of several allocations."""
@@ -344,6 +355,7 @@ class ViewRequest:
     ) -> ViewRequest:
         """Request with the arguments of a program. Raises `Unsuitable` for one that is none of a view."""
         size = None if size is None else whole_number("size", size)
+        device = None if device is None else READERS["device"]("device", device)
         return cls(known_dtype(dtype), extents(shape), whole_number("offset", offset), size, device)
 
     def span(self, what: str, whole: int) -> tuple[int, int]:

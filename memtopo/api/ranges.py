@@ -143,7 +143,16 @@ class MappedRanges:
         name, number = numbered(label)
         group = groups.get(label) or groups.get(name)
         index = number or 0 if group and group.counted else 0
-        return (group, index) if group and group.label(index) == label else (None, 0)
+        if group is None or index >= (group.limit or group.count) or group.label(index) != label:
+            return None, 0
+        return group, index
+
+    def numbered_entry(self, label: str) -> ChunkGroup | None:
+        """Return the group of a counted entry that a label begins with, if it has no chunk of the number in it."""
+        name, *words = label.split(".")
+        group = self._geometry.of(ChunkGroup).get(name)
+        has_chunk = bool(words) and self.chunk(f"{name}.{words[0]}")[0] is not None
+        return group if group and group.counted and not has_chunk else None
 
     @property
     def labels(self) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from memtopo.api.errors import NotApplied, NotChanged, NotSwitched, Unsuitable, require_tried, valid
 from memtopo.api.specs import Params, SpecLike, plan_spec
+from memtopo.common.errors import message_of
 from memtopo.common.signals import deferred
 from memtopo.diagnostics.messages import not_awake
 from memtopo.driver.kernels import KernelDriver
@@ -245,7 +246,8 @@ def changing(error: type[NotChanged | NotSwitched], after: str) -> Iterator[None
     except RollbackFailed as failed:
         raise error(f"{failed}; the layout can only be taken down") from failed
     except (StepFailed, DoesNotFit) as failed:
-        raise error(f"{failed}; {after}") from failed
+        hint = failed.hint if isinstance(failed, DoesNotFit) else None
+        raise error(f"{message_of(failed)}; {after}", hint=hint) from failed
 
 
 def uuids(driver: Driver) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from memtopo import language
 from memtopo import spec as specs
 from memtopo.api.errors import raise_errors, valid
+from memtopo.common.arguments import checked, refused
 from memtopo.common.errors import Unavailable
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
@@ -59,6 +60,7 @@ MachinesLike = MachineLike | Mapping[str, MachineLike]
 """One machine, or a mapping from the nodes of a spec to theirs."""
 
 
+@checked()
 def load(spec: SpecLike, *, params: Params | None = None) -> Loaded:
     """Read a spec and check each of its entries; no machine is needed.
 
@@ -74,6 +76,7 @@ def load(spec: SpecLike, *, params: Params | None = None) -> Loaded:
     return Loaded(document, read)
 
 
+@checked()
 def plan(spec: SpecLike, machine: MachinesLike = "local", *, params: Params | None = None) -> Plan:
     """Return the steps that build a spec on a machine.
 
@@ -87,18 +90,17 @@ def plan(spec: SpecLike, machine: MachinesLike = "local", *, params: Params | No
 
 
 def resolved(machine: MachinesLike) -> Target:
-    """Return the target of a machine argument. Raises `Unavailable`, with its hint in the traceback, and no causes."""
-    if isinstance(machine, Mapping):
-        if not machine:
-            raise ValueError("no node has a machine")
+    """Return the target of a machine argument. Raises `Unavailable`, without causes, and `UsageError`."""
+    if isinstance(machine, Mapping) and machine:
         return target.of_nodes({node: resolved(each) for node, each in machine.items()})
     if isinstance(machine, Target):
         return machine
+    if not isinstance(machine, str | os.PathLike):
+        hint = "write 'local', a name such as 'h200x2', or a path; for a spec of several nodes {'NODE': 'NAME'}"
+        raise refused("machine", machine, "a machine", hint)
     try:
         return target.resolve(os.fspath(machine))
     except Unavailable as error:
-        if error.hint:
-            error.add_note("hint: " + error.hint.replace("--machine h200x2", "machine='h200x2'"))
         raise error from None
 
 
@@ -122,7 +124,7 @@ def _setting(given: tuple[str, object]) -> tuple[str, str]:
     name, value = given
     text = scalar_text(value)
     if text is None:
-        raise TypeError(f"parameter {name!r} is text or a whole number, not a {type(value).__name__}")
+        raise refused(f"params[{name!r}]", value, "text or a whole number", "write it as text")
     return name, text
 
 
@@ -134,6 +136,10 @@ def _read(spec: SpecLike) -> Document:
             return spec
         case Mapping():
             return Document.from_object(spec)
+        case str() if "\n" in spec or spec.lstrip().startswith("{"):
+            raise refused("spec", spec, "a path", "write the path of a file, or pass yaml.safe_load(…) of a text")
         case str() | os.PathLike():
             return language.read_file(Path(spec), name=os.fspath(spec))
-    raise TypeError(f"a spec is a path, a mapping, or a result of memtopo.load, not a {type(spec).__name__}")
+    raise refused(
+        "spec", spec, "a spec", "write a path, a mapping with the keys of a spec, or a result of memtopo.load"
+    )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from memtopo.api import dlpack
 from memtopo.api.dlpack import DType, ExportedTensors
-from memtopo.api.errors import ReadOnlyIgnored, Unsuitable
+from memtopo.api.errors import NotElastic, ReadOnlyIgnored, Unsuitable
 from memtopo.api.memory import LayoutMemory, MemoryPart, ViewRequest
 from memtopo.api.ranges import access_at
 from memtopo.api.session import Session
@@ -85,6 +85,13 @@ class View:
         self.name, self.address, self.shape, self.dtype, self.device = name, address, shape, dtype, device
         self.read_only = read_only
         self._dl_device, self._owner = dl_device, owner
+
+    @property
+    def unmap(self) -> NoReturn:
+        """Method of elastic ranges, which a view has not."""
+        raise NotElastic(f"{self.name} is not elastic, and is viewed", hint="write 'elastic' for it in the spec")
+
+    map = batch = seal = adopt = mappings = unmap
 
     @property
     def size(self) -> int:

@@ -79,7 +79,8 @@ def outcome(
 class MemtopoError(Exception):
     """Expected error, shown as `memtopo: error: …`, the lines of `details`, and `memtopo: hint: …` if there is a hint.
 
-    `message` is lower case, without a full stop, and begins with the object at fault.
+    `message` is lower case, without a full stop, and begins with the object at fault. The text of the error includes
+    the hint, so that tracebacks show it.
     """
 
     exit_code: int = Exit.BUG
@@ -91,6 +92,14 @@ class MemtopoError(Exception):
         super().__init__(self.message)
         self.hint = bounded(hint) if hint else hint
         self.details = tuple(map(bounded, details))
+
+    def __str__(self) -> str:
+        return f"{self.message} (hint: {self.hint})" if self.hint else self.message
+
+
+def message_of(error: BaseException) -> str:
+    """Return the text of an error without its hint, as a part of another message."""
+    return error.message if isinstance(error, MemtopoError) else str(error)
 
 
 @contextmanager
@@ -104,7 +113,7 @@ def at_entry(path: tuple[str | int, ...]) -> Iterator[None]:
 
 
 class UsageError(MemtopoError):
-    """Invalid command line, or options that exclude one another."""
+    """Invalid command line or argument of a function, or options that exclude one another."""
 
     exit_code = Exit.USAGE
 

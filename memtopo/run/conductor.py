@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from memtopo.common.errors import InternalError, Stopped
+from memtopo.common.errors import InternalError, Stopped, message_of
 from memtopo.driver.handles import Handle
 from memtopo.executor import failing
 from memtopo.kinds.layout import HandleSource
@@ -211,7 +211,7 @@ class Conductor:
         except ChangeFailed:
             raise
         except BaseException as failure:
-            self._roll_back(str(failure) or "interrupted")
+            self._roll_back(message_of(failure) or "interrupted")
             raise
         return self._end_change()
 

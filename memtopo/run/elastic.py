@@ -276,7 +276,7 @@ class _Batch:
                 if isinstance(failed, DriverError):
                     raise failed
         except DriverError as error:
-            content.broken = content.broken or f"{failure}, and then {error} while the range was rolled back"
+            content.broken = content.broken or f"{failure.message}, and then {error} while the range was rolled back"
             _rebuild(layout)
             raise ElasticFailed(f"range {content.label!r} can only be taken down: {content.broken}") from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from memtopo.common.errors import MemtopoError, Stopped
+from memtopo.common.errors import MemtopoError, Stopped, message_of
 from memtopo.executor import StepFailed, failing
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group, from_outside
@@ -186,8 +186,8 @@ class Follower:
         except (RollbackFailed, Stopped):
             raise
         except Exception as error:  # noqa: BLE001 an error of memtopo itself leaves the layout as it is, too
-            if str(error) not in self.notes:
-                self.notes.append(str(error))
+            if message_of(error) not in self.notes:
+                self.notes.append(message_of(error))
         return self._watch()
 
 

@@ -31,7 +31,7 @@ from memtopo.common.processes import PROC, pid_namespace
 from memtopo.common.text import process_name
 from memtopo.plans.report import Report
 from memtopo.sharing import wire
-from memtopo.sharing.endpoints import Endpoint
+from memtopo.sharing.endpoints import Endpoint, no_folder
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.messages import encode_end
 from memtopo.sharing.sockets import abandon_in_children, is_bound, is_listening
@@ -40,6 +40,7 @@ from memtopo.sharing.status import LayoutEnd, LayoutEnded
 BACKLOG = 128
 # A client that removes stale files holds the lock for some microseconds; a holder that starts just then tries again.
 _TRIES, _BETWEEN = 20, 0.02
+_ELSEWHERE = "remove it if no program needs it; or use another socket"
 _LOCK_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MARKER = b"memtopo lock of process "
 _LONGEST_LOCK = 64 << 10
@@ -147,7 +148,8 @@ def claim(endpoint: Endpoint, allow_uids: Collection[int] = (), processes: Mappi
         try:
             return Claim(endpoint, folder, _acquire(folder, endpoint, processes or {}))
         except OSError as error:
-            raise ExchangeError("folder", f"lock of {endpoint.path!r} cannot be acquired: {reason(error)}") from error
+            message = f"lock {str(Path(endpoint.folder, endpoint.lock))!r} cannot be acquired: {reason(error)}"
+            raise ExchangeError("folder", message, hint=_ELSEWHERE) from error
 
 
 def claimed_folder(endpoint: Endpoint, allow_uids: Collection[int] = ()) -> int:
@@ -155,8 +157,7 @@ def claimed_folder(endpoint: Endpoint, allow_uids: Collection[int] = ()) -> int:
     try:
         return endpoint.open_folder(make=True, allow_uids=allow_uids)
     except FileNotFoundError as error:
-        hint = "create it first, writable only by its owner"
-        raise ExchangeError("folder", f"folder {endpoint.folder!r} for a socket does not exist", hint=hint) from error
+        raise no_folder(endpoint.folder) from error
 
 
 def lock_owner(folder: int, file: str) -> int | None:
@@ -326,15 +327,15 @@ def _remove_socket(folder: int, endpoint: Endpoint, *, ours: bool) -> None:
     except FileNotFoundError:
         return
     if not _is_own_socket(found):
-        raise ExchangeError("folder", f"{endpoint.path!r} exists, but is not a socket of this user")
+        raise ExchangeError("folder", f"{endpoint.path!r} exists, but is not a socket of this user", hint=_ELSEWHERE)
     if is_listening(folder, endpoint.file):  # its lock file was removed by hand
         raise _already_held(endpoint, None)
     if is_bound(folder, endpoint.file):
-        hint = "its program must end first; or use another --socket"
+        hint = "its program must end first; or use another socket"
         raise ExchangeError("folder", f"socket {endpoint.path!r} is in use by another program", hint=hint)
     if not ours:
-        hint = "remove it if no program needs it; or use another --socket"
-        raise ExchangeError("folder", f"socket {endpoint.path!r} exists, but memtopo did not create it", hint=hint)
+        message = f"socket {endpoint.path!r} exists, but memtopo did not create it"
+        raise ExchangeError("folder", message, hint=_ELSEWHERE)
     os.unlink(endpoint.file, dir_fd=folder)
 
 
@@ -344,7 +345,7 @@ def _already_held(endpoint: Endpoint, pid: int | None) -> ExchangeError:
     return ExchangeError(
         "held",
         f"{what} is already held by {'another process' if pid is None else process_name(pid)}",
-        hint=f"{command} releases it; or use {'another name' if endpoint.name else 'another --socket'}",
+        hint=f"{command} releases it; or use {'another name' if endpoint.name else 'another socket'}",
     )
 
 

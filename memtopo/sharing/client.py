@@ -386,7 +386,7 @@ class Client(HolderConnection):
         a process that does not leave by itself has to be ended. The holder refuses while others are bound to the
         layout over ipc; with `force` it notifies them, and they have `grace` seconds.
         """
-        patience = grace + self.timeout
+        patience = min(wait or self.timeout, self.timeout) + (grace if force else 0.0)
         answer = self.request("release", ReleaseAnswer, timeout=patience, force=force, grace=grace)
         until, found = self.system.now() + wait, None
         gone, notice = self.wait_closed(min(wait, _LOOK))

@@ -99,7 +99,8 @@ def is_folder(socket: str) -> bool:
 def endpoints(socket: str | None = None, allow_uids: Collection[int] = ()) -> list[Endpoint]:
     """Return the endpoints of all layouts in the runtime folder or in a named folder, or that of a socket.
 
-    Sockets that dead processes left are included. Raises `ExchangeError` if the folder cannot be trusted.
+    Sockets that dead processes left are included. Raises `ExchangeError` if the folder cannot be trusted, or if a named
+    one does not exist.
     """
     if socket is None:
         return [endpoint(name) for name in endpoint_names()]
@@ -108,7 +109,7 @@ def endpoints(socket: str | None = None, allow_uids: Collection[int] = ()) -> li
     try:
         folder = _open_folder(os.path.abspath(socket), allow_uids)  # noqa: PTH100 links are not resolved
     except FileNotFoundError:
-        return []
+        raise no_folder(socket) from None
     return [endpoint(name, socket) for name in _names(folder)]
 
 
@@ -232,6 +233,12 @@ def _replaceable(found: os.stat_result, allow_uids: Collection[int]) -> str | No
     if found.st_mode & _WRITE_ACCESS_OF_OTHERS and not found.st_mode & stat.S_ISVTX:
         return f"other users can change its content (mode {stat.S_IMODE(found.st_mode):o})"
     return None
+
+
+def no_folder(folder: str) -> ExchangeError:
+    """Return the error for a named folder that does not exist."""
+    hint = "create it first, writable only by its owner"
+    return ExchangeError("folder", f"folder {folder!r} for a socket does not exist", hint=hint)
 
 
 _MADE = (

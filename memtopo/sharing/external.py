@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from memtopo.common.arguments import checked, mapping
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.units import shorten
 from memtopo.driver.handles import Handle, Via
@@ -86,8 +87,8 @@ class HostMemory:
         """Return the offer under a name. Raises `UsageError` for a size that the file does not have."""
         try:
             found = os.fstat(self.fd)
-        except (OSError, OverflowError) as error:
-            raise UsageError(f"the descriptor of {name!r}, {self.fd}, is not open") from error
+        except (OSError, OverflowError, TypeError) as error:
+            raise UsageError(f"the descriptor of {name!r}, {self.fd!r}, is not open") from error
         if not stat.S_ISREG(found.st_mode):
             raise UsageError(f"the descriptor of {name!r}, {self.fd}, is not a file", hint="share a memfd")
         if not isinstance(self.size, int) or isinstance(self.size, bool) or not 0 < self.size <= found.st_size:
@@ -165,6 +166,7 @@ class Serving:
         """True once a client has requested the release (`memtopo release`): nothing is served any more."""
         return self._result is not None and self._result.why == "release"
 
+    @checked()
     def taken(self, name: str, timeout: float | None = None) -> bool:
         """Wait until a client requests an export, for at most `timeout` seconds. Return whether one did.
 
@@ -215,6 +217,7 @@ class Serving:
         return hold(self._exports, claimed, info, stop=stop, allow_uids=self._allow_uids, ready=ready, wake=wake)
 
 
+@checked()
 def serve(
     where: str | os.PathLike[str],
     exports: Mapping[str, External],
@@ -229,6 +232,7 @@ def serve(
     `ExchangeError` if the endpoint is taken.
     """
     text = os.fspath(where)
+    mapping("exports", exports)
     if invalid := [name for name, each in exports.items() if not isinstance(each, External)]:
         raise UsageError(f"{invalid[0]!r} is neither ExternalMemory nor a Semaphore nor HostMemory")
     provider = ExternalExports(dict(exports))
@@ -240,15 +244,15 @@ def serve(
 def _copy(name: str, fd: int) -> int:
     try:
         return os.dup(fd)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, TypeError) as error:
         message = (getattr(error, "strerror", None) or str(error)).lower()
-        raise UsageError(f"the descriptor of {name!r}, {fd}, cannot be copied: {message}") from error
+        raise UsageError(f"the descriptor of {name!r}, {fd!r}, cannot be copied: {message}") from error
 
 
 def _uuid(given: bytes | str) -> str:
     """Return a GPU's UUID as in offers: 32 hexadecimal digits. Raises `UsageError`."""
     try:
-        raw = given if isinstance(given, bytes) else bytes.fromhex(given.removeprefix("GPU-").replace("-", ""))
+        raw = given if isinstance(given, bytes) else bytes.fromhex(str(given).removeprefix("GPU-").replace("-", ""))
     except ValueError:
         raw = b""
     if len(raw) != _UUID_BYTES:

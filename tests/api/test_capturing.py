@@ -152,7 +152,7 @@ for _ in range(2):
         print(error)
 """
     refused = run(code, CUPTI_NAMES="cuLaunchKernel").splitlines()
-    assert [line.endswith("knows none of the driver's calls") for line in refused] == [True, True]
+    assert ["knows none of the driver's calls" in line for line in refused] == [True, True]
 
 
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:

@@ -346,7 +346,7 @@ def test_a_writer_does_not_commit_memory_that_was_replaced_while_it_kept_the_old
 
 
 def test_a_role_is_reader_or_writer(machine: Target) -> None:
-    with pytest.raises(UsageError, match="role 'wrtier' is not a role"), attached(machine, role="wrtier"):
+    with pytest.raises(UsageError, match="role='wrtier' is not known"), attached(machine, role="wrtier"):
         pass
 
 

@@ -752,7 +752,7 @@ def test_an_import_that_its_holder_could_not_export_is_made_by_the_next_poll(run
         ({"pages": "8MiB"}, memtopo.Unsuitable, "there is no export 'pages'"),
         ({"e": 2 * M}, memtopo.Unsuitable, "export 'e' is of kind event, and has no range"),
         ({"e": "2M"}, UsageError, "not a valid form of a size"),
-        ({"e": "2 granules"}, UsageError, "'2 granules' is in granules"),
+        ({"e": "2 granules"}, UsageError, "'2 granules' is not a size"),
     ],
 )
 def test_addresses_are_reserved_for_exports_of_chunks_alone(

@@ -661,7 +661,7 @@ def test_an_allocation_is_not_exported_without_handles_nor_what_is_none(layout: 
     with pytest.raises(Unsuitable, match="no handles of type 'fd'") as error:
         heap.export(heap.allocate(2 * M))
     assert error.value.hint == "add 'handles: fd' to it"
-    with pytest.raises(Unsuitable, match="cannot be exported via 'ipc'"):
+    with pytest.raises(memtopo.UsageError, match="via='ipc' is not known"):
         heap.export(heap.address, "ipc")  # type: ignore[arg-type]
 
 
@@ -689,7 +689,7 @@ def test_bytes_are_kept_in_memory_of_two_kinds_alone(layout: Live) -> None:
     heap = layout.heap("weights")
     address = heap.allocate(2 * M)
     fill(layout, "weights", address, 5)
-    with pytest.raises(Unsuitable, match="cannot be kept in 'disk'"):
+    with pytest.raises(memtopo.UsageError, match="keep='disk' is not known"):
         heap.sleep("disk")  # type: ignore[arg-type]
     assert (heap.asleep, bytes_of(layout, "weights", address)) == (False, {5})
 

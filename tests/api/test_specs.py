@@ -36,12 +36,6 @@ def test_a_mapping_is_planned_like_a_file(machine: Target) -> None:
     assert calls.count("cuMemCreate") == 2
 
 
-def test_a_spec_of_another_type_is_a_type_error() -> None:
-    """The message lists the accepted types."""
-    with pytest.raises(TypeError, match="not a int"):
-        memtopo.load(7)  # type: ignore[arg-type]
-
-
 def test_an_invalid_file_raises_once_with_every_diagnostic(tmp_path: Path, machine: Target) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("memtopo: 1\nname: bad\nranges: {kv: {size: 3MiB}}\nchunks: {c: {location: gpu9, size: 2MB}}\n")
@@ -111,7 +105,7 @@ def test_a_layout_is_applied_and_changed_with_values_of_parameters(machine: Targ
 def test_a_parameter_that_is_not_declared_or_has_no_text_is_refused(machine: Target) -> None:
     with pytest.raises(memtopo.InvalidSpec, match=r"error\[MT901\]: params: 'pgaes' is set(?s:.*)did you mean pages"):
         memtopo.load(PAGES, params={"pgaes": 4})
-    with pytest.raises(TypeError, match="parameter 'pages' is text or a whole number, not a float"):
+    with pytest.raises(memtopo.UsageError, match="is not text or a whole number"):
         memtopo.plan(PAGES, machine, params={"pages": 1.5})  # type: ignore[dict-item]
     with pytest.raises(memtopo.InvalidSpec, match=r"note: \$pages is 0 as set"):
         memtopo.load(PAGES, params={"pages": 0})
@@ -129,14 +123,14 @@ def test_a_mapping_of_machines_without_a_node_of_the_spec_is_refused() -> None:
     spec = ROOT / "specs" / "nodes" / "tensor-parallel.yaml"
     with pytest.raises(memtopo.InvalidSpec, match="no machine is named for node 'b'"):
         memtopo.plan(spec, {"a": "h200x4"})
-    with pytest.raises(ValueError, match="no node has a machine"):
+    with pytest.raises(memtopo.UsageError, match="is not a machine"):
         memtopo.plan(spec, {})
 
 
 def test_the_hint_of_an_unusable_machine_is_in_the_traceback_without_its_causes() -> None:
     with pytest.raises(Unavailable) as error:
         memtopo.plan(QUICK, "h200x3")
-    assert error.value.__notes__ == [f"hint: {error.value.hint}"]
+    assert f"(hint: {error.value.hint})" in str(error.value)
     assert error.value.__cause__ is None
 
 

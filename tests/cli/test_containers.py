@@ -110,7 +110,6 @@ def test_a_folder_has_the_sockets_of_layouts_by_name(folder: Path, runtime: Path
     (folder / "other.sock.lock").touch()
     (folder / "9.sock").touch()
     assert [each.path for each in endpoints(str(folder))] == [str(folder / "kv.sock"), str(folder / "other.sock")]
-    assert endpoints(f"{folder}/new/") == []
     with pytest.raises(UsageError, match="is a folder"):
         endpoint(None, str(folder))
     with pytest.raises(UsageError, match="not a layout's name"):

@@ -85,7 +85,8 @@ def test_endpoints_of_a_folder_are_those_of_its_sockets_and_locks(tmp_path: Path
     found = [str(folder / f"{name}.sock") for name in ("dead", "kv", "other")]
     assert [each.path for each in endpoints(str(folder))] == found
     assert [each.path for each in endpoints(f"{folder}/")] == found
-    assert endpoints(f"{tmp_path}/missing/") == []
+    with pytest.raises(ExchangeError, match="missing/' for a socket does not exist"):
+        endpoints(f"{tmp_path}/missing/")
     assert [each.path for each in endpoints(found[0])] == found[:1]
 
 

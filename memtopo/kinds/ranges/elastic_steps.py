@@ -243,7 +243,7 @@ def restore(
         for zero in (False, True):
             grant(driver, content, runs([each for each in gone if (each[1] is content.zero) is zero]), zero=zero)
     except DriverError as error:
-        content.broken = f"{failure}, and then {error} while the range was rolled back"
+        content.broken = f"{failure.message}, and then {error} while the range was rolled back"
         content.rebuild()
         return error
     return None
