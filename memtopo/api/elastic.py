@@ -130,9 +130,10 @@ class ElasticMemory:
             held, content.held = content.held, 0
             if held:
                 message = (
-                    f"heap {label!r} gave memory back, of which {rounded(held)} are still in use: a library has "
-                    "registered it (NCCL, RDMA), or another process has imported it. These keep the old memory, and do "
-                    "not see the bytes of the heap after it wakes up; let them release it before"
+                    f"heap {label!r} gave memory back, and {rounded(held)} of it did not become free: a library that "
+                    "has registered it (NCCL, RDMA), or a process that has imported it, keeps the old memory, and does "
+                    "not see the bytes of the heap after it wakes up. Let them release it before; nothing is lost if "
+                    "instead another thread or program allocated as much meanwhile"
                 )
                 warnings.warn(message, MemoryHeld, stacklevel=4)
 

@@ -105,6 +105,7 @@ def test_a_thousand_sleeps_leave_no_memory() -> None:
         del kept
 
 
+@pytest.mark.filterwarnings("ignore::memtopo.MemoryHeld")  # the threads also allocate outside of heaps
 def test_threads_allocate_in_heaps_of_their_own_while_another_one_switches_states(tmp_path: Path) -> None:
     """A pattern for each allocation stays in heaps that no state names, and allocations in the others fail or hold."""
     heaps = {f"t{i}": {"location": "gpu0", "size": "8GiB"} for i in range(8)}
@@ -243,7 +244,7 @@ def test_another_process_maps_a_tensors_memory(heap_layout: Any) -> None:
             ):
                 at = theirs + tensor.data_ptr() - allocation.address
                 assert other.memcpy_dtoh(at + 4, 8) == b"\1\0\0\0\2\0\0\0"
-                with pytest.warns(memtopo.MemoryHeld, match="are still in use: a library has registered it"):
+                with pytest.warns(memtopo.MemoryHeld, match="did not become free: a library that has registered it"):
                     heap.sleep()
                 assert other.memcpy_dtoh(at + 4, 8) == b"\1\0\0\0\2\0\0\0"
                 heap.wake()
