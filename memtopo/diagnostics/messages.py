@@ -219,9 +219,13 @@ _PLACES = {
     "size": r"[0-9.]+ ?[A-Za-z]+",
     "location": r"gpu[0-9]+|host(?::[0-9]+)?",
     "gpu0": "rw?",
-    "chunk": r"[A-Za-z][\w-]*(?:\.[0-9:]+)?",
 }
 """Keys of the forms of entries, with the values that may be written in place of the entry."""
+
+
+_NAMED = r"[A-Za-z][\w-]*(?:\.[0-9:]+)?"
+_EXAMPLE = "hot"
+"""Name in forms of entries that refer to another one."""
 
 
 def _with_value(form: str, value: object) -> str:
@@ -231,6 +235,8 @@ def _with_value(form: str, value: object) -> str:
             return re.sub(rf"\b{key}: [^,}}]+", f"{key}: {_valid(value)}", form)
     if isinstance(value, str) and re.fullmatch("gpu[0-9]+", value):
         return form.replace("gpu0:", f"{value}:")
+    if isinstance(value, str) and re.fullmatch(_NAMED, value):
+        return form.replace(_EXAMPLE, value)
     if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
         return re.sub(r"\[[^\]]*\]", f"[{', '.join(value)}]", form)
     return form
