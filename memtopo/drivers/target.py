@@ -69,7 +69,7 @@ def resolve(text: str) -> Target:
     if text == LOCAL:
         return _local()
     if text == NONE:
-        raise UsageError("without a machine, specs are only validated", hint="name one: --machine h200x2")
+        raise UsageError("without a machine, specs are only validated", hint="name one, such as h200x2")
     return recorded(text, load(text))
 
 

@@ -346,7 +346,7 @@ def connected_socket(
         raise ExchangeError("timeout", message, hint=f"the holder {held_up}") from None
     except PermissionError as error:
         message = f"socket {endpoint.path!r} is another user's: {reason(error)} {_ends(endpoint.path, None)}"
-        raise ExchangeError("forbidden", message, hint="its holder must allow this user: --allow-uid") from error
+        raise ExchangeError("forbidden", message, hint="its holder must allow the uid of this user") from error
     except OSError as error:
         raise ExchangeError("folder", f"socket {endpoint.path!r} cannot be used: {reason(error)}") from error
     finally:
