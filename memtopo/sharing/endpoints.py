@@ -76,9 +76,7 @@ def endpoint(name: str | None = None, socket: str | None = None) -> Endpoint:
     if socket is not None:
         folder, file = os.path.split(os.path.abspath(socket))  # noqa: PTH100 as above
         if not file or not socket or "\0" in socket or len(os.fsencode(file)) > _LONGEST_FILE:
-            raise UsageError(
-                f"{shorten(socket)!r} is not a path for a socket", hint="write the path of a file: FOLDER/FILE"
-            )
+            raise UsageError(f"{shorten(socket)!r} is not a path for a socket", hint="write a path: FOLDER/FILE")
         return Endpoint(folder, file)
     return Endpoint(_runtime_folder(), _checked_name(name or "") + _SOCKET, name)
 

@@ -252,7 +252,7 @@ def test_socket_flag_finds_a_layout_by_path(
         (["release", "kv", "--grace", "soon"], "'soon' is not a duration", "memtopo: error"),
         (["release", "kv", "--wait", "1 min"], "'1 min' is not a valid form of a duration", "write 1m"),
         (["show", "kv", "--allow-uid", "me"], "invalid value for '--allow-uid'", "see 'memtopo show --help'"),
-        (["show", "kv", "--socket", ""], "'' is not a path for a socket", "write the path of a file"),
+        (["show", "kv", "--socket", ""], "'' is not a path for a socket", "write a path"),
     ],
 )
 def test_wrong_usage_of_held_layouts_exits_with_2_before_any_request(
