@@ -20,6 +20,7 @@ from tests.helpers.simulator_state import difference, state_of
 
 SIZE = 2 << 20
 SIZES = (2 * SIZE, 4096, 1, 0, 1 << 38, 1 << 41, 1 << 62, (1 << 64) - 1)
+SIZE_WORDS = {"size", "count", "width"}
 NOWHERE = (0, 5, 1 << 62)
 PARTIAL = {"cuMemSetAccess"}
 """Functions that have changed something when they are refused, as on hardware (fact 62)."""
@@ -66,18 +67,17 @@ class Caller:
         self._described = {kind: [ctypes.addressof(next(kept)) for _ in every] for kind, every in DESCRIBED.items()}
         self._known: defaultdict[str, list[int]] = defaultdict(list)
 
-    def call(self, name: str, *, careful: bool = False) -> int:
-        """Call a function with likely words, all but one of them if it is not careful; return the status."""
+    def call(self, name: str, wrong: int | None = None, value: int | None = None) -> int:
+        """Call a function with likely words, but for the one at `wrong`, which is `value` or random; return the status."""
         function, words = FUNCTIONS[name], [0] * 8
-        every = [*function.reads, *function.results]
-        wrong = None if careful or not every else self.choices.choice(every)
-        for each in function.reads:
-            parameter, at, kind = each
-            words[at] = self._word(parameter, kind, careful=each is not wrong)
+        for parameter, at, kind in function.reads:
+            words[at] = self._word(parameter, kind, careful=at != wrong)
             if kind == "grants":
-                words[at + 1] = 1 if each is not wrong else self.choices.choice([2, 1, 0])
-        for index, result in enumerate(function.results):
-            words[result[0]] = self.choice(NOWHERE) if result is wrong else ctypes.addressof(self._room) + 512 * index
+                words[at + 1] = 1 if at != wrong else self.choices.choice([2, 1, 0])
+        for index, (at, *_) in enumerate(function.results):
+            words[at] = ctypes.addressof(self._room) + 512 * index
+        if wrong is not None and value is not None:
+            words[wrong] = value
         status = self.program.answer(exported().index(name), words)
         if not status:
             self._keep(function)
@@ -86,7 +86,7 @@ class Caller:
     def set_up(self) -> None:
         """Make what calls need, again if random calls have ended it."""
         for name in SETUP:
-            self.call(name, careful=True)
+            self.call(name)
 
     def choice(self, every: tuple[int, ...] | list[int]) -> int:
         return self.choices.choice(every)
@@ -103,7 +103,7 @@ class Caller:
             is_wrong = not careful and self.choices.random() < 1 / 8
             return self.choice(NOWHERE) if is_wrong else self._described[kind][0 if careful else -1]
         name = ALIKE.get(name, name)
-        if name in {"size", "count", "width"}:
+        if name in SIZE_WORDS:
             return SIZE if careful else self.choice(SIZES)
         if known := self._known[name]:
             return known[-1] if careful else self.choice([*known, *known, known[-1] + SIZE // 2, *NOWHERE])
@@ -121,17 +121,27 @@ def caller(seed: int) -> Iterator[Caller]:
     port.ended()
 
 
+def wrong_words() -> list[tuple[str, int | None, int | None]]:
+    """Calls with one wrong word each: every size, results that cannot be written, and random other words."""
+    found: list[tuple[str, int | None, int | None]] = []
+    for name, function in FUNCTIONS.items():
+        for parameter, at, _ in function.reads:
+            found += [(name, at, size) for size in SIZES] if parameter in SIZE_WORDS else [(name, at, None)] * 2
+        found += [(name, at, where) for at, *_ in function.results for where in NOWHERE]
+    return found
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_refused_call_has_changed_nothing(seed: int) -> None:
     """But for the access of memory before the first grant that is refused."""
     with caller(seed) as made:
-        names, refused = [*FUNCTIONS] * 2, set()
-        made.choices.shuffle(names)
-        for index, name in enumerate(names):
+        calls, refused = wrong_words(), set()
+        made.choices.shuffle(calls)
+        for index, (name, wrong, value) in enumerate(calls[seed::3]):
             if index % 48 == 0:
                 made.set_up()
                 before = state_of(made.program)
-            is_refused = made.call(name) != 0
+            is_refused = made.call(name, wrong, value) != 0
             after = state_of(made.program)
             if is_refused and name not in PARTIAL:
                 refused.add(name)
