@@ -68,7 +68,7 @@ class Caller:
         self._known: defaultdict[str, list[int]] = defaultdict(list)
 
     def call(self, name: str, wrong: int | None = None, value: int | None = None) -> int:
-        """Call a function with likely words, but for the one at `wrong`, which is `value` or random; return the status."""
+        """Call a function with likely words, but for the one at `wrong`: `value`, or random; return the status."""
         function, words = FUNCTIONS[name], [0] * 8
         for parameter, at, kind in function.reads:
             words[at] = self._word(parameter, kind, careful=at != wrong)
