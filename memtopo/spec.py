@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -228,7 +228,7 @@ def _misspelled(root: Mapping[str, Any], known: Sequence[str]) -> Iterator[str]:
 
 
 def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
-    yield from messages.first(_unknown_section(key, root) for key in root if key not in _TOP)
+    yield from messages.first(_unknown_sections(root))
     incomplete = "<<" in refused
     if not incomplete and "memtopo" not in {*root, *refused}:
         help = f"begin the spec with 'memtopo: {VERSION}', the version of the language"
@@ -247,16 +247,18 @@ def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
         yield from messages.diagnose(error, (), lambda _: ())
 
 
-def _unknown_section(key: str, root: Mapping[str, Any]) -> Diagnostic:
-    found = messages.unknown((key,), _TOP)
-    if found.edit:
-        return found
-    if key in _HOSTS:
-        return found._replace(help=_OF_NODES)
-    above = next((each for each in reversed([*takewhile(lambda other: other != key, root)]) if each in SECTIONS), "")
-    if root.get(above) == "":
-        return found._replace(help=f"indent it below {above!r}, which has no entries")
-    return found
+def _unknown_sections(root: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    above = ""
+    for key in root:
+        if key in SECTIONS:
+            above = key
+        elif key not in _TOP:
+            found = messages.unknown((key,), _TOP)
+            if not found.edit and key in _HOSTS:
+                found = found._replace(help=_OF_NODES)
+            elif not found.edit and root.get(above) == "":
+                found = found._replace(help=f"indent it below {above!r}, which has no entries")
+            yield found
 
 
 def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dict[str, Any], set[str]]]:

@@ -12,7 +12,7 @@ from tests.helpers.specs import ROOT
 
 WEIGHTS = str(ROOT / "specs" / "weights.yaml")
 CHANGES = {
-    "more processes": ("count: 2\\n    devices", "count: 3\\n    devices", "+reader.2: reserve"),
+    "more processes": ("    count: 2\\n", "    count: 3\\n", "+reader.2: reserve"),
     "another device": ("[gpu0, gpu1]", "[gpu1, gpu0]", "+reader.0: retain context gpu1"),
     "a smaller chunk": ("size: 256MiB, count: 2", "size: 128MiB, count: 2", "+server: create shard.0 … shard.1"),
     "another slice": ("{chunk: shard, via: fd}", "{chunk: shard.0:1, via: fd}", "+reader.0: import shard"),

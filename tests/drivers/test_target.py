@@ -87,7 +87,7 @@ except Unavailable as error:
     print(error.exit_code, error.hint)
 """
     assert run(program, CUDA_VISIBLE_DEVICES="").startswith("3 ")
-    assert "--machine h200x2" in run(program, CUDA_VISIBLE_DEVICES="")
+    assert "h200x2" in run(program, CUDA_VISIBLE_DEVICES="")
 
 
 def test_each_of_several_nodes_has_one_machine() -> None:

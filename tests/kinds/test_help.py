@@ -42,7 +42,7 @@ def errors(spec: str, machine: Machine | None = None) -> list[Diagnostic]:
         ("chunks: {c: {location: all, size: 2MiB}}", "write gpus, which is every GPU"),
         ("imports: {s: server.w}", "write 's: {from: server.w}'"),
         ("access: {kv: rw}", "write 'kv: {gpu0: rw}'"),
-        ("exports: [page]", "write 'exports: {w: {chunk: hot, via: fd}}'"),
+        ("exports: [page]", "write it as in 'exports: {w: {chunk: hot, via: fd}}'"),
         (f"{ELASTIC}map: {{kv: [c]}}", "leave it out of 'map'"),
         ("hosts: [a, b]", "a process names its node: 'node: a', or 'nodes: [a, b]' for a counted one"),
         ("machine: h200x2", "did you mean 'machines'?"),

@@ -151,8 +151,8 @@ def test_an_error_of_no_driver_has_its_status_text_and_advice(
     found = failure(StepFailed(None, "work", error), run_request(SPEC, invented(1)))
     assert (exit_code(error), found.step, found.error, found.hint) == (status, "work", told, advice)
     refused = attempted(lambda: throw(error))
-    of_memtopo = isinstance(error, MemtopoError)
-    assert (refused.error, refused.hint) == (str(error) if of_memtopo else f"internal error: {told}", advice)
+    told = error.message if isinstance(error, MemtopoError) else f"internal error: {told}"
+    assert (refused.error, refused.hint) == (told, advice)
 
 
 def throw(error: Exception) -> None:

@@ -272,7 +272,7 @@ def test_processes_of_a_user_do_not_go_on_after_a_change_that_has_broken_the_lay
 
 
 def test_a_refused_change_has_the_hint_of_the_process_that_refuses_it() -> None:
-    with pytest.raises(ChangeRefused, match=r"^b: no room$") as refused:
+    with pytest.raises(ChangeRefused, match=r"^b: no room \(hint: free some\)$") as refused:
         require_planned({"a": ChangeResult(), "b": ChangeResult("no room", "free some")})
     assert (refused.value.hint, refused.value.exit_code) == ("free some", 4)
 

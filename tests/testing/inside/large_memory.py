@@ -87,7 +87,7 @@ def test_of_several_threads_one_enters_a_simulation() -> None:
                 outcomes.append("entered")
                 ended.wait(30)
         except UsageError as error:
-            outcomes.append(str(error))
+            outcomes.append(error.message)
             if len(outcomes) >= 7:
                 ended.set()
 
