@@ -69,7 +69,8 @@ def resolve(text: str) -> Target:
     if text == LOCAL:
         return _local()
     if text == NONE:
-        raise UsageError("without a machine, specs are only validated", hint="name one, such as h200x2")
+        hint = "name one, such as h200x2 (--machine h200x2)"
+        raise UsageError("without a machine, specs are only validated", hint=hint)
     return recorded(text, load(text))
 
 

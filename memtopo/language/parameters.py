@@ -75,7 +75,8 @@ class Parameters:
             return self.values[name]
         if self.incomplete or name in self.declared:
             raise LeftOut
-        help = _help(f"${name}", [f"${each}" for each in islice(self.declared, messages.COMPARED)], suggest=suggest)
+        most = messages.COMPARED if suggest else messages.LISTED + 1
+        help = _help(f"${name}", [f"${each}" for each in islice(self.declared, most)], suggest=suggest)
         help = help or f"declare it: 'params: {{{shorten(name)}: VALUE}}'"
         raise InvalidValue("MT901", f"parameter '${shorten(name)}' is not declared", help=help)
 

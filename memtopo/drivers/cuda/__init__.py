@@ -77,7 +77,7 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-_SIMULATE = "name a recorded machine, such as h200x2, to validate or simulate without a GPU"
+_SIMULATE = "name a recorded machine, such as h200x2 (--machine h200x2), to validate or simulate without a GPU"
 _CAUSES = {
     "CUDA_ERROR_STUB_LIBRARY": "libcuda is the stub of the toolkit; remove its folder from LD_LIBRARY_PATH",
     "CUDA_ERROR_OPERATING_SYSTEM": "check that /dev/nvidia* exist and can be opened",
