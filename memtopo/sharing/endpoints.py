@@ -148,8 +148,11 @@ def _names(folder: int, pattern: re.Pattern[str] = NAME) -> list[str]:
 
 
 def is_held(name: str) -> bool:
-    """Return whether a layout of a name is held in the runtime folder, or was."""
-    return bool(NAME.fullmatch(name)) and name in endpoint_names()
+    """Return whether a layout of a name is held in the runtime folder, or was; false if the folder is not trusted."""
+    if NAME.fullmatch(name):
+        with suppress(ExchangeError):
+            return name in endpoint_names()
+    return False
 
 
 def _checked_name(name: str) -> str:

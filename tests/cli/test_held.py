@@ -79,6 +79,13 @@ def test_arguments_in_the_wrong_place_are_answered_with_the_right_one(
     assert hint in result.err
 
 
+def test_a_missing_spec_is_one_whatever_the_runtime_folder(run_inline: InlineRunner, tmp_path: Path) -> None:
+    (tmp_path / "memtopo").mkdir(mode=0o777)
+    (tmp_path / "memtopo").chmod(0o777)
+    result = run_inline("plan", "missing", "--machine", "h200x2", XDG_RUNTIME_DIR=str(tmp_path))
+    assert result.err.startswith("missing: error[MT001]")
+
+
 def test_show_reports_holder_exports_and_clients(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
     holder, importer = start(), start("importer")
     importer.read_line()
