@@ -42,7 +42,7 @@ def main() -> None:
         return
     name = local.machine.devices[0].name
     print(f"{name}, {PAIRS} pairs of batches of {BATCH} mappings of 2 MiB")
-    with memtopo.applied(SPEC, local) as layout, closing(Loop()) as loop:
+    with memtopo.applied(SPEC, local) as layout, closing(Loop(BATCH)) as loop:
         kv, pages = layout.range("kv"), layout.chunks("page")
         for case, create in (("reuse", False), ("create", True)):
             pages.trim()
@@ -73,9 +73,11 @@ def _memtopo(kv: ElasticRange, place: int, *, create: bool) -> float:
 class Loop:
     """The bare calls, in a reservation of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, chunks: int) -> None:
+        self._chunks = chunks
+        self._size = chunks * SIZE
         self._cuda, self._properties, self._access = prepare()
-        self._base = int(self._one(self._cuda.cuMemAddressReserve(PLACES * BATCH * SIZE, 0, 0, 0)))
+        self._base = int(self._one(self._cuda.cuMemAddressReserve(PLACES * self._size, 0, 0, 0)))
         self._kept = self._created()
 
     def batch(self, place: int, *, create: bool) -> float:
@@ -86,9 +88,9 @@ class Loop:
         for number, handle in enumerate(handles):
             (error,) = cuda.cuMemMap(address + number * SIZE, SIZE, 0, handle, 0)
             assert not error
-        (error,) = cuda.cuMemSetAccess(address, BATCH * SIZE, [self._access], 1)
+        (error,) = cuda.cuMemSetAccess(address, self._size, [self._access], 1)
         assert not error
-        (error,) = cuda.cuMemUnmap(address, BATCH * SIZE)
+        (error,) = cuda.cuMemUnmap(address, self._size)
         assert not error
         if create:
             self._release(handles)
@@ -97,11 +99,11 @@ class Loop:
     def close(self) -> None:
         """Release everything."""
         self._release(self._kept)
-        self._one(self._cuda.cuMemAddressFree(self._base, PLACES * BATCH * SIZE))
+        self._one(self._cuda.cuMemAddressFree(self._base, PLACES * self._size))
 
     def _created(self) -> list[Any]:
         handles = []
-        for _ in range(BATCH):
+        for _ in range(self._chunks):
             error, handle = self._cuda.cuMemCreate(SIZE, self._properties, 0)
             assert not error
             handles.append(handle)
