@@ -34,7 +34,7 @@ def require_not_registered(heap: str, mem_pool: torch.cuda.MemPool, device: int)
         with suppress(RuntimeError):  # it is not registered
             backend.deregister_mem_pool(mem_pool)
             message = f"the pool of heap {heap!r} was registered with NCCL, in process group {group.group_name!r}"
-            hint = "it is not any more: call it again, once graphs captured with the registration were deleted"
+            hint = "it is not any more: try again once all ranks have, and graphs captured with it were deleted"
             raise Unsuitable(f"{message}, whose peers would lose the memory", hint=hint)
 
 

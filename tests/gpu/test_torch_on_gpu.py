@@ -306,7 +306,7 @@ def test_collectives_are_right_after_a_sleep_that_frees_their_memory(how: str, h
     for rank in range(2):
         environment = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
             "RANK": str(rank),
             "WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1",

@@ -70,6 +70,7 @@ def sleep_and_wake(heap: Any, *, refused: bool) -> None:
     if refused:
         with pytest.raises(memtopo.Unsuitable, match="was registered with NCCL"):
             heap.sleep()
+        dist.barrier()  # both have ended their registration, by which each holds memory of the other
     before, used = torch.cuda.mem_get_info()[0], heap.used
     heap.sleep()
     freed = torch.cuda.mem_get_info()[0] - before
