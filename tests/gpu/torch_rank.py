@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -28,12 +29,16 @@ def main(how: str, handles: str) -> None:
     heap = {"location": gpu, "size": "8GiB"} | ({"handles": "fd"} if handles == "fd" else {})
     spec = {"memtopo": 1, "name": f"rank{rank}-{os.getpid()}", "heaps": {"h": heap}, "access": {"h": {gpu: "rw"}}}
     with memtopo.applied(spec) as layout:
-        check(layout, device, how)
+        check(layout, device, how, kept=how == "own" and handles == "none")
     dist.destroy_process_group()
     sys.stdout.write("right\n")
 
 
-def check(layout: Any, device: torch.device, how: str) -> None:
+def check(layout: Any, device: torch.device, how: str, *, kept: bool) -> None:
+    """Collectives are right before and after a sleep.
+
+    `kept`: NCCL keeps what it could not export for its peer, which is the tensor that collectives write to.
+    """
     pool, heap = memtopo.torch.pool(layout, "h"), layout.heap("h")
     with torch.cuda.use_mem_pool(pool.mem_pool) if how == "own" else pool.allocating():
         own, both = torch.zeros(N, device=device), torch.zeros(2 * N, device=device)
@@ -62,16 +67,17 @@ def check(layout: Any, device: torch.device, how: str) -> None:
         assert all(found), (value, found)
         dist.barrier()
         if value == 5.0:
-            sleep_and_wake(heap, refused=how == "own")
+            if how == "own":
+                with pytest.raises(memtopo.Unsuitable, match="was registered with NCCL"):
+                    heap.sleep()
+                dist.barrier()  # both have ended their registration, by which each holds memory of the other
+            with pytest.warns(memtopo.MemoryHeld) if kept else nullcontext():
+                sleep_and_wake(heap, both.nbytes if kept else 0)
             dist.barrier()
 
 
-def sleep_and_wake(heap: Any, *, refused: bool) -> None:
-    if refused:
-        with pytest.raises(memtopo.Unsuitable, match="was registered with NCCL"):
-            heap.sleep()
-        dist.barrier()  # both have ended their registration, by which each holds memory of the other
-    before, used = torch.cuda.mem_get_info()[0], heap.used
+def sleep_and_wake(heap: Any, kept: int) -> None:
+    before, used = torch.cuda.mem_get_info()[0], heap.used - kept
     heap.sleep()
     freed = torch.cuda.mem_get_info()[0] - before
     assert freed >= used, (freed, used)
