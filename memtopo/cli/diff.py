@@ -12,7 +12,7 @@ import typer
 
 from memtopo.cli import options
 from memtopo.cli.held import connect_to
-from memtopo.cli.options import AsJson, At, MachineNames, Set, argument, option, settings
+from memtopo.cli.options import AllowUid, AsJson, At, MachineNames, Set, argument, option, settings
 from memtopo.cli.plan import differences, save_plan, saved_plan
 from memtopo.cli.process import RefusedSpec
 from memtopo.cli.results import pages, show
@@ -84,7 +84,7 @@ def _diff_record(loaded: Composition, record: str, at: str | None, within: str, 
 
 
 def _loaded(
-    before: str, after: str, machine: list[str] | None, given: options.Settings, socket: str | None
+    before: str, after: str, machine: list[str] | None, given: options.Settings, socket: str | None, allow_uids: Sequence[int]
 ) -> tuple[Composition, Composition]:
     """Both specs on one machine: that of the held layout, if the first one names one, and then what is held of both.
 
@@ -93,7 +93,7 @@ def _loaded(
     if before == "-" or Path(before).exists() or not NAME.fullmatch(before):
         first = load(before, machine, given, dry=True)
         return first, load(after, machine, given, on=first.target)
-    with connect_to(before, socket, ()) as client:
+    with connect_to(before, socket, allow_uids) as client:
         line, source = client.status().machine, held_source(client)
     if source is None:
         raise ExchangeError("source", f"layout {before!r} does not send its spec", hint="compare two files")
@@ -110,6 +110,7 @@ def diff_command(
     machine: MachineNames = None,
     given: Set = None,
     socket: options.Socket = None,
+    allow_uid: AllowUid = None,
     at: At = None,
     within: Within = "0%",
     summary: Summary = False,
@@ -133,7 +134,7 @@ def diff_command(
         loaded = load(before, machine, settings(given), dry=True)
         return _diff_record(loaded, after, at, within, as_json=form == "json")
     if after is not None:
-        found: list[_Found] = [_difference(*_loaded(before, after, machine, settings(given), socket))]
+        found: list[_Found] = [_difference(*_loaded(before, after, machine, settings(given), socket, allow_uid or ()))]
     elif form == "json" and Path(before).is_dir():
         raise UsageError("a folder of plans has no JSON", hint="name one of the plans")
     else:

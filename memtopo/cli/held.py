@@ -109,6 +109,7 @@ def switch_command(
     check: CheckSwitch = "fast",
     force: options.ForceChange = False,
     wait: options.WaitForImporters = "5s",
+    allow_uid: AllowUid = None,
     as_json: AsJson = False,
 ) -> int:
     """Bring a held layout to one of its states.
@@ -120,7 +121,7 @@ def switch_command(
     seconds = options.duration(wait)
     if socket is None and is_held(state) and not is_held(name):
         raise UsageError(f"{state!r} is a held layout", hint=f"memtopo switch {state} {name}")
-    with connect_to(name, socket, ()) as client, followed(client, "switch"):
+    with connect_to(name, socket, allow_uid or ()) as client, followed(client, "switch"):
         done = client.switch(state, full=check == "full", force=force, wait=seconds)
     show(done, lambda: pages("held").switched(done), as_json=as_json, marker="switch")
     return Exit.DIFFERENT if done.checks.different else Exit.OK
@@ -141,8 +142,9 @@ def release_command(
     is that of its holder, or 4 if it has not finished within --wait.
     """
     limits = {"grace": options.duration(grace), "wait": options.duration(wait)}
-    with connect_to(name, socket, allow_uid or ()) as client, activity("release"):
-        done = client.release(force=force, end=lambda: layout_end(client), **limits)
+    users = allow_uid or ()
+    with connect_to(name, socket, users) as client, activity("release"):
+        done = client.release(force=force, end=lambda: layout_end(client, users), **limits)
     show(done, lambda: pages("held").released(done), as_json=as_json, marker="release")
     return done.exit_code or (Exit.OK if done.gone else Exit.FAILED)
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from memtopo import planner
 from memtopo.cli import options
 from memtopo.cli.held import connect_to, followed
-from memtopo.cli.options import AsJson, MachineNames, Set, argument, option, settings
+from memtopo.cli.options import AllowUid, AsJson, MachineNames, Set, argument, option, settings
 from memtopo.cli.results import pages, save, save_in_folder, show
 from memtopo.cli.specs import load, print_diagnostics, valid
 from memtopo.common.commands import command_of
@@ -89,6 +89,7 @@ def plan_command(
     machine: MachineNames = None,
     given: Set = None,
     socket: options.Socket = None,
+    allow_uid: AllowUid = None,
     *,
     output: PlanOutput,
 ) -> int:
@@ -102,7 +103,9 @@ def plan_command(
         if output.calls or output.language:
             message = "--calls and --as are for a spec, not for a change"
             raise UsageError(message, hint="omit AFTER")
-        return _plan_change(spec, socket, settings(given).read(after), output)
+        document = settings(given).read(after)
+        with connect_to(spec, socket, allow_uid or ()) as client:
+            return _plan_change(client, document, output)
     loaded = load(spec, machine, settings(given), dry=True)
     geometry, planned = loaded.geometry, loaded.plan
     print_diagnostics(loaded)
@@ -202,11 +205,10 @@ def _write_programs(plan: Plan, geometry: Geometry, target: Target, language: La
     return 0
 
 
-def _plan_change(name: str, socket: str | None, document: Document, output: PlanOutput) -> int:
+def _plan_change(client: Client, document: Document, output: PlanOutput) -> int:
     """Show, and save, what a change of a held layout to a spec would do."""
-    with connect_to(name, socket, ()) as client:
-        planned = HeldChange.of(client, document)
-        planned.require_awake()
+    planned = HeldChange.of(client, document)
+    planned.require_awake()
     print_diagnostics(valid(planned.after))
     found = planned.document
     if output.file is not None:
@@ -234,6 +236,7 @@ def change_command(
     force: options.ForceChange = False,
     wait: options.WaitForImporters = "5s",
     socket: options.Socket = None,
+    allow_uid: AllowUid = None,
     as_json: AsJson = False,
 ) -> int:
     """Bring a held layout to another spec, in place.
@@ -247,7 +250,7 @@ def change_command(
     if saved := open_saved_change(spec):
         chosen.refuse_for_plan(spec)
     document = saved.spec.read() if saved else chosen.read(spec)
-    with connect_to(name, socket, ()) as client:
+    with connect_to(name, socket, allow_uid or ()) as client:
         planned = HeldChange.of(client, document)
         valid(planned.after)
         if saved:

@@ -133,11 +133,11 @@ def _entry(status: Status) -> Entry:
     )
 
 
-def layout_end(client: Client) -> LayoutEnd | None:
+def layout_end(client: Client, allow_uids: Collection[int]) -> LayoutEnd | None:
     """Return the end of the layout of a client, whose connection waits for it; None if nothing of it is left."""
     folder, file = os.path.split(client.path)
     try:
-        with connect(Endpoint(folder, file), timeout=TIMEOUT, suggest=False) as other:
+        with connect(Endpoint(folder, file), timeout=TIMEOUT, allow_uids=allow_uids, suggest=False) as other:
             return other.status().end
     except LayoutEnded as error:
         return error.end

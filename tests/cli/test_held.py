@@ -303,10 +303,18 @@ def test_a_layout_of_another_user_is_for_a_command_that_trusts_that_user(
     path = shared / "kv.sock"
     start(socket=str(path), uid=NOBODY, allow_uids=[0])
     trust = f"--allow-uid={NOBODY}"
-    for words in (["show", path], ["check", path], ["metrics", "--socket", path], ["release", "--socket", path]):
-        refused = ask(*words)
+    spec = ROOT / "specs/hold.yaml"
+    for words, answer in (
+        (["switch", path, "asleep"], "has no states"),
+        (["plan", path, spec], "does not send its spec"),
+        (["change", path, spec], "does not send its spec"),
+        (["diff", "kv", spec, "--socket", path], "does not send its spec"),
+        *((words, "") for words in (["show", path], ["check", path], ["metrics", "--socket", path])),
+        (["release", "--socket", path], ""),
+    ):
+        refused, allowed = ask(*words), ask(*words, trust)
         assert (refused.status, f"{NOBODY}" in refused.err) == (4, True), refused
-        assert ask(*words, trust).status == 0
+        assert (allowed.status, answer in allowed.err) == (4 if answer else 0, True), allowed
     start(socket=str(path), uid=NOBODY, allow_uids=[0])
     for name in ("ls", "metrics", "who"):
         words = [name, "--socket", f"{shared}/", *(["--json"] if name != "metrics" else [])]
