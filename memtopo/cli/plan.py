@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal
 
 from memtopo import planner
@@ -215,9 +215,9 @@ def _plan_change(client: Client, document: Document, output: PlanOutput) -> int:
         save(output.file, json.dumps_by_row(found))
 
     def page() -> Any:
-        if output.summary:
-            return pages("plan").in_short(found.plan, found.machine, "plan")
-        return pages("plan").change(found.plan, found.machine, found.awaited, every=output.every)
+        shown = pages("plan")
+        form = shown.in_short if output.summary else partial(shown.difference, every=output.every)
+        return shown.change(form(found.plan, found.machine, "plan"), found.awaited)
 
     show(found, page, as_json=output.as_json)
     return 0

@@ -169,9 +169,8 @@ _MEMORY = columns("memory", ">before", ">after", ">at most")
 _WAITS = columns(">process", "command", ">bytes", "of")
 
 
-def change(found: PlanDifference, machine: MachineLine, awaited: Sequence[AwaitedImporter], *, every: bool) -> Page:
-    """The output of `memtopo plan` for a change of a held layout, with the importers that it waits for."""
-    page = difference(found, machine, "plan", every=every)
+def change(page: Page, awaited: Sequence[AwaitedImporter]) -> Page:
+    """The output of `memtopo plan` for a change of a held layout: its difference, and the importers it waits for."""
     rows = [
         (str(each.pid or "?"), each.command or "?", rounded(each.bytes), ", ".join(each.exports)) for each in awaited
     ]

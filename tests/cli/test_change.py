@@ -224,8 +224,9 @@ def test_a_change_is_refused_while_importers_would_keep_memory(run_inline: Inlin
         (awaited,) = planned["awaited"]
         assert (awaited["pid"], awaited["bytes"], awaited["exports"]) == (os.getpid(), 4 << 20, ["kv"])
         assert awaited["command"]
-        table = run_inline("plan", "cache", "other.yaml", **here).out.partition("waits for importers")[2]
-        assert {str(os.getpid()), "kv"} < {*table.split()}
+        for options in ([], ["--summary"]):
+            table = run_inline("plan", "cache", "other.yaml", *options, **here).out.partition("waits for importers")[2]
+            assert {str(os.getpid()), "kv"} < {*table.split()}
         refused = run_inline("change", "cache", "other.yaml", "--wait", "1ms", **here)
         keeps = f"process {os.getpid()} (2 of kv, 4 MiB) did not release imported memory within 0.001 s"
         assert (refused.status, keeps in " ".join(refused.err.split())) == (4, True)
