@@ -280,7 +280,7 @@ class Conductor:
 
     @property
     def layout_end(self) -> LayoutEnd | None:
-        """End of a layout of a user's processes, once one of them has ended or left."""
+        """End of a layout of a user's processes, once one of them has ended or left, or it is released."""
         return None
 
     def each(self, command: Command) -> None:

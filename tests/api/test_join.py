@@ -656,6 +656,15 @@ def lost_to_the_shell(first: Joined, second: Joined, *, built: bool) -> None:
         assert (status, "is lost" in error["error"]["message"]) == (4, True)
 
 
+def test_a_release_waits_for_processes_that_do_not_leave_no_longer_than_its_limit(join: Start, pair: Path) -> None:
+    first, second = join(pair, labels(pair))
+    ready([first, second])
+    status, released = shell("release", "pair", "--wait", "3s")
+    assert (status, released["gone"], released["end"]["lost"]) == (4, False, False)
+    assert released["end"]["remaining"] == {"rank.0": first.pid, "rank.1": second.pid}
+    reports([first, second])
+
+
 def test_what_a_killed_coordinator_leaves_is_lost_until_no_process_has_memory(
     join: Start, pair: Path, runtime: Path
 ) -> None:

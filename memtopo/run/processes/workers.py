@@ -146,6 +146,7 @@ class Workers(Conductor):
         self._first_over: WorkerProcess | None = None
         self._router = Router(self.workers, peers, ensemble.system)
         self._clock = RunningClock(ensemble.system.now)
+        self._released = False
         self._origin = time.perf_counter()
 
     def __enter__(self) -> Self:
@@ -184,10 +185,10 @@ class Workers(Conductor):
 
     @property
     def layout_end(self) -> LayoutEnd | None:
-        if not self._free or not (self._over or self._failed or self._left):
+        if not self._free or not (self._over or self._failed or self._left or self._released):
             return None
         ended = {label: worker.process.pid for label, worker in self.workers.items() if worker.ended}
-        return LayoutEnd(self._cause(), self._lost, ended, self.pids)
+        return LayoutEnd(self._cause() or "it is being released", self._lost, ended, self.pids)
 
     @property
     def _lost(self) -> bool:
@@ -341,7 +342,7 @@ class Workers(Conductor):
     def take_down(self) -> None:
         """Have all processes take down, and receive their reports; a process that takes too long is killed."""
         with self.timed("take down", len(self.workers)):
-            cause = self._cause()
+            cause, self._released = self._cause(), True
             self._peers.leave(cause)
             for worker in self.workers.values():
                 worker.take_down(cause, failed=self._lost, lost=self._first_lost)
