@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import NamedTuple
 
 from memtopo.common.errors import UsageError
 from memtopo.driver.handles import Handle
+from memtopo.driver.kernels import KernelDriver
 from memtopo.drivers.target import Target
 from memtopo.machine import MachineLine
 from memtopo.plans.trace import CONTEXT, MARK, TracedCall
@@ -111,27 +112,32 @@ def _before(record: Record, index: int) -> tuple[TracedCall, ...]:
 
 @contextmanager
 def _players(record: Record, target: Target) -> Iterator[Sequence[Player | PlayerProcess]]:
-    """Players of all processes: that of a single one is here, and of several each is a process."""
+    """Players of all processes: on real GPUs each of several is a process; simulators of one machine are all here."""
     gpus = record.gpus
-    if len(gpus) == 1:
-        driver = target.open()
-        try:
-            yield [Player(driver, gpus[0])]
-        finally:
-            if target.simulated:
-                driver.close()  # type: ignore[attr-defined]
-        return
     if len(gpus) > MOST_PROCESSES:
         raise UsageError(f"the record has {len(gpus):,} processes, and a replay at most {MOST_PROCESSES}")
-    started: list[PlayerProcess] = []
-    try:
-        started.extend(PlayerProcess.launch(target, each) for each in gpus)
-        for each in started:
-            each.ready()
-        yield started
-    finally:
-        for each in started:
-            each.end()
+    with ExitStack() as opened:
+        if target.simulated or len(gpus) == 1:
+            drivers = [_opened(target, opened) for _ in gpus]
+            yield [Player(driver, each) for driver, each in zip(drivers, gpus, strict=True)]
+        else:
+            started = [_started(each, opened) for each in gpus]
+            for process in started:
+                process.ready()
+            yield started
+
+
+def _opened(target: Target, opened: ExitStack) -> KernelDriver:
+    driver = target.open()
+    if target.simulated:
+        opened.callback(driver.close)  # type: ignore[attr-defined]
+    return driver
+
+
+def _started(gpus: Sequence[int], opened: ExitStack) -> PlayerProcess:
+    process = PlayerProcess.launch(gpus)
+    opened.callback(process.end)
+    return process
 
 
 class _Share(NamedTuple):

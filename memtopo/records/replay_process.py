@@ -1,4 +1,4 @@
-"""Processes of a replay: each has a driver of its own, and makes the calls of one process of the record."""
+"""Processes of a replay on real GPUs: each has a driver of its own, and makes the calls of one of the record."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from memtopo.common.processes import inherited_socket, python_command, signal_on
 from memtopo.common.text import printable, signal_name
 from memtopo.driver.handles import Handle
 from memtopo.drivers import target
-from memtopo.drivers.target import Target
-from memtopo.machine import dump, parse
 from memtopo.plans.trace import TracedCall
 from memtopo.records.player import Played, Player
 from memtopo.sharing.channel import Channel
@@ -32,9 +30,8 @@ TIMEOUT, PROCESS_ENDED = "TIMEOUT", "PROCESS_ENDED"
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """First message to a process: the machine to simulate, None for real GPUs, and the ordinals of its GPUs."""
+    """First message to a process: the ordinals of its GPUs."""
 
-    record: str | None
     gpus: tuple[int, ...]
 
 
@@ -93,9 +90,8 @@ def _answer(channel: Channel[ToPlayer]) -> None:
     player: Player | None = None
     while channel.wait() and (received := channel.receive()):
         match received.message:
-            case Begin(record, gpus):
-                machine = parse(record.encode(), "the machine of the replay") if record else None
-                player = Player(target.open_in_worker(machine, simulated=record is not None, visible=()), gpus)
+            case Begin(gpus):
+                player = Player(target.open_in_worker(None, simulated=False, visible=()), gpus)
                 channel.send(Answer())
             case Play(call):
                 assert player
@@ -112,12 +108,12 @@ class PlayerProcess:
         self._process, self._channel = process, channel
 
     @classmethod
-    def launch(cls, machine: Target, gpus: Sequence[int]) -> Self:
+    def launch(cls, gpus: Sequence[int]) -> Self:
         """Start a process; `ready` waits for its driver. Raises `ReplayFailed`."""
         with system_errors(ReplayFailed, "a process of the replay cannot be started"):
             process, sock = spawn_connected(_COMMAND)
         channel: Channel[FromPlayer] = Channel(sock, get_args(FromPlayer))
-        channel.send(Begin(dump(machine.machine) if machine.simulated else None, tuple(gpus)))
+        channel.send(Begin(tuple(gpus)))
         return cls(process, channel)
 
     def ready(self) -> None:

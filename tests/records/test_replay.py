@@ -30,7 +30,9 @@ from memtopo.records.program import NoProgram, program_calls
 from memtopo.records.record import Record, read_record
 from memtopo.records.replay import LeftOutCalls, Replay, replay
 from memtopo.records.replay_process import PROCESS_ENDED
+from memtopo.testing.library import folder
 from tests.cli.conftest import InlineRunner
+from tests.helpers.command_line import run_memtopo
 from tests.helpers.processes import open_descriptors
 from tests.helpers.program_calls import comparable, compile_program, make_library, run_programs
 from tests.helpers.records import MIB, Calls
@@ -603,6 +605,25 @@ def test_a_process_has_the_gpus_of_its_record_of_which_a_smaller_machine_has_not
     difference = replay(record, resolve("h100x1")).difference
     assert difference
     assert (difference.call.process, difference.call.method) == ("b", "mem_create")
+
+
+def test_processes_on_a_driver_are_processes_that_pass_their_handles_on(tmp_path: Path) -> None:
+    """On the library in place of the driver's."""
+    record = captured("apply-tensor-parallel-server", tmp_path)
+    variables = {"LD_LIBRARY_PATH": str(folder()), "MEMTOPO_MACHINE": "h200x2"}
+    found = run_memtopo("replay", *tmp_path.iterdir(), "--machine", "local", "--json", **variables)
+    replayed = found.document
+    assert (replayed["processes"], replayed["made"], replayed["difference"]) == (2, record.made, None), found
+
+
+def test_processes_share_the_memory_of_the_machine(tmp_path: Path) -> None:
+    processes = [Calls("a"), Calls("b")]
+    for each in processes:
+        each.create(80 << 10, "gpu0")
+    record = read_record([each.write(tmp_path / f"{each.head.process}.jsonl") for each in processes])
+    difference = replay(record, resolve("h200x2")).difference
+    assert difference
+    assert (difference.call.process, difference.error) == ("b", "CUDA_ERROR_OUT_OF_MEMORY")
 
 
 def test_a_record_of_too_many_processes_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
