@@ -119,24 +119,21 @@ def _references(slices: Sequence[_Slice]) -> list[Any]:
 
 def _each(elements: Sequence[Sequence[_Slice]]) -> list[Any]:
     """The list of all elements of a counted range, if each has the next chunks of the same entries; else none."""
-    first = elements[0]
     found: list[Any] = []
     end = 0
-    for index, each in enumerate(first):
-        own = [slices[index] for slices in elements if index < len(slices)]
-        entry, count = each.place.entry, each.count
-        equal = len(own) == len(elements) and all(
-            (one.place.entry, one.count, one.repeats) == (entry, count, each.repeats) for one in own
-        )
+    for own in zip(*elements, strict=True):  # equal ranges have as many slices where those before are equal
+        first = own[0]
+        entry, count = first.place.entry, first.count
+        equal = all((one.place.entry, one.count, one.repeats) == (entry, count, first.repeats) for one in own)
         in_turn = [one.place.index for one in own] == [number * count for number in range(len(own))]
-        shared = len(entry.members) == 1 and (each.repeats or count == 1)
-        used_once = sum(one.place.entry is entry for one in first) == 1
-        if not equal or not used_once or not (shared or (in_turn and not each.repeats)):
+        shared = len(entry.members) == 1 and (first.repeats or count == 1)
+        used_once = sum(one.place.entry is entry for one in elements[0]) == 1
+        if not equal or not used_once or not (shared or (in_turn and not first.repeats)):
             return []
-        fields = {"offset": exact(each.offset)} if each.offset != end else {}
+        fields = {"offset": exact(first.offset)} if first.offset != end else {}
         found.append({"chunk": entry.name, **fields, "each": count})
-        end = each.end
-    return found if all(len(slices) == len(first) for slices in elements) else []
+        end = first.end
+    return found
 
 
 def _access_of(held: Reservation, mapped: Sequence[Mapped]) -> Any:

@@ -207,19 +207,24 @@ def test_processes_without_memory_are_not_in_the_spec_and_take_no_names() -> Non
 
 
 @pytest.mark.parametrize(
-    ("chunks", "lines"),
+    ("ranges", "lines"),
     [
-        ([0, 0, 0], ["range: [{chunk: chunk, each: 1}]"]),
-        ([0, 1, 2], ["range: [{chunk: chunk, each: 1}]"]),
-        ([0, 0, 1], ["range.0: [chunk.0]", "range.1: [chunk.0]", "range.2: [chunk.1]"]),
-        ([0, 1, 0], ["range.0: [chunk.0]", "range.1: [chunk.1]", "range.2: [chunk.0]"]),
+        (["0", "0", "0"], ["range: [{chunk: chunk, each: 1}]"]),
+        (["0", "1", "2"], ["range: [{chunk: chunk, each: 1}]"]),
+        (["0", "0", "1"], ["range.0: [chunk.0]", "range.1: [chunk.0]", "range.2: [chunk.1]"]),
+        (["0", "1", "0"], ["range.0: [chunk.0]", "range.1: [chunk.1]", "range.2: [chunk.0]"]),
+        (["0 0", "0 0"], [f"range.{n}: [chunk, {{chunk: chunk, offset: 4MiB}}]" for n in range(2)]),
+        (["0 0", "1 1"], [f"range.{n}: [chunk.{n}, {{chunk: chunk.{n}, offset: 4MiB}}]" for n in range(2)]),
     ],
 )
-def test_equal_ranges_share_a_chunk_or_have_one_each_or_are_listed(chunks: list[int], lines: list[str]) -> None:
+def test_equal_ranges_share_a_chunk_or_have_one_each_or_are_listed(ranges: list[str], lines: list[str]) -> None:
+    """Each range is of the numbers of its chunks, with gaps between them."""
     calls = Calls()
-    made = [calls.create(2, "gpu0") for _ in {*chunks}]
-    for each in chunks:
-        calls.map(calls.reserve(2), 0, made[each], 2)
+    made = [calls.create(2, "gpu0") for _ in {*"".join(ranges)} - {" "}]
+    for each in ranges:
+        base = calls.reserve(8)
+        for index, number in enumerate(each.split()):
+            calls.map(base, 4 * index, made[int(number)], 2)
     section = spec_of(calls.moment(), "shared").partition("map:\n")[2].partition("\n\n")[0]
     assert [line.strip() for line in section.splitlines()] == lines
 

@@ -40,6 +40,11 @@ class NodeEnd:
         processes = self.report.processes if self.report else ()
         return self.result is None or any(each.outcome == "died" for each in processes)
 
+    @property
+    def of_lost(self) -> str:
+        """Outcome of the node and its processes where the agent is lost: ended, if nothing of them can be left."""
+        return "ended" if self.reachable and not self.left else "lost"
+
     @cached_property
     def report(self) -> Report | None:
         """Report of the node's processes, if there is one."""
@@ -137,7 +142,7 @@ def _processes(request: RunRequest, ends: Mapping[str, NodeEnd], *, failed: bool
         if found is None:
             end = ends[request.geometry.node_of(label) or ""]
             lost = end.result is None
-            outcome = ("ended" if end.reachable and not end.left else "lost") if lost else "failed"
+            outcome = end.of_lost if lost else "failed"
             yield ProcessReport(label, 0, outcome, f"with its agent: {end.cause}" if lost else None)
         else:
             yield replace(found, outcome="taken down") if failed and found.outcome == "ok" else found
@@ -153,8 +158,7 @@ def _node(request: RunRequest, node: str, end: NodeEnd, host: str, *, failed: bo
         return NodeReport(node, host, outcome, None, labels, _memory(request, node), report.checks, left)
     if end.result:
         return NodeReport(node, host, "failed", end.result.error, labels)
-    outcome = "ended" if end.reachable and not end.left else "lost"
-    return NodeReport(node, host, outcome, end.cause, labels, _memory(request, node))
+    return NodeReport(node, host, end.of_lost, end.cause, labels, _memory(request, node))
 
 
 def _on_node(node: str, left: Left) -> Left:

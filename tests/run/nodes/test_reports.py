@@ -124,6 +124,7 @@ def test_an_agent_without_a_report_gives_its_error(code: int, expected: int) -> 
     assert (found.outcome, found.exit_code) == ("failed", expected)
     assert found.failure == Failure("node b", "no GPU", hint="look")
     assert (found.nodes[1].outcome, found.nodes[1].lost) == ("failed", "no GPU")
+    assert [(each.outcome, each.lost) for each in found.processes[1:3]] == [("taken down", None), ("failed", None)]
 
 
 def test_a_node_that_followed_a_failure_was_taken_down_though_it_failed_too() -> None:
