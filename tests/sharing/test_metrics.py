@@ -360,7 +360,7 @@ def test_metrics_that_cannot_be_made_are_an_answer_and_the_layout_is_held_on(
         assert client.status().name == "kv"
 
 
-def test_a_child_that_is_forked_keeps_no_connection_of_a_client(tmp_path: Path) -> None:
+def test_a_child_that_is_forked_keeps_no_socket(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
@@ -370,16 +370,20 @@ def test_a_child_that_is_forked_keeps_no_connection_of_a_client(tmp_path: Path) 
             client.connect(str(tmp_path / "s"))
             for key, events in selector.select(child_process.PATIENCE):
                 key.data(events)
-            read, write = os.pipe()
+            ours, theirs = socket.socketpair()
             child = os.fork()
             if not child:
-                os.read(read, 1)
+                theirs.send(b".")
+                theirs.recv(1)
                 os._exit(0)
             try:
+                ours.recv(1)
                 server.close()
                 assert client.recv(1) == b""
+                with pytest.raises(ConnectionRefusedError), socket.socket(socket.AF_UNIX) as later:
+                    later.connect(str(tmp_path / "s"))
             finally:
-                os.write(write, b".")
+                ours.send(b".")
                 os.waitpid(child, 0)
-                os.close(read)
-                os.close(write)
+                ours.close()
+                theirs.close()
