@@ -118,7 +118,10 @@ def _granule(size: int) -> int:
 
 HandleTypeName = Annotated[str, AfterValidator(_handle_type_name)]
 HostLocation = Annotated[str, AfterValidator(_host_location)]
-Granule = Annotated[int, Field(lt=1 << 63), AfterValidator(_granule)]
+Number = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+"""A number as C has it."""
+
+Granule = Annotated[Number, AfterValidator(_granule)]
 
 
 class _Record(BaseModel):
@@ -185,14 +188,14 @@ class Memory(_Record):
 class HostMemory(Memory):
     """Support for chunks of the host or of one of its NUMA nodes, and the bytes of the node."""
 
-    memory_bytes: int | None = Field(default=None, gt=0)
+    memory_bytes: Number | None = Field(default=None, gt=0)
 
 
 class Rate(_Record):
     """Measured copy: bytes per second, and the latency of a copy of a few bytes in nanoseconds."""
 
-    bytes_per_second: int = Field(gt=0)
-    latency_ns: int | None = Field(default=None, gt=0)
+    bytes_per_second: Number = Field(gt=0)
+    latency_ns: Number | None = Field(default=None, gt=0)
 
 
 class Copies(_Record):
@@ -214,7 +217,7 @@ class Fabric(_Record):
     """
 
     cluster: str | None = None
-    clique: int
+    clique: Number
 
 
 class Device(_Record):
@@ -224,13 +227,13 @@ class Device(_Record):
     """
 
     name: str
-    compute_capability: tuple[int, int] | None = None
-    memory_bytes: int = Field(gt=0)
-    attributes: dict[str, int]
+    compute_capability: tuple[Number, Number] | None = None
+    memory_bytes: Number = Field(gt=0)
+    attributes: dict[str, Number]
     memory: Memory
     uuid: str | None = None
     bus_id: str | None = None
-    free_bytes: int | None = None
+    free_bytes: Number | None = None
     copies: Copies | None = None
     fabric: Fabric | None = None
 
@@ -253,11 +256,11 @@ class Peer(_Record):
     """
 
     access: bool
-    performance_rank: int | None = None
+    performance_rank: Number | None = None
     native_atomics: bool | None = None
     store: Trial | None = None
     link: str | None = None
-    links: int | None = None
+    links: Number | None = None
     copies: Copies | None = None
 
 
@@ -282,13 +285,13 @@ class Surroundings(_Record):
 
     container: bool
     wsl: bool
-    imex_channels: int
-    ptrace_scope: int | None = None
-    open_files: int
+    imex_channels: Number
+    ptrace_scope: Number | None = None
+    open_files: Number
     vulkan: bool
     bindings: str | None = None
-    locked_bytes: int | None = None
-    group_bytes: int | None = None
+    locked_bytes: Number | None = None
+    group_bytes: Number | None = None
 
 
 class Machine(_Record):
@@ -307,8 +310,8 @@ class Machine(_Record):
     peers: list[list[Peer | None]]
     host: dict[HostLocation, HostMemory] = {}
     host_name: str | None = None
-    host_bytes: int | None = Field(default=None, gt=0)
-    pinned_bytes: int | None = Field(default=None, gt=0)
+    host_bytes: Number | None = Field(default=None, gt=0)
+    pinned_bytes: Number | None = Field(default=None, gt=0)
     surroundings: Surroundings | None = None
 
     def of(self, node: str | None) -> Machine:

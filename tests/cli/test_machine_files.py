@@ -71,6 +71,10 @@ GRANULE = ("devices", 0, "memory", "granularity", 0)
     [
         (change("devices", 0, "memory_bytes", to=-1), "devices.0.memory_bytes: should be greater than 0"),
         (change("devices", 0, "memory_bytes", to="80GiB"), "devices.0.memory_bytes: should be a valid integer"),
+        (
+            change("devices", 0, "memory_bytes", to=10**4000),
+            "devices.0.memory_bytes: should be less than 9223372036854",
+        ),
         (change("devices", 0, "nme", to="x"), "devices.0.nme is not a field of a record"),
         (change(*GRANULE, "handles", to=["fb"]), "'fb' is not a handle type"),
         (change(*GRANULE, "minimum", to=3), "a granule of 3 bytes is not a power of two from 4096 on"),
