@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import socket
 import struct
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +16,13 @@ from random import Random
 import pytest
 
 from memtopo import machine
-from memtopo.testing.abi import Function, exported
+from memtopo.testing.abi import Function, error_numbers, exported
 from memtopo.testing.program import FUNCTIONS, SharedMachine, SimulatedProgram
 from memtopo.testing.server import RemoteProgram
 from tests.helpers.simulator_state import difference, state_of
 
 SIZE = 2 << 20
-SIZES = (2 * SIZE, 4096, 1, 0, 1 << 38, 1 << 41, 1 << 62, (1 << 64) - 1)
+SIZES = (2 * SIZE, 64 << 20, 4096, 1, 0, 1 << 38, 1 << 41, 1 << 62, (1 << 64) - 1)
 SIZE_WORDS = {"size", "count", "width"}
 NOWHERE = (0, 5, 1 << 62)
 PARTIAL = {"cuMemSetAccess"}
@@ -39,7 +42,9 @@ ALIKE = {
 
 DESCRIBED = {
     "properties": [struct.pack("=iiiiQ8x", 1, 0, 1, 0, 0), struct.pack("=iiiiQ8x", 1, 1, 1, 1, 0), bytes(32)],
-    "pool-properties": [struct.pack("=iiiiQQ56x", 1, 0, 1, 0, 0, 0), struct.pack("=iiiiQQ56x", 1, 1, 1, 0, 0, SIZE)],
+    "pool-properties": [
+        struct.pack("=iiiiQQ56x", 1, handles, 1, 0, 0, most) for handles, most in ((0, 32 << 20), (1, 0), (1, SIZE))
+    ],
     "at-location": [struct.pack("=ii", 1, 0), struct.pack("=ii", 2, 0), struct.pack("=ii", 1, 9)],
     "grants": [struct.pack("=6i", 1, 0, 3, 1, 1, 1), struct.pack("=6i", 1, 0, 3, 2, 0, 3), bytes(24)],
     "secret": [bytes(64)],
@@ -59,8 +64,8 @@ SETUP = [
 class Caller:
     """A program that makes random calls, most of them with objects that it has."""
 
-    def __init__(self, program: SimulatedProgram, choices: Random) -> None:
-        self.program, self.choices = program, choices
+    def __init__(self, program: SimulatedProgram, choices: Random, port: RemoteProgram) -> None:
+        self.program, self.choices, self.port = program, choices, port
         self._room = ctypes.create_string_buffer(1 << 16)
         self._kept = [ctypes.create_string_buffer(data, 256) for every in DESCRIBED.values() for data in every]
         kept = iter(self._kept)
@@ -101,7 +106,8 @@ class Caller:
     def _word(self, name: str, kind: str, *, careful: bool) -> int:
         if kind in self._described:
             is_wrong = not careful and self.choices.random() < 1 / 8
-            return self.choice(NOWHERE) if is_wrong else self._described[kind][0 if careful else -1]
+            *usual, other = self._described[kind]
+            return self.choice(NOWHERE if is_wrong else usual if careful and usual else [other])
         name = ALIKE.get(name, name)
         if name in SIZE_WORDS:
             return SIZE if careful else self.choice(SIZES)
@@ -115,10 +121,9 @@ class Caller:
 def caller(seed: int) -> Iterator[Caller]:
     port = RemoteProgram(os.getpid())
     program = SimulatedProgram(SharedMachine(machine.load("h200x2")), port)
-    made = Caller(program, Random(seed))
-    yield made
-    program.close()
+    yield Caller(program, Random(seed), port)
     port.ended()
+    program.close()
 
 
 def wrong_words() -> list[tuple[str, int | None, int | None]]:
@@ -135,9 +140,9 @@ def wrong_words() -> list[tuple[str, int | None, int | None]]:
 def test_a_refused_call_has_changed_nothing(seed: int) -> None:
     """But for the access of memory before the first grant that is refused."""
     with caller(seed) as made:
-        calls, refused = wrong_words(), set()
+        calls, refused = wrong_words()[seed::3], set()
         made.choices.shuffle(calls)
-        for index, (name, wrong, value) in enumerate(calls[seed::3]):
+        for index, (name, wrong, value) in enumerate(calls):
             if index % 48 == 0:
                 made.set_up()
                 before = state_of(made.program)
@@ -148,3 +153,15 @@ def test_a_refused_call_has_changed_nothing(seed: int) -> None:
                 assert difference(before, after) == {}, str(made.program.shared.calls[-1])
             before = after
         assert len(refused) > len(FUNCTIONS) // 2
+
+
+@pytest.mark.parametrize("name", ["cuMemAllocManaged", "cuMemHostAlloc", "cuMemAllocHost_v2"])
+def test_memory_that_the_program_cannot_map_is_not_allocated(name: str) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, caller(0) as made:
+        made.set_up()
+        before, free = made.program.leaks(), made.program.sim.mem_get_info()
+        made.port.serve(ours)
+        theirs.send(errno.ENOMEM.to_bytes(4, sys.byteorder))
+        assert made.call(name) == error_numbers()["CUDA_ERROR_OPERATING_SYSTEM"]
+        assert (made.program.leaks(), made.program.sim.mem_get_info()) == (before, free)
