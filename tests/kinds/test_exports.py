@@ -101,6 +101,8 @@ def test_an_export_that_gets_more_chunks_has_to_be_committed_again(before: str, 
         ("{chunk: n, via: fabric else fd}", "'handles: [fabric]'", False),
         ("{chunk: b, via: dmabuf}", "write '{buffer: b, via: dmabuf}'", False),
         ("{chunk: e, via: dmabuf}", "write '{event: e, via: ipc}'", False),
+        ("{chunk: w, part: a, via: fd}", "omit 'part'", False),
+        ("{chunk: w, mapping: pcie, via: fd}", "omit 'mapping'", False),
     ],
 )
 def test_an_export_that_cannot_be_names_what_can(entry: str, help: str, edited: bool) -> None:
