@@ -19,7 +19,7 @@ from vllm.device_allocator.alloc_conf import non_expandable_allocations
 from vllm.device_allocator.sleep_mode_backend import CuMemBackend
 from vllm.logger import init_logger
 
-from memtopo.api.errors import NotMapped
+from memtopo.api.errors import NotMapped, OutOfMemory
 from memtopo.api.heaps import Heap
 from memtopo.common.units import rounded
 from memtopo.torch import HeapPool
@@ -173,7 +173,7 @@ class MemtopoBackend(CuMemBackend):  # type: ignore[misc]
 def _driver_errors() -> Iterator[None]:
     try:
         yield
-    except NotMapped as error:
+    except (NotMapped, OutOfMemory) as error:
         raise RuntimeError(f"CUDA Error: {error}") from error
 
 
