@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from contextlib import ExitStack
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -19,16 +20,16 @@ _ADDRESSES = 4
 """Addresses of each heap, in multiples of the memory of its GPU: addresses cost nothing (fact 9)."""
 
 _GRANULE = 2 << 20
-_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
 
-class Tagged(NamedTuple):
-    """Heap of an engine: the tag of its memory, the GPU, its variant, and the name in the layout."""
+class HeapKey(NamedTuple):
+    """Drop-in that uses a heap, the tag of its memory, the GPU, and the variant where a tag has several heaps."""
 
+    owner: str
     tag: str
     device: int
-    variant: str
-    name: str
+    variant: str = ""
 
 
 class Engine:
@@ -42,59 +43,65 @@ class Engine:
         self._lock = threading.RLock()
         self._resources = ExitStack()
         self._layout: JoinedLayout | None = None
-        self.heaps: dict[tuple[str, int, str], Tagged] = {}
+        self._names: dict[HeapKey, str] = {}
 
     @property
     def name(self) -> str:
         """Name of the layout."""
         return os.environ.get("MEMTOPO_ENGINE") or f"torch-{os.getpid()}"
 
-    def pool(self, tag: str, device: int, variant: str = "") -> HeapPool:
-        """Return the pool of the heap with a tag on a GPU. A tag may have several heaps, each a `variant` of it."""
+    def pool(self, owner: str, tag: str, device: int, variant: str = "") -> HeapPool:
+        """Return the pool of the heap with a key."""
+        key = HeapKey(owner, tag, device, variant)
         with self._lock:
-            key = tag, device, variant
-            if key not in self.heaps:
+            if key not in self._names:
                 self._add(key)
             assert self._layout
-            found = pool(self._layout, self.heaps[key].name)
+            found = pool(self._layout, self._names[key])
             found.warns = False  # the engine decides what is in its regions
             return found
 
-    def with_tag(self, *tags: str) -> list[tuple[Tagged, Heap]]:
-        """Heaps with some tags, in the order in which they were made; without any tag, all heaps."""
-        if self._layout is None:
-            return []
-        chosen = (each for each in self.heaps.values() if not tags or each.tag in tags)
-        return [(each, self._layout.heap(each.name)) for each in chosen]
+    def heaps(self, owner: str) -> list[tuple[HeapKey, Heap]]:
+        """Heaps of a drop-in, in the order in which they were made."""
+        with self._lock:
+            layout, names = self._layout, self._names
+        return [(key, layout.heap(name)) for key, name in names.items() if layout and key.owner == owner]
 
     def close(self) -> None:
         """Take the layout down. All tensors in it have ended."""
         with self._lock:
-            self._layout, self.heaps = None, {}
+            self._layout, self._names = None, {}
             self._resources.close()
 
-    def _add(self, key: tuple[str, int, str]) -> None:
-        tag, device, variant = key
-        parts = (_NAME.sub("-", tag).strip("-") or "memory", *([variant] if variant else []), f"gpu{device}")
-        name = "-".join(parts) if parts[0][0].isalpha() else f"m-{'-'.join(parts)}"
-        while any(each.name == name for each in self.heaps.values()):
-            name += "-"
-        heaps = {**self.heaps, key: Tagged(tag, device, variant, name)}
-        spec = self._spec(heaps)
+    def _add(self, key: HeapKey) -> None:
+        names = {**self._names, key: self._unused_name(key)}
+        spec = self._spec(names)
         if self._layout is None:
             self._layout = self._resources.enter_context(join(spec, "engine", timeout=60.0))
             atexit.register(self.close)
         else:
             self._layout.change(spec)
-        self.heaps = heaps
+        self._names = names
 
-    def _spec(self, heaps: dict[tuple[str, int, str], Tagged]) -> dict[str, Any]:
+    def _unused_name(self, key: HeapKey) -> str:
+        """Name of a new heap in the layout, from its key."""
+        tag = _NOT_IN_NAMES.sub("-", key.tag).strip("-") or "memory"
+        if not tag[0].isalpha():
+            tag = f"m-{tag}"
+        name = "-".join(filter(None, (tag, key.variant, f"gpu{key.device}")))
+        numbered = (f"{name}-{number}" for number in count(2))
+        while name in self._names.values():
+            name = next(numbered)
+        return name
+
+    def _spec(self, names: dict[HeapKey, str]) -> dict[str, Any]:
         """Spec of the layout with some heaps."""
         entries, access = {}, {}
-        for _, device, _, name in heaps.values():
-            size = torch.cuda.get_device_properties(device).total_memory * _ADDRESSES // _GRANULE
-            entries[name] = {"location": f"gpu{device}", "size": f"{size} granules"}
-            access[name] = {f"gpu{device}": "rw"}
+        for key, name in names.items():
+            gpu = f"gpu{key.device}"
+            size = torch.cuda.get_device_properties(key.device).total_memory * _ADDRESSES // _GRANULE
+            entries[name] = {"location": gpu, "size": f"{size} granules"}
+            access[name] = {gpu: "rw"}
         return {"memtopo": 1, "name": self.name, "processes": {"engine": {"heaps": entries, "access": access}}}
 
 

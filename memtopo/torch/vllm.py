@@ -1,31 +1,32 @@
-"""vLLM's sleep mode in heaps: the allocator of its memory pools, and a sleep-mode backend named `memtopo`.
+"""vLLM's sleep mode in heaps: the allocator of its memory pools.
 
-They do what vLLM's own `CuMemAllocator` and `CuMemBackend` do, with one heap for each tag and GPU. vLLM gets them by a
-plugin (`memtopo.torch.vllm_plugin`), if `MEMTOPO_VLLM=1` is in the environment of its processes.
+It does what vLLM's own `CuMemAllocator` does, with one heap for each tag and GPU. vLLM gets it by a plugin
+(`memtopo.torch.vllm_plugin`), if `MEMTOPO_VLLM=1` is in the environment of its processes.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
+from itertools import chain, count
 
 import torch
 from vllm.device_allocator import DEFERRABLE_TAGS, AllocationData
 from vllm.device_allocator.alloc_conf import non_expandable_allocations
-from vllm.device_allocator.sleep_mode_backend import CuMemBackend
 from vllm.logger import init_logger
 
 from memtopo.api.errors import NotMapped, OutOfMemory
 from memtopo.api.heaps import Heap
 from memtopo.common.units import rounded
 from memtopo.torch import HeapPool
-from memtopo.torch.engine import ENGINE
+from memtopo.torch.engine import ENGINE, HeapKey
+from memtopo.torch.vllm_plugin import retains_host_copies
 
 _log = init_logger(__name__)
+_OWNER = "vllm"
 
 
 class Allocator:
@@ -37,13 +38,11 @@ class Allocator:
 
     default_tag = "default"
 
-    def __init__(self) -> None:
-        self._pools: dict[tuple[str, int, str], HeapPool] = {}
-
     @contextmanager
     def use_memory_pool(self, tag: str | None = None) -> Iterator[None]:
         """Allocate in the heap of a tag; what was allocated and freed meanwhile is given back at the end."""
-        tag = self.default_tag if tag is None else tag
+        if tag is None:
+            tag = self.default_tag
         assert isinstance(tag, str)
         with non_expandable_allocations():
             pool = self._pool(tag)
@@ -63,38 +62,33 @@ class Allocator:
         elif isinstance(offload_tags, str):
             offload_tags = (offload_tags,)
         assert isinstance(offload_tags, tuple)
-        freed = kept = 0
-        conflict = False
-        for tag, heap in self._heaps():
-            offload = tag in offload_tags
-            if heap.asleep:
-                conflict |= offload != _offloaded(heap)
-                continue
-            with _driver_errors():
-                heap.sleep("page-locked" if offload else None)
-            freed += heap.used
-            kept += heap.used if offload else 0
-        _log.info("memtopo: sleep freed %s, of which %s are kept in host memory", rounded(freed), rounded(kept))
-        _warn_of(conflict=conflict, call="sleep")
+        self._sleep({key: key.tag in offload_tags for key, _ in _heaps()})
         gc.collect()
         torch.cuda.empty_cache()
 
     def discard(self, tags: Sequence[str] | str) -> None:
         """Give the memory of some tags back, without their bytes."""
-        chosen = (tags,) if isinstance(tags, str) else tags
-        discarded = 0
+        if isinstance(tags, str):
+            tags = (tags,)
+        self._sleep({key: False for key, _ in _heaps() if key.tag in tags})
+
+    def _sleep(self, chosen: dict[HeapKey, bool]) -> None:
+        """Give the memory of some heaps back; their bytes are kept in host memory where the value is true."""
+        freed = Counter[bool]()
         conflict = False
-        for tag, heap in self._heaps():
-            if tag not in chosen:
+        for key, heap in _heaps():
+            if key not in chosen:
                 continue
+            keep = chosen[key]
             if heap.asleep:
-                conflict |= _offloaded(heap)
+                conflict |= keep != _offloaded(heap)
                 continue
             with _driver_errors():
-                heap.sleep(None)
-            discarded += heap.used
-        _log.info("memtopo: discarded %s of tags %s", rounded(discarded), chosen)
-        _warn_of(conflict=conflict, call="discard")
+                heap.sleep("page-locked" if keep else None)
+            freed[keep] += heap.used
+        _log.info("memtopo: %s discarded, %s moved to host memory", rounded(freed[False]), rounded(freed[True]))
+        if conflict:
+            _log.warning("memtopo: tags that were asleep already stay as they were, with or without their bytes")
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """Give memory back to some tags, by default to all, with the bytes that were kept.
@@ -104,55 +98,47 @@ class Allocator:
         """
         gc.collect()
         torch.cuda.empty_cache()
-        for tag, heap in self._heaps():
-            if heap.asleep and (tags is None or tag in tags or tag not in DEFERRABLE_TAGS):
+        for key, heap in _heaps():
+            if heap.asleep and (tags is None or key.tag in tags or key.tag not in DEFERRABLE_TAGS):
                 with _driver_errors():
                     heap.wake()
-                    if os.environ.get("MEMTOPO_RETAIN_HOST_COPIES") != "1":
+                    if not retains_host_copies():
                         heap.drop_backup()
 
     def release_pools(self) -> None:
         """Free all memory without a tensor, as a worker ends; the next one in this process starts with none."""
-        if self._pools:
+        heaps = ENGINE.heaps(_OWNER)
+        if heaps:
             gc.collect()
-        for pool in self._pools.values():
-            pool.trim()
+        for key, _ in heaps:
+            ENGINE.pool(*key).trim()
 
     close = release_pools
 
     def get_current_usage(self) -> int:
         """Return the number of bytes that are allocated, also while they have no memory."""
-        return sum(heap.used for _, heap in self._heaps())
+        return sum(heap.used for _, heap in _heaps())
 
     @property
     def pointer_to_data(self) -> dict[int, AllocationData]:
         """Allocations by address, as vLLM describes them; a copy."""
         return {
             each.address: AllocationData(
-                (device, each.size, each.address, 0), tag, _backup(pool.heap, each.address, each.size), pool.heap.asleep
+                (key.device, each.size, each.address, 0), key.tag, _backup(heap, each.address, each.size), heap.asleep
             )
-            for (tag, device, _), pool in self._pools.items()
-            for each in pool.heap.allocations
+            for key, heap in _heaps()
+            for each in heap.allocations
         }
-
-    def _heaps(self) -> list[tuple[str, Heap]]:
-        """Heaps in which something is allocated, by tag."""
-        return [(tag, pool.heap) for (tag, _, _), pool in self._pools.items() if pool.heap.used]
 
     def _pool(self, tag: str) -> HeapPool:
         """Return a pool of a tag on the current GPU whose heap is awake: another one while the first is asleep."""
         device = torch.cuda.current_device()
-        for number in count(1):
-            key = tag, device, str(number) if number > 1 else ""
-            if key not in self._pools:
-                if key in ENGINE.heaps:  # of torch_memory_saver's interface in the same process
-                    continue
-                self._pools[key] = ENGINE.pool(*key)
-            heap = self._pools[key].heap
-            if heap.asleep and not heap.used:  # of a worker that ended asleep
-                heap.wake()
-            if not heap.asleep:
-                return self._pools[key]
+        for variant in chain([""], map(str, count(2))):
+            pool = ENGINE.pool(_OWNER, tag, device, variant)
+            if pool.heap.asleep and not pool.heap.used:  # of a worker that ended asleep
+                pool.heap.wake()
+            if not pool.heap.asleep:
+                return pool
         raise AssertionError
 
 
@@ -160,13 +146,9 @@ ALLOCATOR = Allocator()
 """The allocator of this process."""
 
 
-class MemtopoBackend(CuMemBackend):  # type: ignore[misc]
-    """Sleep-mode backend that requires memory in heaps; its levels, tags and states are those of vLLM's `cumem`."""
-
-    @classmethod
-    def is_supported(cls) -> bool:
-        """Return whether vLLM's pools are in heaps, by `MEMTOPO_VLLM=1`."""
-        return os.environ.get("MEMTOPO_VLLM") == "1"
+def _heaps() -> list[tuple[HeapKey, Heap]]:
+    """Heaps of vLLM in which something is allocated."""
+    return [(key, heap) for key, heap in ENGINE.heaps(_OWNER) if heap.used]
 
 
 @contextmanager
@@ -177,16 +159,14 @@ def _driver_errors() -> Iterator[None]:
         raise RuntimeError(f"CUDA Error: {error}") from error
 
 
-def _warn_of(*, conflict: bool, call: str) -> None:
-    if conflict:
-        _log.warning("memtopo: %s has left tags that were asleep as they were: with their bytes, or without", call)
-
-
 def _offloaded(heap: Heap) -> bool:
     """Return true if a heap that is asleep has its bytes in host memory."""
     return any(heap.backup(each.address) is not None for each in heap.allocations)
 
 
 def _backup(heap: Heap, address: int, size: int) -> torch.Tensor | None:
-    place = heap.backup(address) if heap.asleep else None
-    return None if place is None else torch.frombuffer((ctypes.c_ubyte * size).from_address(place), dtype=torch.uint8)
+    """Return the bytes of an allocation in host memory, if its heap is asleep and has kept them."""
+    place = heap.backup(address)
+    if place is None or not heap.asleep:
+        return None
+    return torch.frombuffer((ctypes.c_ubyte * size).from_address(place), dtype=torch.uint8)

@@ -1,8 +1,9 @@
 """Plugin of vLLM (`vllm.general_plugins`), which every process of vLLM loads as it starts.
 
-With `MEMTOPO_VLLM=1`, vLLM's allocator is replaced by that of `memtopo.torch.vllm`. Without it, nothing changes but
-that a worker whose `sleep_mode_backend` is `memtopo` does not start. What fails here ends the start of vLLM, before
-memory is allocated; a module that cannot be imported would not, so this one imports nothing of vLLM at the top.
+With `MEMTOPO_VLLM=1`, vLLM's allocator is replaced by that of `memtopo.torch.vllm`, which vLLM's own sleep-mode backend
+then calls; it has a second name, `memtopo`. Without the variable, nothing changes but that a worker whose
+`sleep_mode_backend` is `memtopo` does not start. What fails here ends the start of vLLM, before memory is allocated; a
+module that cannot be imported would not, so this one imports nothing of vLLM at the top.
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from memtopo.api.errors import Unsuitable
 
 BACKEND = "memtopo"
 VARIABLE = "MEMTOPO_VLLM"
+_RETAIN = "MEMTOPO_RETAIN_HOST_COPIES"
 _ON_RAY = "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"
-_COPIED = (VARIABLE, "MEMTOPO_RETAIN_HOST_COPIES")
 
 
 def requested() -> bool:
     """Return true if a variable requests that vLLM's memory is in heaps."""
     return os.environ.get(VARIABLE) == "1"
+
+
+def retains_host_copies() -> bool:
+    """Return true if a variable requests that host memory is retained after a wake, for the next sleep."""
+    return os.environ.get(_RETAIN) == "1"
 
 
 def register() -> None:
@@ -45,14 +51,13 @@ def register() -> None:
 
 
 def _register_backend() -> None:
-    from vllm.device_allocator.sleep_mode_backend import SleepModeBackendFactory  # noqa: PLC0415
+    from vllm.device_allocator.sleep_mode_backend import CuMemBackend, SleepModeBackendFactory  # noqa: PLC0415
     from vllm.v1.worker.worker_base import WorkerBase  # noqa: PLC0415
 
-    name = "MemtopoBackend"
     try:
-        SleepModeBackendFactory.register_backend(BACKEND, "memtopo.torch.vllm", name)
+        SleepModeBackendFactory.register_backend(BACKEND, CuMemBackend.__module__, CuMemBackend.__name__)
     except ValueError:  # by an earlier call, since plugins may be loaded several times
-        if SleepModeBackendFactory.get_backend_class(BACKEND).__name__ != name:
+        if SleepModeBackendFactory.get_backend_class(BACKEND) is not CuMemBackend:
             raise
     else:
         WorkerBase.__init__ = _checked(WorkerBase.__init__)
@@ -82,7 +87,8 @@ def _replace_allocator() -> None:
 
     _require_not_replaced()
     methods = {name for name in vars(own.CuMemAllocator) if not name.startswith("_")} - {"instance", "get_instance"}
-    if unknown := sorted(methods - {*dir(ALLOCATOR)}):
+    unknown = sorted(methods - {*dir(ALLOCATOR)})
+    if unknown:
         hint = f"use a release that docs/hosts.md lists, or unset {VARIABLE}"
         raise Unsuitable(f"{_version()} has {', '.join(unknown)} in its allocator, and memtopo has not", hint=hint)
 
@@ -134,8 +140,8 @@ def _offload_graphs() -> None:
 
 def _copy_variables() -> None:
     """Have vLLM copy the variables of memtopo to its workers on Ray."""
-    listed = [each for each in os.environ.get(_ON_RAY, "").split(",") if each.strip()]
-    os.environ[_ON_RAY] = ",".join([*listed, *(each for each in _COPIED if each not in listed)])
+    listed = os.environ.get(_ON_RAY, "").split(",")
+    os.environ[_ON_RAY] = ",".join(dict.fromkeys(filter(None, (*listed, VARIABLE, _RETAIN))))
 
 
 def _version() -> str:

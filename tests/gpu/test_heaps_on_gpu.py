@@ -265,12 +265,12 @@ def test_a_heap_that_an_engine_could_not_have_is_made_when_it_is_needed_again(mo
     engine = Engine()
     monkeypatch.setenv("MEMTOPO_ENGINE", "no name of a layout")
     with pytest.raises(memtopo.InvalidSpec):
-        engine.pool("weights", 0)
-    assert engine.with_tag() == []
+        engine.pool("test", "weights", 0)
+    assert engine.heaps("test") == []
     monkeypatch.setenv("MEMTOPO_ENGINE", "another-engine")  # the saver's has the name of this process
     try:
-        engine.pool("weights", 0)
-        assert [tagged.tag for tagged, _ in engine.with_tag()] == ["weights"]
+        engine.pool("test", "weights", 0)
+        assert [key.tag for key, _ in engine.heaps("test")] == ["weights"]
     finally:
         engine.close()
 

@@ -24,7 +24,7 @@ from memtopo.api.errors import OutOfMemory, Unsuitable
 from memtopo.api.heaps import Heap
 from memtopo.run.heaps import Keep
 from memtopo.torch import REGIONS, HeapPool
-from memtopo.torch.engine import ENGINE, Tagged
+from memtopo.torch.engine import ENGINE, HeapKey
 from memtopo.torch.saver.utils import change_env
 
 __all__ = ["TorchMemorySaver", "configure_subprocess", "torch_memory_saver"]
@@ -32,8 +32,7 @@ __all__ = ["TorchMemorySaver", "configure_subprocess", "torch_memory_saver"]
 Backend = Literal["mmap", "pinned"]
 _DEFAULT = "default"
 _KEPT: dict[str, Keep] = {"pinned": "page-locked", "mmap": "pageable"}
-_DROPPED = "saver"
-"""Variant of heaps without backup; those of other drop-ins have other variants."""
+_OWNER = "saver"
 
 STAND_IN = str(Path(__file__).parents[1] / "stand_in")
 """Folder with a module `torch_memory_saver` that is this one."""
@@ -240,7 +239,7 @@ class TorchMemorySaver:
     def _pool(self, tag: str, backend: str) -> HeapPool:
         """Pool of a tag on the current GPU, which keeps the margin."""
         self._ensure_initialized()
-        found = ENGINE.pool(tag, torch.cuda.current_device(), backend)
+        found = ENGINE.pool(_OWNER, tag, torch.cuda.current_device(), backend)
         found.heap.keep_free(self._margin)
         return found
 
@@ -251,16 +250,15 @@ def _backend(backend: str | None, *, backup: bool, on_disk: bool = False) -> str
         raise NotImplementedError("backup on disk is not supported: use enable_cpu_backup=True")
     if backend is not None and not backup:
         raise ValueError("cpu_backup_backend requires enable_cpu_backup=True")
-    found = backend or os.environ.get("TMS_INIT_CPU_BACKUP_BACKEND") or "pinned"
-    if found not in _KEPT:
-        raise ValueError(f"cpu_backup_backend is 'mmap' or 'pinned', not {found!r}")
-    return found if backup else _DROPPED
+    chosen = backend or os.environ.get("TMS_INIT_CPU_BACKUP_BACKEND") or "pinned"
+    if chosen not in _KEPT:
+        raise ValueError(f"cpu_backup_backend is 'mmap' or 'pinned', not {chosen!r}")
+    return chosen if backup else ""
 
 
-def _tagged(tag: str | None) -> list[tuple[Tagged, Heap]]:
+def _tagged(tag: str | None) -> list[tuple[HeapKey, Heap]]:
     """Heaps of regions and graphs with a tag, or with any."""
-    found = ENGINE.with_tag(*([tag] if tag else []))
-    return [(each, heap) for each, heap in found if each.variant in {*_KEPT, _DROPPED}]
+    return [(key, heap) for key, heap in ENGINE.heaps(_OWNER) if not tag or key.tag == tag]
 
 
 def _wake(heap: Heap) -> None:
