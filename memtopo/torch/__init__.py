@@ -20,10 +20,10 @@ from memtopo.api.errors import Unsuitable
 from memtopo.api.heaps import Heap
 from memtopo.api.live import Live
 from memtopo.common.units import rounded
-from memtopo.torch.pools import REGIONS, new_pool
+from memtopo.torch.pools import REGIONS, new_pool, retire_pool
 from memtopo.torch.registration import require_not_registered, switch_off_registration
 
-__all__ = ["REGIONS", "HeapPool", "OutsideHeaps", "PoolStatistics", "allocating", "pool"]
+__all__ = ["HeapPool", "OutsideHeaps", "PoolStatistics", "allocating", "pool"]
 
 
 class OutsideHeaps(UserWarning):
@@ -63,6 +63,7 @@ class HeapPool:
         self._lock = threading.RLock()
         self._by_depth: dict[int, torch.cuda.MemPool] = {}
         self._of_graphs: torch.cuda.MemPool | None = None
+        self._given: list[torch.cuda.MemPool] = []
         _ALL.add(self)
 
     @property
@@ -73,8 +74,15 @@ class HeapPool:
         """
         with self._lock:
             self.heap.address  # noqa: B018 raises `Unsuitable` after the end of the layout
-            self._of_graphs = self._of_graphs or new_pool(self.device, self._functions)
+            if self._of_graphs is None:
+                self._of_graphs = self.new_pool()
             return self._of_graphs
+
+    def new_pool(self) -> torch.cuda.MemPool:
+        """Return another pool of PyTorch whose segments are in the heap, for graphs, as `mem_pool`."""
+        made = new_pool(self.device, self._functions)
+        self._given.append(made)
+        return made
 
     @contextmanager
     def allocating(self, *, every_thread: bool = False) -> Iterator[HeapPool]:
@@ -89,9 +97,7 @@ class HeapPool:
                 yield self
         except torch.OutOfMemoryError as error:
             if self.heap.exists and self.heap.failures > failures and "Tried to allocate" in str(error):
-                note = f"memtopo: {self._explanation()}"
-                if note not in getattr(error, "__notes__", ()):  # of a region inside this one
-                    error.add_note(note)
+                self._explain(error)
             raise
 
     @contextmanager
@@ -123,10 +129,13 @@ class HeapPool:
         if left is not None and left <= self.heap.used and self.statistics.unused_bytes >= max(left, 1):
             self._retire_unused()
 
-    def _explanation(self) -> str:
-        unused = self.statistics.unused_bytes
-        kept = f"; {rounded(unused)} are of tensors that were deleted: trim() of the pool frees them" if unused else ""
-        return f"{self.heap.explanation}{kept}"
+    def _explain(self, error: torch.OutOfMemoryError) -> None:
+        """Add the reason to an error, unless a region inside this one has."""
+        note = f"memtopo: {self.heap.explanation}"
+        if unused := self.statistics.unused_bytes:
+            note += f"; {rounded(unused)} are of tensors that were deleted: trim() of the pool frees them"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
 
     def trim(self) -> None:
         """Free the segments in which no tensor is, and let a graph that is captured from now on have new ones.
@@ -137,13 +146,23 @@ class HeapPool:
         """
         with self._lock:
             if self._of_graphs:
-                REGIONS.retire(self._of_graphs, self.device)
+                retire_pool(self._of_graphs, self.device)
             self._of_graphs = None
             self._retire_unused()
 
+    def free_unused(self) -> None:
+        """Free the segments in which no tensor is, but no pool for graphs; does nothing during a capture."""
+        if not torch.cuda.is_current_stream_capturing():
+            self._free_unused(_segments(self.device))
+
+    def _free_unused(self, segments: list[dict[str, Any]]) -> None:
+        with self._lock:
+            if self._statistics(segments).unused_bytes:
+                self._retire_unused()
+
     def _retire_unused(self) -> None:
         for each in self._by_depth.values():
-            REGIONS.retire(each, self.device)
+            retire_pool(each, self.device)
         self._by_depth.clear()
         if not torch.cuda.is_current_stream_capturing():  # a free invalidates the capture (fact 90)
             torch.cuda.empty_cache()
@@ -156,12 +175,12 @@ class HeapPool:
         if torch.cuda.is_current_stream_capturing():
             message = f"heap {self.heap.name!r} cannot lose or get memory while a graph is captured"
             raise Unsuitable(message, hint="switch the layout once the capture has ended")
-        with self._lock:
-            if self._of_graphs and self._of_graphs.snapshot():  # the others are known to nobody else
-                require_not_registered(self.heap.name, self._of_graphs, self.device)
-            segments = _segments(self.device)
-            if self._statistics(segments).unused_bytes:
-                self._retire_unused()
+        segments = _segments(self.device)
+        used = {each["segment_pool_id"] for each in segments}
+        for mem_pool in self._given:  # the others cannot be registered, since nobody else has them
+            if mem_pool.id in used:
+                require_not_registered(self.heap.name, mem_pool, self.device)
+        self._free_unused(segments)
         if self.warns:
             _warn_of_outside(self.device, segments)
 
@@ -173,10 +192,6 @@ class HeapPool:
         with suppress(RuntimeError):  # as after an error of a kernel, which ends the use of the GPU
             self.trim()
         return self.statistics.segments > 0
-
-    def new_pool(self) -> torch.cuda.MemPool:
-        """Return another pool of PyTorch whose segments are in the heap."""
-        return new_pool(self.device, self._functions)
 
     @property
     def statistics(self) -> PoolStatistics:
@@ -244,7 +259,8 @@ def allocating(layout: Live, heap: str, *, every_thread: bool = False) -> Iterat
 def _require_pools() -> None:
     """Raise `Unsuitable` if PyTorch's allocator has no pools, or none with functions of others."""
     variables = "PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF"
-    if (backend := torch.cuda.get_allocator_backend()) != "native":
+    backend = torch.cuda.get_allocator_backend()
+    if backend != "native":
         message = f"PyTorch allocates by its backend {backend!r}, which has no pools"
         raise Unsuitable(message, hint=f"remove 'backend:{backend}' from {variables}")
     settings = ",".join(os.environ.get(each, "") for each in variables.split(" and "))

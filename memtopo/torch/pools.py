@@ -17,9 +17,11 @@ from memtopo.api.errors import Unsuitable
 def new_pool(device: int, functions: tuple[int, int] | None = None) -> torch.cuda.MemPool:
     """Return a pool of a GPU, whose segments are allocated and freed by C functions, or by PyTorch itself.
 
-    It is to be released by `Regions.retire`.
+    It is to be released by `retire_pool`.
     """
-    allocator = torch._C._cuda_customAllocator(*functions) if functions else None  # noqa: SLF001 as CUDAPluggableAllocator
+    allocator = None
+    if functions:
+        allocator = torch._C._cuda_customAllocator(*functions)  # noqa: SLF001 as CUDAPluggableAllocator
     with torch.cuda.device(device):  # PyTorch makes a pool for the GPU that is current
         made = torch.cuda.MemPool(allocator)
     for each in (made, allocator):
@@ -36,6 +38,14 @@ def _keep(made: Any) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
 
 
+def retire_pool(mem_pool: torch.cuda.MemPool, device: int) -> None:
+    """Let go of a pool. `torch.cuda.empty_cache()` frees its segments, each once no tensor is in it.
+
+    The pool stays as long as it is used, or a graph that was captured with it exists.
+    """
+    torch._C._cuda_releasePool(device, mem_pool.id)  # noqa: SLF001 as the destructor of a pool
+
+
 class Regions:
     """Threads that allocate in pools now."""
 
@@ -43,18 +53,22 @@ class Regions:
         self._lock = threading.Lock()
         self._active: Counter[int] = Counter()
 
+    @property
+    def entered(self) -> bool:
+        """True if the current thread allocates in a pool."""
+        return threading.get_ident() in self._active
+
     @contextmanager
-    def using(
-        self, mem_pool: torch.cuda.MemPool, device: int | None = None, *, every_thread: bool = False
-    ) -> Iterator[None]:
+    def using(self, mem_pool: torch.cuda.MemPool, device: int, *, every_thread: bool = False) -> Iterator[None]:
         """Allocate in a pool for the duration of a `with`, of which the inner one counts.
 
         It is for the current thread, or for every thread, if no other one allocates in a pool of its own: PyTorch would
         take the pool that was entered last.
         """
-        device = torch.cuda.current_device() if device is None else device
         native: Any = torch._C  # noqa: SLF001 as torch.cuda.use_mem_pool, which has no pool for every thread
-        begin = native._cuda_beginAllocateToPool if every_thread else native._cuda_beginAllocateCurrentThreadToPool  # noqa: SLF001
+        begin = native._cuda_beginAllocateCurrentThreadToPool  # noqa: SLF001
+        if every_thread:
+            begin = native._cuda_beginAllocateToPool  # noqa: SLF001
         with self._counted(every_thread=every_thread):
             begin(device, mem_pool.id)
             try:
@@ -77,14 +91,6 @@ class Regions:
             with self._lock:
                 self._active[own] -= 1
                 self._active += Counter()  # without zeros
-
-    def retire(self, mem_pool: torch.cuda.MemPool, device: int | None = None) -> None:
-        """Let go of a pool. `torch.cuda.empty_cache()` frees its segments, each once no tensor is in it.
-
-        The pool stays as long as it is used, or a graph that was captured with it exists.
-        """
-        _keep(mem_pool)
-        torch._C._cuda_releasePool(torch.cuda.current_device() if device is None else device, mem_pool.id)  # noqa: SLF001
 
 
 REGIONS = Regions()

@@ -23,7 +23,6 @@ from memtopo.api.heaps import Heap
 from memtopo.common.units import rounded
 from memtopo.torch import HeapPool
 from memtopo.torch.engine import ENGINE, HeapKey
-from memtopo.torch.vllm_plugin import retains_host_copies
 
 _log = init_logger(__name__)
 _OWNER = "vllm"
@@ -38,6 +37,10 @@ class Allocator:
 
     default_tag = "default"
 
+    def __init__(self) -> None:
+        self.retain_host_copies = False
+        """True if host memory that kept bytes is retained after a wake, for the next sleep."""
+
     @contextmanager
     def use_memory_pool(self, tag: str | None = None) -> Iterator[None]:
         """Allocate in the heap of a tag; what was allocated and freed meanwhile is given back at the end."""
@@ -48,7 +51,7 @@ class Allocator:
             pool = self._pool(tag)
             with pool.allocating():
                 yield
-            pool.trim()
+            pool.free_unused()
 
     @contextmanager
     def cudagraph_pool(self) -> Iterator[tuple[int, int]]:
@@ -93,8 +96,7 @@ class Allocator:
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """Give memory back to some tags, by default to all, with the bytes that were kept.
 
-        A wake of any tag is one of all tags but `weights` and `kv_cache`. Host memory is freed afterwards, unless
-        `MEMTOPO_RETAIN_HOST_COPIES=1` asks to retain it for the next sleep.
+        A wake of any tag is one of all tags but `weights` and `kv_cache`.
         """
         gc.collect()
         torch.cuda.empty_cache()
@@ -102,7 +104,7 @@ class Allocator:
             if heap.asleep and (tags is None or key.tag in tags or key.tag not in DEFERRABLE_TAGS):
                 with _driver_errors():
                     heap.wake()
-                    if not retains_host_copies():
+                    if not self.retain_host_copies:
                         heap.drop_backup()
 
     def release_pools(self) -> None:

@@ -28,11 +28,6 @@ def requested() -> bool:
     return os.environ.get(VARIABLE) == "1"
 
 
-def retains_host_copies() -> bool:
-    """Return true if a variable requests that host memory is retained after a wake, for the next sleep."""
-    return os.environ.get(_RETAIN) == "1"
-
-
 def register() -> None:
     """Register the backend, and replace vLLM's allocator if that is requested.
 
@@ -95,6 +90,7 @@ def _replace_allocator() -> None:
     def get_instance() -> Any:
         return ALLOCATOR
 
+    ALLOCATOR.retain_host_copies = os.environ.get(_RETAIN) == "1"
     own.CuMemAllocator.instance, own.CuMemAllocator.get_instance = ALLOCATOR, staticmethod(get_instance)
 
 

@@ -296,10 +296,10 @@ def test_a_configuration_of_the_allocator_works_or_the_error_says_what_to_remove
 RANK = Path(__file__).with_name("torch_rank.py")
 
 
-@pytest.mark.parametrize("how", ["eager", "graph", "pool", "own"])
+@pytest.mark.parametrize("how", ["eager", "graph", "pool", "own", "another"])
 @pytest.mark.parametrize("handles", ["fd", "none"])
 def test_collectives_are_right_after_a_sleep_that_frees_their_memory(how: str, handles: str) -> None:
-    """`own`: tensors that the program allocates in the pool that it registers; the sleep is refused once."""
+    """`own` and `another`: tensors in a pool that the program registers, also one of a graph; it is refused once."""
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     ranks = []

@@ -1,6 +1,6 @@
 """Rank of two: collectives on tensors of a heap, before and after a sleep in which other memory takes its place.
 
-python torch_rank.py eager|graph|pool|own fd|none; prints `right`.
+python torch_rank.py eager|graph|pool|own|another fd|none; prints `right`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main(how: str, handles: str) -> None:
     heap = {"location": gpu, "size": "8GiB"} | ({"handles": "fd"} if handles == "fd" else {})
     spec = {"memtopo": 1, "name": f"rank{rank}-{os.getpid()}", "heaps": {"h": heap}, "access": {"h": {gpu: "rw"}}}
     with memtopo.applied(spec) as layout:
-        check(layout, device, how, kept=how == "own" and handles == "none")
+        check(layout, device, how, kept=how in {"own", "another"} and handles == "none")
     dist.destroy_process_group()
     sys.stdout.write("right\n")
 
@@ -40,10 +40,11 @@ def check(layout: Any, device: torch.device, how: str, *, kept: bool) -> None:
     `kept`: NCCL keeps what it could not export for its peer, which is the tensor that collectives write to.
     """
     pool, heap = memtopo.torch.pool(layout, "h"), layout.heap("h")
-    with torch.cuda.use_mem_pool(pool.mem_pool) if how == "own" else pool.allocating():
+    mem_pool = pool.new_pool() if how == "another" else pool.mem_pool
+    with torch.cuda.use_mem_pool(mem_pool) if how in {"own", "another"} else pool.allocating():
         own, both = torch.zeros(N, device=device), torch.zeros(2 * N, device=device)
-    if how in {"pool", "own"}:
-        dist.distributed_c10d._get_default_group()._get_backend(device).register_mem_pool(pool.mem_pool)
+    if how in {"pool", "own", "another"}:
+        dist.distributed_c10d._get_default_group()._get_backend(device).register_mem_pool(mem_pool)
 
     def work() -> None:
         dist.all_gather_into_tensor(both, own)
@@ -67,7 +68,7 @@ def check(layout: Any, device: torch.device, how: str, *, kept: bool) -> None:
         assert all(found), (value, found)
         dist.barrier()
         if value == 5.0:
-            if how == "own":
+            if how in {"own", "another"}:
                 with pytest.raises(memtopo.Unsuitable, match="was registered with NCCL"):
                     heap.sleep()
                 dist.barrier()  # both have ended their registration, by which each holds memory of the other

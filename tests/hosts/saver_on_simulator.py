@@ -13,8 +13,9 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,8 @@ from memtopo.torch.saver import torch_memory_saver as saver
 
 engine: Any = importlib.import_module("memtopo.torch.engine")
 MIB = 1 << 20
+IDENTIFIERS = count(1)
+PYTORCH = torch, torch._C, torch.cuda, torch.cuda.memory, torch.accelerator
 REGIONS: dict[str, tuple[int, dict[str, Any]]] = {
     "weights": (2 * MIB, {"enable_cpu_backup": True}),
     "pages": (2 * MIB, {"enable_cpu_backup": True, "cpu_backup_backend": "mmap"}),
@@ -36,18 +39,24 @@ REGIONS: dict[str, tuple[int, dict[str, Any]]] = {
 class Pool:
     """Heap without a pool of PyTorch, which needs a GPU."""
 
+    device = 0
+
     def __init__(self, layout: Any, name: str) -> None:
         self.heap = layout.heap(name)
-        self.trimmed = 0
+        self.freed = 0
 
     @contextmanager
     def allocating(self) -> Iterator[Pool]:
         """Allocate nothing in PyTorch."""
         yield self
 
-    def trim(self) -> None:
+    def free_unused(self) -> None:
         """Count the calls."""
-        self.trimmed += 1
+        self.freed += 1
+
+    def new_pool(self) -> Any:
+        """Pool with an identifier."""
+        return SimpleNamespace(id=(0, next(IDENTIFIERS)))
 
 
 class Region:
@@ -56,7 +65,7 @@ class Region:
     def __init__(self, tag: str) -> None:
         self.size, options = REGIONS[tag]
         with saver.region(tag, **options):
-            self.heap = engine.ENGINE.with_tag(tag)[-1][1]
+            self.heap = next(heap for key, heap in engine.ENGINE.heaps("saver") if key.tag == tag)
             self.address = self.heap.allocate(self.size)
         self.bytes[:] = 7
 
@@ -80,7 +89,7 @@ def main() -> None:
     os.environ["MEMTOPO_ENGINE"] = f"saver-{os.getpid()}"
     engine.join = partial(join, machine="h200x2")
     engine.pool = lambda layout, name: pools.setdefault(name, Pool(layout, name))
-    others = engine.ENGINE.pool("weights", 0).heap  # of another drop-in in the process
+    others = engine.ENGINE.pool("vllm", "weights", 0).heap  # of another drop-in in the process
     others.allocate(MIB)
     regions = {tag: Region(tag) for tag in REGIONS}
     taken: list[int] = []
@@ -103,6 +112,8 @@ def call(method: str, tag: str, regions: dict[str, Region], others: Any, taken: 
                 saver.retain_cpu_backup = tag == "1"
             case "enter":
                 return entered(tag.split(","))
+            case "graphs":
+                return graphs()
             case "backups":
                 return [name for name, region in regions.items() if region.heap.backup(region.address)]
             case _:
@@ -123,18 +134,51 @@ def fill(others: Any, taken: list[int]) -> None:
 
 
 def entered(tags: list[str]) -> list[Any]:
-    """Enter regions, each inside of the one before it, and empty the cache in the last if it is not named twice.
+    """Enter regions, each inside of the one before it.
 
-    Return how often each was trimmed, and whether PyTorch has its function again.
+    Return how often each has freed its unused memory, and whether PyTorch is as it was meanwhile.
     """
-    original = torch.cuda.empty_cache
+    original = [dict(vars(each)) for each in PYTORCH]
+    pools = [engine.ENGINE.pool("saver", key.tag, 0, key.variant) for key, _ in engine.ENGINE.heaps("saver")]
+    before = [pool.freed for pool in pools]
     with ExitStack() as stack:
         for tag in tags:
             stack.enter_context(saver.region(tag, **REGIONS[tag][1]))
-        if len({*tags}) == len(tags):
-            torch.cuda.empty_cache()
-    pools = [engine.ENGINE.pool(each.tag, 0, each.variant) for each, _ in engine.ENGINE.with_tag()]
-    return [*(pool.trimmed for pool in pools), torch.cuda.empty_cache is original]
+        same = original == [dict(vars(each)) for each in PYTORCH]
+    return [*(pool.freed - number for pool, number in zip(pools, before, strict=True)), same]
+
+
+class Graph:
+    """Graph, of which PyTorch for a CPU has none."""
+
+
+def graphs() -> list[Any]:
+    """Capture graphs: two with a pool of the program, one with the pool of the first, one alone, one of another tag.
+
+    Return the pools in which they were captured, and how many pools are left after each graph was deleted.
+    """
+    used: list[Any] = []
+    retired: list[Any] = []
+
+    def capture(_graph: Graph, pool: Any, **_: Any) -> Any:
+        used.append(pool)
+        return nullcontext()
+
+    def captured(tag: str, pool: Any) -> Graph:
+        graph = Graph()
+        with saver.cuda_graph(graph, pool, tag=tag, **REGIONS[tag][1]):
+            return graph
+
+    torch.cuda.graph = capture
+    torch._C._cuda_releasePool = lambda _device, number: retired.append(number)
+    own = (7, 0)
+    kept = [captured("pages", own), captured("pages", own)]
+    kept += [captured("pages", used[0]), captured("pages", None), captured("kv_cache", own)]
+    left = []
+    while kept:
+        del kept[0]
+        left.append(len({*used}) - len(retired))
+    return [[number for _, number in used], left]
 
 
 if __name__ == "__main__":

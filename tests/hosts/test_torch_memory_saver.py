@@ -73,9 +73,13 @@ def test_backups_stay_as_long_as_they_are_retained_and_are_not_on_disk() -> None
     assert refused.startswith("NotImplementedError: backup on disk")
 
 
-def test_a_cache_that_is_emptied_in_a_region_trims_its_heap() -> None:
-    """And those of the regions around it, but no heap of others; PyTorch's function is replaced in regions alone."""
-    assert after("enter:kv_cache,kv_cache", "enter:pages,kv_cache") == [[0, 0, 0, 0, True], [0, 0, 1, 1, True]]
+def test_a_region_frees_its_unused_memory_at_its_end_and_changes_nothing_of_pytorch() -> None:
+    assert after("enter:kv_cache,kv_cache", "enter:pages,kv_cache") == [[0, 0, 2, True], [0, 1, 1, True]]
+
+
+def test_graphs_that_share_a_pool_have_one_in_each_heap_which_ends_with_the_last_of_them() -> None:
+    """Two with a pool of the program, one with the pool of the first, one alone, and one in another heap."""
+    assert after("graphs") == [[[1, 1, 1, 2, 3], [3, 3, 2, 1, 0]]]
 
 
 def test_what_verl_releases_and_resumes_has_its_weights_again() -> None:

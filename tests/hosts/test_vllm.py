@@ -28,6 +28,25 @@ STARTS = {
 }
 """How each start of `vllm_plugin.py` ends."""
 
+MEMORY = {
+    "host copies": "weights:kept freed weights:kept freed",
+    "retained host copies": "weights:kept retained weights:kept retained",
+    "expandable segments": "expandable_segments:False,max_split_size_mb:512 "
+    "expandable_segments:True,max_split_size_mb:512",
+    "partial wake": "CUDA Error: heap 'runtime-g "
+    "weights:kept weights:kept runtime:asleep runtime:asleep kv_cache:asleep kv_cache:asleep | "
+    "weights:kept weights:kept runtime:kept runtime:kept kv_cache:asleep kv_cache:asleep",
+    "two drop-ins": "weights:asleep saver:kept | weights:kept saver:asleep | weights:kept saver:lost | "
+    "weights-gpu0 | weights-gpu0-2",
+}
+"""How each case of `vllm_memory.py` ends."""
+
+
+def outcomes(program: str) -> dict[str, str]:
+    """What a program has printed, by case."""
+    lines = run("vllm", FOLDER / program).splitlines()
+    return dict(line.split(": ", 1) for line in lines)
+
 
 @pytest.mark.timeout(1800)  # the first time, the release is downloaded
 def test_every_step_leaves_what_it_leaves_with_the_own_allocator_of_vllm() -> None:
@@ -40,6 +59,10 @@ def test_every_step_leaves_what_it_leaves_with_the_own_allocator_of_vllm() -> No
 
 @pytest.mark.timeout(1800)
 def test_a_start_with_the_plugin_is_right_or_fails_before_memory_is_allocated() -> None:
-    lines = run("vllm", FOLDER / "vllm_plugin.py").splitlines()
-    outcomes = dict(line.split(": ", 1) for line in lines)
-    assert {name: outcomes[name][: len(ending)] for name, ending in STARTS.items()} == STARTS
+    found = outcomes("vllm_plugin.py")
+    assert {name: found[name][: len(ending)] for name, ending in STARTS.items()} == STARTS
+
+
+@pytest.mark.timeout(1800)
+def test_host_copies_failed_wakes_and_another_drop_in_lose_no_bytes() -> None:
+    assert outcomes("vllm_memory.py") == MEMORY

@@ -130,12 +130,15 @@ class Memtopo:
         self.allocator, self.engine = ALLOCATOR, engine.ENGINE
 
     @contextmanager
-    def full_gpu(self) -> Iterator[None]:
-        heap, taken = self.engine.pool("other", 0).heap, []
+    def full_gpu(self, left: int = 0) -> Iterator[None]:
+        """Take all memory of the GPU but some pages."""
+        heap, taken = self.engine.pool("test", "other", 0).heap, []
         for size in (1 << 30, PAGE):
             with suppress(MemoryError):
                 while True:
                     taken.append(heap.allocate(size))
+        for _ in range(left):
+            heap.free(taken.pop())
         yield
         for each in taken:
             heap.free(each)
@@ -149,10 +152,17 @@ class Memtopo:
     def _bytes(self, address: int) -> Any:
         import numpy as np
 
-        for _, heap in self.engine.with_tag():
-            if heap.address <= address < heap.address + heap.size:
-                return np.from_dlpack(heap.view(address))
-        raise AssertionError(address)
+        return np.from_dlpack(self.heap(address).view(address))
+
+    def heap(self, address: int) -> Any:
+        """Heap of a tensor, of whichever drop-in."""
+        (found,) = (
+            heap
+            for owner in ("vllm", "saver")
+            for _, heap in self.engine.heaps(owner)
+            if heap.address <= address < heap.address + heap.size
+        )
+        return found
 
 
 class MemtopoPool:
@@ -177,9 +187,11 @@ class MemtopoPool:
     def delete(self, address: int) -> None:
         self.deleted.append(address)
 
-    def trim(self) -> None:
+    def free_unused(self) -> None:
         while self.deleted:
             self.heap.free(self.deleted.pop())
+
+    trim = free_unused
 
 
 class Host:
@@ -220,7 +232,7 @@ class Host:
     def allocate(self, tag: str, number: int = 1, *, deleted: int = 0) -> None:
         """Make tensors in the pool of a tag, of which some end before the pool is left."""
         with self.worker._maybe_get_memory_pool_context(tag):
-            self._tensors(tag, number)
+            self.make(tag, number)
             for address in [*self.tensors][:-1][-deleted or len(self.tensors) :]:
                 if self.tensors[address][2] is OwnPool.current[-1]:
                     self.tensors.pop(address)[2].delete(address)
@@ -233,9 +245,10 @@ class Host:
         with capture_pool(None, config) as identifier:
             found = POOLS[identifier]
             with pool_in_use(found):
-                self._tensors("cudagraph", 1)
+                self.make("cudagraph", 1)
 
-    def _tensors(self, tag: str, number: int) -> None:
+    def make(self, tag: str, number: int) -> None:
+        """Make tensors in the pool that is in use."""
         pool: Any = OwnPool.current[-1]
         for _ in range(number):
             address = pool.allocate()

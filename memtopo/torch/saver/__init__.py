@@ -11,9 +11,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -23,8 +22,9 @@ import torch
 from memtopo.api.errors import OutOfMemory, Unsuitable
 from memtopo.api.heaps import Heap
 from memtopo.run.heaps import Keep
-from memtopo.torch import REGIONS, HeapPool
+from memtopo.torch import HeapPool
 from memtopo.torch.engine import ENGINE, HeapKey
+from memtopo.torch.pools import REGIONS, new_pool, retire_pool
 from memtopo.torch.saver.utils import change_env
 
 __all__ = ["TorchMemorySaver", "configure_subprocess", "torch_memory_saver"]
@@ -38,48 +38,13 @@ STAND_IN = str(Path(__file__).parents[1] / "stand_in")
 """Folder with a module `torch_memory_saver` that is this one."""
 
 
-class _EmptiedCache:
-    """Calls of `torch.cuda.empty_cache` in regions, which free nothing in the pool of a region."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._regions = self._calls = 0
-        self._original = torch.cuda.empty_cache
-
-    @contextmanager
-    def counted(self) -> Iterator[Callable[[], bool]]:
-        """Replace the function for the duration of a `with`; yield another one that returns whether it was called."""
-        with self._lock:
-            if not self._regions:
-                self._original, torch.cuda.empty_cache = torch.cuda.empty_cache, self._empty
-            self._regions += 1
-            before = self._calls
-        try:
-            yield lambda: self._calls != before
-        finally:
-            with self._lock:
-                self._regions -= 1
-                if not self._regions:
-                    torch.cuda.empty_cache = self._original
-
-    def _empty(self) -> None:
-        self._calls += 1
-        self._original()
-
-
-_EMPTIED = _EmptiedCache()
-
-
 class _GraphPool:
     """Pool of PyTorch for graphs, each of which keeps it: it ends after the last of them is deleted."""
 
     def __init__(self, pool: HeapPool) -> None:
         mem_pool = pool.new_pool()
         self.id = mem_pool.id
-        weakref.finalize(self, REGIONS.retire, mem_pool, pool.device)
-
-    def leave(self) -> None:
-        """Do nothing: a graph that is deleted lets go of its reference to this method."""
+        weakref.finalize(self, retire_pool, mem_pool, pool.device)
 
 
 class TorchMemorySaver:
@@ -89,7 +54,7 @@ class TorchMemorySaver:
     """Private state of torch_memory_saver, in which programs find that nothing is preloaded."""
 
     def __init__(self) -> None:
-        self._inside = threading.local()
+        self._pool_of_graph: weakref.WeakKeyDictionary[torch.cuda.CUDAGraph, _GraphPool] = weakref.WeakKeyDictionary()
         self._graph_pools: weakref.WeakValueDictionary[Any, _GraphPool] = weakref.WeakValueDictionary()
         self._margin = 0
         self.retain_cpu_backup: bool = os.environ.get("TMS_RETAIN_CPU_BACKUP") == "1"
@@ -112,28 +77,13 @@ class TorchMemorySaver:
     ) -> Iterator[None]:
         """Allocate the tensors of this thread so that they can be paused; of nested regions, the inner one counts.
 
-        After `torch.cuda.empty_cache()` in it, memory without tensors is given back at its end.
+        Memory without a tensor is given back at its end.
         """
         backend = _backend(cpu_backup_backend, backup=enable_cpu_backup, on_disk=enable_disk_backup)
         pool = self._pool(tag, backend)
-        with _EMPTIED.counted() as emptied, pool.allocating(), self._within():
+        with pool.allocating():
             yield
-        if emptied():
-            pool.trim()
-
-    @contextmanager
-    def _within(self) -> Iterator[None]:
-        """Count a region of this thread for the duration of a `with`."""
-        self._inside.regions = self._regions + 1
-        try:
-            yield
-        finally:
-            self._inside.regions -= 1
-
-    @property
-    def _regions(self) -> int:
-        """Regions that this thread is in."""
-        return getattr(self._inside, "regions", 0)
+        pool.free_unused()
 
     @contextmanager
     def cuda_graph(
@@ -152,19 +102,16 @@ class TorchMemorySaver:
         """
         backend = _backend(cpu_backup_backend, backup=enable_cpu_backup)
         own = self._graph_pool(self._pool(tag, backend), pool)
-        weakref.finalize(cuda_graph, own.leave)
+        self._pool_of_graph[cuda_graph] = own
         with torch.cuda.graph(cuda_graph, pool=own.id, stream=stream, capture_error_mode=capture_error_mode):
             yield
 
     def _graph_pool(self, found: HeapPool, shared: Any) -> _GraphPool:
         """Return the pool in a heap for graphs that share a pool of the program; without one, a pool of its own."""
         heap = found.heap.name
-        own = None if shared is None else self._graph_pools.get((heap, shared))
-        if own is None:
-            own = _GraphPool(found)
-            self._graph_pools[heap, own.id] = own
-        if shared is not None:
-            self._graph_pools[heap, shared] = own
+        own = self._graph_pools.get((heap, shared)) or _GraphPool(found)
+        for number in filter(None, (own.id, shared)):
+            self._graph_pools[heap, number] = own
         return own
 
     @contextmanager
@@ -172,20 +119,21 @@ class TorchMemorySaver:
         """Allocate outside of the region that this is within."""
         self._ensure_initialized()
         assert dispose_mem_pool_after_use, "only dispose_mem_pool_after_use=True is supported"
-        assert self._regions, "disable() can be used only inside a region of this thread"
-        plain = [torch.cuda.MemPool()]
+        assert REGIONS.entered, "disable() can be used only inside a region of this thread"
+        device = torch.cuda.current_device()
+        plain = new_pool(device)
         try:
-            with REGIONS.using(plain[0]):
+            with REGIONS.using(plain, device):
                 yield
         finally:
-            REGIONS.retire(plain.pop())
+            retire_pool(plain, device)
 
     def pause(self, tag: str | None = None) -> None:
         """Give the memory of a tag, or of all tags, back to the GPU."""
         self._ensure_initialized()
-        for each, heap in _tagged(tag):
+        for key, heap in _tagged(tag):
             if not heap.asleep:
-                heap.sleep(_KEPT.get(each.variant))
+                heap.sleep(_KEPT.get(key.variant))
 
     def resume(self, tag: str | None = None) -> None:
         """Give the tensors of a tag, or of all tags, memory again, with their bytes if these were backed up.
@@ -204,14 +152,16 @@ class TorchMemorySaver:
         assert x.is_cuda, f"{x.device=}"
         assert x.is_contiguous(), f"{x.shape=} {x.stride()=} {x.dtype=}"
         address = x.data_ptr()
-        for each, heap in _tagged(None):
-            if each.device == x.device.index and heap.address <= address < heap.address + heap.size:
-                if (kept := heap.backup(address)) is None:
-                    assert not heap.asleep, "a paused tensor without backup: set enable_cpu_backup for its region"
-                    return None
-                memory = (ctypes.c_ubyte * x.nbytes).from_address(kept)
-                found = torch.frombuffer(memory, dtype=torch.uint8).view(x.dtype).view(x.shape)
-                return found if zero_copy else found.clone()
+        for key, heap in _tagged(None):
+            if key.device != x.device.index or not heap.address <= address < heap.address + heap.size:
+                continue
+            kept = heap.backup(address)
+            if kept is None:
+                assert not heap.asleep, "a paused tensor without backup: set enable_cpu_backup for its region"
+                return None
+            memory = (ctypes.c_ubyte * x.nbytes).from_address(kept)
+            found = torch.frombuffer(memory, dtype=torch.uint8).view(x.dtype).view(x.shape)
+            return found if zero_copy else found.clone()
         raise ValueError("this tensor does not belong to a region")
 
     @property
@@ -279,10 +229,10 @@ def configure_subprocess() -> Iterator[None]:
 
     It changes the module path of processes that `multiprocessing` spawns, and `PYTHONPATH` for others.
     """
-    path = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join(filter(None, (STAND_IN, os.environ.get("PYTHONPATH"))))
     sys.path.insert(0, STAND_IN)
     try:
-        with change_env("PYTHONPATH", f"{STAND_IN}{os.pathsep}{path}" if path else STAND_IN):
+        with change_env("PYTHONPATH", path):
             yield
     finally:
         sys.path.remove(STAND_IN)
