@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable
 from copy import copy
 from functools import wraps
-from types import ModuleType
 from typing import Any
 
 from memtopo.api.errors import Unsuitable
@@ -41,7 +40,7 @@ def register() -> None:
             _copy_variables()
     except (ImportError, AttributeError) as error:
         if requested():
-            hint = f"docs/hosts.md has the releases that work; without {VARIABLE}, vLLM uses its own allocator"
+            hint = f"it needs a GPU and a release of docs/hosts.md; without {VARIABLE}, vLLM uses its own allocator"
             raise Unsuitable(f"memtopo cannot replace the allocator of {_version()}: {error}", hint=hint) from error
 
 
@@ -143,5 +142,4 @@ def _copy_variables() -> None:
 def _version() -> str:
     import vllm  # noqa: PLC0415
 
-    module: ModuleType = vllm
-    return f"vLLM {getattr(module, '__version__', 'of an unknown version')}"
+    return f"vLLM {vllm.__version__}"

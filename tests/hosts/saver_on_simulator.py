@@ -1,9 +1,8 @@
 """Regions of memtopo.torch.saver in heaps of a simulated machine, without PyTorch's allocator: a program of tests.
 
-Arguments are calls, of which each has its method and its tag with `:` between, or `fill` and `empty`, which take and
-free all memory of the GPU but 4 MiB. Regions: weights, with backup (2 MiB); pages, with pageable backup (2 MiB);
-kv_cache, without backup (8 MiB). It prints for each call its error, or the regions with their bytes, those without
-memory, and those with other bytes, as JSON.
+Arguments are calls, of which each has its method and its argument with `:` between, or names one of `main`. Regions:
+weights, with backup (2 MiB); pages, with pageable backup (2 MiB); kv_cache, without backup (8 MiB). It prints for each
+call its error, its list, or the regions with their bytes, those without memory, and those with other bytes, as JSON.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
@@ -30,8 +29,8 @@ MIB = 1 << 20
 IDENTIFIERS = count(1)
 PYTORCH = torch, torch._C, torch.cuda, torch.cuda.memory, torch.accelerator
 REGIONS: dict[str, tuple[int, dict[str, Any]]] = {
-    "weights": (2 * MIB, {"enable_cpu_backup": True}),
-    "pages": (2 * MIB, {"enable_cpu_backup": True, "cpu_backup_backend": "mmap"}),
+    "weights": (2 * MIB, {"enable_cpu_backup": True, "cpu_backup_backend": "pinned"}),
+    "pages": (2 * MIB, {"enable_cpu_backup": True}),  # of the backend that a variable chooses
     "kv_cache": (8 * MIB, {}),
 }
 
@@ -86,6 +85,7 @@ def main() -> None:
     pools: dict[str, Pool] = {}
     torch.cuda.current_device = lambda: 0
     torch.cuda.get_device_properties = lambda _device: SimpleNamespace(total_memory=64 << 30)
+    os.environ["TMS_INIT_CPU_BACKUP_BACKEND"] = "mmap"
     os.environ["MEMTOPO_ENGINE"] = f"saver-{os.getpid()}"
     engine.join = partial(join, machine="h200x2")
     engine.pool = lambda layout, name: pools.setdefault(name, Pool(layout, name))
@@ -93,34 +93,42 @@ def main() -> None:
     others.allocate(MIB)
     regions = {tag: Region(tag) for tag in REGIONS}
     taken: list[int] = []
+    more: dict[str, Callable[[str], Any]] = {
+        "fill": lambda _: fill(others, taken),
+        "empty": lambda _: empty(others, taken),
+        "retain": lambda tag: setattr(saver, "retain_cpu_backup", tag == "1"),
+        "margin": lambda tag: setattr(saver, "memory_margin_bytes", int(tag)),
+        "init": lambda tag: os.environ.update(TMS_INIT_ENABLE=tag),
+        "allocate": lambda tag: regions[tag].heap.allocate(2 * MIB),
+        "region": lambda tag: allocate_anew(*tag.split(",")),
+        "enter": lambda tags: entered(tags.split(",")),
+        "graphs": lambda _: graphs(),
+        "heaps": lambda _: [heap.name for _, heap in engine.ENGINE.heaps("saver")],
+        "backups": lambda _: [name for name, each in regions.items() if each.heap.backup(each.address)],
+    }
     for each in sys.argv[1:]:
         method, _, tag = each.partition(":")
-        print(json.dumps(call(method, tag, regions, others, taken)), flush=True)
+        found = call(more.get(method) or getattr(saver, method), tag or None)
+        if found is None:
+            found = {name: region.state() for name, region in regions.items()} | {"others": others.asleep}
+        print(json.dumps(found), flush=True)
     engine.ENGINE.close()
 
 
-def call(method: str, tag: str, regions: dict[str, Region], others: Any, taken: list[int]) -> Any:
-    """Make one call; return its error or what it has left."""
+def call(method: Callable[[Any], Any], argument: str | None) -> Any:
+    """Make one call; return its list or its error."""
     try:
-        match method:
-            case "fill":
-                fill(others, taken)
-            case "empty":
-                while taken:
-                    others.free(taken.pop())
-            case "retain":
-                saver.retain_cpu_backup = tag == "1"
-            case "enter":
-                return entered(tag.split(","))
-            case "graphs":
-                return graphs()
-            case "backups":
-                return [name for name, region in regions.items() if region.heap.backup(region.address)]
-            case _:
-                getattr(saver, method)(tag or None)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        found = method(argument)
+    except (RuntimeError, AssertionError, NotImplementedError, ValueError, MemoryError) as error:
         return f"{type(error).__name__}: {error}"
-    return {name: region.state() for name, region in regions.items()} | {"others": others.asleep}
+    return found if isinstance(found, list) else None
+
+
+def allocate_anew(tag: str, backend: str | None = None) -> None:
+    """Allocate in a region that has no backup."""
+    with saver.region(tag, cpu_backup_backend=backend):
+        heaps = [heap for key, heap in engine.ENGINE.heaps("saver") if key.tag == tag]
+        heaps[-1].allocate(2 * MIB)
 
 
 def fill(others: Any, taken: list[int]) -> None:
@@ -130,6 +138,12 @@ def fill(others: Any, taken: list[int]) -> None:
             while True:
                 taken.append(others.allocate(size))
     for _ in range(2):
+        others.free(taken.pop())
+
+
+def empty(others: Any, taken: list[int]) -> None:
+    """Free what `fill` has taken."""
+    while taken:
         others.free(taken.pop())
 
 

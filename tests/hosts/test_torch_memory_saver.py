@@ -82,6 +82,31 @@ def test_graphs_that_share_a_pool_have_one_in_each_heap_which_ends_with_the_last
     assert after("graphs") == [[[1, 1, 1, 2, 3], [3, 3, 2, 1, 0]]]
 
 
+def test_each_tag_has_a_heap_with_its_name_and_backup() -> None:
+    names = ["weights-pinned-gpu0", "pages-mmap-gpu0", "kv_cache-gpu0", "m-7-b-gpu0"]
+    assert after("region:7 b/ä", "heaps")[1] == names
+
+
+REFUSED = {
+    "margin:1000000000000": None,  # for regions that exist, and for new ones
+    "allocate:weights": "OutOfMemory: heap 'weights-pinned-gpu0': 2 MiB cannot be allocated: the GPU would have less",
+    "region:new": "OutOfMemory: heap 'new-gpu0': 2 MiB cannot be allocated: the GPU would have less",
+    "margin:0": None,
+    "region:other": None,
+    "region:new,mmap": "ValueError: cpu_backup_backend requires enable_cpu_backup=True",
+    "pause": None,
+    "init:1": None,
+    "region:later": "Unsuitable: TMS_INIT_ENABLE requests",
+    "pause:weights": "Unsuitable: TMS_INIT_ENABLE requests",
+}
+"""Calls, and the beginnings of their errors."""
+
+
+def test_what_a_region_cannot_have_is_an_error() -> None:
+    for found, (call, error) in zip(after(*REFUSED), REFUSED.items(), strict=True):
+        assert str(found).startswith(error or "{"), call
+
+
 def test_what_verl_releases_and_resumes_has_its_weights_again() -> None:
     """Each list of tags in its rollouts by SGLang, in the order in which SGLang pauses them."""
     source = (release("verl") / "verl/workers/rollout/sglang_rollout/async_sglang_server.py").read_text()
