@@ -84,7 +84,12 @@ def _diff_record(loaded: Composition, record: str, at: str | None, within: str, 
 
 
 def _loaded(
-    before: str, after: str, machine: list[str] | None, given: options.Settings, socket: str | None, allow_uids: Sequence[int]
+    before: str,
+    after: str,
+    machine: list[str] | None,
+    given: options.Settings,
+    socket: str | None,
+    allow_uids: Sequence[int],
 ) -> tuple[Composition, Composition]:
     """Both specs on one machine: that of the held layout, if the first one names one, and then what is held of both.
 
