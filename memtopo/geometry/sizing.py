@@ -76,12 +76,12 @@ def memory_budgets(geometry: Geometry, machines: Machines) -> MemoryBudgets:
                 for at, size in group.demand().items():
                     used[at] += 0 if exceeding and at.kind is LocationKind.GPU else size
         used[WHOLE_HOST] = sum(size for location, size in used.items() if location.kind is not LocationKind.GPU)
-        for at, whole in _memory(machines.of(node)).items():
+        for at, whole in known_memory(machines.of(node)).items():
             budgets[at.on(node)] = MemoryBudget(whole, used[at], shares[at])
     return MemoryBudgets(budgets, {path: tuple(found) for path, found in spread.items()})
 
 
-def _memory(machine: Machine) -> dict[Location, int]:
+def known_memory(machine: Machine) -> dict[Location, int]:
     """Bytes of each location whose memory is known: free on live GPUs, what may be page-locked on the host."""
     found = {gpu(ordinal): device.room for ordinal, device in enumerate(machine.devices)} | machine.node_bytes
     if machine.host_bytes:

@@ -157,6 +157,11 @@ def test_a_share_without_a_chunk_for_each_range_is_refused() -> None:
     text = shared(size="1GiB", count="5%").replace("kv: {size: fill}", "kv: {size: fill, count: 64}")
     (found,) = [each for each in diagnose(text) if each.code == "MT407"]
     assert "1GiB in each of 64 ranges" in found.message
+    (none,) = [each for each in diagnose(shared(size="79GiB", count="50%")) if each.code == "MT407"]
+    assert [each.help for each in (found, none)] == [
+        "lower a size or a count of other entries on gpu0, or increase the share",
+        "lower a size or a count of other entries on gpu0",
+    ]
 
 
 def test_a_share_is_of_the_free_memory_of_a_live_gpu() -> None:

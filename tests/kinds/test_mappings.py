@@ -170,6 +170,21 @@ def test_entries_are_the_same_as_their_mappings_by_hand(made: list[tuple[str, Pa
 
 
 @pytest.mark.parametrize(
+    ("count", "help"),
+    [
+        (30, "increase the size of 'kv' to 60MiB, or map less"),
+        (99_999, "map fewer chunks: the machine does not have the memory to fill a larger 'kv'"),
+    ],
+)
+def test_a_larger_range_is_suggested_if_the_machine_can_fill_it(count: int, help: str) -> None:
+    chunks = f"chunks: {{page: {{location: gpu0, size: 2MiB, count: {count}}}}}"
+    found = diagnose(
+        f"ranges: {{kv: {{size: 40MiB}}}}\n{chunks}\nmap: {{kv: [page]}}\naccess: {{kv: {{gpu0: rw}}}}", MACHINE
+    )
+    assert [each.help for each in found if each.code == "MT305"] == [help]
+
+
+@pytest.mark.parametrize(
     ("entry", "help"),
     [
         ("{chunk: page, each: 9}", "write 'each: 8', or increase the count of 'page' to 27"),

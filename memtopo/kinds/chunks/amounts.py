@@ -127,7 +127,8 @@ def of_shared_size(scope: Scope, group: G, share: Share, path: Path) -> G:
         for location, each in round_robin(number, locations).items()
     )
     if not size:
-        raise Refused(_nothing(share, least, at[least], f"granule of {exact(unit)}", path))
+        more = at[least].left >= number * unit
+        raise Refused(_nothing(share, least, at[least], f"granule of {exact(unit)}", path, more=more))
     return _sharing(replace(group, size=size, declared=size), share, least, at[least], spread)
 
 
@@ -148,7 +149,7 @@ def _of_shared_number(
     number -= number % parts
     if not number:
         what = f"chunk of {exact(size)}" + (f" in each of {parts:,} ranges" if parts > 1 else "")
-        raise Refused(_nothing(share, least, at[least], what, path))
+        raise Refused(_nothing(share, least, at[least], what, path, more=at[least].left >= size * parts))
     if number > LARGEST_COUNT:
         of = f"{share} of {rounded(at[least].left)} on {least}"
         message = f"{of} are {number:,} chunks, more than the {LARGEST_COUNT:,} allowed in one spec"
@@ -199,8 +200,12 @@ def _both_follow(group: ChunkGroup) -> Diagnostic:
     return Diagnostic("MT314", message, number_path(group), help="write a number of chunks, or the size of each")
 
 
-def _nothing(share: Share, location: Location, budget: MemoryBudget, what: str, path: Path) -> Diagnostic:
+def _nothing(
+    share: Share, location: Location, budget: MemoryBudget, what: str, path: Path, *, more: bool
+) -> Diagnostic:
+    """Diagnostic of a share with no room for anything; a larger share has room if there is `more`."""
     left = f"{rounded(budget.left)} that are left on {location}"
     message = f"{share} of the {left} have no room for a {what}"
     note = f"everything else uses {rounded(budget.used)} of {rounded(budget.whole)} there"
-    return Diagnostic("MT407", message, path, notes=(note,), help="make room, or increase the share")
+    help = f"lower a size or a count of other entries on {location}{', or increase the share' * more}"
+    return Diagnostic("MT407", message, path, notes=(note,), help=help)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
@@ -16,6 +17,7 @@ from memtopo.driver.types import WHOLE_HOST, Access, Grant, Location, LocationKi
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement, Slice
+from memtopo.geometry.sizing import known_memory
 from memtopo.kinds.kind import Keys, Kind, MakeStep, ResolutionStage, Scope, Steps, Words
 from memtopo.kinds.mappings.placements import Content, resolve_content
 from memtopo.kinds.resolution import Refused, Resolution, attempt, indices, refuse_growing
@@ -103,7 +105,7 @@ def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT305 for mappings past the end of a range, which the driver maps into the next reservation (fact 15)."""
     for placement in chain.from_iterable(geometry.placements.values()):
         if placement.end > placement.range.size:
-            yield _past(placement)
+            yield _past(placement, machine)
 
 
 def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -211,7 +213,7 @@ def expected_access(
     return tuple(found)
 
 
-def _past(placement: Placement) -> Diagnostic:
+def _past(placement: Placement, machine: Machine) -> Diagnostic:
     group, size = placement.range, placement.chunk.size
     fits = max(0, (group.size - placement.offset) // size)
     label = group.label(placement.instance)
@@ -222,6 +224,10 @@ def _past(placement: Placement) -> Diagnostic:
     notes = (f"the driver would map it into the addresses after {label!r}",)
     labels = (Label(f"{exact(group.size)} declared here", (*group.path, "size")),)
     help = f"increase the size of {group.name!r} to {exact(placement.end)}, or map less"
+    memory = known_memory(machine)
+    room = sum(memory.get(each, math.inf) for each in placement.chunk.distinct_locations)
+    if placement.step and placement.count * size > room:
+        help = f"map fewer chunks: the machine does not have the memory to fill a larger {group.name!r}"
     if group.count > 1:
         help = f"make each {group.name!r} a multiple of {exact(size)}, or write a key for each: '{group.label(0)}: […]'"
     return Diagnostic("MT305", message, placement.path, labels=labels, notes=notes, help=help)
