@@ -11,6 +11,7 @@ from memtopo.cli.options import AsJson, At, MachineNames, Set, Settings, argumen
 from memtopo.cli.results import of_memtopo, pages, show
 from memtopo.common.errors import Exit, UsageError
 from memtopo.common.units import parse_size, parsed
+from memtopo.diagnostics.messages import merged_by_gpu
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.driver.trace_files import is_record
 from memtopo.language import Document
@@ -135,7 +136,7 @@ def _lacking(compositions: Sequence[Composition], found: Budget) -> Checked:
     lacks: dict[str, list[Diagnostic]] = {each.name: [] for each in found.layouts}
     for name, diagnostic in errors(found):
         lacks[name].append(diagnostic)
-    return _checked(compositions, list(lacks.values()))
+    return _checked(compositions, [*map(merged_by_gpu, lacks.values())])
 
 
 def _print(checked: Checked, form: formats.Format) -> int:

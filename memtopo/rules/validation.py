@@ -93,9 +93,9 @@ def validate(
         return Validated(document, _escaped(document.diagnostics), None)
     entries, invalid = spec.read(document.root, document.left_out)
     geometry, misplaced = lay_out(entries, machines, joining=joining)
-    found = (*document.diagnostics, *invalid, *_by_instance(misplaced))
+    found = (*document.diagnostics, *invalid, *messages.merged_by_gpu(misplaced))
     # Rules skip entries that depend on errors; a comment may name a diagnostic that they would report.
-    beside = _by_instance((*diagnose(geometry, machines), *dict.fromkeys(more(geometry))))
+    beside = messages.merged_by_gpu((*diagnose(geometry, machines), *dict.fromkeys(more(geometry))))
     noted = document.noted((*found, *beside))
     kept = suppressions.apply_suppressions(noted, document, complete=complete and not has_errors(found))
     buildable = None if has_errors(kept.reported) else geometry
@@ -105,13 +105,6 @@ def validate(
 def _escaped(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     """Diagnostics as they leave validation: names in their texts may have any characters until here."""
     return tuple(each.escaped() for each in found)
-
-
-def _by_instance(found: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Diagnostics with those of the instances of a counted process, each on its own GPU, as one."""
-    every = list(found)
-    others = [each for each in every if each.path[:1] != ("processes",)]
-    return others + messages.merged_by_gpu(each for each in every if each.path[:1] == ("processes",))
 
 
 NOT_CHECKED = (

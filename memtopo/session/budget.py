@@ -211,7 +211,7 @@ def errors(found: Budget) -> Iterator[tuple[str, Diagnostic]]:
         message = f"{names} need {rounded(each.needs)} on {each.location}, which has {rounded(each.has)}: {lacks}"
         asks = f"{each.entry!r} of {each.layout} takes {rounded(each.size)} of it" if each.entry else "contexts alone"
         notes = asks, f"exactly {each.lacks:,} bytes are missing while all are awake"
-        help = "lower a size or a limit, or let one of them sleep"
+        help = "lower a size or a limit" + ", or let one of them sleep" * (len(found.combinations) > 1)
         shared = next((one.shared for one in found.elastic if one.location == each.location and found.shareable), 0)
         if shared:
             help = f"{help}; with elastic memory at its min they fit, and share {rounded(shared)}: --elastic min"
