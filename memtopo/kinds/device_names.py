@@ -341,7 +341,7 @@ class DeviceNames:
         if ordinal < count:
             return gpu(ordinal)
         note = f"it has {_gpus(count)}"
-        help = "'gpus' is every GPU of a machine; --machine selects another machine, recorded by 'probe -o'"
+        help = "'gpus' is every GPU of a machine; 'memtopo machines' lists other machines"
         raise Refused(Diagnostic("MT401", f"{_MISSING}gpu{ordinal}", path, at, notes=(note,), help=help))
 
     def _host(self, name: str, path: Path, at: At) -> Location:
@@ -349,7 +349,8 @@ class DeviceNames:
         if location in self._machine.locations:
             return location
         nodes = ", ".join(self._machine.host) or "no host memory"
-        raise Refused(Diagnostic("MT401", f"{_MISSING}{name}", path, at, notes=(f"it has {nodes}",)))
+        help = f"write {(*self._machine.host, GPUS)[0]}"
+        raise Refused(Diagnostic("MT401", f"{_MISSING}{name}", path, at, notes=(f"it has {nodes}",), help=help))
 
     def _identified(self, value: str, path: Path) -> Location:
         expected = _bus(value)

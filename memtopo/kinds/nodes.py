@@ -111,4 +111,4 @@ def _without_machine(spec: Spec, machines: Cluster) -> Iterator[Diagnostic]:
                 several = process.node_key == "nodes" and len(process.nodes) > 1
                 where = process.at("nodes", index) if several else process.at(process.node_key)
                 message = f"no machine is named for node {node!r}, only for {', '.join(machines.nodes)}"
-                yield Diagnostic("MT615", message, where, help=f"add --machine {node}=NAME")
+                yield Diagnostic("MT615", message, where, help=f"add --machine {node}=NAME; in Python, machine=")

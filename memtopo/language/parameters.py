@@ -148,7 +148,7 @@ def _wrong_text(name: str, text: object) -> Diagnostic | None:
         what = "a list" if isinstance(text, list) else "a mapping"
         return Diagnostic("MT103", f"expected one value, found {what}", path, help="a parameter is text or a number")
     if not text:
-        help = f"write a value here, or give one: --set {shorten(name)}=VALUE"
+        help = f"write a value here, or give one: --set {shorten(name)}=VALUE; in Python, params="
         return Diagnostic("MT905", f"parameter {shorten(name)!r} has no value", path, "key", help=help)
     if character := refused_character(text):
         return Diagnostic("MT004", f"{character} is not allowed in the value of a parameter", path)

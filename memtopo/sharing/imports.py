@@ -251,7 +251,7 @@ class HolderHandles(HandleSource):
             if external is None or path:
                 raise
             message = f"no process offers {described(external)}: {error.message}"
-            hint = f"--with {holder}=/path/to/its/socket, or --with '{holder}=COMMAND'"
+            hint = f"--with {holder}=/path/to/its/socket, or --with '{holder}=COMMAND'; in Python, bind="
             raise NoLayout(message, hint=hint) from error
 
     def _next(self, holder: str, export: str, index: int) -> Handle:

@@ -64,10 +64,16 @@ def errors(spec: str, machine: Machine | None = None) -> list[Diagnostic]:
         ("chunks: {c: {location: gpu0, size: 2MiB, count: '0x4'}}", "write 4"),
         (
             "chunks: {c: {location: gpu7, size: 2MiB}}",
-            "'gpus' is every GPU of a machine; --machine selects another machine",
+            "'gpus' is every GPU of a machine; 'memtopo machines' lists other machines",
         ),
         ("pinned: {p: {size: 2MiB, file: ''}}", "write the path, such as /dev/shm/ring"),
-        ("states: {s: {offload: [hot]}}", "write 'offload: {hot: …}'"),
+        ("states: {s: {offload: [hot]}}", "write 'offload: {hot: host}'"),
+        ("chunks: {c: {location: 'host:7', size: 2MiB}}", "write host"),
+        ("imports: {w: {from: engine.kv}}", "write engine/kv for a held layout"),
+        (
+            "chunks: {c: {location: gpu0, size: 2MiB}}\nprocesses: {p: {exports: {w: {chunk: c, via: fd}}}}",
+            "move it into the process that it belongs to",
+        ),
         ("multicast: {t: {devices: [gpu0, gpu0], size: 2MiB}}", "name it once"),
         ("multicast: {t: {devices: gpus, size: 2MiB, count: 3}}", "known are devices, size, handles, round"),
         ("sizes: 1", "known are memtopo, name, machines, params, devices, ranges, chunks, map, heaps, access"),

@@ -88,7 +88,7 @@ def test_an_import_from_a_process_needs_processes() -> None:
     diagnostic = only_diagnostic("imports: {x: {from: server.w}}\n")
     assert (diagnostic.code, diagnostic.path) == ("MT201", ("imports", "x", "from"))
     assert "has no processes" in diagnostic.message
-    assert "LAYOUT/EXPORT" in (diagnostic.help or "")
+    assert diagnostic.help == "write server/w for a held layout"
 
 
 def test_an_import_has_the_properties_of_its_export_and_creates_no_memory() -> None:

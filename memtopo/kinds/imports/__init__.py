@@ -20,6 +20,7 @@ from memtopo.kinds.kind import Kind, ResolutionStage, Scope, Sibling, Words
 from memtopo.kinds.resolution import Refused, attempt, collected, together
 from memtopo.language.entries import Spec
 from memtopo.language.fields import OWN_NODE
+from memtopo.language.names import ImportSource
 from memtopo.language.scalars import LARGEST_COUNT
 
 
@@ -73,7 +74,7 @@ _LISTED = 8
 def from_sibling(scope: Scope, path: Path, entry: Import) -> Group:
     """Group of an import from another process of the spec. Raises `Refused`."""
     source, where = entry.source, (*path, "from")
-    sibling = _ordered(scope, path, entry, _process(scope, source.holder, where))
+    sibling = _ordered(scope, path, entry, _process(scope, source, where))
     exports = _exports(scope, path, entry, sibling)
     kind = exports[0].exporter
     itself = bool(kind.refusals.own) and sibling.spec.path == scope.spec.path
@@ -96,8 +97,9 @@ def from_sibling(scope: Scope, path: Path, entry: Import) -> Group:
     return group
 
 
-def _process(scope: Scope, name: str, path: Path) -> Sibling:
-    """Process of the spec with a name. Raises `Refused` with MT201 if there is none."""
+def _process(scope: Scope, source: ImportSource, path: Path) -> Sibling:
+    """Process of the spec that an import is from. Raises `Refused` with MT201 if there is none."""
+    name = source.holder
     if scope.siblings.spec.may_have("processes", name):
         raise Refused
     if found := scope.siblings.processes.get(name):
@@ -105,7 +107,7 @@ def _process(scope: Scope, name: str, path: Path) -> Sibling:
     if scope.siblings.processes:
         raise scope.errors.undeclared("process", name, path, scope.siblings.processes)
     message = f"process {name!r} is not declared: this spec has no processes"
-    raise Refused(Diagnostic("MT201", message, path, help="write LAYOUT/EXPORT for a held layout"))
+    raise Refused(Diagnostic("MT201", message, path, help=f"write {name}/{source.export} for a held layout"))
 
 
 def _ordered(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Sibling:
