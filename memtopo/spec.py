@@ -93,8 +93,8 @@ SECTIONS: dict[str, Kind] = {kind.section: kind for kind in (DEVICES, *KINDS)}
 MACHINES = "machines"
 _TOP = ("memtopo", "name", MACHINES, PARAMETERS, *SECTIONS, "processes")
 _DOCUMENTS = {
-    "memtopo_plan": "'memtopo apply FILE' builds a saved plan",
-    "memtopo_change_plan": "'memtopo change NAME FILE' makes a saved change",
+    "memtopo_plan": "a saved plan is for 'memtopo apply FILE' and 'memtopo diff FILE': name the spec here",
+    "memtopo_change_plan": "a saved change is for 'memtopo change NAME FILE'",
     "memtopo_machine": "'--machine FILE' validates a spec on a recorded machine",
 }
 """Help for documents that commands take in another place."""
@@ -124,10 +124,12 @@ def _spec(root: Mapping[str, Any], refused: frozenset[Path]) -> Resolution[Spec]
     processes = root.get("processes", "")
     if processes == "" and not any(path[0] == "processes" for path in refused if path):
         return (yield from _sections(name, root, (), refused))
-    for section in SECTIONS:
-        if section in root:
-            help = "move it into the process that it belongs to"
-            yield Diagnostic("MT110", f"section {section!r} is beside 'processes'", (section,), "key", help=help)
+    beside = [section for section in SECTIONS if section in root]
+    for section in beside:
+        help = "move it into the process that it belongs to"
+        yield Diagnostic("MT110", f"section {section!r} is beside 'processes'", (section,), "key", help=help)
+    if isinstance(processes, dict):
+        refused |= {("processes", name, section) for name in processes for section in beside}
     found, left_out = yield from _processes(processes, refused)
     return Spec(name, processes=found, left_out=left_out)
 
@@ -278,9 +280,19 @@ def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dic
     try:
         return adapter.validate_python(entries), bad
     except PydanticError as error:
-        yield from messages.diagnose(error, path, partial(_keys, SECTIONS[name]), SECTIONS[name].words.form)
+        found = messages.diagnose(error, path, partial(_keys, SECTIONS[name]), SECTIONS[name].words.form)
+        yield from map(_beside, found)
         bad |= {str(each["loc"][0]) for each in error.errors(include_url=False, include_context=False)}
     return adapter.validate_python({key: entry for key, entry in entries.items() if key not in bad}), bad
+
+
+def _beside(found: Diagnostic) -> Diagnostic:
+    """Diagnostic of a key that is unknown in an entry, and the name of a section: its help has the form of that."""
+    key = str(found.path[-1])
+    if found.code != "MT101" or key not in SECTIONS or key in (found.help or "").partition("known are")[0]:
+        return found
+    form = SECTIONS[key].words.form or "…"
+    return found._replace(help=f"it is a section of its own: '{key}: {{{form}}}'", edit=None)
 
 
 def _unindented(path: Path, value: Mapping[str, object]) -> Resolution[set[str]]:

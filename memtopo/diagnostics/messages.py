@@ -111,6 +111,7 @@ _ELSEWHERE: Mapping[str, Sequence[str]] = {
     "offload": ("backup", "swap", "save", "sleep"),
     "via": ("type", "handle", "handle_type"),
     "from": ("source", "import"),
+    "memtopo": ("version", "apiversion", "schema"),
     "accessed_by": ("access", "peers"),
 }
 """Keys, each with words that CUDA, libraries and other tools have for it."""
@@ -142,6 +143,9 @@ def bad_name(name: object, path: Path, at: At = "key") -> Diagnostic:
     """Diagnostic of a name with characters that names must not have."""
     message = f"{shorten(name)!r} is not a name" if isinstance(name, str) else "expected a name"
     help = "a name begins with a letter and continues with letters, digits, _ and -"
+    near = re.sub("[ /.:]+", "-", name.strip()) if isinstance(name, str) else ""
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,63}", near):
+        help = f"write {near}: {help}"
     return Diagnostic("MT104", message, path, at, help=help)
 
 
@@ -210,7 +214,8 @@ def _diagnostic(error: Any, path: Path, known: AllowedKeys, form: str) -> Diagno
         if help is None and path[0] == "access" and re.fullmatch(_PLACES["location"], str(error["input"])):
             help = f"write '{path[1]}: {{{error['input']}: rw}}', with each device"
         if help is None and kind == "dict_type" and _named(error["input"]):
-            help = f"write '{path[-1]}: {{{error['input'][0]}: …}}'"
+            value = _PLACED.get(str(path[-1]), "…")
+            help = f"write '{path[-1]}: {{{', '.join(f'{each}: {value}' for each in error['input'])}}}'"
         return Diagnostic("MT103", f"expected {_SHAPES[kind]}, found {_found(error['input'])}", path, help=help)
     return Diagnostic("MT103", str(error["msg"]).lower(), path)
 
@@ -222,6 +227,9 @@ _PLACES = {
 }
 """Keys of the forms of entries, with the values that may be written in place of the entry."""
 
+
+_PLACED = {"offload": "host"}
+"""Fields that are mappings, with a value that a list of their keys has been given without."""
 
 _NAMED = r"[A-Za-z][\w-]*(?:\.[0-9:]+)?"
 _EXAMPLE = "hot"

@@ -206,7 +206,10 @@ class Parser:
             self._report("MT103", "a key is missing before ':'", event)
         elif key is not None and key in found:
             path = (*self._path, key)
-            self._report("MT009", f"key {_shown(key)} is given twice", event, path)
+            help = "write its values under one key, or choose another name"
+            self._report("MT009", f"key {_shown(key)} is given twice", event, path, help=help)
+            if not self._path:
+                self.left_out.add((key, ""))
         else:
             return key
         return None

@@ -11,11 +11,13 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from memtopo.common import files
 from memtopo.common.errors import reason
-from memtopo.common.text import bounded
+from memtopo.common.text import bounded, nearest
+from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.document import NO_SETTINGS, Document, Lines
 from memtopo.language.limits import LARGEST_FILE, PARAMETERS, ReadError, character_name
@@ -25,6 +27,8 @@ _FIRST_COMMENTS = re.compile(r"(?:\s*+#.*+)*+")
 """Comments above a spec: `$schema` for editors is no parameter."""
 
 _STDIN = 0
+_COMPARED = 1000
+"""Files of a folder that the name of one which does not exist is compared with."""
 _TOO_LARGE = Diagnostic("MT002", f"the file has more than {LARGEST_FILE >> 20} MiB")
 
 # A lone CR, NEL, LS and PS end a line for YAML but not for editors: every line number after them would be wrong.
@@ -88,10 +92,19 @@ def _read(take: Callable[[], bytes], shown: str, settings: Mapping[str, str]) ->
     except files.NotInTime as error:
         found = Diagnostic("MT001", str(error.strerror), help="write the spec to a file first")
     except (OSError, ValueError) as error:
-        found = Diagnostic("MT001", f"the file cannot be read: {reason(error)}")
+        help = _near(shown) if isinstance(error, FileNotFoundError) else None
+        found = Diagnostic("MT001", f"the file cannot be read: {reason(error)}", help=help)
     else:
         return read_text(data, shown, settings)
     return Document(bounded(shown), diagnostics=(found,))
+
+
+def _near(name: str) -> str | None:
+    """Help with the file that one which does not exist was probably meant to be."""
+    path = Path(name)
+    others = {each.stem: each for each in islice(path.parent.glob("*.y*ml"), _COMPARED) if each.name != path.name}
+    meant = nearest(path.stem, others)
+    return messages.did_you_mean(str(others[meant])) if meant else None
 
 
 def read_text(data: bytes, name: str, settings: Mapping[str, str] = NO_SETTINGS) -> Document:

@@ -120,6 +120,7 @@ _SMALL = 3
 _FULL = {"full": "write fill for as many as fit, all for each chunk, or a number"}
 _AS_MANY = ("auto", "max", "all", "any", "rest", "remaining")
 _FROM_TO = re.compile(r"([0-9]+) *(?:-|\.\.|to) *([0-9]+)")
+_NAME = "[A-Za-z][A-Za-z0-9_]{0,63}"
 _GROUPED = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)+"
 ADDRESS = re.compile(r"0x[0-9A-Fa-f]{1,16}")
 
@@ -135,7 +136,9 @@ def size(value: object) -> Size:
         elif meant and (parse_size(meant).in_granules or re.match("0[0-9]", str(value))):
             only = None  # 'page' has other meanings, and 010 is 8 in YAML 1.1
         product = _value(str(value), r"[0-9 ()*/+-]*[KMGT]iB[0-9 ()*/+A-Za-z-]{0,100}")
-        help = f"write {meant or product}" if meant or product else _elsewhere(value) or _SIZE_HELP
+        parameter = re.match(rf"{_NAME}(?= *[*/+-])", str(value))
+        other = f"write ${parameter[0]} for a parameter of the spec" if parameter else _SIZE_HELP
+        help = f"write {meant or product}" if meant or product else _elsewhere(value) or other
         raise InvalidValue("MT105", str(error), help=help, meant=only) from error
 
 
@@ -243,7 +246,7 @@ def count_or_word(words: Sequence[str]) -> Callable[[object], int | str]:
 def processes(value: object) -> int:
     """Read a number of processes, at least one."""
     if value in ("gpus", "fill"):
-        help = "write a number, or a parameter such as $ranks, which '--set ranks=4' sets"
+        help = "write a number, or a parameter such as $ranks"
         raise InvalidValue("MT106", f"{value!r} is not a number of processes", help=help)
     found = count(value)
     if found > LARGEST_PROCESSES:
@@ -305,8 +308,12 @@ def _value(written: str, pattern: str) -> str | None:
 
 
 def _near_number(written: str) -> str | None:
-    """Help for a number that is less than 0, not whole, or has a factor: `-1`, `8.5`, `2k`; None for anything else."""
-    if match := re.fullmatch("([0-9]{1,9}) *([kKmM])i?[bB]?", written):
+    """Help for a number that is less than 0, not whole, or has a factor or a unit; a name may be a parameter."""
+    if re.fullmatch(_NAME, written):
+        return f"write a number, or ${written} for a parameter of the spec"
+    if match := re.fullmatch("([0-9]{1,9}) *[kKmMgGtT]i?[bB]", written):
+        return f"write {match[1]}: a count has no unit"
+    if match := re.fullmatch("([0-9]{1,9}) *([kKmM])", written):
         power = "kKmM".index(match[2]) // 2 + 1
         return f"write {int(match[1]) * 1000**power} or {int(match[1]) * 1024**power}"
     if match := re.fullmatch(r"([0-9]{1,9})\.[0-9]{1,19}", written):

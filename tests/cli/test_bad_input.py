@@ -88,6 +88,7 @@ def test_an_unreadable_file_is_reported_in_one_line(run_inline: InlineRunner, tm
     for name, message in {
         "missing.yaml": "no such file or directory",
         "dangling.yaml": "no such file or directory",
+        "loo.yaml": "did you mean",
         "loop.yaml": "too many levels of symbolic links",
         "latin.yaml": "error[MT003]",
         "latin.yaml/x": "not a directory",

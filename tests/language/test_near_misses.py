@@ -35,6 +35,8 @@ access: {kv: {gpu0: rw}, weights: {gpu0: rw}}
         ("kv: page", "kv: 'page[2:]'", "a slice names both ends, such as page.2:6"),
         ("weights: [w]", "weights: ['w[0]']", "did you mean 'w.0'?"),
         ("count: 4", "count: {{ pages }}", "write $pages"),
+        ("count: 4", "count: pages", "write a number, or $pages for a parameter of the spec"),
+        ("size: 8MiB", "size: pages * 2MiB", "write $pages for a parameter of the spec"),
         ("count: 4", "count: 0.9", "write 90% for a share of the GPU's free memory"),
         ("size: 8MiB", "size: 4 * 2MiB", "write 8MiB"),
         ("kv: {gpu0: rw}", "kv: {gpu0: wr}", "did you mean 'rw'?"),
@@ -53,6 +55,14 @@ access: {kv: {gpu0: rw}, weights: {gpu0: rw}}
         ("access: {kv:", "states: {s: {discard: [kv]}}\naccess: {kv:", "did you mean 'drop'?"),
         ("access: {kv:", "access: {kvcache:", "did you mean 'kv'?"),
         ("weights: [w]", "weight: [w]", "did you mean 'weights'?"),
+        (
+            "weights: {size: 2MiB}",
+            "weights: {size: 2MiB, access: {gpu0: rw}}",
+            "it is a section of its own: 'access: {kv:",
+        ),
+        ("{size: 2MiB}", "{size: 2MiB, map: [w]}", "it is a section of its own: 'map: {kv: [hot]}'"),
+        ("name: near", "name: near by", "write near-by: a name begins with a letter"),
+        ("map: {kv: page", "chunks: {x: {location: gpu0}}\nmap: {kv: page", "write its values under one key"),
     ],
 )
 def test_the_help_has_the_word_of_the_language(written: str, instead: str, help: str) -> None:
@@ -94,6 +104,7 @@ def test_a_word_that_begins_like_several_gets_no_suggestion() -> None:
         ("count", "0o10", "write 8", "8"),
         ("count", "2 * (3 + 1)", "write 8", "8"),
         ("count", "2k", "write 2000 or 2048", None),
+        ("count", "32MiB", "write 32: a count has no unit", None),
         ("count", "8.5", "write 8 or 9", None),
         ("count", "0.5", "write 50% for a share of the GPU's free memory", None),
         ("count", "2 * 0", None, None),

@@ -131,7 +131,7 @@ def test_a_refused_entry_leaves_the_positions_of_others_unchanged() -> None:
     assert spanned(document, document.span(("a", "b"))) == "1"
     assert spanned(document, document.span(("c", 1, "d"))) == "2"
     assert spanned(document, document.span(("g",))) == "3"
-    assert document.left_out == {("a", "x"), ("c",), ("<<",)}
+    assert document.left_out == {("a", ""), ("a", "x"), ("c",), ("<<",)}
     assert [fault.code for fault in document.diagnostics] == ["MT006", "MT009", "MT103", "MT006", "MT008"]
 
 
