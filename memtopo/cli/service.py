@@ -302,7 +302,9 @@ def start_detached(words: Sequence[str], spec: str, log: str | None) -> tuple[in
 def main_of_detached(*_: str) -> None:
     """Run the command line of a detached holder."""
     from memtopo.cli import main  # the package imports no module of commands
+    from memtopo.common.processes import name_process
 
+    name_process("memtopo")
     main()
 
 

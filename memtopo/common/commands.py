@@ -38,7 +38,8 @@ def known_command(arguments: Sequence[str], name: str) -> str:
         if module := _MODULE.fullmatch(option):
             return " ".join(filter(None, [module[1], *rest]))
         if _CODE.fullmatch(option):
-            return f"{program} -c" if _PYTHON.fullmatch(name) else name
+            own = f"{program} -c" if _PYTHON.fullmatch(name) else name
+            return " ".join([own, *rest[1:]]) if own == "memtopo" else own
         if _WITH_VALUE.fullmatch(option):
             rest = rest[1:]
         elif not option.startswith("-"):

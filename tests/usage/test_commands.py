@@ -31,4 +31,6 @@ def test_a_command_is_that_of_the_script_or_module(command: str, known: str) -> 
 
 
 def test_code_has_the_name_that_its_process_has_given_itself() -> None:
-    assert known_command(["python", "-Pc", "from memtopo import main"], "memtopo-join") == "memtopo-join"
+    code = ["python", "-Pc", "from memtopo import main"]
+    assert known_command([*code, "pair"], "memtopo-join") == "memtopo-join"
+    assert known_command([*code, "apply", "--hold", "kv.yaml"], "memtopo") == "memtopo apply --hold kv.yaml"
