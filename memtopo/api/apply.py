@@ -75,7 +75,9 @@ def _build(
     planned = plan_new(spec, machine, params)
     if planned.geometry.processes:
         message = f"{planned.document.name} is a multi-process spec, and 'applied' builds in this process only"
-        raise Unsuitable(message, hint="'memtopo apply' starts a process for each")
+        raise Unsuitable(
+            message, hint="memtopo.hold starts a process for each; memtopo.join is for a process of your own"
+        )
     require_tried(planned)
     running = resources.enter_context(producers_of(planned, bind))
     driver = planned.target.open()

@@ -305,7 +305,8 @@ class AttachTerms:
                 raise unknown("export", name, offers)
         chosen = {name: offer for name, offer in offers.items() if self.exports is None or name in self.exports}
         if not chosen:
-            raise Unsuitable(f"nothing is exported at {path!r}" if not offers else "no export is requested")
+            hint = "declare 'exports' in its spec, and 'memtopo change' the layout to it" if not offers else None
+            raise Unsuitable(f"nothing is exported at {path!r}" if not offers else "no export is requested", hint=hint)
         return chosen
 
     def _require_expected(self, client: Client, name: str) -> None:

@@ -384,6 +384,9 @@ class LiveContext(Generic[L]):
         self._entered = False
         self._resources = ExitStack()
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the layout is built on entering: 'with … as layout', and then layout.{name}")
+
     def __enter__(self) -> L:
         if self._entered:
             raise Unsuitable("a layout can be entered only once; call the function again for another one")

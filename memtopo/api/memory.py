@@ -208,6 +208,9 @@ class LayoutMemory:
             return Location(LocationKind.HOST_NUMA, int(match[1]))
         if device == "host":
             return WHOLE_HOST
+        if match := re.fullmatch("(?:cuda|gpu):?([0-9]{1,4})?|(cpu)", device):
+            meant = "host" if match[2] else f"gpu{match[1] or 0}"
+            raise Unsuitable(f"there is no device {device!r}", hint=f"did you mean {meant!r}?")
         raise unknown("device", device, dict.fromkeys([*self._devices, "gpu0", "host"]))
 
     def _allocations(self, name: str) -> list[str]:

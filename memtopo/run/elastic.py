@@ -419,7 +419,7 @@ def require_fit(content: ElasticContent, request: MapRequest, pools: Mapping[str
         raise ElasticRefused(message, hint=f"the nearest ones are {exact(near)} and {exact(near + unit)}")
     end = request.offset + request.count * pool.size
     if end > content.size:
-        fits = (content.size - request.offset) // pool.size
+        fits = min((content.size - request.offset) // pool.size, pool.limit)
         message = f"{where} ends at {exact(content.size)}, and {request.count:,} chunks {pool.name!r} would end at"
         raise ElasticRefused(f"{message} {exact(end)}", hint=f"from {exact(request.offset)} on, {fits:,} fit")
     for piece in content.pieces[1:]:

@@ -31,7 +31,7 @@ _ILLEGAL = ErrorHint(
 _BY_ERROR: dict[str, ErrorHint] = {
     "ILLEGAL_ADDRESS": _ILLEGAL,
     "LAUNCH_FAILED": _ILLEGAL,
-    "OUT_OF_MEMORY": ErrorHint(None, "other processes use the memory of the device: nvidia-smi lists them"),
+    "OUT_OF_MEMORY": ErrorHint(None, "processes use the memory of the device: 'memtopo who' lists them"),
     "NOT_PERMITTED": ErrorHint(None, f"the process does not have a required permission: {PROBE_ADVICE}"),
     "NOT_SUPPORTED": ErrorHint(None, f"the device or driver cannot do this: {PROBE_ADVICE}"),
     "INVALID_CONTEXT": ErrorHint("no context of a GPU is current (fact 8)", "check whether other code pops contexts"),
@@ -47,7 +47,7 @@ _BY_ERROR: dict[str, ErrorHint] = {
 
 _EXHAUSTED: dict[LocationKind, ErrorHint] = {
     LocationKind.GPU: ErrorHint(
-        "{where} has less than {bytes} of free memory", "other processes use its memory: nvidia-smi lists them"
+        "{where} has less than {bytes} of free memory", "processes use its memory: 'memtopo who' lists them"
     ),
     LocationKind.HOST_NUMA: ErrorHint(
         "NUMA node {where} has less than {bytes} of free memory, and a chunk of a node is only on that node (fact 77)",

@@ -97,6 +97,18 @@ LIVE: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+def test_a_layout_that_is_not_entered_says_so() -> None:
+    with pytest.raises(AttributeError, match="the layout is built on entering"):
+        memtopo.applied(SPEC, "h200x2").range("r")
+
+
+@pytest.mark.parametrize(("device", "meant"), [("cuda:1", "gpu1"), ("cuda", "gpu0"), ("cpu", "host")])
+def test_a_device_of_another_library_has_a_name_here(device: str, meant: str) -> None:
+    with memtopo.applied(SPEC, "h200x2") as layout, pytest.raises(memtopo.MemtopoError) as refused:
+        layout.range("r", device=device)
+    assert refused.value.hint == f"did you mean {meant!r}?"
+
+
 def test_methods_raise_only_errors_of_memtopo() -> None:
     own = {name for name, each in vars(Live).items() if inspect.isfunction(each) and name[0] != "_"}
     assert own - {"begin", "end", "check"} == LIVE.keys()

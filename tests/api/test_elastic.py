@@ -213,6 +213,7 @@ REFUSED: dict[str, tuple[Callable[[ElasticRange], object], str]] = {
     "half a chunk": (lambda kv: kv.map(0, "page", 1.5), "count is a whole number, not '1.5'"),  # type: ignore[arg-type]
     "size as a float": (lambda kv: kv.unmap(4 * M, 2.0 * M), "size is a whole number"),  # type: ignore[arg-type]
     "end": (lambda kv: kv.map(14 * M, "page", 3), "3 chunks 'page' would end at 34MiB .*2 fit"),
+    "end and limit": (lambda kv: kv.map(0, "page", 100), "from 0 on, 8 fit"),
     "count": (lambda kv: kv.map(0, "page", 0), "0 chunks cannot be mapped"),
     "name": (lambda kv: kv.map(0, "pages"), "did you mean 'page'"),
     "occupied": (lambda kv: kv.map(3 * M, "page", 2), "'page.0' is mapped from 8MiB to 10MiB .*same batch"),

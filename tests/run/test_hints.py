@@ -77,7 +77,7 @@ def test_a_hint_depends_on_call_and_error() -> None:
     assert addresses
     assert memory
     assert "fact 9" in str(addresses.cause)
-    assert "nvidia-smi" in memory.advice
+    assert "memtopo who" in memory.advice
     assert error_hint(DriverError("cuMemCreate", "CUDA_ERROR_SOMETHING_NEW"), create) is None
 
 
@@ -118,7 +118,7 @@ def test_exhausted_memory_is_that_of_the_step(step: Step, blamed: str) -> None:
     found = error_hint(DriverError(step.call, "CUDA_ERROR_OUT_OF_MEMORY"), step)
     assert found
     assert str(found.cause).startswith(blamed)
-    assert ("nvidia-smi" in found.advice) == blamed.startswith("gpu1")
+    assert ("memtopo who" in found.advice) == blamed.startswith("gpu1")
 
 
 def test_report_of_a_failure_has_cause_and_advice() -> None:
