@@ -15,6 +15,7 @@ import typer
 
 from memtopo.cli.process import REPORT_VARIABLES, Interrupted, RefusedSpec, StandardStreams, option_values
 from memtopo.common.errors import MemtopoError, UsageError, reason
+from memtopo.common.text import only_near
 from memtopo.common.version import __version__
 from memtopo.output import plain
 
@@ -252,6 +253,19 @@ _ELSEWHERE = {
     "budget": {"--report": "print it to a file: memtopo budget SPEC --format markdown > FILE, or --json > FILE"},
 }
 """Options that another command or option stands for, by command."""
+_WORDS_ELSEWHERE = {
+    "'memtopo apply SPEC'": ("run", "build", "create"),
+    "'memtopo apply SPEC --hold'": ("up", "start", "serve", "hold"),
+    "'memtopo release NAME'": ("down", "stop", "kill", "rm", "delete", "free"),
+    "'memtopo ls', or 'memtopo show NAME'": ("ps", "status", "info", "inspect"),
+    "'memtopo validate SPEC'": ("lint", "test"),
+    "'memtopo switch NAME STATE'": ("sleep", "wake"),
+    "'memtopo change NAME SPEC'": ("update", "resize", "grow"),
+    "a function of the Python API": ("attach", "join"),
+}
+"""Commands and functions, each with words that other tools have for it."""
+_SURE = 0.65
+"""Similarity, of 1, of an option that is suggested."""
 _EXTRA = r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)"
 
 
@@ -273,8 +287,12 @@ def _usage_error(error: Any, arguments: Sequence[str]) -> MemtopoError:
     elsewhere = _ELSEWHERE.get(command or "", {})
     if other := next((hint for option, hint in elsewhere.items() if text == f"no such option: {option}"), None):
         return UsageError(text, hint=other)
-    if meant:
-        return UsageError(text, hint=f"did you mean {meant['options'] or meant['words']}? {help}")
+    wrong = text.rpartition(" ")[2].strip("'")
+    near = re.split(", | or ", meant["options"] or meant["words"]) if meant else []
+    near = [each for each in near if only_near(wrong, [each.strip("'")], sure=_SURE)]
+    near = near or [each for each, words in _WORDS_ELSEWHERE.items() if wrong in words and "no such command" in text]
+    if near:
+        return UsageError(text, hint=f"did you mean {', '.join(near)}? {help}")
     return UsageError(text, hint=help)
 
 

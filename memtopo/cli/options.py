@@ -217,7 +217,8 @@ class Settings(NamedTuple):
         found = language.read_stdin() if spec == "-" else language.read_file(spec)
         if not found.text and _is_held(spec):
             message = f"{spec!r} is a held layout, and no file has the name"
-            raise UsageError(message, hint=f"'memtopo show {spec}' shows it; the file of a spec belongs here")
+            hint = f"'memtopo show {spec}' shows it; the file of a spec belongs here, after NAME in a change"
+            raise UsageError(message, hint=hint)
         return self.applied(found)
 
     def applied(self, document: Document) -> Document:

@@ -153,6 +153,8 @@ def _not_known(message: Message, named: NamedError, text: str) -> UsageError:
         others = [f"also named: {', '.join(message.others[:_MOST_FACTS])}"] if message.others else []
         known = f"not known: no cause of {named.error} is known for {named.call}"
         return UsageError(known, hint=hint, details=others)
+    if (code := f"MT{text.strip()}") in CODES:
+        return UsageError(f"not known: no cause of {named.error} is known", hint=messages.did_you_mean(code))
     if named.error:
         return _without_call(named.error)
     return _without_error(named.call, text.split())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, NamedTuple
 
 from memtopo.cli import options
@@ -306,6 +306,9 @@ def _is_summary(file: str, form: Format) -> bool:
     return form == "markdown" and summary is not None and os.path.realpath(file) == os.path.realpath(summary)
 
 
+_BY_SUFFIX = {".json": "json", ".sarif": "sarif", ".xml": "junit", ".md": "markdown"}
+
+
 def reports(form: str | None, requested: Iterable[str], *, as_json: bool) -> Reports:
     """The outputs of `--format`, `--report` and `--json`. Raises `UsageError`."""
     stdout = options.stdout_format(form, formats.FORMATS, as_json=as_json, hint="write --report FORM=FILE")
@@ -313,7 +316,9 @@ def reports(form: str | None, requested: Iterable[str], *, as_json: bool) -> Rep
     for word in requested:
         name, equals, file = word.partition("=")
         if not equals or file in ("", "-"):
-            raise UsageError(f"report {word!r} names no file", hint="write --report FORM=FILE, such as sarif=out.sarif")
+            form = _BY_SUFFIX.get(PurePath(word).suffix)
+            hint = f"write --report {form}={word}" if form else "write --report FORM=FILE, such as sarif=out.sarif"
+            raise UsageError(f"report {word!r} names no file", hint=hint)
         if files.setdefault(file, format_named(name)) != name:
             raise UsageError(f"two reports go to {file!r}", hint="use a different file for each")
     if stdout is None:

@@ -251,4 +251,7 @@ def parsed(parse: Callable[[str], T], text: str, name: str = "") -> T:
     try:
         return parse(text)
     except NotAnAmount as error:
-        raise UsageError(f"{name} {error}".lstrip(), hint=f"write {error.meant}" if error.meant else None) from error
+        meant = error.meant
+        if meant and re.fullmatch("[0-9]+B", meant):
+            meant = f"{meant[:-1]}MiB or {meant[:-1]}GiB, or {meant} for bytes"
+        raise UsageError(f"{name} {error}".lstrip(), hint=f"write {meant}" if meant else None) from error

@@ -158,7 +158,7 @@ def is_held(name: str) -> bool:
 def _checked_name(name: str) -> str:
     if not NAME.fullmatch(name) and os.path.isfile(name):  # noqa: PTH113 a Path raises for what is no path
         message = f"{shorten(name)!r} is a file, and the name of a held layout is expected"
-        raise UsageError(message, hint="'memtopo ls' lists the names; a name comes before a spec")
+        raise UsageError(message, hint=_A_FILE)
     if not NAME.fullmatch(name):
         raise UsageError(
             f"{shorten(name)!r} is not a layout's name",
@@ -215,7 +215,8 @@ def _checked(fd: int, folder: str, objection: Callable[[os.stat_result], str | N
     if why := objection(found):
         os.close(fd)
         others = named and found.st_uid not in (0, os.geteuid())
-        raise _untrusted(folder, why, _TRUSTED.format(found.st_uid) if others else _MADE)
+        closed = _CLOSED if found.st_uid == os.geteuid() and objection is _not_private else _MADE
+        raise _untrusted(folder, why, _TRUSTED.format(found.st_uid) if others else closed)
     return fd
 
 
@@ -224,7 +225,7 @@ def _not_private(found: os.stat_result) -> str | None:
     if found.st_uid != os.geteuid():
         return f"it belongs to uid {found.st_uid}, and this process to uid {os.geteuid()}"
     if found.st_mode & _ANY_ACCESS_OF_OTHERS:
-        return f"other users can enter it (mode {stat.S_IMODE(found.st_mode):o}); 'chmod 700' closes it"
+        return f"other users can enter it (mode {stat.S_IMODE(found.st_mode):o})"
     return None
 
 
@@ -244,10 +245,12 @@ def no_folder(folder: str) -> ExchangeError:
     return ExchangeError("folder", f"folder {folder!r} for a socket does not exist", hint=hint)
 
 
+_A_FILE = "'memtopo ls' lists the names; 'memtopo validate' checks a file, and 'memtopo diff' compares two"
 _MADE = (
     "create one that only its owner can write, 'install -d -m 755 FOLDER', and name it: --socket FOLDER/, "
     "or XDG_RUNTIME_DIR"
 )
+_CLOSED = "close it, 'chmod 700 FOLDER'; or name another one: --socket FOLDER/, or XDG_RUNTIME_DIR"
 _ENTERED = (
     "if it is another user's: that user can hold the layout in a folder that others may enter, "
     "'memtopo apply SPEC --hold --socket FOLDER/ --allow-uid UID'"

@@ -63,6 +63,15 @@ def test_version_is_one_line_on_stdout() -> None:
     [
         (["frobnicate"], "no such command 'frobnicate'", "see 'memtopo --help'"),
         (["validat", "x"], "no such command 'validat'", "did you mean 'validate'? see 'memtopo --help'"),
+        (["stop", "kv"], "no such command 'stop'", "did you mean 'memtopo release NAME'? see 'memtopo --help'"),
+        (["release", "kv", "--all"], "no such option: --all", "see 'memtopo release --help'"),
+        (["validate", "x", "--report", "a.md"], "report 'a.md' names no file", "write --report markdown=a.md"),
+        (["explain", "301"], "not known: no cause of FILE_NOT_FOUND is known", "did you mean 'MT301'?"),
+        (
+            ["machines", "--draft", "x", "--gpus", "8", "--memory", "80"],
+            "--memory '80' has no unit",
+            "write 80MiB or 80GiB, or 80B for bytes",
+        ),
         (["plan"], "missing argument 'SPEC'", "see 'memtopo plan --help'"),
         (["plan", ""], "SPEC is empty", "name a file, or - for standard input"),
         (["plan", "a", "b", "c"], "unexpected argument: c", "see 'memtopo plan --help'"),
