@@ -239,7 +239,7 @@ class HolderHandles(HandleSource):
         """Yield each import with each of the holders, and the name of the export there, that it is from."""
         for each in self._imports:
             assert each.origin
-            yield from ((each, holder, export) for holder, export in dict.fromkeys(each.origin.sources))
+            yield from ((each, *source) for source in each.origin.sources)
 
     def _connect(self, holder: str, imports: Sequence[Group]) -> Client:
         path = self._bound.get(holder, holder if "/" in holder else None)
@@ -261,8 +261,6 @@ class HolderHandles(HandleSource):
                 self._handles[key] = self._clients[holder].handles(export, index)
             return next(self._handles[key])
         except ExchangeError as error:
-            if error.code != "gone":
-                raise
             imports = " and ".join(map(described, self._imports_from(holder, export)))
             message = f"{imports} cannot be imported: {error.message}"
             raise ExchangeError(error.code, message, hint=error.hint) from error
