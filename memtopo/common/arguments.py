@@ -6,10 +6,11 @@ import math
 import os
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import wraps
 from inspect import signature
 from operator import index
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 from memtopo.common.errors import UsageError
 from memtopo.common.text import enumerated
@@ -64,15 +65,22 @@ def word(name: str, given: object, words: Iterable[str]) -> Any:
 
 def text(name: str, given: object) -> Any:
     """Return the name of something."""
-    if not isinstance(given, str):
+    if not _is_text(given):
         raise refused(name, given, "text", "write text, such as 'kv', or 'page.3' for one of a counted entry")
     return given
+
+
+def _is_text(given: object, encode: Callable[[str], bytes] = str.encode) -> TypeGuard[str]:
+    """Return true for text that can be written; text with a single surrogate cannot."""
+    with suppress(UnicodeEncodeError):
+        return isinstance(given, str) and encode(given) is not None
+    return False
 
 
 def path(name: str, given: object) -> Any:
     """Return a path or a name, which is not empty."""
     found = os.fspath(given) if isinstance(given, os.PathLike) else given
-    if not isinstance(found, str) or not found or "\0" in found:
+    if not _is_text(found, os.fsencode) or not found or "\0" in found:
         raise refused(name, given, "a path or a name", "write text, or a pathlib.Path")
     return given
 

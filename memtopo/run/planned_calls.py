@@ -203,7 +203,9 @@ class _Handles(HandleSource):
     def _of_outside(self, holder: str, export: str, index: int) -> Handle:
         """A descriptor and bytes, since a holder that is not part of the plan may give either."""
         fd = self._outside.mem_pool_export_to_shareable_handle(0, HandleType.FD)
-        secret = self._outside.ipc_get_mem_handle(int.from_bytes(f"{holder}/{export}.{index}".encode()))
+        secret = self._outside.ipc_get_mem_handle(
+            int.from_bytes(sha512(f"{holder}/{export}.{index}".encode()).digest())
+        )
         assert isinstance(fd, int)
         return replace(Handle.of(secret), fd=fd)
 

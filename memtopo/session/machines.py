@@ -26,7 +26,8 @@ def own_targets(
     wrong: list[Diagnostic] = []
     for path, name in _names(document):
         try:
-            if is_file(name) and Path(name).is_fifo():  # a holder that reads its spec again would wait for it
+            is_path = is_file(name) and os.path.exists(name)  # noqa: PTH110 what is too long for a path is none
+            if is_path and Path(name).is_fifo():  # a holder that reads its spec again would wait for it
                 raise Unavailable(f"machine file {name!r} is a pipe", hint="name a file")  # noqa: TRY301 as `resolve`
             found[name] = resolve(name)
         except Unavailable as error:

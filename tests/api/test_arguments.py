@@ -34,7 +34,7 @@ SPEC: dict[str, Any] = {
 }
 RANKS = {"memtopo": 1, "name": "ranks", "processes": {"rank": {"count": 1, "buffers": SPEC["buffers"]}}}
 NOTHING: tuple[Any, ...] = (None, object(), int, True, -1, 1 << 70, 1.5, math.nan, math.inf)
-WRONG = (*NOTHING, "", "x", "a\0b", b"", b"x", [], ["x"], [3], {}, {3: 3})
+WRONG = (*NOTHING, "", "x", "a\0b", "\ud800", "n" * 300, b"", b"x", [], ["x"], [3], {}, {3: 3})
 
 pytestmark = [pytest.mark.usefixtures("runtime"), pytest.mark.filterwarnings("ignore::memtopo.ViewOutlived")]
 

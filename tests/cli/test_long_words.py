@@ -25,6 +25,7 @@ ENTRIES = {
     "location": f"chunks: {{a: {{size: 2M, location: {LONG}}}}}",
     "reference": f"map: {{r: [{LONG}]}}\nranges: {{r: 2M}}",
     "machine": f"machines: [{LONG}]",
+    "holder": f"external: {{f: {{from: /{LONG}/f, via: opaque_fd, device: gpu0, size: 8MiB, dedicated: true}}}}",
 }
 
 
@@ -41,6 +42,7 @@ def test_an_error_repeats_a_part_of_a_long_argument(run_inline: InlineRunner, wo
 def test_an_error_repeats_a_part_of_a_long_entry(run_inline: InlineRunner, tmp_path: Path, entry: str) -> None:
     file = tmp_path / "spec.yaml"
     file.write_text(f"memtopo: 1\n{ENTRIES[entry]}\n")
-    found = run_inline("validate", str(file), "-m", "h200x2")
-    assert found.status in {1, 2, 3}, found.err[:2000]
-    assert len(found.out + found.err) < 20_000
+    for command in ("validate", "plan"):
+        found = run_inline(command, str(file), "-m", "h200x2")
+        assert found.status in {1, 2, 3}, found.err[:2000]
+        assert len(found.out + found.err) < 20_000

@@ -112,11 +112,11 @@ def test_a_file_needs_no_suffix_if_it_is_written_as_a_path(tmp_path: Path, monke
 
 def test_a_file_that_is_no_record_is_an_error_at_its_item(tmp_path: Path) -> None:
     path = tmp_path / "test.yaml"
-    path.write_text(SPEC.format("[h200x2, ./test.yaml, ./nowhere.json]"))
+    path.write_text(SPEC.format(f"[h200x2, ./test.yaml, ./nowhere.json, ./{'n' * 300}.json]"))
     document = read_file(path)
     found, wrong = own_targets(document)
     assert [*found] == ["h200x2"]
-    assert [(each.code, each.path) for each in wrong] == [("MT205", ("machines", 1)), ("MT205", ("machines", 2))]
+    assert [(each.code, each.path) for each in wrong] == [("MT205", ("machines", index)) for index in (1, 2, 3)]
     hints = [each.help or "" for each in wrong]
     assert hints[0].startswith("'memtopo probe -o FILE' records a machine")
     assert hints[1].startswith("the machines that are part of memtopo are")
