@@ -160,7 +160,7 @@ static void after_fork(void) {
 
 __attribute__((constructor)) static void at_load(void) { pthread_atfork(NULL, NULL, after_fork); }
 
-/* Receive an order, with a descriptor if it has one; return 0 if the simulator has ended. */
+/* Receive an order, with a descriptor if it has one; return 0 if the simulator has ended, or is none. */
 static int receive(order_t *order, int *fd) {
     char control[CMSG_SPACE(sizeof(int))];
     struct iovec part = {order, sizeof *order};
@@ -171,7 +171,8 @@ static int receive(order_t *order, int *fd) {
     struct cmsghdr *found = length > 0 ? CMSG_FIRSTHDR(&message) : NULL;
     *fd = -1;
     if (found && found->cmsg_type == SCM_RIGHTS) memcpy(fd, CMSG_DATA(found), sizeof *fd);
-    return length == (ssize_t)sizeof *order;
+    if (length != (ssize_t)sizeof *order || message.msg_flags & MSG_TRUNC) return 0;
+    return order->order >= ANSWER && order->order <= STORE_DESCRIPTOR;
 }
 
 static int map(const order_t *order, int fd) {
@@ -211,6 +212,7 @@ static int over_socket(const call_t *call) {
             done = follow(&order, fd);
             if (send(connection.number, &done, sizeof done, MSG_NOSIGNAL) != (ssize_t)sizeof done) break;
         }
+    shutdown(connection.number, SHUT_RDWR);
     complain("the simulator has ended: no call is answered any more");
     return SYSTEM_NOT_READY;
 }

@@ -155,6 +155,23 @@ def test_a_simulator_that_ends_is_named_and_calls_fail(client: Path, server: Ser
     assert err == "memtopo simulator: the simulator has ended: no call is answered any more\n"
 
 
+@pytest.mark.parametrize("answer", [b"x", bytes(41), struct.pack("=iiQQQ", 4, 0, 0, 0, 0)])
+def test_a_server_that_is_no_simulator_ends_the_calls(client: Path, answer: bytes) -> None:
+    """Its answer is too short, too long, or an order that no simulator gives."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind("")
+        server.listen()
+        env = environment(LD_LIBRARY_PATH=str(folder()), **{SOCKET: f"@{server.getsockname()[1:].decode()}"})
+        with subprocess.Popen([client], env=env, stdout=-1, stderr=-1, text=True) as program:
+            lease, connection = (server.accept()[0] for _ in range(2))
+            with lease, connection:
+                connection.recv(8)
+                connection.send(answer)
+                out, err = program.communicate(timeout=60)
+    assert out.startswith("count before init: CUDA_ERROR_SYSTEM_NOT_READY (system not yet initialized)\n")
+    assert err.startswith("memtopo simulator: the simulator has ended: no call is answered any more\n")
+
+
 def test_without_a_simulator_there_is_no_driver(client: Path) -> None:
     env = environment(LD_LIBRARY_PATH=str(folder()), **{SOCKET: "@memtopo-simulator-none"})
     done = subprocess.run([client], env=env, capture_output=True, text=True, check=False)
