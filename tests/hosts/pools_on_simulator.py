@@ -124,7 +124,10 @@ def refused(call: Callable[[], Any]) -> str:
 
 
 def regions(caching: Caching, pool: HeapPool) -> list[Any]:
-    """Pools of nested regions, of the next one, of a graph, and of one after `free_unused`; MiB that this leaves."""
+    """Pools of nested regions, of the next one, of a graph, of a region in its capture, and of one after `free_unused`.
+
+    And MiB before it, after one in the capture, and after it.
+    """
     with pool.allocating():
         first = caching.tensor(2)
         with pool.allocating():
@@ -137,14 +140,16 @@ def regions(caching: Caching, pool: HeapPool) -> list[Any]:
     delete(second, graph)
     caching.capturing = True
     pool.free_unused()
+    with pool.allocating():
+        captured = caching.tensor(1)
     caching.capturing = False
     during = pool.heap.used // MIB
     pool.free_unused()
     after = pool.heap.used // MIB
     with pool.allocating():
         fourth = caching.tensor(2)
-    numbers = [each["segment_pool_id"][1] for each in (first, second, third, graph, fourth)]
-    delete(first, third, fourth)
+    numbers = [each["segment_pool_id"][1] for each in (first, second, third, graph, captured, fourth)]
+    delete(first, third, captured, fourth)
     pool.trim()
     return [numbers, before, during, after, pool.heap.used, caching.entered]
 
@@ -178,12 +183,14 @@ def threads(_caching: Caching, pool: HeapPool) -> list[Any]:
             found.append(pools.REGIONS.entered)
 
     def work() -> None:
+        found.append(pools.REGIONS.entered)
         found.append(refused(lambda: pool.allocating().__enter__()))
         found.append(refused(lambda: enter(every_thread=True)))
         found.append(refused(lambda: enter(every_thread=False)))
 
     with pool.allocating():
-        enter(every_thread=True)
+        with pool.allocating():
+            enter(every_thread=True)
         other = threading.Thread(target=work)
         other.start()
         other.join()
@@ -193,7 +200,7 @@ def threads(_caching: Caching, pool: HeapPool) -> list[Any]:
 def changes(caching: Caching, pool: HeapPool) -> list[Any]:
     """Sleeps: in a capture, with pools of graphs that are registered, after `trim` too, and of deleted tensors."""
     heap, first, second = pool.heap, pool.mem_pool, pool.new_pool()
-    graph = caching.tensor(2, first.id)
+    caching.tensor(2, first.id)
     with pool.allocating():
         deleted = caching.tensor(4)
         delete(deleted)
@@ -205,14 +212,17 @@ def changes(caching: Caching, pool: HeapPool) -> list[Any]:
     found += [refused(heap.sleep), refused(heap.sleep), heap.used // MIB]
     heap.wake()
     caching.tensor(2, second.id)
-    found += [refused(heap.sleep), graph["segment_pool_id"] == first.id]
+    with pool.allocating():
+        delete(caching.tensor(4))
+    found += [refused(heap.sleep), refused(heap.sleep), heap.used // MIB]
+    heap.wake()
     return found
 
 
 def outside(caching: Caching, pool: HeapPool) -> list[Any]:
     """Warnings of tensors outside of heaps, at the first change, at the next one, and with more of them."""
     with pool.allocating():
-        caching.tensor(64)
+        caching.tensor(100)
     found = []
     for mib in (40, 40, 0, 60, 64):
         caching.segments.append({"device": 0, "address": 1, "segment_pool_id": (0, 0), "total_size": mib * MIB})

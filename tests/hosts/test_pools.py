@@ -14,7 +14,7 @@ NO_ROOM = (
     "106 MiB of its limit of 256 MiB are left; 150 MiB are allocated in it (hint: free some, or increase 'limit')"
 )
 OUTCOMES = {
-    "regions": [[1, 2, 1, 3, 4], 30, 30, 26, 0, []],
+    "regions": [[1, 2, 1, 3, 1, 4], 30, 32, 28, 0, []],
     "limits": [
         [250, 100, 150],
         100,
@@ -22,6 +22,7 @@ OUTCOMES = {
     ],
     "threads": [
         True,
+        False,
         "another thread allocates in heap 'weights'",
         "another thread allocates in a pool at present, so one cannot be for every thread",
         True,
@@ -34,7 +35,8 @@ OUTCOMES = {
         "made",
         2,
         REGISTERED,
-        True,
+        "made",
+        4,
     ],
     "outside": [[], ["tensors of 80 MiB "], [], [], ["tensors of 204 MiB"]],
 }
