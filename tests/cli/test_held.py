@@ -288,10 +288,12 @@ def test_a_stopped_holder_is_listed_with_the_reason(ask: Callable[..., Any], sta
     remedy = f"the holder is stopped (state T); continue it with 'kill -CONT {holder.pid}'"
     (entry,) = json.loads(ask("ls", "--json").out)["layouts"]
     assert (entry["state"], entry["pid"], entry["hint"]) == ("unreachable", holder.pid, remedy)
-    result = ask("show", "kv")
-    assert (result.status, result.out) == (4, "")
-    assert "no answer to 'status' within 5 s" in result.err
-    assert remedy in result.err
+    limited = ["release", "kv", "--wait", "100ms"]
+    for command, request, seconds in (["show", "kv"], "status", 5), (limited, "release", 0.1):
+        result = ask(*command)
+        assert (result.status, result.out) == (4, "")
+        assert f"no answer to '{request}' within {seconds} s" in result.err
+        assert remedy in result.err
     holder.send(signal.SIGCONT)
 
 
