@@ -16,13 +16,14 @@ from random import Random
 import pytest
 
 from memtopo import machine
+from memtopo.driver.types import DriverError, HandleType, PoolProperties, gpu
 from memtopo.testing.abi import Function, error_numbers, exported
 from memtopo.testing.program import FUNCTIONS, SharedMachine, SimulatedProgram
 from memtopo.testing.server import RemoteProgram
 from tests.helpers.simulator_state import difference, state_of
 
 SIZE = 2 << 20
-SIZES = (2 * SIZE, 64 << 20, 4096, 1, 0, 1 << 38, 1 << 41, 1 << 62, (1 << 64) - 1)
+SIZES = (2 * SIZE, 4096, 1, 0, 1 << 38, 1 << 41, 1 << 62, (1 << 64) - 1)
 SIZE_WORDS = {"size", "count", "width"}
 NOWHERE = (0, 5, 1 << 62)
 PARTIAL = {"cuMemSetAccess"}
@@ -42,9 +43,7 @@ ALIKE = {
 
 DESCRIBED = {
     "properties": [struct.pack("=iiiiQ8x", 1, 0, 1, 0, 0), struct.pack("=iiiiQ8x", 1, 1, 1, 1, 0), bytes(32)],
-    "pool-properties": [
-        struct.pack("=iiiiQQ56x", 1, handles, 1, 0, 0, most) for handles, most in ((0, 32 << 20), (1, 0), (1, SIZE))
-    ],
+    "pool-properties": [struct.pack("=iiiiQQ56x", 1, 0, 1, 0, 0, 0), struct.pack("=iiiiQQ56x", 1, 1, 1, 0, 0, SIZE)],
     "at-location": [struct.pack("=ii", 1, 0), struct.pack("=ii", 2, 0), struct.pack("=ii", 1, 9)],
     "grants": [struct.pack("=6i", 1, 0, 3, 1, 1, 1), struct.pack("=6i", 1, 0, 3, 2, 0, 3), bytes(24)],
     "secret": [bytes(64)],
@@ -106,8 +105,7 @@ class Caller:
     def _word(self, name: str, kind: str, *, careful: bool) -> int:
         if kind in self._described:
             is_wrong = not careful and self.choices.random() < 1 / 8
-            *usual, other = self._described[kind]
-            return self.choice(NOWHERE if is_wrong else usual if careful and usual else [other])
+            return self.choice(NOWHERE) if is_wrong else self._described[kind][0 if careful else -1]
         name = ALIKE.get(name, name)
         if name in SIZE_WORDS:
             return SIZE if careful else self.choice(SIZES)
@@ -153,6 +151,20 @@ def test_a_refused_call_has_changed_nothing(seed: int) -> None:
                 assert difference(before, after) == {}, str(made.program.shared.calls[-1])
             before = after
         assert len(refused) > len(FUNCTIONS) // 2
+
+
+@pytest.mark.parametrize(("handles", "most", "size"), [(HandleType.NONE, 1, 64 << 20), (HandleType.FD, 0, 64 << 30)])
+def test_a_pool_without_room_takes_neither_addresses_nor_pages(handles: HandleType, most: int, size: int) -> None:
+    with caller(0) as made:
+        made.set_up()
+        driver = made.program.ledger
+        pool = driver.mem_pool_create(PoolProperties(gpu(0), handles, most))
+        driver.mem_alloc_from_pool_async(SIZE, pool)
+        driver.mem_alloc(100 << 30)
+        before = state_of(made.program)
+        with pytest.raises(DriverError, match="OUT_OF_MEMORY"):
+            driver.mem_alloc_from_pool_async(size, pool)
+        assert difference(before, state_of(made.program)) == {}
 
 
 @pytest.mark.parametrize("name", ["cuMemAllocManaged", "cuMemHostAlloc", "cuMemAllocHost_v2"])
