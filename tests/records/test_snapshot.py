@@ -268,6 +268,10 @@ REFUSED = {
     "a size beyond all addresses": (
         pickle.dumps({"segments": [segment((1 << 64) - 2, 2)]}), "its total_size is not .* below 1: it is 2",
     ),
+    "an event beyond all addresses": (
+        pickle.dumps({"segments": [], "device_traces": [[event("segment_map", (1 << 64) - 2, 2)]]}),
+        "its size is not .* below 1: it is 2",
+    ),
     "pieces of maps that cross": (pickle.dumps(_crossed(400)), "159,201 pieces"),
 }  # fmt: skip
 
