@@ -77,6 +77,11 @@ class Caching:
         self.segments.append(made | dict.fromkeys(("total_size", "allocated_size", "active_size"), size))
         return self.segments[-1]
 
+    def add(self, mib: int) -> None:
+        """Add a segment that is in no pool, with a tensor in it."""
+        made = {"device": 0, "address": 1, "segment_pool_id": (0, 0)}
+        self.segments.append(made | dict.fromkeys(("total_size", "allocated_size", "active_size"), mib * MIB))
+
     def empty_cache(self) -> None:
         assert not self.capturing
         for each in [*self.segments]:
@@ -159,6 +164,7 @@ def limits(caching: Caching, pool: HeapPool) -> list[Any]:
     with pool.allocating():
         kept, other = caching.tensor(100), caching.tensor(150)
         delete(other)
+    caching.add(8)
     found = [each // MIB for each in pool.statistics[1:]]
     with pool.allocating(), pool.allocating():
         after = pool.heap.used // MIB
@@ -225,8 +231,7 @@ def outside(caching: Caching, pool: HeapPool) -> list[Any]:
         caching.tensor(100)
     found = []
     for mib in (40, 40, 0, 60, 64):
-        caching.segments.append({"device": 0, "address": 1, "segment_pool_id": (0, 0), "total_size": mib * MIB})
-        caching.segments[-1] |= {"allocated_size": mib * MIB, "active_size": mib * MIB}
+        caching.add(mib)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             pool.before_change()
@@ -234,7 +239,17 @@ def outside(caching: Caching, pool: HeapPool) -> list[Any]:
     return found
 
 
-CASES = (regions, limits, threads, changes, outside)
+def configurations(_caching: Caching, pool: HeapPool) -> list[Any]:
+    """Values of variables, and the backend of PyTorch's allocator, with which a heap can be used or not."""
+    found = [os.environ["NCCL_GRAPH_REGISTER"]]
+    for value in ("False", "1"):
+        os.environ["NCCL_GRAPH_REGISTER"] = value
+        found.append(refused(lambda: HeapPool(pool.heap, 0))[:21])
+    torch.cuda.get_allocator_backend = lambda: "cudaMallocAsync"
+    return [*found, refused(lambda: HeapPool(pool.heap, 0))]
+
+
+CASES = (regions, limits, threads, changes, outside, configurations)
 
 
 def main() -> None:

@@ -39,6 +39,12 @@ OUTCOMES = {
         4,
     ],
     "outside": [[], ["tensors of 80 MiB "], [], [], ["tensors of 204 MiB"]],
+    "configurations": [
+        "0",
+        "made",
+        "NCCL_GRAPH_REGISTER=1",
+        "PyTorch allocates by its backend 'cudaMallocAsync', which has no pools",
+    ],
 }
 """How each case of `pools_on_simulator.py` ends."""
 
