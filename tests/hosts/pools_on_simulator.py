@@ -182,7 +182,7 @@ def limits(caching: Caching, pool: HeapPool) -> list[Any]:
 
 def threads(_caching: Caching, pool: HeapPool) -> list[Any]:
     """Regions of another thread while this one is in a region."""
-    found = []
+    found: list[Any] = []
 
     def enter(*, every_thread: bool) -> None:
         with pools.REGIONS.using(pool.new_pool(), 0, every_thread=every_thread):
@@ -211,7 +211,7 @@ def changes(caching: Caching, pool: HeapPool) -> list[Any]:
         deleted = caching.tensor(4)
         delete(deleted)
     caching.capturing = True
-    found = [refused(heap.sleep)]
+    found: list[Any] = [refused(heap.sleep)]
     caching.capturing = False
     caching.registered = [first, second]  # nothing is allocated in the second
     pool.trim()

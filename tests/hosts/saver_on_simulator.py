@@ -124,7 +124,7 @@ def call(method: Callable[[Any], Any], argument: str | None) -> Any:
     return found if isinstance(found, list) else None
 
 
-def allocate_anew(tag: str, backend: str | None = None) -> None:
+def allocate_anew(tag: str, backend: Any = None) -> None:
     """Allocate in a region that has no backup."""
     with saver.region(tag, cpu_backup_backend=backend):
         heaps = [heap for key, heap in engine.ENGINE.heaps("saver") if key.tag == tag]
