@@ -185,9 +185,10 @@ def test_memory_is_of_the_context_that_is_current_again_after_another_one() -> N
 def test_allocations_of_a_pool_outlive_the_context_in_which_they_were_made() -> None:
     calls = Calls()
     calls.call("mem_alloc_async", {"size": MIB, "stream": 0}, result=1 << 40, device=0)
+    calls.call("mem_alloc_async", {"size": 3 * MIB, "stream": 0}, result=1 << 42, device=1)
     calls.call("mem_alloc", {"size": 2 * MIB}, result=1 << 41, device=0)
     calls.call("device_primary_ctx_reset", {"device": 0})
-    assert held(calls) == {"gpu0": 1}
+    assert held(calls) == {"gpu0": 1, "gpu1": 3}
 
 
 def test_managed_memory_is_counted_where_it_was_advised_to_be_last() -> None:
@@ -324,7 +325,7 @@ def test_the_peak_is_the_last_of_equal_moments_and_seconds_include_their_end() -
     calls.call("mark", {"label": "b"})
     calls.call("mem_release", {"handle": base})
     assert calls.moment().calls == 4
-    assert [calls.moment(at=at).calls for at in ("0.002", "0.002s", "0.0019", "0")] == [2, 2, 1, 0]
+    assert [calls.moment(at=at).calls for at in ("0.002", "0.002s", "0.0019", "0", "a", "b")] == [2, 2, 1, 0, 2, 4]
     assert calls.moment().record.made == 3
     assert summary("r", calls.moment()).timeline["gpu0"][0] == (0.0, 0)
 
