@@ -597,7 +597,7 @@ def test_several_processes_say_what_they_leave_out_and_why_a_call_is_refused(tmp
 
 
 def test_a_process_has_the_gpus_of_its_record_of_which_a_smaller_machine_has_not_all(tmp_path: Path) -> None:
-    first, second = Calls("a", ("GPU-a", "GPU-b")), Calls("b", ("GPU-b",))
+    first, second = Calls("a", ("GPU-b", "GPU-a")), Calls("b", ("GPU-a",))
     first.reserve(2)
     second.create(2, "gpu0")
     record = read_record([each.write(tmp_path / f"{each.head.process}.jsonl") for each in (first, second)])
