@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.command_line import environment
-from tests.helpers.python_process import OwnChild, PythonProcess, run_python
+from tests.helpers.command_line import QUICKSTART, environment
+from tests.helpers.python_process import OwnChild, PythonProcess, run_python, shell_command
 
 PROPERTIES = """
 import json, os, resource, signal, sys
@@ -114,3 +115,17 @@ def test_programs_of_users_and_other_locales_get_a_new_interpreter() -> None:
 def test_a_process_beside_a_thread_is_forked_only_while_that_waits(thread: str, forked: str) -> None:
     command = [sys.executable, "-c", BESIDE_A_THREAD, thread]
     assert run_python(command, capture_output=True, text=True, env=environment()).stdout.split() == [forked]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_script_of_a_shell_has_memtopo_forked_and_it_ends_as_its_program(
+    runtime: Path, number: int, status: int
+) -> None:
+    assert runtime.exists()
+    command = [*shlex.split(shell_command()), "apply", QUICKSTART, "--machine", "h200x2", "--hold"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment()) as process:
+        assert process.stderr
+        assert process.stderr.readline().startswith(b"holding quickstart ")
+        process.send_signal(number)
+        process.stderr.read()  # until no process has it open
+        assert process.wait(60) == status

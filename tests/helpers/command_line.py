@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.python_process import run_python
+from tests.helpers.python_process import run_python, shell_command
 
 ROOT = Path(__file__).parent.parent.parent
 QUICKSTART = str(ROOT / "specs" / "quickstart.yaml")
@@ -60,7 +60,7 @@ def run_with_input(stdin: bytes, *arguments: str) -> CommandResult:
 
 def run_shell(script: str, *arguments: str, **variables: str) -> CommandResult:
     """Run a script of bash in which `memtopo` is the program and "$@" are the arguments."""
-    text = f'memtopo() {{ "{sys.executable}" -m memtopo "$@"; }}\n{script}'
+    text = f'memtopo() {{ {shell_command()} "$@"; }}\n{script}'
     return _run(["bash", "-c", text, "bash", *arguments], variables)
 
 
@@ -79,7 +79,7 @@ def _run(command: list[str], variables: dict[str, str], stdin: bytes = b"") -> C
 
 
 def write_program(path: Path) -> None:
-    """Write a script that runs memtopo as installed here."""
+    """Write a script that runs memtopo as installed here, as long as this process does."""
     path.parent.mkdir(parents=True)
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m memtopo "$@"\n')
+    path.write_text(f'#!/bin/sh\nexec {shell_command()} "$@"\n')
     path.chmod(0o755)

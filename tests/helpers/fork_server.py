@@ -15,10 +15,12 @@ import gc
 import importlib
 import io
 import json
+import marshal
 import os
 import pkgutil
 import resource
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -79,11 +81,11 @@ def run_commands() -> None:
     gc.set_threshold(*threshold)
 
 
-def main(descriptor: str) -> None:
+def main(descriptor: str, listening: str) -> None:
     """Serve until the other end is closed; in a process that was made, run the program that was requested."""
     from tests.helpers import python_process
 
-    sock = socket.socket(fileno=int(descriptor))
+    sock, listener = (socket.socket(fileno=int(each)) for each in (descriptor, listening))
     import_all()
     run_commands()
     python_process.install(python_process.ThisProcess())
@@ -91,13 +93,61 @@ def main(descriptor: str) -> None:
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which close the other end
-    while data := (received := socket.recv_fds(sock, LARGEST, MOST_DESCRIPTORS))[0]:
+    clients: dict[int, tuple[int, socket.socket]] = {}
+    while True:
+        ends = {client.fileno(): pid for pid, client in clients.values()}
+        for ready in select.select([sock.fileno(), listener.fileno(), *ends, *clients], [], [])[0]:
+            if ready == sock.fileno():
+                if not _serve(sock):
+                    return
+            elif ready == listener.fileno():
+                clients.update(_serve_client(listener.accept()[0]))
+            elif ready in ends:  # the program was killed
+                os.kill(ends[ready], signal.SIGKILL)
+            else:
+                _report_end(ready, *clients.pop(ready))
+
+
+def _serve(sock: socket.socket) -> bool:
+    """Make a child of the other end, which is told its id; return whether the other end is open."""
+    data, received, *_ = socket.recv_fds(sock, LARGEST, MOST_DESCRIPTORS)
+    if data:
         pid = _fork_sibling()
         if not pid:
-            run(json.loads(data), received[1])
-        for fd in received[1]:
-            os.close(fd)
+            run(json.loads(data), received)
+        _close(received)
         sock.send(max(pid, 0).to_bytes(4, "little"))
+    return bool(data)
+
+
+def _serve_client(client: socket.socket) -> dict[int, tuple[int, socket.socket]]:
+    """Make a child of this process for a program of a shell; return its descriptor, its id and the other end.
+
+    A client whose variables an interpreter would read at its start is told 0.
+    """
+    from tests.helpers.python_process import ThisProcess
+
+    data, received, *_ = socket.recv_fds(client, LARGEST, MOST_DESCRIPTORS)
+    request = marshal.loads(data)
+    accepted = ThisProcess().accepts(request["environment"])
+    pid = os.fork() if accepted else -1
+    if not pid:
+        run(request, received)
+    _close(received)
+    client.send(max(pid, 0).to_bytes(4, "little"))
+    return {os.pidfd_open(pid): (pid, client)} if accepted else {}
+
+
+def _report_end(pidfd: int, pid: int, client: socket.socket) -> None:
+    os.close(pidfd)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with client, suppress(OSError):
+        client.send(status.to_bytes(4, "little", signed=True))
+
+
+def _close(descriptors: list[int]) -> None:
+    for fd in descriptors:
+        os.close(fd)
 
 
 def run(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
@@ -209,7 +259,7 @@ def _reset_signals(ignored: list[int], blocked: list[int]) -> None:
 
 def _keep_descriptors(received: dict[int, int]) -> None:
     """Give descriptors the numbers that they are to have, and close all others."""
-    free = max([*received, *received.values()]) + 1
+    free = max([2, *received, *received.values()]) + 1
     moved = {number: fcntl.fcntl(fd, fcntl.F_DUPFD, free) for number, fd in received.items()}
     for number, fd in moved.items():
         os.dup2(fd, number)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import resource
 import select
-import signal
+import shlex
 import socket
 import subprocess
 import sys
@@ -20,6 +18,8 @@ from typing import Any
 from memtopo.common import processes
 from memtopo.common.processes import python_command
 from memtopo.sharing import programs
+from tests.helpers import fork_client
+from tests.helpers.fork_client import inherited
 from tests.helpers.fork_server import LARGEST, run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -27,7 +27,7 @@ _TESTS = Path(__file__).parent.parent
 _READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_")
 _C_LOCALES = ("", "C", "POSIX", "C.UTF-8")
 _MAY_DIFFER = ("PYTHONPATH", "PYTHONUNBUFFERED")
-_SERVER = "import sys; from tests.helpers.fork_server import main; main(sys.argv[1])"
+_SERVER = "import sys; from tests.helpers.fork_server import main; main(*sys.argv[1:])"
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """Variables that keep libraries from starting threads, of which a forked process would have none."""
 
@@ -44,10 +44,20 @@ class ForkServer:
         # Both ends stay open here, so that the start of the server changes no number of descriptors.
         self._sock, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * LARGEST)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(f"\0memtopo-tests-{os.getpid()}")
+        self._listener.listen()
 
     def accepts(self, environment: Mapping[str, str]) -> bool:
         """Return whether an interpreter with these variables would start as the server did."""
         return _read_at_start(environment) == _read_at_start(self._environment)
+
+    def command(self) -> list[str]:
+        """Return the words with which a script of a shell runs memtopo, in a process that the server forks."""
+        with self._lock:
+            self._process = self._process or self._start()
+        address = self._listener.getsockname()[1:].decode()
+        return [sys.executable, "-I", "-S", str(fork_client.__file__), address]
 
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
         """Return the id of a new child of this process; 0 if the server can make none."""
@@ -61,14 +71,14 @@ class ForkServer:
         return 0
 
     def _start(self) -> subprocess.Popen[bytes]:
-        theirs = self._theirs.fileno()
+        theirs = [self._theirs.fileno(), self._listener.fileno()]
         return subprocess.Popen(
-            [sys.executable, "-c", _SERVER, str(theirs)],
+            [sys.executable, "-c", _SERVER, *map(str, theirs)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             cwd=ROOT,
             env=self._environment | _ONE_THREAD,
-            pass_fds=[theirs],
+            pass_fds=theirs,
         )
 
 
@@ -100,6 +110,13 @@ def _others_wait() -> bool:
     del frames[threading.get_ident()]
     waiting = [frame.f_code is threading.Condition.wait.__code__ for frame in frames.values()]
     return all(waiting) and len(waiting) + 1 == tasks
+
+
+def shell_command() -> str:
+    """Return the command with which a script of a shell runs memtopo: that of the server, if this process has one."""
+    server = PythonProcess.server
+    words = server.command() if isinstance(server, ForkServer) else [sys.executable, "-m", "memtopo"]
+    return shlex.join(words)
 
 
 def install(server: ForkServer | ThisProcess) -> None:
@@ -154,7 +171,7 @@ class PythonProcess(subprocess.Popen[Any]):
                 "folder": str(options.get("cwd") or Path.cwd()),
                 "session": options.get("start_new_session", False),
                 "group": -1 if options.get("process_group") is None else options["process_group"],
-                **_inherited(),
+                **inherited(),
             }
         super().__init__(command, env=env, **options)
 
@@ -187,20 +204,6 @@ class OwnChild(PythonProcess):
         super().__init__(command, **options)
 
 
-def _inherited() -> dict[str, Any]:
-    """Properties of this process that a process which it starts has, too."""
-    status = Path("/proc/self/status").read_text()
-    handled = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-    return {
-        "umask": int(re.findall(r"^Umask:\s*(\d+)", status, re.MULTILINE)[0], 8),
-        "limits": {number: resource.getrlimit(number) for number in _LIMITS},
-        "blocked": [*signal.pthread_sigmask(signal.SIG_BLOCK, [])],
-        "ignored": [number for number in handled - _IGNORED_BY_PYTHON if signal.getsignal(number) is signal.SIG_IGN],
-    }
-
-
-_LIMITS = [value for name, value in vars(resource).items() if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"]
-_IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
 _OPTIONS = {
     *("stdin", "stdout", "stderr", "bufsize", "text", "encoding", "errors"),
     *("cwd", "pass_fds", "start_new_session", "process_group"),
