@@ -7,7 +7,6 @@ import pty
 import re
 import select
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +19,7 @@ from memtopo.cli.reference import completions
 from memtopo.diagnostics import CODES
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import ROOT, environment
+from tests.helpers.python_process import shell_command
 from tests.helpers.tools import tool
 
 SHIPPED = machine.shipped()
@@ -106,7 +106,7 @@ def variables(tmp_path: Path) -> dict[str, str]:
     """Environment of a shell in which `memtopo` is this program, which prints all other commands than `completion`."""
     program = tmp_path / "bin" / "memtopo"
     program.parent.mkdir()
-    real = f'PYTHONPATH="{ROOT}" exec "{sys.executable}" -m memtopo "$@"'
+    real = f'exec {shell_command()} "$@"'
     program.write_text(f'#!/bin/sh\ncase $1 in completion) {real};; *) echo "ran $*";; esac\n')
     program.chmod(0o755)
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
