@@ -21,6 +21,7 @@ from memtopo.run.planned_calls import count_calls, first_calls
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import ROOT
 from tests.helpers.console import words
+from tests.helpers.samples import sampled
 from tests.helpers.specs import composed, ensemble
 
 SPECS = sorted([*(ROOT / "specs").glob("*.yaml"), *(ROOT / "specs" / "real").glob("*.yaml")])
@@ -49,7 +50,7 @@ def pages(spec: Path) -> Iterator[Page]:
         yield plan.summary_page(summary, target.line, counts, every=every)
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("spec", sampled(SPECS))
 def test_plans_have_every_word_undivided(spec: Path) -> None:
     for page in pages(spec):
         require_undivided(page)
