@@ -79,10 +79,12 @@ def interrupting() -> tuple[Target, Interrupting]:
     return Target("slow", invented(2), simulated=True, _opener=lambda: driver), driver
 
 
-def each_call(act: Callable[[Live], object], judge: Callable[[Live], None], before: str = "awake") -> None:
-    """Interrupt an action at each of its calls, each time of a new layout in a state, and judge the layout."""
-    calls, at = 1, 0
-    while (at := at + 1) <= calls:
+def each_call(
+    act: Callable[[Live], object], judge: Callable[[Live], None], before: str = "awake", *, step: int = 1
+) -> None:
+    """Interrupt an action at each so many of its calls, each time of a new layout in a state, and judge the layout."""
+    calls, at = 1, 1 - step
+    while (at := at + step) <= calls:
         target, driver = interrupting()
         with memtopo.applied(SPEC, target) as layout:
             weights = np.from_dlpack(layout.range("weights"))
@@ -152,7 +154,8 @@ def test_an_interrupted_change_is_completed_before_the_interrupt_is_raised(check
     each_call(lambda layout: layout.change(CHANGED, check=check), judge)
 
 
-def test_an_interrupted_with_of_a_state_returns_to_the_state_before() -> None:
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.exhaustive(seconds=4))])
+def test_an_interrupted_with_of_a_state_returns_to_the_state_before(step: int) -> None:
     def act(layout: Live) -> None:
         with layout.switched("asleep"):
             pass
@@ -160,7 +163,7 @@ def test_an_interrupted_with_of_a_state_returns_to_the_state_before() -> None:
     def judge(layout: Live) -> None:
         assert layout.state == "awake"
 
-    each_call(act, judge)
+    each_call(act, judge, step=step)
 
 
 @contextmanager

@@ -900,7 +900,7 @@ FOUR = (
 
 
 @pytest.mark.parametrize("moment", ["serving", "check", "teardown"])
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.exhaustive), 4])
 def test_a_layout_is_lost_until_the_last_process_has_left_when_several_die_at_once(
     join: Start, tmp_path: Path, count: int, moment: str
 ) -> None:

@@ -115,7 +115,8 @@ def test_a_switch_of_which_any_call_fails_leaves_the_layout_as_it_was(before: st
     assert len(calls) > 20
 
 
-def test_a_with_of_a_state_of_which_any_call_fails_leaves_the_layout_as_it_was() -> None:
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.exhaustive(seconds=4))])
+def test_a_with_of_a_state_of_which_any_call_fails_leaves_the_layout_as_it_was(step: int) -> None:
     """As it was before the `with` if a call on the way in fails, and in the state of the `with` on the way out."""
 
     def inside(layout: Live) -> None:
@@ -123,7 +124,7 @@ def test_a_with_of_a_state_of_which_any_call_fails_leaves_the_layout_as_it_was()
             entered.append(True)
 
     entered = list[bool]()
-    for at in calls_of("awake", inside):
+    for at in calls_of("awake", inside)[::step]:
         with memtopo.applied(SPEC, failing(at)) as layout:
             weights = np.from_dlpack(layout.range("weights", dtype="uint8"))
             weights[:] = 3
