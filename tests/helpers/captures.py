@@ -15,6 +15,7 @@ from tempfile import mkdtemp
 from memtopo.native.injection import Injection, Stacks
 from memtopo.plans.trace import TracedCall, TraceFile, read_traces
 from tests.helpers.command_line import ROOT, environment
+from tests.helpers.python_process import install_another
 
 STUB = ROOT / "tests/native/stub_cupti.c"
 BEFORE = "from tests.native.captured_program import Driver\n"
@@ -23,12 +24,13 @@ NAMES = "cuMemAlloc_v2,cuMemFree_v2,cuLaunchKernel,cuMemAllocAsync_ptsz"
 
 @cache
 def stubs() -> Path:
-    """Folder with a libcuda.so.1 and a libcupti.so.13, which are compiled once."""
+    """Folder with a libcuda.so.1 and a libcupti.so.13, which are compiled once; a fork server finds them."""
     folder = Path(mkdtemp(prefix="memtopo-stubs-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     for name, more in (("libcuda.so.1", ["-DCUDA"]), ("libcupti.so.13", [])):
         subprocess.run(["cc", *flags, *more, "-o", str(folder / name), str(STUB)], check=True)
+    install_another(LD_LIBRARY_PATH=str(folder))
     return folder
 
 

@@ -35,17 +35,17 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 class ForkServer:
     """A fork server, with its variables that an interpreter reads when it starts; the first fork starts it."""
 
-    def __init__(self) -> None:
+    def __init__(self, **more: str) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("LANG", "LC_"))}
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._environment = kept | {"PYTHONPATH": path, "LANG": "C.UTF-8"}
+        self._environment = kept | {"PYTHONPATH": path, "LANG": "C.UTF-8"} | more
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         # Both ends stay open here, so that the start of the server changes no number of descriptors.
         self._sock, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * LARGEST)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.bind(f"\0memtopo-tests-{os.getpid()}")
+        self._listener.bind("")  # to an abstract address that the system chooses
         self._listener.listen()
 
     def accepts(self, environment: Mapping[str, str]) -> bool:
@@ -114,16 +114,22 @@ def _others_wait() -> bool:
 
 def shell_command() -> str:
     """Return the command with which a script of a shell runs memtopo: that of the server, if this process has one."""
-    server = PythonProcess.server
+    server = next(iter(PythonProcess.servers), None)
     words = server.command() if isinstance(server, ForkServer) else [sys.executable, "-m", "memtopo"]
     return shlex.join(words)
 
 
 def install(server: ForkServer | ThisProcess) -> None:
     """Have a server make the processes that this one and memtopo in it start from now on."""
-    PythonProcess.server = server
+    PythonProcess.servers = (server,)
     for module in (processes, programs):
         vars(module)["Popen"] = OwnChild
+
+
+def install_another(**more: str) -> None:
+    """Have another server make the processes with these variables, which an interpreter reads when it starts."""
+    if isinstance(next(iter(PythonProcess.servers), None), ForkServer):
+        PythonProcess.servers += (ForkServer(**more),)
 
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
@@ -159,13 +165,14 @@ class PythonProcess(subprocess.Popen[Any]):
     interpreter started, and so has every other program; so has every program if there is no server.
     """
 
-    server: ForkServer | ThisProcess | None = None
+    servers: tuple[ForkServer | ThisProcess, ...] = ()
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, **options: Any) -> None:
         environment = dict(os.environ if env is None else env)
         self._request: dict[str, Any] = {}
         program = _program(command) if options.keys() <= _OPTIONS else {}
-        if program and self.server and self.server.accepts(environment):
+        self.server = next((each for each in self.servers if each.accepts(environment)), None)
+        if program and self.server:
             self._request = program | {
                 "environment": environment,
                 "folder": str(options.get("cwd") or Path.cwd()),
@@ -200,7 +207,7 @@ class OwnChild(PythonProcess):
         option, program = command[1:3] if len(command) > 2 else ("", "")
         own = [option, program] == list(python_command("memtopo:main")[1:3])
         own = own or (option == "-P" and _TESTS in Path(program).parents)
-        self.server = PythonProcess.server if own else None
+        self.servers = PythonProcess.servers if own else ()
         super().__init__(command, **options)
 
 
