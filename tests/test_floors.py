@@ -16,7 +16,7 @@ import pytest
 # imports included.
 FLOORS: list[set[str]] = [
     {"common", "vulkan"},
-    {"diagnostics", "driver"},
+    {"diagnostics", "driver", "storage"},
     {"language", "machine"},
     {"drivers", "geometry", "native"},
     {"kinds", "testing"},
@@ -46,6 +46,7 @@ IMPORTERS: dict[str, set[str]] = {
     "yaml": {"language"},
     "pydantic": {
         "diagnostics", "kinds", "language", "machine", "output", "plans", "run.nodes", "session", "sharing", "spec",
+        "storage",
     },
     "pytest": {"pytest_plugin"},
     "ray": {"run.nodes"},

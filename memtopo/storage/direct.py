@@ -1,0 +1,159 @@
+"""Reads and writes of large files by several threads, past the page cache where the file system allows it.
+
+Memory, offsets and lengths of direct I/O are multiples of a block (open(2)). A file system that refuses it is read and
+written through the page cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+from memtopo.common.units import rounded_up
+
+BLOCK = 4096
+"""Alignment of direct I/O; no file system of Linux is known to need more."""
+
+BUFFER = 16 << 20
+"""Bytes of a buffer, and of the largest read or write: as fast as larger ones, and a chunk with a checksum each."""
+
+THREADS = 8
+"""Threads of one transfer, each with a buffer: 128 MiB in all."""
+
+_PATIENCE = 1.0
+"""Seconds between two calls of `beat`."""
+
+Beat = Callable[[int], None]
+"""Called with the number of tasks that are done since the last call, and once a second; it may raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory of a transfer at a page boundary, at an address of this process."""
+
+    memory: mmap.mmap
+    address: int
+
+    @classmethod
+    def allocate(cls) -> Buffer:
+        """Allocate the memory; it is freed with the buffer."""
+        memory = mmap.mmap(-1, BUFFER)
+        return cls(memory, ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+
+    def part(self, size: int) -> memoryview:
+        """Return the first bytes as a view."""
+        return memoryview(self.memory)[:size]
+
+    def padded(self, size: int) -> memoryview:
+        """Return the first bytes with zeros up to the next block."""
+        whole = rounded_up(size, BLOCK)
+        self.memory[size:whole] = bytes(whole - size)
+        return self.part(whole)
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """Threads with a buffer each, and the tasks that they do; `beat` is called while these are awaited.
+
+    `announce` is called with the number of tasks before they begin.
+    """
+
+    beat: Beat
+    announce: Callable[[int], None] = lambda _tasks: None
+    buffers: tuple[Buffer, ...] = field(default_factory=lambda: tuple(Buffer.allocate() for _ in range(THREADS)))
+    _pool: ThreadPoolExecutor = field(init=False)
+    _free: SimpleQueue[Buffer] = field(init=False, default_factory=SimpleQueue)
+
+    def __post_init__(self) -> None:
+        self._pool = ThreadPoolExecutor(len(self.buffers), thread_name_prefix="memtopo-files")
+        for each in self.buffers:
+            self._free.put(each)
+
+    @contextmanager
+    def running(self) -> Iterator[Transfer]:
+        """End the threads after the code inside."""
+        with self._pool:
+            yield self
+
+    def run(self, tasks: Iterable[Callable[[Buffer], Any]]) -> list[Any]:
+        """Do tasks, each with a buffer, and return their results in order.
+
+        After the first error no further task begins, and it is raised once those under way have ended.
+        """
+        futures = [self._pool.submit(self._with_buffer, task) for task in tasks]
+        self.announce(len(futures))
+        try:
+            return [self._result(each) for each in futures]
+        except BaseException:
+            for each in futures:
+                each.cancel()
+            wait(futures)
+            raise
+
+    def _with_buffer(self, task: Callable[[Buffer], Any]) -> Any:
+        buffer = self._free.get()
+        try:
+            return task(buffer)
+        finally:
+            self._free.put(buffer)
+
+    def _result(self, future: Future[Any]) -> Any:
+        while not future.done():
+            wait([future], _PATIENCE)
+            self.beat(0)
+        result = future.result()
+        self.beat(1)
+        return result
+
+
+@dataclass(slots=True)
+class DirectFile:
+    """Open file; `direct` is false once the file system has refused direct I/O."""
+
+    fd: int
+    direct: bool = False
+
+    def set_direct(self) -> None:
+        """Read and write by direct I/O from now on, if the file system allows it. Raises `OSError`."""
+        try:
+            fcntl.fcntl(self.fd, fcntl.F_SETFL, fcntl.fcntl(self.fd, fcntl.F_GETFL) | os.O_DIRECT)
+            self.direct = True
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
+
+    def write(self, data: memoryview, offset: int) -> None:
+        """Write whole blocks at the offset of a block. Raises `OSError`."""
+        while data:
+            done = self._attempt(lambda data=data, offset=offset: os.pwrite(self.fd, data, offset))
+            data, offset = data[done:], offset + done
+
+    def read(self, data: memoryview, offset: int) -> int:
+        """Read whole blocks at the offset of a block; return the number of bytes, fewer at the end of the file."""
+        read = 0
+        while read < len(data):
+            done = self._attempt(lambda read=read: os.preadv(self.fd, [data[read:]], offset + read))
+            if not done:
+                break
+            read += done
+        return read
+
+    def _attempt(self, call: Callable[[], int]) -> int:
+        """Make a call, a second time through the page cache if direct I/O is refused."""
+        try:
+            return call()
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+        self.direct = False
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, fcntl.fcntl(self.fd, fcntl.F_GETFL) & ~os.O_DIRECT)
+        return call()

@@ -1,0 +1,522 @@
+"""Saved folders: named pieces of bytes with a checksum of each chunk, replaced all at once.
+
+A save writes files with new names beside those of the save before. The rename of `index.json`, once all else is on the
+disk, is the moment from which the folder has the new bytes; the old files are removed after it. A file whose pieces
+have not changed stays, and is named by the new index as well.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from hashlib import sha256
+from typing import Annotated, NamedTuple, Protocol, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from memtopo.common.errors import Failed, reason
+from memtopo.common.files import closing_fd, read_descriptor
+from memtopo.common.units import exact, rounded, rounded_up
+from memtopo.storage.direct import BLOCK, BUFFER, Buffer, DirectFile, Transfer
+
+INDEX = "index.json"
+VERSION = 1
+_NEW_INDEX = f"{INDEX}.new"
+_LARGEST_INDEX = 1 << 30
+_OWN = re.compile(r"[0-9a-f]{16}-[A-Za-z0-9_.-]+\.(bin|json)")
+"""Names of the files of saves, besides the index."""
+
+T = TypeVar("T")
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+FileName = Annotated[str, Field(pattern=rf"^{_OWN.pattern}$", max_length=255)]
+
+
+class FolderRefused(Failed):
+    """A folder that cannot be written or read, or whose bytes are not those that were saved."""
+
+
+class Piece(NamedTuple):
+    """Named memory of a layout, with its size in bytes."""
+
+    name: str
+    size: int
+
+
+class PieceMemory(Protocol):
+    """Memory of pieces; several threads call it."""
+
+    def read(self, piece: str, offset: int, size: int, address: int) -> None:
+        """Copy bytes of a piece to an address of this process."""
+
+    def write(self, piece: str, offset: int, size: int, address: int) -> None:
+        """Copy bytes from an address of this process to a piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPiece:
+    """Bytes of a piece from an offset of a file on, with the SHA-256 of each chunk."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    size: Count
+    offset: Count
+    digests: tuple[Digest, ...]
+
+    @property
+    def piece(self) -> Piece:
+        """Name and size."""
+        return Piece(self.name, self.size)
+
+    @property
+    def consistent(self) -> bool:
+        """True if there is a digest for each chunk, and direct I/O can read it."""
+        return self.size > 0 and not self.offset % BLOCK and len(self.digests) == len(range(0, self.size, BUFFER))
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFile:
+    """File with pieces one after another."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    name: FileName
+    pieces: Annotated[tuple[SavedPiece, ...], Field(min_length=1)]
+
+    @property
+    def size(self) -> int:
+        """Size in bytes, in whole blocks."""
+        return max(rounded_up(each.offset + each.size, BLOCK) for each in self.pieces)
+
+    @property
+    def contents(self) -> tuple[Piece, ...]:
+        """Names and sizes of the pieces."""
+        return tuple(each.piece for each in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Files of one process of a layout; `direct` is false if some were written through the page cache."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    files: tuple[SavedFile, ...]
+    chunk: Count = BUFFER
+    direct: bool = True
+
+    @property
+    def pieces(self) -> Mapping[str, SavedPiece]:
+        """All pieces by name."""
+        return {piece.name: piece for file in self.files for piece in file.pieces}
+
+
+@dataclass(frozen=True, slots=True)
+class PartFile:
+    """File with a `Part` as JSON, and its SHA-256."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    name: FileName
+    sha256: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Contents of a saved folder: the layout, the fingerprint of its spec, and the part of each process by label."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    layout: str
+    spec: str
+    parts: dict[str, PartFile]
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class _SignedIndex:
+    """The text of an index, with its SHA-256."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    index: str
+    sha256: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPart:
+    """Result of the save of a process: bytes of new files, and bytes of files that stay unchanged.
+
+    Entries that were `left_out` have memory that is not saved.
+    """
+
+    file: PartFile
+    pieces: int
+    written: int
+    unchanged: int
+    direct: bool
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A layout whose bytes a folder has: the number of pieces, bytes `written` now, and those `unchanged` there.
+
+    `direct` is false if files were written through the page cache. `left_out` has some of the entries whose memory is
+    not saved.
+    """
+
+    name: Annotated[str, Field(max_length=256)]
+    folder: Annotated[str, Field(max_length=4096)]
+    pieces: Count
+    written: Count
+    unchanged: Count
+    direct: bool
+    left_out: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=64)] = ()
+
+
+class Folder:
+    """Folder at a path that is open, locked, and of this user."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path, self.fd = path, fd
+
+    def read_index(self) -> Index | None:
+        """Return the index; None if nothing was saved yet. Raises `FolderRefused`."""
+        try:
+            signed = self._parsed(INDEX, _SignedIndex, self._content(INDEX))
+        except FileNotFoundError:
+            return None
+        text = signed.index.encode()
+        if sha256(text).hexdigest() != signed.sha256:
+            raise self.changed(INDEX)
+        with suppress(ValueError, RecursionError, AttributeError, KeyError, TypeError):
+            if (version := json.loads(text)["version"]) != VERSION:
+                message = f"{self.path}/{INDEX} has version {version}, and this memtopo reads version {VERSION}"
+                raise FolderRefused(message)
+        return self._parsed(INDEX, Index, text)
+
+    def read_part(self, index: Index, process: str) -> Part | None:
+        """Return the part of a process; None if none was saved. Raises `FolderRefused`."""
+        if process not in index.parts:
+            return None
+        file = index.parts[process]
+        try:
+            text = self._content(file.name)
+        except FileNotFoundError:
+            raise FolderRefused(f"{self.path}/{file.name} is missing, which {INDEX} names") from None
+        if sha256(text).hexdigest() != file.sha256:
+            raise self.changed(file.name)
+        part = self._parsed(file.name, Part, text)
+        if part.chunk != BUFFER or not all(each.consistent for each in part.pieces.values()):
+            raise self.changed(file.name)
+        return part
+
+    def write_index(self, index: Index) -> None:
+        """Replace the index, which makes a save complete, and remove the files of earlier ones. Raises `OSError`."""
+        text = json.dumps(asdict(index))
+        signed = {"index": text, "sha256": sha256(text.encode()).hexdigest()}
+        self.write(_NEW_INDEX, json.dumps(signed).encode())
+        os.fsync(self.fd)
+        os.rename(_NEW_INDEX, INDEX, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        os.fsync(self.fd)
+        self.remove_unused()
+
+    def remove_unused(self) -> None:
+        """Remove files of saves that the index does not name, as far as possible."""
+        used = set()
+        if index := self.read_index():
+            used = {file.name for file in index.parts.values()}
+            for process in index.parts:
+                used |= {file.name for file in (self.read_part(index, process) or Part(())).files}
+        for name in os.listdir(self.fd):
+            if (_OWN.fullmatch(name) and name not in used) or name == _NEW_INDEX:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=self.fd)
+
+    def require_own(self) -> None:
+        """Raise `FolderRefused` if there are files that no save has written: they are someone's."""
+        for name in os.listdir(self.fd):
+            if name not in (INDEX, _NEW_INDEX) and not _OWN.fullmatch(name):
+                message = f"{self.path!r} has other files, such as {name!r}"
+                raise FolderRefused(message, hint="name an empty folder, or one that does not exist yet")
+
+    def create(self, name: str) -> int:
+        """Create a file, and return its descriptor. Raises `OSError`."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(name, flags, 0o600, dir_fd=self.fd)
+
+    def open(self, name: str) -> int:
+        """Open a regular file for reading. Raises `OSError`, and `FolderRefused`."""
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise self.changed(name)
+        return fd
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a small file to the disk. Raises `OSError`."""
+        with closing_fd(self.create(name)) as fd:
+            while data:
+                data = data[os.write(fd, data) :]
+            os.fsync(fd)
+
+    def changed(self, name: str) -> FolderRefused:
+        """Return the error for a file that is not as it was saved."""
+        message = f"{self.path}/{name} is not as it was saved"
+        return FolderRefused(message, hint="nothing of it can be trusted: save the layout again")
+
+    def _content(self, name: str) -> bytes:
+        with closing_fd(self.open(name)) as fd:
+            return read_descriptor(fd, _LARGEST_INDEX, None)
+
+    def _parsed(self, name: str, kind: type[T], text: bytes) -> T:
+        try:
+            return TypeAdapter(kind).validate_json(text, strict=True)
+        except ValidationError as error:
+            raise self.changed(name) from error
+
+
+@contextmanager
+def refusing(path: str) -> Iterator[None]:
+    """Raise an error of the system in the code inside as `FolderRefused`."""
+    try:
+        yield
+    except OSError as error:
+        hint = "free some space there, or name another folder" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+        raise FolderRefused(f"{path!r}: {reason(error)}", hint=hint) from error
+
+
+@contextmanager
+def opened_folder(path: str, *, write: bool = False, lock: bool = True) -> Iterator[Folder]:
+    """Open a folder of this user, and lock it: alone to `write`, which makes it if it is missing, else with others.
+
+    Raises `FolderRefused` for a link, a folder of another user or that others may write, and one that is in use.
+    """
+    with refusing(path):
+        if write:
+            with suppress(FileExistsError):
+                os.mkdir(path, 0o700)  # noqa: PTH102 the path as it is named
+        with closing_fd(_open_directory(path)) as fd:
+            about = os.fstat(fd)
+            if about.st_uid != os.geteuid():
+                message = f"{path!r} belongs to uid {about.st_uid}, and this process has uid {os.geteuid()}"
+                raise FolderRefused(message, hint="name a folder of this user")
+            if about.st_mode & stat.S_IWOTH:
+                raise FolderRefused(f"every user may write to {path!r}", hint=f"chmod o-w {path}")
+            if lock:
+                _lock(path, fd, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
+            yield Folder(path, fd)
+
+
+def _open_directory(path: str) -> int:
+    try:
+        return os.open(path.rstrip("/") or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError:
+        if os.path.islink(path.rstrip("/")):  # noqa: PTH114 as it is named
+            raise FolderRefused(f"{path!r} is a link", hint="name the folder that it leads to") from None
+        raise
+
+
+def _lock(path: str, fd: int, kind: int) -> None:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        message = f"{path!r} is in use: another process saves to it, or reads it"
+        raise FolderRefused(message, hint="try again when it has ended, or name another folder") from None
+
+
+def save_part(
+    folder: Folder,
+    process: str,
+    save: str,
+    groups: Sequence[Sequence[Piece]],
+    memory: PieceMemory,
+    transfer: Transfer,
+    left_out: tuple[str, ...] = (),
+) -> SavedPart:
+    """Write the pieces of a process, a file for each group of them, and its part of the index, all to the disk.
+
+    `save` is the number of the save, of 16 hexadecimal digits. The index still names the save before. Raises
+    `FolderRefused`, and what `beat` raises; what was written is left to `Folder.remove_unused`.
+    """
+    writer = _Writer(folder, memory, transfer)
+    index = folder.read_index()
+    before = (folder.read_part(index, process) if index else None) or Part(())
+    old = {file.contents: file for file in before.files}
+    kept = {tuple(group): old[tuple(group)] for group in groups if tuple(group) in old}
+    kept = {contents: file for contents, file in kept.items() if writer.is_unchanged(file)}
+    changed = [group for group in groups if tuple(group) not in kept]
+    prefix = f"{save}-{process or 'layout'}"
+    with refusing(folder.path):
+        written = writer.write([(f"{prefix}-{number}.bin", group) for number, group in enumerate(changed)])
+        part = Part((*kept.values(), *written), direct=writer.direct and (before.direct or not kept))
+        text = json.dumps(asdict(part)).encode()
+        folder.write(f"{prefix}.json", text)
+    file = PartFile(f"{prefix}.json", sha256(text).hexdigest())
+    sizes = (sum(each.size for each in files) for files in (written, kept.values()))
+    return SavedPart(file, len(part.pieces), *sizes, part.direct, left_out)
+
+
+class _Writer:
+    def __init__(self, folder: Folder, memory: PieceMemory, transfer: Transfer) -> None:
+        self._folder, self._memory, self._transfer = folder, memory, transfer
+        self.direct = True
+
+    def is_unchanged(self, file: SavedFile) -> bool:
+        """Return true if the memory has the bytes that a file of the save before has, by their digests."""
+        with suppress(OSError, FolderRefused), closing_fd(self._folder.open(file.name)) as fd:
+            if os.fstat(fd).st_size == file.size:
+                try:
+                    self._transfer.run([partial(self._compare, *each) for each in _chunks(file)])
+                except _Differs:
+                    return False
+                return True
+        return False
+
+    def _compare(self, piece: SavedPiece, number: int, start: int, size: int, buffer: Buffer) -> None:
+        self._memory.read(piece.name, start, size, buffer.address)
+        if sha256(buffer.part(size)).hexdigest() != piece.digests[number]:
+            raise _Differs
+
+    def write(self, files: Sequence[tuple[str, Sequence[Piece]]]) -> list[SavedFile]:
+        """Reserve room for files, write them, and wait until the disk has them. Raises `OSError`."""
+        planned = [_planned(name, pieces) for name, pieces in files]
+        _require_room(self._folder, sum(each.size for each in planned))
+        opened: list[DirectFile] = []
+        try:
+            for each in planned:
+                opened.append(DirectFile(self._folder.create(each.name)))  # noqa: PERF401 closed after an error, too
+            pairs = list(zip(planned, opened, strict=True))
+            self._transfer.run([partial(_reserve, file.fd, each.size) for each, file in pairs])
+            for each in opened:
+                each.set_direct()
+            saved = [self._written(each, file) for each, file in pairs]
+            self._transfer.run([partial(_sync, file.fd) for file in opened])
+        finally:
+            for each in opened:
+                os.close(each.fd)
+        self.direct = all(each.direct for each in opened)
+        os.fsync(self._folder.fd)
+        return saved
+
+    def _written(self, saved: SavedFile, file: DirectFile) -> SavedFile:
+        tasks = [partial(self._write_chunk, file, *each) for each in _chunks(saved)]
+        digests = iter(self._transfer.run(tasks))
+        pieces = (replace(each, digests=tuple(next(digests) for _ in each.digests)) for each in saved.pieces)
+        return replace(saved, pieces=tuple(pieces))
+
+    def _write_chunk(
+        self, file: DirectFile, piece: SavedPiece, number: int, start: int, size: int, buffer: Buffer
+    ) -> str:
+        del number
+        self._memory.read(piece.name, start, size, buffer.address)
+        file.write(buffer.padded(size), piece.offset + start)
+        return sha256(buffer.part(size)).hexdigest()
+
+
+class _Differs(Exception):
+    """A chunk has other bytes than before."""
+
+
+def _planned(name: str, pieces: Sequence[Piece]) -> SavedFile:
+    """File with pieces one after another, whose digests are not known yet."""
+    saved, offset = [], 0
+    for each in pieces:
+        saved.append(SavedPiece(each.name, each.size, offset, ("",) * len(range(0, each.size, BUFFER))))
+        offset += rounded_up(each.size, BLOCK)
+    return SavedFile(name, tuple(saved))
+
+
+def _chunks(file: SavedFile) -> Iterator[tuple[SavedPiece, int, int, int]]:
+    """Chunks of a file: piece, number, offset in the piece, and size."""
+    for each in file.pieces:
+        for number, start in enumerate(range(0, each.size, BUFFER)):
+            yield each, number, start, min(BUFFER, each.size - start)
+
+
+def _require_room(folder: Folder, needed: int) -> None:
+    about = os.fstatvfs(folder.fd)
+    free = about.f_bavail * about.f_frsize
+    if needed > free:
+        message = f"{folder.path!r} has {rounded(free)} free, and the save needs {rounded(needed)} beside the last one"
+        raise FolderRefused(message, hint="free some space there, or name another folder")
+
+
+def _reserve(fd: int, size: int, _: Buffer) -> None:
+    os.posix_fallocate(fd, 0, size)
+
+
+def _sync(fd: int, _: Buffer) -> None:
+    os.fsync(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Names of the pieces whose bytes came back; of saved ones that the layout has not, and that were not saved.
+
+    A piece of another size counts as another one. `direct` is false if files were read through the page cache.
+    """
+
+    pieces: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    size: int = 0
+    direct: bool = True
+
+
+def restore(folder: Folder, part: Part, wanted: Sequence[Piece], memory: PieceMemory, transfer: Transfer) -> Restored:
+    """Copy saved bytes to the pieces of the same name and size, each chunk after its checksum was compared.
+
+    Raises `FolderRefused` with the name of the piece and the number of the chunk that is not as it was saved.
+    """
+    sizes, direct = dict(wanted), True
+    for file in part.files:
+        some = replace(file, pieces=tuple(each for each in file.pieces if sizes.get(each.name) == each.size))
+        if not some.pieces:
+            continue
+        with refusing(f"{folder.path}/{file.name}"), closing_fd(folder.open(file.name)) as fd:
+            _require_complete(folder, file, os.fstat(fd).st_size)
+            opened = DirectFile(fd)
+            opened.set_direct()
+            transfer.run([partial(_restore_chunk, folder, file, opened, memory, *each) for each in _chunks(some)])
+            direct &= opened.direct
+    saved = [each.piece for file in part.files for each in file.pieces]
+    found = tuple(each.name for each in saved if sizes.get(each.name) == each.size)
+    unused = tuple(each.name for each in saved if sizes.get(each.name) != each.size)
+    without = tuple(name for name in sizes if name not in set(found))
+    return Restored(found, unused, without, sum(sizes[name] for name in found), direct)
+
+
+def _require_complete(folder: Folder, file: SavedFile, size: int) -> None:
+    for piece, number, start, length in _chunks(file):
+        if size < rounded_up(piece.offset + start + length, BLOCK):
+            where = f"chunk {number} of {piece.name!r} ends beyond its end"
+            message = f"{folder.path}/{file.name} was cut to {exact(size)}: {where}"
+            raise FolderRefused(message, hint="nothing was served; save the layout again")
+
+
+def _restore_chunk(
+    folder: Folder,
+    saved: SavedFile,
+    file: DirectFile,
+    memory: PieceMemory,
+    piece: SavedPiece,
+    number: int,
+    start: int,
+    size: int,
+    buffer: Buffer,
+) -> None:
+    file.read(buffer.part(rounded_up(size, BLOCK)), piece.offset + start)
+    if sha256(buffer.part(size)).hexdigest() != piece.digests[number]:
+        message = f"{folder.path}/{saved.name}: chunk {number} of {piece.name!r} is not as it was saved"
+        raise FolderRefused(message, hint="nothing was served; save the layout again")
+    memory.write(piece.name, start, size, buffer.address)

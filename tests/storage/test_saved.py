@@ -1,0 +1,373 @@
+"""Saved folders: the bytes that come back are those that were saved, of one save, or nothing comes back."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from memtopo.storage.direct import BLOCK, BUFFER, DirectFile, Transfer
+from memtopo.storage.saved import (
+    INDEX,
+    FolderRefused,
+    Index,
+    Piece,
+    Restored,
+    SavedPart,
+    opened_folder,
+    refusing,
+    restore,
+    save_part,
+)
+
+Contents = Mapping[str, bytes]
+
+SMALL = {"a": b"first", "b.0": bytes(range(256)) * 16, "b.1": b"x" * (BLOCK + 1)}
+CHANGED = {"a": b"FIRST", "b.0": bytes(range(256)) * 16, "b.1": b"y" * (BLOCK + 1)}
+
+
+class HostMemory:
+    """Memory of this process in place of a layout's."""
+
+    def __init__(self, contents: Contents) -> None:
+        self.contents = {name: bytearray(data) for name, data in contents.items()}
+
+    def read(self, piece: str, offset: int, size: int, address: int) -> None:
+        ctypes.memmove(address, bytes(self.contents[piece][offset : offset + size]), size)
+
+    def write(self, piece: str, offset: int, size: int, address: int) -> None:
+        self.contents[piece][offset : offset + size] = ctypes.string_at(address, size)
+
+
+def groups(contents: Contents) -> list[list[Piece]]:
+    """The pieces `a`, and those of the entry `b`, as a run groups them."""
+    entries = dict.fromkeys(name.partition(".")[0] for name in contents)
+    return [[Piece(name, len(contents[name])) for name in contents if name.startswith(each)] for each in entries]
+
+
+def save(path: Path, contents: Contents, number: int = 1) -> SavedPart:
+    """Save as a conductor does."""
+    transfer = Transfer(lambda _done: None)
+    with opened_folder(str(path), write=True) as folder, transfer.running():
+        folder.require_own()
+        folder.remove_unused()
+        try:
+            part = save_part(folder, "", f"{number:016x}", groups(contents), HostMemory(contents), transfer)
+            with refusing(str(path)):
+                folder.write_index(Index("kv", "sha256:0", {"": part.file}))
+        except BaseException:
+            folder.remove_unused()
+            raise
+    return part
+
+
+def restored(path: Path, contents: Contents) -> tuple[Restored, Contents]:
+    """Bring the bytes back to memory of the sizes of `contents`, which has zeros."""
+    memory = HostMemory({name: bytes(len(data)) for name, data in contents.items()})
+    transfer = Transfer(lambda _done: None)
+    with opened_folder(str(path)) as folder, transfer.running():
+        index = folder.read_index()
+        assert index
+        part = folder.read_part(index, "")
+        assert part
+        found = restore(folder, part, [each for group in groups(contents) for each in group], memory, transfer)
+    return found, {name: bytes(data) for name, data in memory.contents.items()}
+
+
+@pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, BUFFER, BUFFER + 1, 2 * BUFFER + BLOCK + 5])
+def test_bytes_of_any_size_come_back(tmp_path: Path, size: int) -> None:
+    contents = {"a": os.urandom(size), "b.0": b"beside"}
+    part = save(tmp_path / "saved", contents)
+    assert (part.pieces, part.unchanged) == (2, 0)
+    assert restored(tmp_path / "saved", contents) == (Restored(("a", "b.0"), (), (), size + 6, part.direct), contents)
+
+
+def test_pieces_of_the_same_name_and_size_come_back_and_the_others_are_listed(tmp_path: Path) -> None:
+    save(tmp_path / "saved", SMALL)
+    found, contents = restored(tmp_path / "saved", {"a": b"     ", "b.1": b"-", "c": b"-"})
+    assert (found.pieces, found.unused, found.without) == (("a",), ("b.0", "b.1"), ("b.1", "c"))
+    assert contents == {"a": b"first", "b.1": b"\0", "c": b"\0"}
+
+
+def test_a_file_whose_memory_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    save(folder, SMALL)
+    before = {file.name: file.stat().st_ino for file in folder.glob("*.bin")}
+    assert (save(folder, SMALL, 2).written, len(list(folder.iterdir()))) == (0, 4)
+    part = save(folder, SMALL | {"a": b"FIRST"}, 3)
+    assert (part.written, part.unchanged) == (BLOCK, 3 * BLOCK)
+    after = {file.name: file.stat().st_ino for file in folder.glob("*.bin")}
+    assert len(before.items() & after.items()) == 1
+    (folder / next(iter(before.keys() & after.keys()))).write_bytes(b"cut")
+    assert save(folder, SMALL | {"a": b"FIRST"}, 4).unchanged == BLOCK
+    assert restored(folder, SMALL)[1] == SMALL | {"a": b"FIRST"}
+
+
+def in_child(act: Callable[[], object]) -> int:
+    """Call a function in a child process; return its exit status, -9 if it was killed."""
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            act()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def at_call(number: int, act: Callable[[], object]) -> None:
+    """Call a function before that call of the system in this process, in any of its threads; raise what it raises."""
+    calls = iter(range(number))
+
+    def count(_frame: FrameType, event: str, function: Any) -> None:
+        if event == "c_call" and getattr(function, "__module__", "") == "posix" and next(calls, None) is None:
+            sys.setprofile(None)
+            threading.setprofile(None)
+            act()
+
+    threading.setprofile(count)
+    sys.setprofile(count)
+
+
+def fail(code: int) -> None:
+    raise OSError(code, os.strerror(code))
+
+
+FAULTS = {
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "full": lambda: fail(errno.ENOSPC),
+    "broken": lambda: fail(errno.EIO),
+}
+
+
+@pytest.mark.parametrize(("fault", "first", "step"), [("killed", 0, 3), ("full", 0, 4), ("broken", 2, 4)])
+def test_a_fault_at_any_call_leaves_the_save_before_or_the_new_one(
+    tmp_path: Path, fault: str, first: int, step: int
+) -> None:
+    seen = set()
+    for number in range(first, 1000, step):
+        folder = tmp_path / f"saved-{number}"
+        save(folder, SMALL)
+
+        def save_with_fault(folder: Path = folder, number: int = number) -> None:
+            at_call(number, FAULTS[fault])
+            save(folder, CHANGED, 2)
+            sys.setprofile(None)
+
+        status = in_child(save_with_fault)
+        _, contents = restored(folder, SMALL)
+        assert contents in (SMALL, CHANGED)
+        seen.add(contents["a"])
+        save(folder, CHANGED, 3)
+        assert len(list(folder.iterdir())) == 4
+        if status == 0:
+            break
+    assert restored(folder, SMALL)[1] == CHANGED
+    assert number > 20
+    assert seen == {b"first", b"FIRST"}
+
+
+@pytest.mark.parametrize("limit", [0, 100, BLOCK, 2 * BLOCK, 3 * BLOCK])
+def test_a_limit_of_file_size_leaves_the_save_before(tmp_path: Path, limit: int) -> None:
+    save(tmp_path / "saved", SMALL)
+
+    def save_within_limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        with pytest.raises(FolderRefused, match="file too large"):
+            save(tmp_path / "saved", {name: data + b"!" * 2 * BLOCK for name, data in CHANGED.items()}, 2)
+
+    assert in_child(save_within_limit) == 0
+    assert restored(tmp_path / "saved", SMALL)[1] == SMALL
+    assert len(list((tmp_path / "saved").iterdir())) == 4
+
+
+def flipped(file: Path, offset: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[offset] ^= 1
+    file.write_bytes(data)
+
+
+def test_a_flipped_bit_in_any_file_is_refused(tmp_path: Path) -> None:
+    save(tmp_path / "saved", SMALL)
+    for file in (tmp_path / "saved").iterdir():
+        used = range(file.stat().st_size) if file.suffix == ".json" else [0, 4]
+        for offset in [*used][:: max(len(used) // 20, 1)]:
+            flipped(file, offset)
+            with pytest.raises(FolderRefused, match=r"not as it was saved|has version"):
+                restored(tmp_path / "saved", SMALL)
+            flipped(file, offset)
+    assert restored(tmp_path / "saved", SMALL)[1] == SMALL
+
+
+def test_an_error_names_the_chunk(tmp_path: Path) -> None:
+    contents = {"a": bytes(2 * BUFFER + 5)}
+    save(tmp_path / "saved", contents)
+    (file,) = (tmp_path / "saved").glob("*.bin")
+    flipped(file, BUFFER + 7)
+    with pytest.raises(FolderRefused, match=r"layout-0.bin: chunk 1 of 'a' is not as it was saved"):
+        restored(tmp_path / "saved", contents)
+    os.truncate(file, 2 * BUFFER)
+    with pytest.raises(FolderRefused, match=r"was cut to 32MiB: chunk 2 of 'a' ends beyond its end"):
+        restored(tmp_path / "saved", contents)
+
+
+def missing(folder: Path) -> None:
+    next(folder.glob("*.bin")).unlink()
+
+
+def piped(folder: Path) -> None:
+    file = next(folder.glob("*.bin"))
+    file.unlink()
+    os.mkfifo(file)
+
+
+def linked(folder: Path) -> None:
+    file = next(folder.glob("*.bin"))
+    file.rename(folder.parent / "elsewhere")
+    file.symlink_to(folder.parent / "elsewhere")
+
+
+def of_another(folder: Path) -> None:
+    save(folder.parent / "other", CHANGED, 9)
+    (folder / INDEX).write_bytes((folder.parent / "other" / INDEX).read_bytes())
+
+
+def part_of_another(folder: Path) -> None:
+    save(folder.parent / "other", CHANGED, 1)
+    name = next((folder.parent / "other").glob("*.json")).name
+    (folder / name).write_bytes((folder.parent / "other" / name).read_bytes())
+
+
+def signed(folder: Path, change: Callable[[Any], object]) -> None:
+    """Change the index, with the checksums that it has to have."""
+    index = json.loads((folder / INDEX).read_text())
+    found = json.loads(index["index"])
+    change(found)
+    text = json.dumps(found)
+    (folder / INDEX).write_text(json.dumps({"index": text, "sha256": sha256(text.encode()).hexdigest()}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (missing, "no such file"),
+        (piped, "is not as it was saved"),
+        (linked, "too many levels of symbolic links"),
+        (of_another, "is missing, which index.json names"),
+        (part_of_another, "is not as it was saved"),
+        (lambda folder: (folder / INDEX).write_text("[" * 100_000), "is not as it was saved"),
+        (lambda folder: signed(folder, lambda index: index.update(version=2)), "has version 2"),
+        (lambda folder: signed(folder, lambda index: index.update(parts={"": {"name": "/etc/passwd"}})), "not as"),
+        (lambda folder: signed(folder, lambda index: index.update(more=1)), "not as it was saved"),
+    ],
+)
+def test_a_damaged_folder_is_refused(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:
+    save(tmp_path / "saved", SMALL)
+    damage(tmp_path / "saved")
+    with pytest.raises(FolderRefused, match=message):
+        restored(tmp_path / "saved", SMALL)
+
+
+def link(path: Path) -> Iterator[None]:
+    path.with_name("real").mkdir()
+    path.symlink_to(path.with_name("real"))
+    yield
+
+
+def open_to_all(path: Path) -> Iterator[None]:
+    path.mkdir()
+    path.chmod(0o777)
+    yield
+
+
+def locked(path: Path) -> Iterator[None]:
+    path.mkdir()
+    fd = os.open(path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    yield
+    os.close(fd)
+
+
+def someones(path: Path) -> Iterator[None]:
+    path.mkdir()
+    (path / "thesis.tex").touch()
+    yield
+
+
+def a_file(path: Path) -> Iterator[None]:
+    path.touch()
+    yield
+
+
+def nowhere(path: Path) -> Iterator[None]:
+    path.symlink_to(path.with_name("nothing"))
+    yield
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (link, "is a link"),
+        (nowhere, "is a link"),
+        (open_to_all, "every user may write"),
+        (locked, "is in use"),
+        (someones, "has other files, such as 'thesis.tex'"),
+        (a_file, "not a directory"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_refused(
+    tmp_path: Path, prepare: Callable[[Path], Iterator[None]], message: str
+) -> None:
+    prepared = prepare(tmp_path / "saved")
+    next(prepared)
+    with pytest.raises(FolderRefused, match=message):
+        save(tmp_path / "saved", SMALL)
+    next(prepared, None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder to another user")
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    os.chown(tmp_path / "saved", 65534, 65534)
+    with pytest.raises(FolderRefused, match="belongs to uid 65534, and this process has uid 0"):
+        save(tmp_path / "saved", SMALL)
+
+
+def test_a_file_system_without_room_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    transfer = Transfer(lambda _done: None)
+    with opened_folder(str(tmp_path / "saved"), write=True) as folder, transfer.running():
+        with pytest.raises(FolderRefused, match=r"free, and the save needs 1024 TiB beside the last one"):
+            save_part(folder, "", "0" * 16, [[Piece("a", 1 << 50)]], HostMemory({}), transfer)
+        assert os.listdir(folder.fd) == []
+
+
+def test_what_direct_io_refuses_is_written_through_the_page_cache(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w+b") as file:
+        found = DirectFile(file.fileno())
+        found.set_direct()
+        found.write(memoryview(b"unaligned"), 3)
+        data = bytearray(20)
+        assert found.read(memoryview(data), 0) == 12
+    assert bytes(data[:12]) == b"\0\0\0unaligned"
+
+
+def test_the_first_error_of_a_task_ends_a_transfer() -> None:
+    done: list[int] = []
+    transfer = Transfer(done.append)
+    with transfer.running(), pytest.raises(ZeroDivisionError):
+        transfer.run([lambda _buffer, number=number: 1 // (number - 3) for number in range(10_000)])
+    assert sum(done) == 3
