@@ -49,19 +49,22 @@ def applied(
     *,
     allow_uids: Collection[int] = (),
     params: Params | None = None,
+    source: str | os.PathLike[str] | None = None,
 ) -> Applied:
     """Build and check a spec, for the duration of a `with`; at its end, wait for the GPUs and take everything down.
 
     `bind` maps the names of external holders in the spec to the path of a socket, or to a command as a list of words,
     which runs until the end and serves at the path in its MEMTOPO_SOCKET. `allow_uids` are other users whose layouts
     may be imported. `params` are values of the spec's parameters, in place of the declared ones. The initial
-    contents of the memory are undefined.
+    contents of the memory are undefined, but for what comes back from `source`, a folder that `save` has written: the
+    bytes of all memory of the same name and size, each chunk once its checksum was compared.
 
     Entering raises `InvalidSpec` with all diagnostics, `Unavailable` if there is no such machine, `Unsuitable` if the
     spec imports nothing from a name in `bind`, `ProducerFailed` if a command does not serve, and `NotApplied` with the
     report after everything was undone. Views that are still in use at the end are named in a `ViewOutlived` warning.
     """
-    return Applied(partial(_build, spec, machine, bound_holders(bind), allow_uids, params))
+    folder = None if source is None else os.fspath(source)
+    return Applied(partial(_build, spec, machine, bound_holders(bind), allow_uids, params, folder))
 
 
 def _build(
@@ -70,6 +73,7 @@ def _build(
     bind: Mapping[str, Bound],
     allow_uids: Collection[int],
     params: Params | None,
+    source: str | None,
     resources: ExitStack,
 ) -> Live:
     planned = plan_new(spec, machine, params)
@@ -88,7 +92,7 @@ def _build(
         return HolderHandles(geometry, uuids(driver), running.sockets, allow_uids)
 
     handles = handles_for(planned.geometry)
-    session = OwnSession(planned, driver, handles, running.with_notes, handles_for)
+    session = OwnSession(planned, driver, handles, running.with_notes, handles_for, source=source)
     live = Live(session)
     live.completed = running.with_survivors
     live.begin()
@@ -130,7 +134,7 @@ def _bound(name: str, given: object) -> Bound:
 
 
 def _composed(
-    spec: SpecLike, machine: MachineLike, params: Params | None, check: Check, timeout: float
+    spec: SpecLike, machine: MachineLike, params: Params | None, check: Check, timeout: float, source: str | None
 ) -> tuple[Composition, RunRequest]:
     """Return a layout on its machine, and the request for it. A spec of Python becomes a text, which workers read."""
     composition = plan_new(spec, machine, params)
@@ -143,7 +147,7 @@ def _composed(
     if not document.text:
         composition = Composition.of(SpecText.of(document).read(), composition.target)
     composition = composition.held_part
-    return composition, composition.request(check=check, timeout=timeout, exclusive=False)
+    return composition, composition.request(check=check, timeout=timeout, exclusive=False, source=source)
 
 
 class Held:
@@ -253,12 +257,13 @@ def hold(
     grace: str | float = 5.0,
     timeout: str | float = 30.0,
     log: Callable[[str], None] | None = None,
+    source: str | os.PathLike[str] | None = None,
 ) -> Held:
     """Build and check a spec, and serve its exports to other processes, for the duration of a `with`.
 
     It is built in this process, and a spec with `processes` in processes that are started. Other processes attach to
     it, switch and change it as they do with `memtopo apply --hold`; it is taken down at the end of the `with`, after
-    `lasting`, or when another process releases it. `machine`, `bind` and `params` are those of `applied`.
+    `lasting`, or when another process releases it. `machine`, `bind`, `params` and `source` are those of `applied`.
 
     `socket` is a path, or a folder in which it is named by the layout. `allow_uids` are other users who may import, and
     whose layouts may be imported. Importers over ipc have `grace` to end. `timeout` is how long a process, an external
@@ -270,6 +275,7 @@ def hold(
     """
     limit = None if lasting is None else seconds("lasting", lasting)
     patience = seconds("timeout", timeout)
+    folder = None if source is None else os.fspath(source)
     terms = Holding(os.fspath(socket) if socket else None, limit, seconds("grace", grace), tuple(allow_uids))
-    compose = partial(_composed, spec, machine, params, check, patience)
+    compose = partial(_composed, spec, machine, params, check, patience, folder)
     return Held(compose, terms, bound_holders(bind), patience, log)

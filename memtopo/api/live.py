@@ -5,6 +5,7 @@ Events and semaphores are for the streams of the program.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -33,6 +34,7 @@ from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run.imports import OutsideImports
 from memtopo.sharing.status import Notice
+from memtopo.storage.saved import Restored, Saved
 
 Refused = type[NotSwitched] | type[NotChanged]
 """Error of a switch or a change that is not made."""
@@ -333,6 +335,27 @@ class Live:
 
     def _follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
         self._session.follow(imports, holder, notice)
+
+    @checked()
+    def save(self, folder: str | os.PathLike[str]) -> Saved:
+        """Write the bytes of the layout's memory to a folder, from which `applied(…, source=folder)` brings them back.
+
+        Saved is what this process has created and a GPU can read, also what a state has offloaded: not what it
+        imports, and not what the program allocates in heaps and elastic ranges, which `Saved.left_out` names. Files
+        whose memory has not changed since the save before are not written again. Waits for the work of all GPUs; the
+        program must not write meanwhile.
+
+        The folder is made if it is missing. After an error or a crash it has the save before, else all of this one.
+        Raises `MemtopoError` for a folder that is a link, of another user, in use or too small, or has other files.
+        """
+        self._require_open()
+        with self._elastic.lock, deferred():
+            return self._session.save(os.fspath(folder))
+
+    @property
+    def restored(self) -> Restored:
+        """Names of the pieces whose bytes came back from the folder that was given as `source`, and of the others."""
+        return self._session.run.restored
 
     def check(self) -> Checks:
         """Check the whole layout again, by queries only; several threads may. Raises `MemtopoError`."""

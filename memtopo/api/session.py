@@ -32,6 +32,7 @@ from memtopo.session.composition import Composition
 from memtopo.session.request import HoldResult
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.status import Notice
+from memtopo.storage.saved import Saved
 
 if TYPE_CHECKING:
     from memtopo.drivers.sim import SimDriver
@@ -143,6 +144,14 @@ class Session:
         finally:
             self.layout.of(AWAITED).clear()
 
+    def save(self, folder: str) -> Saved:
+        """Save the bytes of the layout to a folder. Raises `MemtopoError`."""
+        del folder
+        raise Unsuitable(
+            f"layout {self.geometry.name!r} has several processes, and this is one of them",
+            hint="memtopo save NAME FOLDER saves all of them",
+        )
+
     def change_imports(self, imports: OutsideImports, planned: Composition) -> None:
         """Bring the layout to other imports, unverified. Raises `NotSwitched` with the imports as they were."""
         with changing(NotSwitched, "the imports are as before"):
@@ -186,9 +195,10 @@ class OwnSession(Session):
         absent: Absent = frozenset(),
         *,
         verify: bool = True,
+        source: str | None = None,
     ) -> None:
         self._target, self._noted, self._handles_for, self._verify = planned.target, noted, handles_for, verify
-        request, signals = planned.request(exclusive=False), deferred()
+        request, signals = planned.request(exclusive=False, source=source), deferred()
 
         def interruptible() -> int:
             """Call the handlers of signals that were received meanwhile; the run itself is not stopped."""
@@ -212,6 +222,11 @@ class OwnSession(Session):
         self._conductor.check()
         if self._verify:  # by reading and writing the memory, but never what is imported
             self._conductor.verify()
+        if self.run.request.source and self.run.as_declared:
+            self._conductor.restore(self.run.request.source)
+
+    def save(self, folder: str) -> Saved:
+        return self._conductor.save(folder)
 
     def switch(self, state: str) -> Checks:
         with changing(NotSwitched, f"the layout is {self._conductor.state}, as before"):

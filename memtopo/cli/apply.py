@@ -248,7 +248,7 @@ class OnNodes:
             return self.output.show(report)
 
     def _require_several(self) -> None:
-        flags: dict[str, object] = {"--with": self.run.bound, "--trace": self.output.trace}
+        flags: dict[str, object] = {"--with": self.run.bound, "--trace": self.output.trace, "--from": self.run.source}
         if held := self.holding:
             flags |= {"--metrics": held.metrics, "--log": held.log, "--reload": held.reload, "--detach": held.detach}
             flags["--ready-fd"] = held.ready_fd is not None

@@ -36,6 +36,7 @@ _CHECK = (
     "Extent of the check afterwards: fast: queries; full: also all kept bytes, which must not be written meanwhile."
 )
 CheckSwitch = Annotated[Literal["fast", "full"], option("--check", _CHECK, variable="MEMTOPO_SWITCH_CHECK")]
+Folder = Annotated[str, argument("FOLDER", "Folder of an earlier save, an empty one, or one to be made.")]
 StateName = Annotated[str, argument("STATE", "One of its states, or awake.", autocompletion=_states)]
 TeardownWait = Annotated[str, option("--wait", "Time limit for its teardown.", "TIME")]
 
@@ -125,6 +126,19 @@ def switch_command(
         done = client.switch(state, full=check == "full", force=force, wait=seconds)
     show(done, lambda: pages("held").switched(done), as_json=as_json, marker="switch")
     return Exit.DIFFERENT if done.checks.different else Exit.OK
+
+
+def save_command(name: options.HeldName, folder: Folder, socket: Socket = None, as_json: AsJson = False) -> int:
+    """Save the bytes of a held layout to a folder.
+
+    'memtopo apply SPEC --from FOLDER' restores them. Programs must not write meanwhile. Memory that has not changed
+    since the save before is not written again. After an error or a crash the folder has the save before.
+    """
+    path = os.path.abspath(folder)  # noqa: PTH100 a link at its end is refused
+    with connect_to(name, socket, ()) as client, followed(client, "save"):
+        done = client.save(path)
+    show(done, lambda: pages("held").saved(done), as_json=as_json, marker="save")
+    return Exit.OK
 
 
 def release_command(

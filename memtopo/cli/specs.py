@@ -113,6 +113,7 @@ _CLUSTERS = [("ray", "that of RAY_ADDRESS, or of this host"), ("ray://", "anothe
 _WITH = "Bind a holder that the spec names to a socket, or to a program to start, which finds its socket's path in "
 With = Annotated[list[str] | None, option("--with", f"{_WITH}MEMTOPO_SOCKET.", "NAME=SOCKET|COMMAND")]
 _LIMIT = "Limit for a silent process (a starting one: ten times that, up to 60s), a semaphore, and a commit."
+_FROM = "Restore the bytes that 'memtopo save' wrote to a folder, before the layout is served."
 _REHEARSE = "Also switch through all states of the spec and back, and check each."
 _CLUSTER = (
     "Apply a spec with nodes on a Ray cluster: ray for the cluster of RAY_ADDRESS or of this host, or ray://HOST:PORT."
@@ -132,6 +133,7 @@ class RunOptions:
     bound: With = None
     timeout: Annotated[str, option("--timeout", _LIMIT, "TIME")] = "30s"
     rehearse: Annotated[bool, option("--rehearse", _REHEARSE)] = False
+    source: Annotated[str | None, option("--from", _FROM, "FOLDER")] = None
     on: On = None
     gpus: Gpus = None
     trace: Annotated[str | None, option("--trace", f"{_TRACE}a file for each.", "FILE")] = None
@@ -151,6 +153,7 @@ class RunOptions:
             check=check,
             timeout=self.silence,
             rehearse=self.rehearse,
+            source=os.path.abspath(self.source) if self.source else None,  # noqa: PTH100 a link at its end is refused
             trace=os.path.abspath(self.trace) if self.trace else None,  # noqa: PTH100 its links are not followed
         )
         return _pictured(request, composition.target)

@@ -28,6 +28,7 @@ from memtopo.sharing.status import (
     Status,
     Switched,
 )
+from memtopo.storage.saved import Saved
 
 if TYPE_CHECKING:
     from memtopo.driver.types import GpuMemory, ProcessMemory
@@ -140,6 +141,16 @@ def _amounts(done: Switched | Changed) -> Iterator[tuple[str, str]]:
             yield word, ", ".join(found)
     if done.seconds is not None:
         yield "in", humanize.duration(done.seconds)
+
+
+def saved(done: Saved) -> Page:
+    """Result of a save."""
+    remarks = [f"not saved: {', '.join(done.left_out)}"] if done.left_out else []
+    if not done.direct:
+        remarks.append("the file system has no direct I/O: files were written through the page cache")
+    written = f"{rounded(done.written)} written, {rounded(done.unchanged)} unchanged"
+    verdict = Toned(f"saved: {done.pieces:,} pieces, {written}", "good")
+    return Page("save", f"{done.name} to {done.folder}", sections=notes(remarks), verdict=verdict)
 
 
 def released(done: Released) -> Page:

@@ -8,23 +8,25 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from memtopo.common.errors import Stopped
+from memtopo.common.errors import Failed, Stopped
 from memtopo.driver.handles import Handle
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import gpu
+from memtopo.executor import StepFailed
 from memtopo.kinds.layout import HandleSource
 from memtopo.language import SpecText
 from memtopo.plans.progress import Progress, SafeProgress
 from memtopo.plans.report import Checks, Report
 from memtopo.run.conductor import Conductor, conduct
 from memtopo.run.layout_plans import Goal, LayoutPlans
-from memtopo.run.messages import ChangeCommand, ChangeResult, Command
+from memtopo.run.messages import ChangeCommand, ChangeResult, Command, SaveBytes
 from memtopo.run.process_run import ProcessRun, plans_of
 from memtopo.session.composition import Composition
 from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.offers import Offer
+from memtopo.storage.saved import SavedPart
 
 if TYPE_CHECKING:  # imported where it is used: a layout of one process that nobody holds needs none of it
     from memtopo.driver.kernels import KernelDriver
@@ -99,6 +101,12 @@ class ThisProcess(Conductor):
 
     def recheck_each(self) -> Mapping[str, Checks]:
         return {self.run.request.process: self.run.recheck()}
+
+    def save_each(self, command: SaveBytes) -> Mapping[str, SavedPart]:
+        try:
+            return {self.run.request.process: self.run.save(command.folder, command.number)}
+        except (StepFailed, Stopped) as error:
+            raise Failed(f"not saved: {str(error) or 'interrupted'}") from error
 
     def exports(self) -> Mapping[str, tuple[str, Offer]]:
         return {offer.name: (self.run.request.process, offer) for offer in self.run.offers or self.run.exports.offers()}

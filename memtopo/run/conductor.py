@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from secrets import token_hex
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from memtopo.common.errors import InternalError, Stopped, message_of
@@ -21,12 +22,14 @@ from memtopo.plans.report import Check, Checks, Report
 from memtopo.plans.transition import Stage
 from memtopo.run import messages
 from memtopo.run.layout_plans import WHOLE, Absent, Goal, LayoutPlans, Variant, paths, stops
-from memtopo.run.messages import BuildPhase, ChangeCommand, ChangeResult, CheckChange, Command, MakeStage
+from memtopo.run.messages import BuildPhase, ChangeCommand, ChangeResult, CheckChange, Command, MakeStage, SaveBytes
 from memtopo.run.reports import merged_checks
+from memtopo.run.saving import SavedContents, has_content, require_pieces, saved_contents, saved_layout
 from memtopo.run.transition import RollbackFailed
 from memtopo.run.verification.rounds import UNSAFE
 from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.offers import ChangeFailed, Offer
+from memtopo.storage.saved import Index, Saved, SavedPart, opened_folder, refusing
 
 if TYPE_CHECKING:
     from memtopo.sharing.status import LayoutEnd
@@ -62,6 +65,7 @@ class Conductor:
         self.failure: RollbackFailed | None = None
         """Failure of a rollback, after which the layout can only be taken down."""
         self._results: Mapping[str, ChangeResult] = {}
+        self._saved = SavedContents()
 
     @property
     def state(self) -> str:
@@ -134,6 +138,39 @@ class Conductor:
     def release_contexts(self) -> None:
         """Have all processes keep the layout and its exports, without contexts that only changes and checks need."""
         self.each(messages.Hold())
+
+    def restore(self, folder: str) -> None:
+        """Have all processes copy the bytes of a saved folder to their memory, before the layout is served."""
+        with self.timed("restore", 0):
+            self.each(messages.RestoreBytes(folder))
+            with failing("restore of saved bytes"):
+                self._saved = saved_contents(folder)
+
+    @property
+    def committed(self) -> frozenset[str]:
+        """Exports that were committed when the folder was saved, and whose objects have all come back."""
+        exports, (names, pieces) = self.exports(), self._saved
+        known = {name: exports[name] for name in names if name in exports}
+        return frozenset(name for name, (label, offer) in known.items() if has_content(pieces[label], offer))
+
+    def save(self, path: str, committed: Collection[str] = ()) -> Saved:
+        """Write the bytes of all processes to a folder. The folder has the save before, or all of this one.
+
+        `committed` are the exports whose content is committed. Raises `MemtopoError`.
+        """
+        with opened_folder(path, write=True) as folder:
+            folder.require_own()
+            folder.remove_unused()
+            try:
+                parts = self.save_each(messages.SaveBytes(path, token_hex(8)))
+                require_pieces(self.request.layout_name, parts.values())
+                files = {process: part.file for process, part in parts.items()}
+                with refusing(path):
+                    folder.write_index(Index(self.request.layout_name, self.request.digest, files, tuple(committed)))
+            except BaseException:
+                folder.remove_unused()
+                raise
+        return saved_layout(self.request.layout_name, path, list(parts.values()))
 
     def switch(self, state: str, in_use: Collection[str] = (), *, check: Check = "fast") -> Checks:
         """Bring the layout to one of its states, and return the results of its check: of a full one also by bytes.
@@ -308,6 +345,10 @@ class Conductor:
         """Check all processes once more, by queries. Raises `MemtopoError`."""
         raise NotImplementedError
 
+    def save_each(self, command: SaveBytes) -> Mapping[str, SavedPart]:
+        """Have every process write its bytes to a folder. Raises `MemtopoError`."""
+        raise NotImplementedError
+
     def exports(self) -> Mapping[str, tuple[str, Offer]]:
         """Return the exports by name, each with the label of its process, and as this offers it."""
         raise NotImplementedError
@@ -357,6 +398,8 @@ def conduct(conductor: C, hold: Callable[[C], HoldResult] | None = None) -> Repo
             conductor.verify()
             if conductor.request.rehearse and conductor.as_declared:
                 conductor.rehearse()
+            if conductor.request.source and conductor.as_declared:
+                conductor.restore(conductor.request.source)
             if hold and conductor.as_declared:
                 conductor.hold(hold)
     finally:

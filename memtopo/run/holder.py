@@ -31,6 +31,7 @@ from memtopo.sharing.holder.state import ProgressNotices
 from memtopo.sharing.offers import ChangeFailed, Offer
 from memtopo.sharing.status import HeapUse, Importer, LocationMemory
 from memtopo.sharing.system import SYSTEM, System
+from memtopo.storage.saved import Saved
 
 _ENDED = -1
 """Reason to stop holding that is no signal."""
@@ -74,7 +75,7 @@ class Holder:
             held = hold(
                 layout,
                 self.claim,
-                self.about,
+                replace(self.about, committed=conductor.committed),
                 stop=stop,
                 lasting=self.terms.lasting,
                 grace=self.terms.grace,
@@ -233,6 +234,10 @@ class HeldLayout:
 
         touched, emptied = plans.touched(undone, plans), plans.touched(lost, plans)
         return HeldLayoutChange(self, touched, emptied, act, reused=plans.reused(emptied, lost))
+
+    def save(self, folder: str, committed: Collection[str]) -> Saved:
+        with self.conductor.announced("save"):
+            return self.conductor.save(folder, committed)
 
     def change(self, source: str, generation: int | None) -> HeldLayoutChange:
         conductor, before = self.conductor, self.conductor.request

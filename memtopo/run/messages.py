@@ -10,6 +10,7 @@ from memtopo.language import SpecText
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.plans.transition import Stage
 from memtopo.sharing.offers import Offer
+from memtopo.storage.saved import SavedPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +190,26 @@ class Lend:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveBytes:
+    """Write the bytes of the process to a folder that the conductor has locked; answered by `SaveResult`.
+
+    `number` is that of the save.
+    """
+
+    folder: str
+    number: str
+    activity: ClassVar[str] = "save"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreBytes:
+    """Copy the bytes of a saved folder to the memory of the process."""
+
+    folder: str
+    activity: ClassVar[str] = "restore"
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """Keep the layout until `TakeDown`; answered by `ChangeResult` with the exports."""
 
@@ -296,6 +317,15 @@ class Lent:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveResult:
+    """Result of `SaveBytes`, or why there is none."""
+
+    part: SavedPart | None = None
+    error: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Attending:
     """A process of a user executes commands as they come."""
 
@@ -358,9 +388,10 @@ class HandleAnswer:
 
 ChangeCommand = PlanChange | MakeStage | CheckChange | StartRollback | EndChange
 Verification = CheckSteps | WriteRound | ReadRound | TryForbidden | SkipVerification | WriteKept | ReadKept
-Command = BuildPhase | AgreeOn | Verification | Recheck | Hold | Lend | ChangeCommand
+Bytes = SaveBytes | RestoreBytes
+Command = BuildPhase | AgreeOn | Verification | Recheck | Hold | Lend | Bytes | ChangeCommand
 Participation = Attend | Resume | Ended
 ToWorker = StartWorker | Command | TakeDown | Participation | KeepAlive | HandleRequest | HandleAnswer
-Answer = Done | Addresses | ChangeResult | Lent
+Answer = Done | Addresses | ChangeResult | Lent | SaveResult
 Results = WorkerReady | StepsDone | Answer | WorkerFailed | WorkerBroken | WorkerFinished
 FromWorker = Results | Attending | Leave | HandleRequest | HandleAnswer

@@ -22,11 +22,11 @@ from memtopo.plans import folding
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Checks, Left, Placed, Report
 from memtopo.plans.transition import Stage, Transition
-from memtopo.run import messages
+from memtopo.run import messages, saving
 from memtopo.run.hints import exit_code, failure
 from memtopo.run.layout_plans import WHOLE, Absent, Goal, LayoutPlans, Variant, lost, transitions_between
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
-from memtopo.run.messages import ChangeCommand, ChangeResult, Command, Done, Lent
+from memtopo.run.messages import ChangeCommand, ChangeResult, Command, Done, Lent, SaveResult
 from memtopo.run.reports import FindingTally, report_on
 from memtopo.run.transition import DoesNotFit, RollbackFailed, StagedTransition, require_declared, require_room
 from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
@@ -35,6 +35,7 @@ from memtopo.run.verification.rounds import Verification
 from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import LayoutExports, Offer
+from memtopo.storage.saved import Restored, SavedPart
 
 
 class ProcessRun:
@@ -45,6 +46,9 @@ class ProcessRun:
 
     offers: tuple[Offer, ...] = ()
     """Exports of the held layout, read before a change was complete, so that no query fails after it."""
+    restored = Restored()
+    """Pieces whose bytes came back from the folder `restored_from`."""
+    restored_from = ""
 
     def __init__(
         self,
@@ -87,7 +91,7 @@ class ProcessRun:
         self._exported = request.geometry
         self._change: Change | None = None
 
-    def execute(self, command: Command) -> Done | ChangeResult | Lent:
+    def execute(self, command: Command) -> Done | ChangeResult | Lent | SaveResult:
         """Execute a command, and return the answer. Raises `StepFailed`, `Stopped`, or `MemtopoError`."""
         if isinstance(command, messages.ChangeCommand):
             return self._execute_change(command)
@@ -99,6 +103,8 @@ class ProcessRun:
             return ChangeResult(offers=self.offers)
         if isinstance(command, messages.Lend):
             return self._lend(command)
+        if isinstance(command, messages.SaveBytes):
+            return self._saved(command)
         self._build_or_verify(command)
         return Done(self.as_declared, self.verification.safe)
 
@@ -114,6 +120,27 @@ class ProcessRun:
                 return Lent(tuple(self.exports.lend(command.export, command.count)))
         except MemtopoError as error:
             return Lent(error=error.message, code=error.code if isinstance(error, ExchangeError) else None)
+
+    def _saved(self, command: messages.SaveBytes) -> SaveResult:
+        """Save the bytes, or return why they are not."""
+        try:
+            return SaveResult(self.save(command.folder, command.number))
+        except MemtopoError as error:
+            return SaveResult(error=error.message, hint=error.hint)
+        except (StepFailed, Stopped) as error:
+            return SaveResult(error=str(error) or "interrupted")
+
+    def save(self, folder: str, number: str) -> SavedPart:
+        """Write the bytes of this process to a folder. Raises `MemtopoError`, `StepFailed` and `Stopped`."""
+        try:
+            return saving.save(self.execution, self.request.geometry, folder, self.request.process, number)
+        finally:
+            self.suspend(self.request)
+
+    def _restore(self, folder: str) -> None:
+        with failing("restore of saved bytes"):
+            self.restored = saving.restored(self.execution, folder, self.request.process)
+        self.restored_from = folder
 
     def _build_or_verify(self, command: Command) -> None:
         match command:
@@ -133,6 +160,8 @@ class ProcessRun:
                 self.verification.rehearse(lost(self.plans.states, states), write=True)
             case messages.ReadKept(states):
                 self._read_kept(states)
+            case messages.RestoreBytes(folder):
+                self._restore(folder)
             case _:
                 raise InternalError(f"a process was sent {type(command).__name__} as a command")
 
@@ -368,6 +397,8 @@ class ProcessRun:
             yield from self.request.notes()
         if self.context and self.context.lost:
             yield self.context.lost
+        if self.restored_from:
+            yield from saving.notes_on(self.restored, self.restored_from)
         yield from self.balance.owner_notes(self.request.geometry, clean=clean)
         if teardown.timed_out:
             yield "another process did not finish in time; memory that it imported may have been released while in use"

@@ -145,7 +145,7 @@ class Composition:
         document = self.document
         of_spec: dict[str, Any] = {
             "plan": self.plan, "geometry": self.geometry, "spec": document.name, "position_of": document.position,
-            "warnings": self.warnings, "params": document.values, **options,
+            "warnings": self.warnings, "params": document.values, "digest": saved.spec_digest(document), **options,
         }  # fmt: skip
         if before:
             return replace(before, **of_spec)

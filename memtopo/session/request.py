@@ -52,10 +52,19 @@ class RunRequest:
     seed: int = field(default_factory=lambda: secrets.randbits(64))
     exclusive: bool = True
     timeout: float = 60.0
+    source: str | None = None
+    """Folder whose bytes come back before the layout is served."""
+    digest: str = ""
+    """Fingerprint of the spec."""
     rehearse: bool = False
     """True to go through the states of the layout after it is verified."""
     started: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
     """Time of the request."""
+
+    @property
+    def layout_name(self) -> str:
+        """Name of the layout, also in one of its processes."""
+        return self.layout or self.plan.name
 
     @property
     def processes(self) -> Mapping[str, Geometry]:
@@ -71,7 +80,7 @@ class RunRequest:
     def about_trace(self) -> dict[str, object]:
         """First line of a trace of the run: its layout, its process if there are several, and its machine."""
         machine = self.machine
-        about = {"layout": self.layout or self.plan.name, "process": self.process or "", "machine": machine.name}
+        about = {"layout": self.layout_name, "process": self.process or "", "machine": machine.name}
         return {**about, "simulated": machine.simulated, "driver": machine.driver}
 
     def of_process(self, process: str) -> RunRequest:

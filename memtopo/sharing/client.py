@@ -37,6 +37,7 @@ from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.status import Changed, Importer, LayoutEnd, Notice, Released, Statistics, Status, Switched
 from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import MOST_FDS, Packet
+from memtopo.storage.saved import Saved
 
 TIMEOUT = 5.0
 """Seconds that a holder has for an answer."""
@@ -46,6 +47,7 @@ LET_GO_TIMEOUT = 120.0
 """Seconds for the answer to `let_go`, which comes after a change that was forced meanwhile."""
 
 SWITCH_TIMEOUT = CHANGE_TIMEOUT = 600.0
+SAVE_TIMEOUT = 3600.0
 IN_FLIGHT = 64
 """Handles that are requested at a time; each open descriptor pins its memory (fact 29)."""
 
@@ -322,6 +324,10 @@ class Client(HolderConnection):
         more |= {"check": "full"} if full else {}
         more |= {"state": state, "force": force}
         return self.request("switch", Switched, timeout=timeout + wait, **more)
+
+    def save(self, folder: str) -> Saved:
+        """Let the holder save the bytes of the layout to a folder, by its absolute path."""
+        return self.request("save", Saved, timeout=SAVE_TIMEOUT, folder=folder)
 
     def change(
         self,

@@ -364,6 +364,13 @@ class SpecRequest(TransitionRequest):
 
 
 @dataclass(frozen=True, slots=True)
+class SaveRequest(Request):
+    """Request to save the bytes of the layout to a folder, by its absolute path."""
+
+    folder: Annotated[str, Field(pattern="^/", max_length=4096)]
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseRequest(Request):
     """Request of the release, with `grace` seconds for importers."""
 
@@ -377,7 +384,7 @@ REQUESTS: Mapping[str, type[Request]] = {
     **dict.fromkeys(("write", "await"), WaitRequest),
     "importers": ImportersRequest, "handles": HandlesRequest, "let_go": LetGoRequest, "commit": CommitRequest,
     "lend": LendRequest, "seal": SealRequest,
-    "switch": SwitchRequest, "change": SpecRequest, "release": ReleaseRequest,
+    "switch": SwitchRequest, "change": SpecRequest, "save": SaveRequest, "release": ReleaseRequest,
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from memtopo.language.limits import LARGEST_PARTS
 from memtopo.plans.report import Checks
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.wire import Count, Name, Pid, Positive, Text
+from memtopo.storage.saved import Saved
 
 CommitState = Literal["empty", "writing", "committed"]
 """Content of an export that a writer commits: none, some that its writer may change, or complete."""
@@ -251,6 +252,9 @@ class ChangeableLayout(ExportProvider, Protocol):
 
     def switch(self, state: str) -> LayoutChange:
         """Plan a switch to a state. Raises `MemtopoError` if there is no such state."""
+
+    def save(self, folder: str, committed: Collection[str]) -> Saved:
+        """Save the bytes of the layout to a folder, and the names of committed exports. Raises `MemtopoError`."""
 
     def renewal(self, exports: frozenset[str]) -> LayoutChange:
         """Plan the release and the new creation of the memory of some exports. Raises `MemtopoError`."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -134,14 +135,14 @@ class DirectFile:
     def write(self, data: memoryview, offset: int) -> None:
         """Write whole blocks at the offset of a block. Raises `OSError`."""
         while data:
-            done = self._attempt(lambda data=data, offset=offset: os.pwrite(self.fd, data, offset))
+            done = self._attempt(partial(os.pwrite, self.fd, data, offset))
             data, offset = data[done:], offset + done
 
     def read(self, data: memoryview, offset: int) -> int:
         """Read whole blocks at the offset of a block; return the number of bytes, fewer at the end of the file."""
         read = 0
         while read < len(data):
-            done = self._attempt(lambda read=read: os.preadv(self.fd, [data[read:]], offset + read))
+            done = self._attempt(partial(os.preadv, self.fd, [data[read:]], offset + read))
             if not done:
                 break
             read += done

@@ -131,13 +131,17 @@ class PartFile:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Contents of a saved folder: the layout, the fingerprint of its spec, and the part of each process by label."""
+    """Contents of a saved folder: the layout, the fingerprint of its spec, and the part of each process by label.
+
+    `committed` are the exports whose content a writer had committed.
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     layout: str
     spec: str
     parts: dict[str, PartFile]
+    committed: tuple[str, ...] = ()
     version: int = VERSION
 
 
@@ -362,8 +366,8 @@ def save_part(
         text = json.dumps(asdict(part)).encode()
         folder.write(f"{prefix}.json", text)
     file = PartFile(f"{prefix}.json", sha256(text).hexdigest())
-    sizes = (sum(each.size for each in files) for files in (written, kept.values()))
-    return SavedPart(file, len(part.pieces), *sizes, part.direct, left_out)
+    new, same = (sum(each.size for each in files) for files in (written, kept.values()))
+    return SavedPart(file, len(part.pieces), new, same, part.direct, left_out)
 
 
 class _Writer:
@@ -397,13 +401,13 @@ class _Writer:
                 opened.append(DirectFile(self._folder.create(each.name)))  # noqa: PERF401 closed after an error, too
             pairs = list(zip(planned, opened, strict=True))
             self._transfer.run([partial(_reserve, file.fd, each.size) for each, file in pairs])
-            for each in opened:
-                each.set_direct()
+            for file in opened:
+                file.set_direct()
             saved = [self._written(each, file) for each, file in pairs]
             self._transfer.run([partial(_sync, file.fd) for file in opened])
         finally:
-            for each in opened:
-                os.close(each.fd)
+            for file in opened:
+                os.close(file.fd)
         self.direct = all(each.direct for each in opened)
         os.fsync(self._folder.fd)
         return saved

@@ -34,7 +34,7 @@ def offered(line: str) -> list[str]:
     ("line", "words"),
     [
         ("memtopo val", ["validate"]),
-        ("memtopo s", ["show", "switch", "simulator", "spec", "schema"]),
+        ("memtopo s", ["show", "switch", "save", "simulator", "spec", "schema"]),
         ("MEMTOPO_JSON=1 memtopo val", ["validate"]),
         ("memtopo apply x --rehe", ["--rehearse"]),
         ("memtopo apply x --check f", ["fast", "full"]),

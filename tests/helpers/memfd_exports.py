@@ -12,6 +12,7 @@ from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, Difference, Tally
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Lending, LentRange, Offer
+from memtopo.storage.saved import Saved
 
 PAGE = 4096
 GPU = "00112233445566778899aabbccddeeff"
@@ -115,6 +116,10 @@ class OneState(Memfds):
 
     def switch(self, state: str) -> PlannedState:
         return PlannedState(self, state)
+
+    def save(self, folder: str, committed: Collection[str]) -> Saved:
+        del committed
+        return Saved("kv", folder, 1, self.kept[0].size, 0, direct=True, left_out=("cache",))
 
     def renewal(self, exports: frozenset[str]) -> PlannedState:
         raise MemtopoError(f"{sorted(exports)} cannot be created anew")

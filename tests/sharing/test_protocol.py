@@ -39,7 +39,7 @@ def test_the_page_has_every_request_and_its_answer() -> None:
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_answers_have_the_keys_and_types_of_the_page(runtime: Path, start: Callable[..., Holder], name: str) -> None:
-    start(asleep="asleep" if name in ("switch", "change") else "", commits=True, lends=name in ("lend", "seal"))
+    start(asleep="asleep" if name in ("switch", "change", "save") else "", commits=True, lends=name in ("lend", "seal"))
     request, answer = PAIRS[name]
     with raw(runtime / "memtopo" / "kv.sock") as sock:
         if name in ("importers", "let_go"):

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import FrameType
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from memtopo.storage.direct import BLOCK, BUFFER, DirectFile, Transfer
+from memtopo.storage.direct import BLOCK, BUFFER, Buffer, DirectFile, Transfer
 from memtopo.storage.saved import (
     INDEX,
     FolderRefused,
@@ -365,9 +366,13 @@ def test_what_direct_io_refuses_is_written_through_the_page_cache(tmp_path: Path
     assert bytes(data[:12]) == b"\0\0\0unaligned"
 
 
+def divide(number: int, _buffer: Buffer) -> float:
+    return 1 / number
+
+
 def test_the_first_error_of_a_task_ends_a_transfer() -> None:
     done: list[int] = []
     transfer = Transfer(done.append)
     with transfer.running(), pytest.raises(ZeroDivisionError):
-        transfer.run([lambda _buffer, number=number: 1 // (number - 3) for number in range(10_000)])
+        transfer.run([partial(divide, number - 3) for number in range(10_000)])
     assert sum(done) == 3

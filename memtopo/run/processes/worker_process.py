@@ -157,7 +157,7 @@ class WorkerProcess:
         match message:
             case messages.WorkerReady(rounds, volume):
                 self.owes, self.rounds, self.volume = False, rounds, volume
-            case messages.Done() | messages.Addresses() | messages.ChangeResult() | messages.Lent():
+            case _ if isinstance(message, messages.Answer):
                 self.owes, self.answer = False, message
                 if isinstance(message, messages.Done):
                     self.as_declared, self.safe = self.as_declared and message.as_declared, self.safe and message.safe

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 
-from memtopo.common.errors import Exit, MemtopoError, Stopped
+from memtopo.common.errors import Exit, Failed, MemtopoError, Stopped
 from memtopo.common.processes import RunningClock
 from memtopo.common.text import enumerated, qualified, signal_name
 from memtopo.driver.handles import Handle
@@ -25,7 +25,7 @@ from memtopo.plans.report import Check, Checks, PhaseTime, Report
 from memtopo.run import messages
 from memtopo.run.conductor import Aborted, Conductor, conduct, failures
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans
-from memtopo.run.messages import Addresses, AgreeOn, ChangeCommand, ChangeResult, Command, Lent
+from memtopo.run.messages import Addresses, AgreeOn, ChangeCommand, ChangeResult, Command, Lent, SaveBytes, SaveResult
 from memtopo.run.processes.common_addresses import agree
 from memtopo.run.processes.ensemble import Ensemble, NotStarted, merged_report, startup_limit
 from memtopo.run.processes.fork_server import WorkerServer
@@ -37,6 +37,7 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import ChangeFailed, Offer
 from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.status import LayoutEnd
+from memtopo.storage.saved import SavedPart
 
 SPARE = 3.0
 """Seconds beyond the timeout that a worker has for teardown before it is killed."""
@@ -50,7 +51,7 @@ _DRAIN = 1.0
 _START = "start"
 
 
-A = TypeVar("A", Addresses, ChangeResult, Lent)
+A = TypeVar("A", Addresses, ChangeResult, Lent, SaveResult)
 
 
 class ChangeRefused(MemtopoError):
@@ -400,6 +401,17 @@ class Workers(Conductor):
         if len(checks) < len(self.workers):
             raise MemtopoError("a process has ended, and cannot be checked")
         return checks
+
+    def save_each(self, command: SaveBytes) -> Mapping[str, SavedPart]:
+        self._command(dict.fromkeys(self.workers, command), self._receive_for_caller)
+        results = self._answers(SaveResult)
+        for label, each in results.items():
+            if each.error:
+                raise Failed(f"{label}: {each.error}", hint=each.hint)
+        parts = {label: each.part for label, each in results.items() if each.part}
+        if len(parts) < len(self.workers):
+            raise Failed("not saved: a process has ended")
+        return parts
 
     def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
         """Handles of one process's export, for this process. Raises `MemtopoError`."""

@@ -28,7 +28,7 @@ _UNSAFE = "a mapping is not as planned, and a kernel that reads memory without a
 _EQUAL = Finding(ASPECT, "", "", "")
 
 
-class _ReadablePlace(NamedTuple):
+class ReadablePlace(NamedTuple):
     """Bytes of a resource as one plan has them, with the GPU that reads them."""
 
     bytes: Readable
@@ -49,7 +49,7 @@ class Fingerprints:
     """
 
     def __init__(
-        self, execution: Execution, after: Mapping[Hashable, _ReadablePlace], taken: Mapping[Hashable, int]
+        self, execution: Execution, after: Mapping[Hashable, ReadablePlace], taken: Mapping[Hashable, int]
     ) -> None:
         self._execution, self._after, self._taken = execution, after, taken
 
@@ -61,7 +61,7 @@ class Fingerprints:
         """
         execution.resume()
         old, new = execution.plan.steps, plan.steps
-        before, after = _places(old), _places(new)
+        before, after = readable_places(old), readable_places(new)
         kept = _kept(old, new).intersection(before, after)
         taken = _read(execution, {resource: place for resource, place in before.items() if resource in kept})
         return cls(execution, {resource: after[resource] for resource in taken}, taken)
@@ -106,10 +106,10 @@ def _kept(old: Sequence[Step], new: Sequence[Step]) -> set[Hashable]:
     return own - replaced - areas
 
 
-def _places(steps: Iterable[Step]) -> dict[Hashable, _ReadablePlace]:
+def readable_places(steps: Iterable[Step]) -> dict[Hashable, ReadablePlace]:
     """Place of each resource where a GPU may read it: its own GPU, if that is possible."""
     homes: dict[Hashable, int] = {}
-    found: dict[Hashable, _ReadablePlace] = {}
+    found: dict[Hashable, ReadablePlace] = {}
     for step in steps:
         if (allocated := step.allocates) and allocated[0].kind is LocationKind.GPU:
             homes[step.provides] = allocated[0].id
@@ -118,13 +118,13 @@ def _places(steps: Iterable[Step]) -> dict[Hashable, _ReadablePlace]:
             continue
         home = homes.get(readable.resource)
         if home in readable.gpus:
-            found[readable.resource] = _ReadablePlace(readable, home, step)
+            found[readable.resource] = ReadablePlace(readable, home, step)
         else:
-            found.setdefault(readable.resource, _ReadablePlace(readable, readable.gpus[0], step))
+            found.setdefault(readable.resource, ReadablePlace(readable, readable.gpus[0], step))
     return found
 
 
-def _read(execution: Execution, places: Mapping[Hashable, _ReadablePlace]) -> dict[Hashable, int]:
+def _read(execution: Execution, places: Mapping[Hashable, ReadablePlace]) -> dict[Hashable, int]:
     """Fingerprint of each place, after all work of its GPU."""
     by_device = by_key((place.device, resource) for resource, place in places.items())
     found: dict[Hashable, int] = {}

@@ -64,7 +64,7 @@ class Changes:
         clock: RunningClock,
     ) -> None:
         self._responder, self._clients, self._take_down = responder, clients, take_down
-        self._progress = progress
+        self.progress = progress
         self._awaited: ChangeRequest | None = None
         self._clock = clock
         self._until = 0.0
@@ -213,7 +213,7 @@ class Changes:
         memory, began = self._responder.memory(), self._clock.now()
         try:
             names = frozenset(taken.export for each in pinning for taken in each.taken(request.touched))
-            with self._progress.to(*([request.connection] if request.connection else [])):
+            with self.progress.to(*([request.connection] if request.connection else [])):
                 checks = self._made(request, names)
             made, ended = True, self._clock.now()
             self._responder.counters.changes += self._responder.generation != before

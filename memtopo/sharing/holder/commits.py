@@ -45,6 +45,16 @@ class Contents:
         for name in self._known.keys() & set(lost):
             self._known[name].committed = False
 
+    def restore(self, names: Iterable[str]) -> None:
+        """Have exports committed whose content came back."""
+        for name in self._known.keys() & set(names):
+            self._known[name].committed = True
+
+    @property
+    def committed(self) -> Sequence[str]:
+        """Names of the exports that are committed."""
+        return [name for name, each in self._known.items() if each.committed]
+
     def described(self, offer: Offer) -> Offer:
         """Offer with the present state of its content, and its writer."""
         content = self._known.get(offer.name)

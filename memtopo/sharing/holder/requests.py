@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import process_name
@@ -21,6 +22,7 @@ from memtopo.sharing.messages import (
     LetGoRequest,
     ReleaseRequest,
     Request,
+    SaveRequest,
     SpecRequest,
     SwitchRequest,
     TransitionRequest,
@@ -46,7 +48,7 @@ class Requests:
 
     def execute(self, connection: ClientConnection, request: Request) -> bool:
         """Answer a request. Return false if it is answered later. Raises `MemtopoError`."""
-        if isinstance(request, TransitionRequest | ReleaseRequest) and connection.gone():
+        if isinstance(request, TransitionRequest | ReleaseRequest | SaveRequest) and connection.gone():
             return True  # it timed out while this process was stopped, and has reported that nothing was done
         match request:
             case TransitionRequest():
@@ -58,6 +60,11 @@ class Requests:
             case CommitRequest():
                 _require_owner(connection, "commit")
                 self._commits.commit(connection, request)
+            case SaveRequest():
+                self._require_changeable(connection, "save")
+                with self._changes.progress.to(connection):
+                    saved = self._responder.saved(request.folder)
+                connection.send({"ok": asdict(saved)})
             case HandlesRequest() | LendRequest():
                 self._send_handles(connection, request)
             case LetGoRequest():

@@ -46,6 +46,7 @@ from memtopo.sharing.status import (
     Status,
 )
 from memtopo.sharing.system import SYSTEM, System
+from memtopo.storage.saved import Saved
 
 _LONGEST_PATH = 1000
 
@@ -84,6 +85,7 @@ class Responder:
         self._generations: dict[str, int] = {}
         self.contents, self.lending = Contents(), Lending(provider, self.events, keep)
         self._read_offers()
+        self.contents.restore(info.committed)
         self.counters = Counters(epoch=system.epoch)
         self.releasing = False
 
@@ -228,6 +230,16 @@ class Responder:
         counts = {"checked": checked, "different": checks.different}
         self.events.add("checked", counts, "warning" if checks.different else "info")
         return {"ok": messages.encode_checks(checks)}
+
+    def saved(self, folder: str) -> Saved:
+        """Save the bytes of the layout to a folder. Raises `MemtopoError`."""
+        if self.nodes:
+            raise ExchangeError("unknown", "a layout of several nodes cannot be saved")
+        with internal_errors():
+            found = self._require_changeable().save(folder, self.contents.committed)
+        sizes = {"written": found.written, "unchanged": found.unchanged}
+        self.events.add("saved", {"folder": folder, "pieces": found.pieces, **sizes})
+        return found
 
     def planned_switch(self, state: str) -> LayoutChange:
         """Plan a switch to a state. Raises `MemtopoError` if there is no such state."""

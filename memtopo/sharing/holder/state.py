@@ -80,13 +80,15 @@ Why = Literal["signal", "release", "deadline", "failure", "ended"]
 class HolderInfo:
     """Description that a holder reports: the layout's name, the path of its spec, and the machine.
 
-    `source` is the text from which clients can draw the layout; empty if it is not reported.
+    `source` is the text from which clients can draw the layout; empty if it is not reported. The content of `committed`
+    exports was restored.
     """
 
     name: str
     spec: str | None
     machine: MachineLine
     source: str = ""
+    committed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,227 @@
+"""Bytes of a process's memory: saved to a folder, and restored from it, through page-locked memory."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import groupby
+from threading import Lock
+from typing import NamedTuple
+
+from memtopo.common.text import numbered
+from memtopo.common.units import rounded
+from memtopo.driver.types import Access, DriverError, Grant, LocationKind, RegisterFlags, gpu
+from memtopo.executor import Execution
+from memtopo.geometry import Geometry
+from memtopo.kinds.layout import current
+from memtopo.run.verification.fingerprints import readable_places
+from memtopo.sharing.offers import Offer
+from memtopo.storage.direct import BUFFER, Transfer
+from memtopo.storage.saved import FolderRefused, Piece, Restored, Saved, SavedPart, opened_folder, restore, save_part
+
+_LISTED = 20
+"""Names in a note."""
+
+
+class Span(NamedTuple):
+    """Bytes of a piece at an address, with the GPU that copies them."""
+
+    address: int
+    size: int
+    device: int
+
+
+class LayoutMemory:
+    """Memory of a layout by its pieces, which GPUs copy, one copy at a time."""
+
+    def __init__(self, execution: Execution, spans: Mapping[str, Span]) -> None:
+        self._execution, self._spans, self._copying = execution, spans, Lock()
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        """Names and sizes of the pieces."""
+        return [Piece(name, span.size) for name, span in self._spans.items()]
+
+    def read(self, piece: str, offset: int, size: int, address: int) -> None:
+        """Copy bytes of a piece to an address of this process. Raises `DriverError`."""
+        self._copy(self._spans[piece].device, address, self._spans[piece].address + offset, size)
+
+    def write(self, piece: str, offset: int, size: int, address: int) -> None:
+        """Copy bytes from an address of this process to a piece. Raises `DriverError`."""
+        self._copy(self._spans[piece].device, self._spans[piece].address + offset, address, size)
+
+    def _copy(self, device: int, target: int, source: int, size: int) -> None:
+        driver = self._execution.driver
+        with self._copying, current(driver, self._execution.layout.contexts[device]):
+            driver.memcpy_async(target, source, size)
+            driver.ctx_synchronize()
+
+
+def save(execution: Execution, geometry: Geometry, path: str, process: str, number: str) -> SavedPart:
+    """Write the bytes of a process to a folder that its conductor has locked. Raises `MemtopoError` and `Stopped`."""
+    execution.resume()
+    with opened_folder(path, lock=False) as folder, transferring(execution) as (memory, transfer):
+        groups = [list(some) for _, some in groupby(memory.pieces, key=lambda each: numbered(each.name)[0])]
+        left_out = tuple(_left_out(execution, geometry, memory))
+        return save_part(folder, process, number, groups, memory, transfer, left_out)
+
+
+def require_pieces(name: str, parts: Collection[SavedPart]) -> None:
+    """Raise `FolderRefused` for a layout without memory that can be saved, which would replace the save before."""
+    if not any(part.pieces for part in parts):
+        left_out = _listed([each for part in parts for each in part.left_out])
+        hint = f"what programs allocate in {left_out} is not saved" if left_out else "imports are saved by their holder"
+        raise FolderRefused(f"layout {name!r} has created no memory that can be saved", hint=hint)
+
+
+def saved_layout(name: str, path: str, parts: Sequence[SavedPart]) -> Saved:
+    """Result of a save of all processes."""
+    left_out = dict.fromkeys(each for part in parts for each in part.left_out)
+    written, unchanged = sum(part.written for part in parts), sum(part.unchanged for part in parts)
+    pieces, direct = sum(part.pieces for part in parts), all(part.direct for part in parts)
+    return Saved(name, path, pieces, written, unchanged, direct, tuple(left_out)[:_LISTED])
+
+
+class SavedContents(NamedTuple):
+    """Committed exports of a saved folder, and its pieces by the label of their process."""
+
+    committed: Sequence[str] = ()
+    pieces: Mapping[str, Collection[Piece]] = {}
+
+
+def saved_contents(path: str) -> SavedContents:
+    """Read the lists of a folder whose bytes were restored. Raises `FolderRefused`."""
+    with opened_folder(path) as folder:
+        if not (index := folder.read_index()):
+            return SavedContents()
+        parts = {process: folder.read_part(index, process) for process in index.parts if index.committed}
+    pieces = {process: {each.piece for each in part.pieces.values()} for process, part in parts.items() if part}
+    return SavedContents(index.committed, defaultdict(set, pieces))
+
+
+def has_content(pieces: Collection[Piece], offer: Offer) -> bool:
+    """Return true if all objects of an export are among the pieces; a single one may have no number."""
+    numbers = range(offer.first, offer.first + offer.count)
+    numbered_ones = (Piece(f"{offer.entry}.{number}", offer.size) for number in numbers)
+    return all(each in pieces for each in numbered_ones) or Piece(str(offer.entry), offer.size) in pieces
+
+
+def restored(execution: Execution, path: str, process: str) -> Restored:
+    """Copy the bytes of a saved folder to the memory of a process. Raises `FolderRefused` and `Stopped`."""
+    with opened_folder(path) as folder, transferring(execution) as (memory, transfer):
+        index, wanted = folder.read_index(), memory.pieces
+        if index is None:
+            raise FolderRefused(f"{path!r} has no saved layout", hint="'memtopo save NAME FOLDER' writes one")
+        part = folder.read_part(index, process)
+        if part is None:
+            return Restored(without=tuple(each.name for each in wanted))
+        found = restore(folder, part, wanted, memory, transfer)
+    if wanted and not found.pieces:
+        message = f"{path!r} has layout {index.layout!r}, and nothing of it has a name and size of this layout"
+        raise FolderRefused(message, hint=f"it has {_listed(found.unused)}")
+    return found
+
+
+def notes_on(found: Restored, path: str) -> Iterator[str]:
+    """Notes on what came back from a folder."""
+    every = len(found.pieces) + len(found.without)
+    yield f"restored {len(found.pieces):,} of {every:,} pieces, {rounded(found.size)}, from {path}"
+    if found.without:
+        yield f"not in {path}, so of undefined content: {_listed(found.without)}"
+    if found.unused:
+        yield f"in {path}, and not in the layout or of another size: {_listed(found.unused)}"
+    if not found.direct:
+        yield f"the file system of {path} has no direct I/O: it was read through the page cache"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Entries of pieces, with the number of pieces of those that have several."""
+    counted = Counter(numbered(name)[0] for name in names)
+    words = [f"{entry} ({count:,})" if count > 1 else entry for entry, count in counted.items()]
+    more = [f"{len(words) - _LISTED:,} more"] if len(words) > _LISTED else []
+    return ", ".join([*words[:_LISTED], *more])
+
+
+def _left_out(execution: Execution, geometry: Geometry, memory: LayoutMemory) -> Iterator[str]:
+    """Names of entries with memory of the process that is not saved: a program allocates it, or no GPU reads it."""
+    growing = (group.name for group in geometry.every if group.growing and group.origin is None)
+    saved = {numbered(each.name)[0] for each in memory.pieces}
+    allocated = (numbered(step.describe().subject)[0] for step in execution.plan.steps if step.allocates)
+    names = dict.fromkeys((*growing, *allocated))
+    yield from (name for name in names if name not in saved and not _is_area(name))
+
+
+def _is_area(label: str) -> bool:
+    """Return true for the memory that keeps offloaded bytes in states, `weights@host:0`."""
+    return "@" in label
+
+
+@contextmanager
+def transferring(execution: Execution) -> Iterator[tuple[LayoutMemory, Transfer]]:
+    """Memory that a process has created, and threads that copy it, with page-locked buffers where that is possible.
+
+    Chunks that the layout maps nowhere are mapped meanwhile. Raises `DriverError`.
+    """
+
+    def beat(done: int) -> None:
+        execution.raise_if_stopped()
+        execution.progress.advance(done)
+
+    transfer = Transfer(beat, execution.progress.extend)
+    with ExitStack() as stack:
+        spans = dict(_mapped(execution))
+        spans |= _mapped_meanwhile(execution, spans, stack)
+        if contexts := execution.layout.contexts:
+            with suppress(DriverError):  # a copy from pageable memory takes longer
+                for each in transfer.buffers:
+                    _lock_pages(execution, next(iter(contexts.values())), each.address, stack)
+        stack.enter_context(transfer.running())
+        yield LayoutMemory(execution, spans), transfer
+
+
+def _mapped(execution: Execution) -> Iterator[tuple[str, Span]]:
+    """Memory of a process that a GPU can copy, by label: what it created, also where a state keeps it elsewhere."""
+    steps = execution.plan.steps
+    own = {step.provides for step in steps if step.allocates}
+    own |= {step.keeps for step in steps if step.keeps is not None}
+    for resource, (found, device, step) in readable_places(steps).items():
+        label = step.describe().subject
+        if resource in own and not _is_area(label):
+            yield label, Span(execution.layout.address(found.label) + found.offset, found.size, device)
+
+
+def _mapped_meanwhile(execution: Execution, mapped: Mapping[str, Span], stack: ExitStack) -> dict[str, Span]:
+    """Map the chunks that no GPU can copy in a range of their own, until the end of `stack`."""
+    layout, driver = execution.layout, execution.driver
+    allocated = {step.describe().subject: step.allocates for step in execution.plan.steps if step.allocates}
+    unmapped = allocated.keys() & layout.chunks.keys() - mapped.keys()
+    chunks = {label: found for label, found in allocated.items() if label in unmapped and not _is_area(label)}
+    spans: dict[str, Span] = {}
+    if not layout.contexts or not (total := sum(size for _, size in chunks.values())):
+        return spans
+    anyone = next(iter(layout.contexts))
+    stack.enter_context(current(driver, layout.contexts[anyone]))
+    start = address = driver.mem_address_reserve(total)
+    stack.callback(driver.mem_address_free, start, total)
+    for label, (location, size) in chunks.items():
+        device = location.id if location.kind is LocationKind.GPU else anyone
+        if device in layout.contexts:
+            driver.mem_map(address, size, layout.chunks[label])
+            stack.callback(driver.mem_unmap, address, size)
+            driver.mem_set_access(address, size, (Grant(gpu(device), Access.RW),))
+            spans[label] = Span(address, size, device)
+            address += size
+    return spans
+
+
+def _lock_pages(execution: Execution, context: int, address: int, stack: ExitStack) -> None:
+    driver = execution.driver
+
+    def unlock() -> None:
+        with current(driver, context):
+            driver.mem_host_unregister(address)
+
+    with current(driver, context):
+        driver.mem_host_register(address, BUFFER, RegisterFlags.PORTABLE)
+    stack.callback(unlock)

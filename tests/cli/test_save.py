@@ -1,0 +1,149 @@
+"""`memtopo save`, `apply --from` and their functions: the bytes of a layout come back in another process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import memtopo
+from memtopo.storage.saved import FolderRefused
+from tests.cli.conftest import InlineRunner, held
+from tests.cli.test_switch import SPEC
+from tests.helpers.command_line import ROOT
+
+SEVERAL = """
+memtopo: 1
+name: several
+processes:
+  server:
+    ranges: {weights: {size: 4MiB}}
+    chunks: {w: {location: gpu0, size: 2MiB, count: 2, handles: fd}}
+    map: {weights: [w]}
+    access: {weights: {gpu0: rw}}
+    exports: {weights: {chunk: w, via: fd}}
+  engine:
+    count: 2
+    ranges: {view: {size: 4MiB}, kv: {size: 2MiB}}
+    imports: {w: {from: server.weights}}
+    chunks: {page: {location: gpu0, size: 2MiB}}
+    map: {view: [w], kv: [page]}
+    access: {view: {gpu0: r}, kv: {gpu0: rw}}
+"""
+"""A layout whose engines import chunks, which only the server has to save."""
+
+GROWN = SPEC.replace("location: gpu0, size: 2MiB, count: 2, handles: fd}\nmap", "location: gpu0, size: 4MiB}\nmap")
+"""The spec with one page of another size."""
+
+
+@pytest.fixture(autouse=True)
+def spec(tmp_path: Path) -> None:
+    """`spec.yaml` in the folder of the test."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+
+
+def test_bytes_come_back_in_another_layout_and_the_rest_is_listed(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    with memtopo.applied(tmp_path / "spec.yaml", machine="h100x1") as layout:
+        for name, value in (("weights", 7), ("kv", 9)):
+            np.from_dlpack(layout.range(name, dtype="uint8"))[:] = value
+        done = layout.save(folder)
+        assert (done.pieces, done.written, done.unchanged, done.left_out) == (4, 8 << 20, 0, ())
+        layout.switch("asleep")
+        assert layout.save(tmp_path / "asleep").pieces == 2
+    with memtopo.applied(tmp_path / "spec.yaml", machine="h100x1", source=folder) as layout:
+        assert layout.restored.pieces == ("w.0", "w.1", "page.0", "page.1")
+        assert (np.from_dlpack(layout.range("weights", dtype="uint8")) == 7).all()
+        assert (np.from_dlpack(layout.range("kv", dtype="uint8")) == 9).all()
+        assert layout.save(folder).written == 0
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("page", "block"))
+    with memtopo.applied(tmp_path / "spec.yaml", machine="h100x1", source=tmp_path / "asleep") as layout:
+        assert (layout.restored.unused, layout.restored.without) == ((), ("block.0", "block.1"))
+        assert (np.from_dlpack(layout.range("weights", dtype="uint8")) == 7).all()
+
+
+def test_what_programs_allocate_is_left_out(tmp_path: Path) -> None:
+    with (
+        memtopo.applied("specs/engine-heaps.yaml", machine="h100x1") as layout,
+        pytest.raises(FolderRefused, match="has created no memory that can be saved"),
+    ):
+        layout.save(tmp_path / "saved")
+    assert list((tmp_path / "saved").iterdir()) == []
+
+
+def flipped(folder: Path) -> str:
+    file = max(folder.glob("*.bin"))
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    return "is not as it was saved"
+
+
+def of_another_layout(folder: Path) -> str:
+    with memtopo.applied("specs/single-gpu.yaml", machine="h100x1") as layout:
+        layout.save(folder)
+    return "has layout 'single-gpu', and nothing of it has a name and size of this layout"
+
+
+def removed(folder: Path) -> str:
+    (folder / "index.json").unlink()
+    return "has no saved layout"
+
+
+@pytest.mark.parametrize("damage", [flipped, of_another_layout, removed])
+def test_a_damaged_folder_is_refused_and_everything_undone(
+    tmp_path: Path, run_inline: InlineRunner, damage: object
+) -> None:
+    assert callable(damage)
+    folder = tmp_path / "saved"
+    with memtopo.applied(tmp_path / "spec.yaml", machine="h100x1") as layout:
+        layout.save(folder)
+    message = damage(folder)
+    with (
+        pytest.raises(memtopo.NotApplied, match=message),
+        memtopo.applied(tmp_path / "spec.yaml", machine="h100x1", source=folder),
+    ):
+        pass
+    done = run_inline("apply", tmp_path / "spec.yaml", "-m", "h100x1", "--from", folder, "--json")
+    assert (done.status, done.document["outcome"], done.document["leaks"]) == (4, "failed", [])
+    assert message in done.document["failure"]["error"]
+
+
+@pytest.mark.parametrize(("text", "pieces"), [(SPEC, 4), (SEVERAL, 4)], ids=["one", "several"])
+def test_a_held_layout_is_saved_and_applied_again(
+    tmp_path: Path, run_inline: InlineRunner, text: str, pieces: int
+) -> None:
+    here, name = {"XDG_RUNTIME_DIR": str(tmp_path)}, text.split()[3]
+    (tmp_path / "spec.yaml").write_text(text)
+    with held(tmp_path):
+        assert run_inline("save", name, tmp_path / "saved", **here).out.splitlines()[-1] == (
+            f"saved: {pieces} pieces, 8 MiB written, 0 B unchanged"
+        )
+        document = run_inline("save", name, tmp_path / "saved", "--json", **here).document
+        assert (document["memtopo_save"], document["written"], document["unchanged"]) == (1, 0, 8 << 20)
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "thesis.tex").touch()
+        refused = run_inline("save", name, tmp_path / "other", **here)
+        assert (refused.status, "has other files" in refused.err) == (4, True)
+        assert run_inline("check", name, **here).status == 0
+    with held(tmp_path, "spec.yaml", "--from", tmp_path / "saved"):
+        assert run_inline("save", name, tmp_path / "saved", "--json", **here).document["written"] == 0
+
+
+def test_the_content_of_a_weights_server_is_committed_again(tmp_path: Path, run_inline: InlineRunner) -> None:
+    """Its chunks are mapped nowhere in the holder. Another size of a shard is not what was committed."""
+    here, spec = {"XDG_RUNTIME_DIR": str(tmp_path)}, ROOT / "specs" / "weights-server.yaml"
+    socket, saved = str(tmp_path / "memtopo" / "weights-server.sock"), tmp_path / "saved"
+    with held(tmp_path, spec, "--set", "size=2MiB"):
+        with memtopo.attach(socket, role="writer") as shared:
+            np.from_dlpack(shared.range("weights", dtype="uint8"))[:] = 7
+            shared.commit()
+        assert run_inline("save", "weights-server", saved, **here).status == 0
+    with (
+        held(tmp_path, spec, "--set", "size=2MiB", "--from", saved),
+        memtopo.attach(socket, role="reader") as shared,
+    ):
+        assert (np.from_dlpack(shared.range("weights", dtype="uint8")) == 7).all()
+    with held(tmp_path, spec, "--set", "size=2MiB", "--set", "shards=3", "--from", saved):
+        assert run_inline("show", "weights-server", "--json", **here).document["offers"][0]["commit"] == "empty"
