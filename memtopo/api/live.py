@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from operator import index
 from types import MappingProxyType, TracebackType
@@ -20,6 +20,7 @@ from memtopo.api.heaps import Heap
 from memtopo.api.memory import LayoutMemory, ViewPart, ViewRequest, unknown
 from memtopo.api.session import Session
 from memtopo.api.specs import Params, SpecLike
+from memtopo.api.tensors import LoadedTensors, view_of
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.arguments import checked
 from memtopo.common.signals import deferred
@@ -34,7 +35,10 @@ from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run.imports import OutsideImports
 from memtopo.sharing.status import Notice
+from memtopo.storage.safetensors import Tensor
 from memtopo.storage.saved import Restored, Saved
+
+PathLike = str | os.PathLike[str]
 
 Refused = type[NotSwitched] | type[NotChanged]
 """Error of a switch or a change that is not made."""
@@ -54,6 +58,7 @@ class Live:
         self._session = session
         self._memory = LayoutMemory(session.geometry)
         self._views = ViewFactory(session, self._memory)
+        self._tensors = LoadedTensors(session)
         self._imports = session.imports(self._views.refresh)
         self.on_change: Callable[[Notice], object] | None = None
         """Function that `poll` calls with a notice before memory goes and after it is back; None if there is none."""
@@ -335,6 +340,45 @@ class Live:
 
     def _follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
         self._session.follow(imports, holder, notice)
+
+    @checked()
+    def load(self, files: PathLike | Sequence[PathLike], into: str | None = None) -> Mapping[str, Tensor]:
+        """Copy the tensors of files of safetensors to a range, in the order of the files, and return them by name.
+
+        `into` is the range, by default the only one. Its start has the table of the tensors, from which `tensor` finds
+        them in every process that maps the range; what the range had is lost. Raises `MemtopoError` for a file that is
+        not of the format, and for tensors that do not fit, before anything is written.
+        """
+        self._require_open()
+        several = [files] if isinstance(files, str | os.PathLike) else files
+        labels = self._tensor_ranges
+        if into is None and len(labels) != 1:
+            raise Unsuitable(f"the layout has {len(labels)} ranges", hint=f"name one: into={(labels or ['w'])[0]!r}")
+        with self._elastic.lock, deferred():
+            return self._tensors.load(self._memory, into or labels[0], [os.fspath(each) for each in several])
+
+    @checked()
+    def tensor(self, name: str) -> View:
+        """View of a tensor that was loaded, by `load` or 'memtopo load', here or by another process.
+
+        One of a type that the views have not is viewed as its bytes.
+        """
+        self._require_open()
+        label, found = self._tensors.find(self._memory, self._tensor_ranges, name)
+        dtype, part = view_of(found)
+        return self._view("range", label, dtype, part)
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """All tensors that were loaded, by name, with the dtype of the file, the shape, and offset in the range."""
+        self._require_open()
+        tables = self._tensors.tables(self._memory, self._tensor_ranges)
+        return {name: tensor for _, table in tables for name, tensor in table.items()}
+
+    @property
+    def _tensor_ranges(self) -> list[str]:
+        own = {*self._elastic.ranges, *self._elastic.heaps}
+        return [label for label in self._memory.ranges if label not in own]
 
     @checked()
     def save(self, folder: str | os.PathLike[str]) -> Saved:

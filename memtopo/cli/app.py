@@ -44,6 +44,7 @@ GROUPS = {
         "check": ("held", "Check a held layout, by queries only."),
         "switch": ("held", "Bring a held layout to one of its states."),
         "change": ("plan", "Bring a held layout to another spec, in place."),
+        "load": ("load", "Copy tensors of files to an export of a held layout."),
         "save": ("held", "Save the bytes of a held layout to a folder."),
         "release": ("held", "Release a held layout, and wait until it is taken down."),
         "metrics": ("held", "Print metrics of held layouts for Prometheus."),

@@ -29,6 +29,7 @@ from memtopo.sharing.status import (
     Switched,
 )
 from memtopo.storage.saved import Saved
+from memtopo.storage.tables import Loaded
 
 if TYPE_CHECKING:
     from memtopo.driver.types import GpuMemory, ProcessMemory
@@ -151,6 +152,12 @@ def saved(done: Saved) -> Page:
     written = f"{rounded(done.written)} written, {rounded(done.unchanged)} unchanged"
     verdict = Toned(f"saved: {done.pieces:,} pieces, {written}", "good")
     return Page("save", f"{done.name} to {done.folder}", sections=notes(remarks), verdict=verdict)
+
+
+def loaded(done: Loaded) -> Page:
+    """Result of a load."""
+    verdict = Toned(f"loaded: {done.tensors:,} tensors, {rounded(done.size)}", "good")
+    return Page("load", f"{done.name}, export {done.into}", verdict=verdict)
 
 
 def released(done: Released) -> Page:

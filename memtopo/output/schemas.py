@@ -32,6 +32,7 @@ from memtopo.session.saved import SavedChange, SavedPlan
 from memtopo.sharing.held import Survey
 from memtopo.sharing.status import Changed, Looked, Released, Status, Switched
 from memtopo.storage.saved import Saved
+from memtopo.storage.tables import Loaded
 from memtopo.usage import Usage
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -255,6 +256,7 @@ _DOCUMENTS: dict[str, tuple[Any, str]] = {
     "switch": (Switched, "what switch --json prints"),
     "change": (Changed, "what change --json prints"),
     "change-plan": (SavedChange, "what plan NAME SPEC --json prints and -o saves"),
+    "load": (Loaded, "what load --json prints"),
     "save": (Saved, "what save --json prints"),
     "release": (Released, "what release --json prints"),
     "trace": (TraceSummary, "what trace --json prints"),

@@ -159,10 +159,19 @@ def _is_area(label: str) -> bool:
 
 @contextmanager
 def transferring(execution: Execution) -> Iterator[tuple[LayoutMemory, Transfer]]:
-    """Memory that a process has created, and threads that copy it, with page-locked buffers where that is possible.
+    """Memory that a process has created, and threads that copy it.
 
     Chunks that the layout maps nowhere are mapped meanwhile. Raises `DriverError`.
     """
+    with ExitStack() as stack:
+        spans = dict(_mapped(execution))
+        spans |= _mapped_meanwhile(execution, spans, stack)
+        yield LayoutMemory(execution, spans), stack.enter_context(threads(execution))
+
+
+@contextmanager
+def threads(execution: Execution) -> Iterator[Transfer]:
+    """Threads that copy between files and memory, with page-locked buffers where that is possible."""
 
     def beat(done: int) -> None:
         execution.raise_if_stopped()
@@ -170,14 +179,11 @@ def transferring(execution: Execution) -> Iterator[tuple[LayoutMemory, Transfer]
 
     transfer = Transfer(beat, execution.progress.extend)
     with ExitStack() as stack:
-        spans = dict(_mapped(execution))
-        spans |= _mapped_meanwhile(execution, spans, stack)
         if contexts := execution.layout.contexts:
             with suppress(DriverError):  # a copy from pageable memory takes longer
                 for each in transfer.buffers:
                     _lock_pages(execution, next(iter(contexts.values())), each.address, stack)
-        stack.enter_context(transfer.running())
-        yield LayoutMemory(execution, spans), transfer
+        yield stack.enter_context(transfer.running())
 
 
 def _mapped(execution: Execution) -> Iterator[tuple[str, Span]]:

@@ -1,0 +1,93 @@
+"""Tensors that files were loaded from into the ranges of a layout, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from memtopo.api.errors import Unsuitable
+from memtopo.api.memory import LayoutMemory, ViewPart, ViewRequest, unknown
+from memtopo.api.session import Session
+from memtopo.driver.types import Access, LocationKind
+from memtopo.kinds.layout import current
+from memtopo.run.saving import Span
+from memtopo.run.tensors import load
+from memtopo.storage.safetensors import Tensor
+from memtopo.storage.tables import PREFIX, Table, read_table
+
+DTYPES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32",
+    "I64": "int64", "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+    "C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+}  # fmt: skip
+"""Types of views by those of files. Others are viewed as their bytes."""
+
+
+class LoadedTensors:
+    """Tables of the tensors in the ranges of a layout."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._read: dict[str, tuple[bytes, Table]] = {}
+
+    def load(self, memory: LayoutMemory, label: str, files: Sequence[str]) -> Table:
+        """Copy the tensors of files to a range, which must be mapped throughout with access to write."""
+        span, access = self._span(memory, label)
+        if access is not Access.RW:
+            raise Unsuitable(f"range {label!r} can only be read here", hint="attach(…, access='rw'), or as the writer")
+        self._session.synchronize()
+        return load(self._session.run.execution, label, span, files)
+
+    def find(self, memory: LayoutMemory, labels: Iterable[str], name: str) -> tuple[str, Tensor]:
+        """Return the range with a tensor, and the tensor. Raises `Unsuitable`."""
+        names: list[str] = []
+        for label, table in self.tables(memory, labels):
+            if name in table:
+                return label, table[name]
+            names += table
+        if not names:
+            raise Unsuitable(
+                f"there is no tensor {name!r}: nothing was loaded", hint="memtopo load NAME FILE.safetensors"
+            )
+        raise unknown("tensor", name, names)
+
+    def tables(self, memory: LayoutMemory, labels: Iterable[str]) -> Iterator[tuple[str, Table]]:
+        """Yield the table of each range that has one."""
+        for label in labels:
+            with suppress(Unsuitable):  # not mapped throughout
+                span, _ = self._span(memory, label)
+                if table := self._table(label, span):
+                    yield label, table
+
+    def _table(self, label: str, span: Span) -> Table:
+        if span.size < PREFIX:
+            return {}
+        prefix = self._bytes(span, 0, PREFIX)
+        if label not in self._read or self._read[label][0] != prefix:
+            table = read_table(prefix, lambda offset, size: self._bytes(span, offset, size), span.size)
+            self._read[label] = prefix, table
+        return self._read[label][1]
+
+    def _bytes(self, span: Span, offset: int, size: int) -> bytes:
+        driver, contexts = self._session.driver, self._session.layout.contexts
+        with current(driver, contexts[span.device]):
+            return driver.memcpy_dtoh(span.address + offset, size)
+
+    def _span(self, memory: LayoutMemory, label: str) -> tuple[Span, Access]:
+        """Address and size of a range with the GPU that copies it, and its access. Raises `Unsuitable`."""
+        part = memory.part("range", label, ViewRequest.of("uint8"))
+        layout = self._session.layout
+        if part.location.kind is not LocationKind.GPU or part.location.id not in layout.contexts:
+            raise Unsuitable(f"range {label!r} is accessible to no GPU of this process")
+        start = layout.ranges[label].address
+        if any(start + offset not in layout.mappings for offset, _, _ in memory.mappings(label, part.location)):
+            raise Unsuitable(f"range {label!r} has no memory in state {self._session.state!r}")
+        return Span(start, part.size, part.location.id), part.access
+
+
+def view_of(tensor: Tensor) -> tuple[str, ViewPart]:
+    """Type of the view of a tensor, and its part of the range. Raises `Unsuitable` for one without elements."""
+    if not tensor.size:
+        raise Unsuitable(f"tensor {tensor.name!r} of shape {list(tensor.shape)} has no elements")
+    dtype, shape = DTYPES.get(tensor.dtype, "uint8"), tensor.shape if tensor.dtype in DTYPES else (tensor.size,)
+    return dtype, {"shape": shape, "offset": tensor.offset, "size": tensor.size}

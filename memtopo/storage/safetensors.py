@@ -1,0 +1,178 @@
+"""Files of tensors in the format of safetensors: their headers, read with limits, and copies of their tensors.
+
+A header is 8 bytes with its length, and JSON of that length: dtype, shape and `data_offsets` of each tensor, from the
+end of the header on. The tensors fill the rest of the file, without an overlap or a hole.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, NamedTuple, NoReturn
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from memtopo.common.errors import Failed, reason
+from memtopo.common.files import closing_fd
+from memtopo.common.units import rounded_up
+from memtopo.storage.direct import BLOCK, BUFFER, Buffer, DirectFile, Transfer
+from memtopo.storage.saved import PieceMemory
+
+LARGEST_HEADER = 100_000_000
+"""Limit of a header, that of the format."""
+
+_LENGTH = 8
+BITS = {
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
+    "C64": 64, "F64": 64, "I64": 64, "U64": 64,
+}  # fmt: skip
+"""Bits of an element of each dtype."""
+
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+class BadTensors(Failed):
+    """A file that is not of the format of safetensors, or tensors that do not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Entry of a header."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    dtype: str
+    shape: Annotated[tuple[Count, ...], Field(max_length=64)]
+    data_offsets: tuple[Count, Count]
+
+
+_ENTRIES = TypeAdapter(dict[str, _Entry])
+_METADATA = TypeAdapter(dict[str, str])
+
+
+class Tensor(NamedTuple):
+    """Tensor of a file, with its offset and size in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+
+def read_header(path: str | Path) -> tuple[Tensor, ...]:
+    """Return the tensors of a file in the order of their offsets, which are those in the file. Raises `BadTensors`."""
+    try:
+        with closing_fd(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
+            about = os.fstat(fd)
+            if not stat.S_ISREG(about.st_mode):
+                _refuse(path, "is not a regular file")
+            length = int.from_bytes(os.pread(fd, _LENGTH, 0), "little")
+            start = _LENGTH + length
+            if about.st_size < _LENGTH or start > about.st_size:
+                _refuse(path, f"has {about.st_size:,} bytes, and its header is to have {length:,}")
+            if length > LARGEST_HEADER:
+                _refuse(path, f"has a header of {length:,} bytes; the limit is {LARGEST_HEADER:,}")
+            text = os.pread(fd, length, _LENGTH)
+    except OSError as error:
+        _refuse(path, f"cannot be read: {reason(error)}", error)
+    entries = _entries(path, text)
+    found = [Tensor(name, each.dtype, each.shape, *_span(path, name, each)) for name, each in entries.items()]
+    found.sort(key=lambda each: (each.offset, each.size))
+    _require_full(path, found, about.st_size - start)
+    return tuple(each._replace(offset=start + each.offset) for each in found)
+
+
+def _entries(path: str | Path, text: bytes) -> dict[str, _Entry]:
+    try:
+        header = json.loads(text.decode(), object_pairs_hook=_unique)
+        if not isinstance(header, dict):
+            _refuse(path, "has a header that is no JSON object")
+        _METADATA.validate_python(header.pop("__metadata__", None) or {}, strict=True)
+        # Not as Python objects, in which a list is no tuple.
+        return _ENTRIES.validate_json(json.dumps(header), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        _refuse(path, f"has a header with a wrong entry: {where}: {first['msg'].lower()}", error)
+    except (ValueError, RecursionError) as error:
+        _refuse(path, f"has a header that is no JSON: {error}", error)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _span(path: str | Path, name: str, entry: _Entry) -> tuple[int, int]:
+    """Offset and size in the data. Raises `BadTensors` if the size is not that of the shape."""
+    if entry.dtype not in BITS:
+        _refuse(path, f"has a tensor {name!r} of dtype {entry.dtype!r}, which is not known")
+    begin, end = entry.data_offsets
+    if (end - begin) * 8 != math.prod(entry.shape) * BITS[entry.dtype]:
+        _refuse(path, f"has {end - begin:,} bytes for tensor {name!r}, which is {entry.dtype} of {list(entry.shape)}")
+    return begin, end - begin
+
+
+def _require_full(path: str | Path, tensors: Sequence[Tensor], size: int) -> None:
+    """Raise `BadTensors` unless tensors lie one after another, and fill so many bytes."""
+    end = 0
+    for each in tensors:
+        if each.offset != end:
+            what = "overlaps the one before" if each.offset < end else "follows a hole"
+            _refuse(path, f"has a tensor {each.name!r} that {what}: it begins at {each.offset:,}, and not at {end:,}")
+        end += each.size
+    if end != size:
+        _refuse(path, f"has {size:,} bytes of data, and its tensors have {end:,}")
+
+
+def _refuse(path: str | Path, what: str, cause: BaseException | None = None) -> NoReturn:
+    raise BadTensors(f"{os.fspath(path)!r} {what}", hint="is it a whole file of safetensors?") from cause
+
+
+def copy_tensors(
+    path: str | Path, tensors: Sequence[Tensor], places: Sequence[int], piece: str, memory: PieceMemory, copy: Transfer
+) -> None:
+    """Copy tensors of a file to offsets of a piece. Raises `BadTensors`, and `DriverError`."""
+    try:
+        with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+            file = DirectFile(fd)
+            file.set_direct()
+            parts = (part for tensor, place in zip(tensors, places, strict=True) for part in _parts(tensor, place))
+            copy.run([partial(_copy_part, path, file, piece, memory, *part) for part in parts])
+    except OSError as error:
+        _refuse(path, f"cannot be read: {reason(error)}", error)
+
+
+def _parts(tensor: Tensor, place: int) -> Iterator[tuple[int, int, int]]:
+    """Offset in the file, place and size of parts of a tensor, each of which a buffer has with whole blocks."""
+    start, end = tensor.offset, tensor.offset + tensor.size
+    while start < end:
+        size = min(BUFFER - start % BLOCK, end - start)
+        yield start, place + start - tensor.offset, size
+        start += size
+
+
+def _copy_part(
+    path: str | Path,
+    file: DirectFile,
+    piece: str,
+    memory: PieceMemory,
+    start: int,
+    place: int,
+    size: int,
+    buffer: Buffer,
+) -> None:
+    before = start % BLOCK
+    if file.read(buffer.part(rounded_up(before + size, BLOCK)), start - before) < before + size:
+        _refuse(path, "was cut while it was read")
+    memory.write(piece, place, size, buffer.address + before)
