@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -135,17 +136,19 @@ class Heap:
         with self._changing():
             return heaps.export(self._memory.driver, self._content, whole_number("address", address), kind)
 
-    def sleep(self, keep: Keep | None = "page-locked") -> None:
+    def sleep(self, keep: Keep | None = "page-locked", *, folder: str | os.PathLike[str] | None = None) -> None:
         """Give the memory back, for other programs, until `wake`; allocations keep their addresses.
 
         Their bytes are kept in host memory, page-locked or `pageable`, which is allocated when it is first needed, and
-        stays; with None they are undefined afterwards. Work of the GPU is awaited; an access of the program until
-        `wake` is to an illegal address. Nothing can be allocated or freed meanwhile.
+        stays; with None they are undefined afterwards. With a `folder`, its files keep them instead, and the memory
+        goes once the disk has them; no other heap may use it. Work of the GPU is awaited; an access of the program
+        until `wake` is to an illegal address. Nothing can be allocated or freed meanwhile.
         """
         if keep is not None:
             word("keep", keep, get_args(Keep))
         with self._changing_memory():
-            heaps.sleep(self._memory.driver, self._memory.layout, self.name, keep)
+            path = None if folder is None else os.fspath(folder)
+            heaps.sleep(self._memory.driver, self._memory.layout, self.name, keep, path)
 
     def wake(self) -> None:
         """Give all allocations memory again, at their addresses and with the bytes that were kept."""

@@ -29,7 +29,7 @@ from memtopo.run.transition import RollbackFailed
 from memtopo.run.verification.rounds import UNSAFE
 from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.offers import ChangeFailed, Offer
-from memtopo.storage.saved import Index, Saved, SavedPart, opened_folder, refusing
+from memtopo.storage.saved import Index, Saved, SavedPart, refusing, saving_to
 
 if TYPE_CHECKING:
     from memtopo.sharing.status import LayoutEnd
@@ -158,18 +158,12 @@ class Conductor:
 
         `committed` are the exports whose content is committed. Raises `MemtopoError`.
         """
-        with opened_folder(path, write=True) as folder:
-            folder.require_own()
-            folder.remove_unused()
-            try:
-                parts = self.save_each(messages.SaveBytes(path, token_hex(8)))
-                require_pieces(self.request.layout_name, parts.values())
-                files = {process: part.file for process, part in parts.items()}
-                with refusing(path):
-                    folder.write_index(Index(self.request.layout_name, self.request.digest, files, tuple(committed)))
-            except BaseException:
-                folder.remove_unused()
-                raise
+        with saving_to(path) as folder:
+            parts = self.save_each(messages.SaveBytes(path, token_hex(8)))
+            require_pieces(self.request.layout_name, parts.values())
+            files = {process: part.file for process, part in parts.items()}
+            with refusing(path):
+                folder.write_index(Index(self.request.layout_name, self.request.digest, files, tuple(committed)))
         return saved_layout(self.request.layout_name, path, list(parts.values()))
 
     def switch(self, state: str, in_use: Collection[str] = (), *, check: Check = "fast") -> Checks:

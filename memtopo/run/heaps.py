@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from secrets import token_hex
 from typing import Literal
 
-from memtopo.common.errors import Exit, Failed, MemtopoError, on_failure
+from memtopo.common.errors import Exit, Failed, MemtopoError, message_of, on_failure
 from memtopo.common.units import rounded
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, EventFlags, HandleType
@@ -15,6 +16,9 @@ from memtopo.kinds.heaps.steps import HeapContent, grow_backups, heaps, release_
 from memtopo.kinds.layout import Layout, current
 from memtopo.native.heaps import Refusal
 from memtopo.native.tables import Allocation
+from memtopo.run.saving import LayoutMemory, Span, page_locked
+from memtopo.storage.direct import Transfer
+from memtopo.storage.saved import FolderRefused, Index, opened_folder, refusing, restore, save_part, saving_to
 
 
 class HeapRefused(MemtopoError):
@@ -93,10 +97,11 @@ Keep = Literal["page-locked", "pageable"]
 """Host memory that keeps bytes: page-locked, which is copied at the rate of the link, or pageable."""
 
 
-def sleep(driver: Driver, layout: Layout, label: str, keep: Keep | None) -> None:
+def sleep(driver: Driver, layout: Layout, label: str, keep: Keep | None, folder: str | None = None) -> None:
     """Give the memory of a heap back, and keep the addresses of its allocations, and their bytes if requested.
 
-    Work of the GPU is awaited. Raises `HeapRefused` and `HeapFailed`, with the heap as before.
+    They are kept in a `folder`, if there is one. Work of the GPU is awaited. Raises `HeapRefused` and `HeapFailed`,
+    with the heap as before.
     """
     content = _awake(layout, label)
     step, native = content.step, content.native
@@ -104,15 +109,19 @@ def sleep(driver: Driver, layout: Layout, label: str, keep: Keep | None) -> None
     try:
         with current(driver, layout.contexts[step.device]):
             driver.ctx_synchronize()
-            if keep == "page-locked":
+            if folder is not None:
+                content.saved = folder, _saved(driver, layout, content, folder)
+                content.empty()
+            elif keep == "page-locked":
                 _move_out(driver, content)
             else:
                 content.kept = _copied(driver, content) if keep else {}
                 content.empty()
-    except (DriverError, OSError) as error:
+    except (DriverError, OSError, FolderRefused) as error:
         native.open()
+        content.saved = None
         after = f"it can only be taken down: {content.broken}" if content.broken else "it is as before"
-        raise HeapFailed(f"heap {label!r} is not asleep: {error}; {after}") from error
+        raise HeapFailed(f"heap {label!r} is not asleep: {message_of(error)}; {after}") from error
     content.asleep = True
 
 
@@ -195,14 +204,55 @@ def wake(driver: Driver, layout: Layout, label: str) -> None:
     try:
         with current(driver, layout.contexts[content.step.device]), on_failure(_take_back, driver, content):
             _give_back(driver, content)
+            if content.saved:
+                _restore(driver, layout, content, *content.saved)
+    except FolderRefused as error:
+        raise HeapFailed(f"heap {label!r} stays asleep: {error.message}") from error
     except DriverError as error:
         if content.broken:
             raise HeapFailed(f"heap {label!r} can only be taken down: {content.broken}") from error
         kind = HeapFull if error.name == "CUDA_ERROR_OUT_OF_MEMORY" else HeapFailed
         hint = "free memory of the GPU, and try again"
         raise kind(f"heap {label!r} stays asleep: {error}", hint=hint) from error
-    content.asleep = False
+    content.asleep, content.saved = False, None
     content.native.open()
+
+
+def _saved(driver: Driver, layout: Layout, content: HeapContent, path: str) -> str:
+    """Write all allocations to a folder; return the number of the save. Raises `FolderRefused` and `DriverError`."""
+    number, label = token_hex(8), content.step.label
+    memory = _memory(driver, layout, content)
+    with saving_to(path) as folder, _threads(driver, layout) as transfer:
+        part = save_part(folder, label, number, [memory.pieces] if memory.pieces else [], memory, transfer)
+        with refusing(path):
+            folder.write_index(Index(layout.name, number, {label: part.file}))
+    return number
+
+
+def _restore(driver: Driver, layout: Layout, content: HeapContent, path: str, number: str) -> None:
+    """Copy the bytes of a save to all allocations. Raises `FolderRefused` and `DriverError`."""
+    memory = _memory(driver, layout, content)
+    with opened_folder(path) as folder, _threads(driver, layout) as transfer:
+        index = folder.read_index()
+        part = folder.read_part(index, content.step.label) if index and index.spec == number else None
+        if part is None:
+            raise FolderRefused(f"{path!r} has not the bytes that were saved last")
+        restore(folder, part, memory.pieces, memory, transfer)
+
+
+def _memory(driver: Driver, layout: Layout, content: HeapContent) -> LayoutMemory:
+    """Allocations of a heap as pieces, by number."""
+    device, allocations = content.step.device, content.native.allocations()
+    return LayoutMemory(
+        driver, layout, {str(each.number): Span(each.address, each.size, device) for each in allocations}
+    )
+
+
+@contextmanager
+def _threads(driver: Driver, layout: Layout) -> Iterator[Transfer]:
+    transfer = Transfer(lambda _done: None)
+    with page_locked(driver, layout, transfer), transfer.running():
+        yield transfer
 
 
 def _give_back(driver: Driver, content: HeapContent) -> None:

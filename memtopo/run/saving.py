@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from memtopo.common.text import numbered
 from memtopo.common.units import rounded
+from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind, RegisterFlags, gpu
 from memtopo.executor import Execution
 from memtopo.geometry import Geometry
-from memtopo.kinds.layout import current
+from memtopo.kinds.layout import Layout, current
 from memtopo.run.verification.fingerprints import readable_places
 from memtopo.sharing.offers import Offer
 from memtopo.storage.direct import BUFFER, Transfer
@@ -35,8 +36,8 @@ class Span(NamedTuple):
 class LayoutMemory:
     """Memory of a layout by its pieces, which GPUs copy, one copy at a time."""
 
-    def __init__(self, execution: Execution, spans: Mapping[str, Span]) -> None:
-        self._execution, self._spans, self._copying = execution, spans, Lock()
+    def __init__(self, driver: Driver, layout: Layout, spans: Mapping[str, Span]) -> None:
+        self._driver, self._layout, self._spans, self._copying = driver, layout, spans, Lock()
 
     @property
     def pieces(self) -> Sequence[Piece]:
@@ -52,10 +53,9 @@ class LayoutMemory:
         self._copy(self._spans[piece].device, self._spans[piece].address + offset, address, size)
 
     def _copy(self, device: int, target: int, source: int, size: int) -> None:
-        driver = self._execution.driver
-        with self._copying, current(driver, self._execution.layout.contexts[device]):
-            driver.memcpy_async(target, source, size)
-            driver.ctx_synchronize()
+        with self._copying, current(self._driver, self._layout.contexts[device]):
+            self._driver.memcpy_async(target, source, size)
+            self._driver.ctx_synchronize()
 
 
 def save(execution: Execution, geometry: Geometry, path: str, process: str, number: str) -> SavedPart:
@@ -166,24 +166,31 @@ def transferring(execution: Execution) -> Iterator[tuple[LayoutMemory, Transfer]
     with ExitStack() as stack:
         spans = dict(_mapped(execution))
         spans |= _mapped_meanwhile(execution, spans, stack)
-        yield LayoutMemory(execution, spans), stack.enter_context(threads(execution))
+        yield LayoutMemory(execution.driver, execution.layout, spans), stack.enter_context(threads(execution))
 
 
 @contextmanager
 def threads(execution: Execution) -> Iterator[Transfer]:
-    """Threads that copy between files and memory, with page-locked buffers where that is possible."""
+    """Threads that copy between files and memory, which a stop of the run ends."""
 
     def beat(done: int) -> None:
         execution.raise_if_stopped()
         execution.progress.advance(done)
 
     transfer = Transfer(beat, execution.progress.extend)
+    with page_locked(execution.driver, execution.layout, transfer), transfer.running():
+        yield transfer
+
+
+@contextmanager
+def page_locked(driver: Driver, layout: Layout, transfer: Transfer) -> Iterator[None]:
+    """Lock the pages of the buffers of a transfer meanwhile, where that is possible: else copies take longer."""
     with ExitStack() as stack:
-        if contexts := execution.layout.contexts:
-            with suppress(DriverError):  # a copy from pageable memory takes longer
+        if layout.contexts:
+            with suppress(DriverError):
                 for each in transfer.buffers:
-                    _lock_pages(execution, next(iter(contexts.values())), each.address, stack)
-        yield stack.enter_context(transfer.running())
+                    _lock_pages(driver, next(iter(layout.contexts.values())), each.address, stack)
+        yield
 
 
 def _mapped(execution: Execution) -> Iterator[tuple[str, Span]]:
@@ -221,9 +228,7 @@ def _mapped_meanwhile(execution: Execution, mapped: Mapping[str, Span], stack: E
     return spans
 
 
-def _lock_pages(execution: Execution, context: int, address: int, stack: ExitStack) -> None:
-    driver = execution.driver
-
+def _lock_pages(driver: Driver, context: int, address: int, stack: ExitStack) -> None:
     def unlock() -> None:
         with current(driver, context):
             driver.mem_host_unregister(address)

@@ -28,7 +28,7 @@ def load(execution: Execution, label: str, span: Span, files: Sequence[str]) -> 
     if end > span.size:
         message = f"the tensors of {len(headers):,} files need {rounded(end)}, and {label!r} has {rounded(span.size)}"
         raise BadTensors(message, hint="increase its size in the spec")
-    memory = LayoutMemory(execution, {label: span})
+    memory = LayoutMemory(execution.driver, execution.layout, {label: span})
     _write(execution, span, bytes(PREFIX))
     with threads(execution) as transfer:
         for file, found in headers.items():

@@ -321,6 +321,19 @@ def opened_folder(path: str, *, write: bool = False, lock: bool = True) -> Itera
             yield Folder(path, fd)
 
 
+@contextmanager
+def saving_to(path: str) -> Iterator[Folder]:
+    """Open a folder for a save, without the files of one that was not finished, nor of this one if it fails."""
+    with opened_folder(path, write=True) as folder:
+        folder.require_own()
+        folder.remove_unused()
+        try:
+            yield folder
+        except BaseException:
+            folder.remove_unused()
+            raise
+
+
 def _open_directory(path: str) -> int:
     try:
         return os.open(path.rstrip("/") or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -253,6 +254,33 @@ def test_a_heap_sleeps_at_the_programs_request(layout: Live, keep: Any, found: i
     heap.wake()
     heap.sleep(None)
     assert heap.backup(address) is None
+
+
+def test_the_bytes_of_a_heap_that_sleeps_are_in_a_folder(layout: Live, tmp_path: Path) -> None:
+    """They come back in another sleep, too, and damaged ones leave it asleep."""
+    heap, folder = layout.heap("weights"), tmp_path / "saved"
+    addresses = [heap.allocate(70 * M // 2), heap.allocate(2 * M)]
+    for _ in range(2):
+        for value, address in enumerate(addresses):
+            fill(layout, "weights", address, value + 3)
+        heap.sleep(folder=folder)
+        assert heap.asleep
+        assert heap.backup(addresses[0]) is None
+        heap.wake()
+        assert [bytes_of(layout, "weights", each) for each in addresses] == [{3}, {4}]
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(NotMapped, match=r"is not asleep: .* is a link; it is as before"):
+        heap.sleep(folder=tmp_path / "link")
+    assert bytes_of(layout, "weights", addresses[1]) == {4}
+    heap.sleep(folder=folder)
+    (file,) = folder.glob("*.bin")
+    data = file.read_bytes()
+    file.write_bytes(b"\1" + data[1:])
+    with pytest.raises(NotMapped, match=r"stays asleep: .* chunk 0 of '0' is not as it was saved"):
+        heap.wake()
+    file.write_bytes(data)
+    heap.wake()
+    assert [bytes_of(layout, "weights", each) for each in addresses] == [{3}, {4}]
 
 
 def test_the_backup_of_an_address_is_that_of_its_own_allocation(layout: Live) -> None:

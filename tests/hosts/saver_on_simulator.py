@@ -33,6 +33,7 @@ REGIONS: dict[str, tuple[int, dict[str, Any]]] = {
     "pages": (2 * MIB, {"enable_cpu_backup": True}),  # of the backend that a variable chooses
     "kv_cache": (8 * MIB, {}),
 }
+ON_DISK = {"on_disk": (4 * MIB, {"enable_disk_backup": True})}
 
 
 class Pool:
@@ -62,7 +63,7 @@ class Region:
     """Allocation in the heap of a region, as of a tensor."""
 
     def __init__(self, tag: str) -> None:
-        self.size, options = REGIONS[tag]
+        self.size, options = (REGIONS | ON_DISK)[tag]
         with saver.region(tag, **options):
             self.heap = next(heap for key, heap in engine.ENGINE.heaps("saver") if key.tag == tag)
             self.address = self.heap.allocate(self.size)
@@ -101,6 +102,7 @@ def main() -> None:
         "init": lambda tag: os.environ.update(TMS_INIT_ENABLE=tag),
         "allocate": lambda tag: regions[tag].heap.allocate(2 * MIB),
         "region": lambda tag: allocate_anew(*tag.split(",")),
+        "disk": lambda _: regions.update(on_disk=Region("on_disk")),
         "enter": lambda tags: entered(tags.split(",")),
         "graphs": lambda _: graphs(),
         "heaps": lambda _: [heap.name for _, heap in engine.ENGINE.heaps("saver")],

@@ -34,7 +34,7 @@ OWN_TESTS = [
     "test_multi_device_torch_mode",
     "test_rl_example[torch]",
 ]
-"""Those of its mode `torch`, without backups on disk."""
+"""Those of its mode `torch`; its test of backups on disk looks for files that are not in folders."""
 
 PACKAGE = """
 from memtopo.torch import saver
@@ -66,11 +66,16 @@ def test_a_resume_without_room_loses_nothing_and_raises_the_error_of_pytorch() -
     assert (partly, backups, awake) == (states("kept", "kept", "paused"), [], states("kept", "kept", "lost"))
 
 
-def test_backups_stay_as_long_as_they_are_retained_and_are_not_on_disk() -> None:
-    calls = ("pause", "backups", "resume", "backups", "retain:1", "pause", "resume", "backups", "set_disk_backup_dir:x")
-    *found, refused = after(*calls)
+def test_backups_stay_as_long_as_they_are_retained() -> None:
+    found = after("pause", "backups", "resume", "backups", "retain:1", "pause", "resume", "backups")
     assert [found[at] for at in (1, 3, 7)] == [["weights", "pages"], [], ["weights", "pages"]]
-    assert refused.startswith("NotImplementedError: backup on disk")
+
+
+def test_backups_on_disk_are_in_the_folder_that_was_set_before(tmp_path: Path) -> None:
+    first, second = (f"set_disk_backup_dir:{tmp_path}/{name}" for name in "ab")
+    *_, paused, other, resumed = after("disk", first, "pause:on_disk", second, "resume")
+    assert [each["on_disk"] for each in (paused, other, resumed)] == ["paused", "paused", "kept"]
+    assert [*(tmp_path / "a").iterdir(), *(tmp_path / "b").iterdir()] == []
 
 
 def test_a_region_frees_its_unused_memory_at_its_end_and_changes_nothing_of_pytorch() -> None:

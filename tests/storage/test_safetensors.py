@@ -30,7 +30,7 @@ def entry(begin: int, end: int, dtype: str = "U8", shape: list[Any] | None = Non
 @pytest.mark.parametrize("offset", range(8))
 def test_tensors_are_where_the_package_reads_them(tmp_path: Path, offset: int) -> None:
     """With a data start at any offset, in any order of names."""
-    arrays = {
+    arrays: dict[str, Any] = {
         "b": np.arange(7, dtype=np.float16),
         "a.weight": np.arange(12, dtype=np.float64).reshape(3, 4),
         "scalar": np.array(5, dtype=np.int32),

@@ -32,6 +32,7 @@ from memtopo.storage.saved import (
     refusing,
     restore,
     save_part,
+    saving_to,
 )
 
 Contents = Mapping[str, bytes]
@@ -62,16 +63,10 @@ def groups(contents: Contents) -> list[list[Piece]]:
 def save(path: Path, contents: Contents, number: int = 1) -> SavedPart:
     """Save as a conductor does."""
     transfer = Transfer(lambda _done: None)
-    with opened_folder(str(path), write=True) as folder, transfer.running():
-        folder.require_own()
-        folder.remove_unused()
-        try:
-            part = save_part(folder, "", f"{number:016x}", groups(contents), HostMemory(contents), transfer)
-            with refusing(str(path)):
-                folder.write_index(Index("kv", "sha256:0", {"": part.file}))
-        except BaseException:
-            folder.remove_unused()
-            raise
+    with saving_to(str(path)) as folder, transfer.running():
+        part = save_part(folder, "", f"{number:016x}", groups(contents), HostMemory(contents), transfer)
+        with refusing(str(path)):
+            folder.write_index(Index("kv", "sha256:0", {"": part.file}))
     return part
 
 

@@ -51,6 +51,8 @@ class HeapContent:
     budget: Budget
     backups: dict[int, Backup] = field(default_factory=dict)
     kept: dict[int, int] = field(default_factory=dict)
+    saved: tuple[str, str] | None = None
+    """Folder that keeps the bytes while the heap is asleep, and the number of the save."""
     asleep: bool = False
     present: bool = False
     held: int = 0

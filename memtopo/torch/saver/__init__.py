@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
@@ -33,6 +34,7 @@ Backend = Literal["mmap", "pinned"]
 _DEFAULT = "default"
 _KEPT: dict[str, Keep] = {"pinned": "page-locked", "mmap": "pageable"}
 _OWNER = "saver"
+_ON_DISK = "disk"
 
 STAND_IN = str(Path(__file__).parents[1] / "stand_in")
 """Folder with a module `torch_memory_saver` that is this one."""
@@ -57,6 +59,8 @@ class TorchMemorySaver:
         self._pool_of_graph: weakref.WeakKeyDictionary[torch.cuda.CUDAGraph, _GraphPool] = weakref.WeakKeyDictionary()
         self._graph_pools: weakref.WeakValueDictionary[Any, _GraphPool] = weakref.WeakValueDictionary()
         self._margin = 0
+        self._disk = os.environ.get("TMS_DISK_BACKUP_DIR") or "/tmp"  # noqa: S108 the default there
+        self._folders: dict[tuple[str, str], TemporaryDirectory[str]] = {}
         self.retain_cpu_backup: bool = os.environ.get("TMS_RETAIN_CPU_BACKUP") == "1"
         """True if backups stay after `resume`, where `get_cpu_backup` reads them, for the next `pause`."""
         self.hook_mode: str = "torch"
@@ -133,7 +137,8 @@ class TorchMemorySaver:
         self._ensure_initialized()
         for key, heap in _tagged(tag):
             if not heap.asleep:
-                heap.sleep(_KEPT.get(key.variant))
+                folder = self._folder(heap) if key.variant == _ON_DISK else None
+                heap.sleep(_KEPT.get(key.variant), folder=folder)
 
     def resume(self, tag: str | None = None) -> None:
         """Give the tensors of a tag, or of all tags, memory again, with their bytes if these were backed up.
@@ -176,8 +181,20 @@ class TorchMemorySaver:
             heap.keep_free(self._margin)
 
     def set_disk_backup_dir(self, path: str) -> None:
-        """Raise `NotImplementedError`: there are no backups on disk."""
-        raise NotImplementedError(f"backup on disk, in {path!r}, is not supported: use enable_cpu_backup=True")
+        """Set the folder for backups on disk, which is made if it is missing; by default TMS_DISK_BACKUP_DIR or /tmp.
+
+        Each tag and GPU has a folder in it, which is removed at the end of the process. What is paused resumes from the
+        folder that it was paused to.
+        """
+        self._ensure_initialized()
+        os.makedirs(path, exist_ok=True)  # noqa: PTH103 as it is written
+        self._disk = path
+
+    def _folder(self, heap: Heap) -> str:
+        """Return the folder for the bytes of a heap."""
+        if (heap.name, self._disk) not in self._folders:
+            self._folders[heap.name, self._disk] = TemporaryDirectory(prefix="memtopo-", dir=self._disk)
+        return self._folders[heap.name, self._disk].name
 
     def _ensure_initialized(self) -> None:
         """Raise `Unsuitable` if the whole process is to be a region, of which only a part would be paused."""
@@ -196,8 +213,9 @@ class TorchMemorySaver:
 
 def _backend(backend: str | None, *, backup: bool, on_disk: bool = False) -> str:
     """Variant of the heap for a region: where its bytes are kept; empty if they are not."""
+    assert not (on_disk and backup), "enable_cpu_backup and enable_disk_backup are mutually exclusive"
     if on_disk:
-        raise NotImplementedError("backup on disk is not supported: use enable_cpu_backup=True")
+        return _ON_DISK
     if backend is not None and not backup:
         raise ValueError("cpu_backup_backend requires enable_cpu_backup=True")
     chosen = backend or os.environ.get("TMS_INIT_CPU_BACKUP_BACKEND") or "pinned"
