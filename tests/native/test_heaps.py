@@ -119,6 +119,36 @@ def holes(free: list[bool]) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_memory_is_freed_once_and_that_of_no_bytes_is_a_granule(*, last: bool) -> None:
+    with opened() as (_, heap):
+        addresses = [heap.allocate(0) for _ in range(2)]
+        assert [each.size for each in heap.allocations()] == [GRANULE] * 2
+        heap.free(addresses[last])
+        with pytest.raises(Refusal):
+            heap.free(addresses[last])
+        assert [each.address for each in heap.allocations()] == [addresses[not last]]
+
+
+def test_an_end_that_is_refused_once_is_tried_again_at_once() -> None:
+    with opened() as (driver, heap):
+        heap.allocate(GRANULE)
+        driver.at = driver.calls + 1
+        assert isinstance(heap.end(), DriverError), "which was repeated: nothing is left"
+
+
+def test_what_was_freed_stays_until_the_work_of_the_gpu_is_done() -> None:
+    with opened(only=("ctx_synchronize",)) as (driver, heap):
+        address = heap.allocate(GRANULE)
+        heap.close()
+        heap.free(address)
+        driver.at = driver.calls + 1
+        heap.open()
+        assert heap.mapped == GRANULE
+        driver.at = 0
+        assert heap.allocate(GRANULE) == address
+
+
 def test_numbers_of_more_than_64_bits_are_no_sizes_and_no_addresses() -> None:
     with opened() as (_, heap):
         address = heap.allocate(GRANULE)
