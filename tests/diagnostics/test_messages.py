@@ -93,7 +93,7 @@ def test_known_names_are_listed_up_to_a_number() -> None:
         ("ranges: {kv: 4MiB}", "expected a mapping, found '4MiB'", "write 'kv: {size: 4MiB}'"),
         ("ranges: {kv: }", "expected a mapping, found nothing", "write 'kv: {size: 2MiB}'"),
         ("ranges: {kv: {size: 4MiB, elastic: [x]}}", "expected a mapping, found a list", None),
-        ("states: {s: {offload: [kv]}}", "expected a mapping, found a list", "write 'offload: {kv: …}'"),
+        ("states: {s: {offload: [kv]}}", "expected a mapping, found a list", "write 'offload: {kv: host}'"),
         ("chunks: {c: {handles: }}", "expected at least one, found none", "omit it, or list one"),
         ("states: {s: {drop: {kv: a}}}", "expected a name, found a mapping", None),
         ("map: {kv: [{chunk: a}, {offset: 0}]}", "entry 2 of 'kv' needs 'chunk'", "add 'chunk: …'"),
