@@ -176,11 +176,11 @@ static allocation_t *add_entry(heap_t *heap, const allocation_t *new) {
 static void forget(heap_t *heap, allocation_t *each) {
     table_t *table = heap->table;
     allocation_t removed = *each;
-    granule_of(heap, &removed)->entry = 0;
     __atomic_fetch_add(&table->version, 1, __ATOMIC_SEQ_CST);
     *each = table->entries[--table->count];
     __atomic_fetch_add(&table->version, 1, __ATOMIC_SEQ_CST);
-    if (each->address != removed.address) granule_of(heap, each)->entry = (uint32_t)(each - table->entries) + 1;
+    granule_of(heap, each)->entry = (uint32_t)(each - table->entries) + 1;
+    granule_of(heap, &removed)->entry = 0; /* also if it was the last one */
     give_granules(&heap->holes, place_of(heap, removed.address), (uint32_t)(removed.size / heap->granule), granules(heap));
     heap->budget->used -= removed.size;
 }
