@@ -52,8 +52,9 @@ def graphs(backend: str, *, offload: bool) -> None:
 
 
 def variables() -> None:
+    os.environ["VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"] = "OF_THE_USER"
     register()
-    print(sorted(each for each in get_env_vars_to_copy() if each.startswith("MEMTOPO")))
+    print(sorted(each for each in get_env_vars_to_copy() if each.startswith(("MEMTOPO", "OF_THE_USER"))))
 
 
 def earlier_plugin(replace: Callable[[], None]) -> None:
@@ -101,6 +102,7 @@ STARTS: dict[str, tuple[str | None, Callable[[], None]]] = {
     "variables on Ray": ("1", variables),
     "worker": ("1", lambda: worker("memtopo")),
     "worker without the variable": (None, lambda: worker("memtopo")),
+    "worker with the variable at 0": ("0", lambda: worker("memtopo")),
     "worker of cumem without the variable": (None, lambda: worker("cumem")),
     "instance in use": ("1", lambda: earlier_plugin(replace_instance)),
     "function replaced": ("1", lambda: earlier_plugin(replace_function)),
