@@ -6,11 +6,12 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from memtopo.common.errors import MemtopoError, Stopped, message_of
 from memtopo.diagnostics.model import Path
@@ -53,8 +54,7 @@ def failing(action: str) -> Iterator[None]:
         raise StepFailed(None, action, error) from error
 
 
-@dataclass(slots=True, eq=False)
-class StepCount:
+class StepCount(Struct, eq=False):
     """Number of steps of a timed phase, which the code inside may correct."""
 
     steps: int
@@ -301,8 +301,7 @@ class Pace:
                 self._size = min(STRIDE, self._size * 2)
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceSnapshot:
+class ResourceSnapshot(Struct, frozen=True):
     """Free bytes of each GPU that has a context, the number of open file descriptors, and the files behind them."""
 
     free: Mapping[int, int]

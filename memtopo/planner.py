@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, groupby
 from operator import attrgetter
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Location
@@ -27,8 +29,7 @@ from memtopo.plans import folding
 from memtopo.plans.report import PlanSummary, ProcessPlan
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True, dict=True):
     """Steps of a layout in the order of building; teardown reverses it. Equal inputs give equal plans.
 
     `memory` has the bytes to create by location, which has its node if there are several. A multi-process layout has a
@@ -36,14 +37,17 @@ class Plan:
     """
 
     name: str
-    steps: tuple[Step, ...] = field(repr=False)
+    steps: tuple[Step, ...]
     memory: dict[str, int]
     notes: tuple[str, ...]
-    processes: Mapping[str, Plan] = field(default_factory=dict)
+    processes: Mapping[str, Plan] = {}
     choices: tuple[Choice, ...] = ()
     """Alternatives that the spec takes on the machine."""
-    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    nodes: Mapping[str, tuple[str, ...]] = {}
     """Labels of the processes of each node by its name; empty for a layout of one host."""
+
+    def __repr__(self) -> str:
+        return f"<plan {self.name!r} of {len(self.steps)} steps>"
 
     @cached_property
     def phases(self) -> tuple[tuple[Phase, tuple[Step, ...]], ...]:

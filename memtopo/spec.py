@@ -6,11 +6,11 @@ Entries with errors yield diagnostics and are left out; all others are kept, so 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from typing import Annotated, Any, get_args
 
+from msgspec.structs import replace
 from pydantic import AfterValidator, Field, TypeAdapter
 from pydantic import ValidationError as PydanticError
 

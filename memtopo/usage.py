@@ -11,9 +11,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.common.commands import command_of
 from memtopo.common.files import text_of
@@ -26,16 +28,14 @@ from memtopo.sharing.sockets import LeaseName, lease_names
 from memtopo.sharing.status import Status
 
 
-@dataclass(frozen=True, slots=True)
-class OpenDevice:
+class OpenDevice(Struct, frozen=True):
     """Descriptors of one device file; an exported chunk is one of /dev/nvidiactl, without size (fact 26)."""
 
     file: str
     descriptors: int
 
 
-@dataclass(frozen=True, slots=True)
-class DmaBuffer:
+class DmaBuffer(Struct, frozen=True):
     """One dma-buf, of `descriptors` in a process; `inode` is the same in every process that has it.
 
     `bytes` and `exporter` (a kernel module) are None if the kernel does not show them.
@@ -53,8 +53,7 @@ _DMA_BUFFER = re.compile(r"/dmabuf:.*|anon_inode:\[?dmabuf\]?")
 _SOCKET = re.compile(r"socket:\[([0-9]+)\]")
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptors:
+class Descriptors(Struct, frozen=True):
     """Open descriptors of one process that may keep GPU memory, and the inodes of its sockets."""
 
     devices: tuple[OpenDevice, ...] = ()
@@ -62,8 +61,7 @@ class Descriptors:
     sockets: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class ProcfsProcess:
+class ProcfsProcess(Struct, frozen=True):
     """A process in /proc; `since` is in seconds of the epoch. `descriptors` is None without access to them."""
 
     pid: int
@@ -79,8 +77,7 @@ class ProcfsProcess:
         return bool(self.descriptors and (self.descriptors.devices or self.descriptors.dma_buffers))
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessFiles:
+class ProcessFiles(Struct, frozen=True):
     """/proc and the folder of device files; the places of both are parameters."""
 
     proc: Path = PROC
@@ -172,8 +169,7 @@ def _fields(file: Path) -> Iterator[tuple[str, str]]:
             yield name, value.strip()
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutUse:
+class LayoutUse(Struct, frozen=True):
     """Part of a process in a held layout: it holds it, is a process of it or a child of the holder, or imports from it.
 
     `holder` is the process that holds it, None if that is of another pid namespace. `bytes` are those of all exports
@@ -192,8 +188,7 @@ class LayoutUse:
     label: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessUsage:
+class ProcessUsage(Struct, frozen=True):
     """A process that uses GPU memory, or may.
 
     `pid` is None for an importer of another pid namespace. A process that is not in /proc has neither `uid`,
@@ -211,8 +206,7 @@ class ProcessUsage:
     layouts: tuple[LayoutUse, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """All processes that were found, by ascending pid; `unknown` are sentences about what could not be read."""
 
     gpus: tuple[GpuMemory, ...]

@@ -6,10 +6,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, Unpack, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.api.dmabuf import DmaBufs, importable
 from memtopo.api.errors import NotApplied, Unsuitable
@@ -55,8 +57,7 @@ _ATTEMPTS = 10
 """Attempts without a wait that end with the same one of these codes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportImporter:
+class ExportImporter(Struct, frozen=True):
     """Importer of a layout's exports: its GPUs by ordinal, and what it requested for them in `attach`."""
 
     layout: str

@@ -26,8 +26,9 @@ from ctypes import (
     c_void_p,
     py_object,
 )
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.api.errors import Unsuitable
 from memtopo.common.units import shorten
@@ -149,8 +150,7 @@ _OWN_REFERENCES = 2
 _FIRST_SWEEP = 64
 
 
-@dataclass(slots=True)
-class ExportedTensor:
+class ExportedTensor(Struct):
     """Tensor at the address `block`, of the view `name`; the capsule is kept until a consumer takes the tensor."""
 
     name: str

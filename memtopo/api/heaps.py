@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
+
+from msgspec.structs import replace
 
 from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
 from memtopo.api.memory import Shape, ViewRequest, described, whole_number

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.api.errors import Unsuitable
 from memtopo.api.memory import unknown
@@ -210,8 +212,7 @@ class Lease(HolderHandles):
         return self._client if holder == self._holder else super()._connect(holder, imports)
 
 
-@dataclass(frozen=True, slots=True)
-class AttachTerms:
+class AttachTerms(Struct, frozen=True):
     """Requirements of an attachment: exports by name, or all; the role of this process; and a digest of the spec.
 
     `until` is the time of the monotonic clock until which it waits for the layout and for other processes.

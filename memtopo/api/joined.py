@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Self, get_args
+
+from msgspec import Struct
 
 from memtopo.api.errors import NotJoined, Unsuitable
 from memtopo.api.imports import AttachTerms
@@ -84,8 +85,7 @@ class Joined(LiveContext[JoinedLayout]):
     """Part of a layout that exists for the duration of a `with`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
+class _Options(Struct, frozen=True):
     """Arguments of `join`; `timeout` in seconds."""
 
     spec: SpecLike

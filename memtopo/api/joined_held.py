@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.api.errors import NotJoined, Unsuitable, require_tried, valid
 from memtopo.api.imports import Lease
@@ -70,8 +72,7 @@ class HeldLayoutPart(JoinedLayout):
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class HeldPart:
+class HeldPart(Struct, frozen=True):
     """Process of a spec that joins the held ones of its layout, which is at the endpoint `where`."""
 
     loaded: Loaded

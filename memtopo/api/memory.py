@@ -10,8 +10,9 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import SupportsIndex, TypedDict, cast
+
+from msgspec import Struct
 
 from memtopo.api.dlpack import DType
 from memtopo.api.dlpack import dtype as known_dtype
@@ -36,8 +37,7 @@ _ELASTIC = "it is mapped while the program runs: view it through its range, layo
 _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPart:
+class MemoryPart(Struct, frozen=True):
     """`size` bytes at `offset` of the object with this `label`, and the access of a `location` to them."""
 
     label: str
@@ -47,8 +47,7 @@ class MemoryPart:
     access: Access
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
+class _Object(Struct, frozen=True):
     """Object of a group that is in no range: its number, and its bytes at `offset` of the object `whole`."""
 
     group: Group
@@ -333,8 +332,7 @@ class ViewPart(TypedDict, total=False):
     device: str | int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ViewRequest:
+class ViewRequest(Struct, frozen=True):
     """Elements of a type in a shape, at `offset` and of `size` in bytes, for a `device`.
 
     Without a shape there is one dimension; one extent may be -1. Without a size, the shape determines it or, if the

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from memtopo.common.text import numbered
 from memtopo.common.units import NamedPart
@@ -17,8 +18,7 @@ from memtopo.geometry.model import Instance
 from memtopo.kinds.elastic import ElasticContent
 
 
-@dataclass(frozen=True, slots=True)
-class MappedRange:
+class MappedRange(Struct, frozen=True):
     """One reservation: its mapped chunks and the access to them, both in order of offset, in bytes."""
 
     label: str

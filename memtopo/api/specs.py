@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from memtopo import language
 from memtopo import spec as specs
@@ -24,8 +25,7 @@ from memtopo.session.trials import with_needed_trials
 from memtopo.spec import Spec
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """Spec whose entries are each well formed: as data (`spec`), and as it was read (`document`)."""
 
     document: Document

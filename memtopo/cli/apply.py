@@ -9,11 +9,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.cli import options
 from memtopo.cli.options import Settings, machine_names, settings, variable_words
@@ -148,8 +149,7 @@ def _detach(context: typer.Context, spec: str, holding: HoldOptions, *, as_json:
     return show_command(socket=path, as_json=True) if path and as_json else status
 
 
-@dataclass(frozen=True, slots=True)
-class BoundHolders:
+class BoundHolders(Struct, frozen=True):
     """Values of `--with` by the name of a holder, users that are trusted, and seconds that a holder may be silent.
 
     A name that the spec does not use is an error if it was `typed` on the command line; the variable may be set for
@@ -208,8 +208,7 @@ _PATIENCE = 120.0
 """Seconds that a cluster has to place the agents."""
 
 
-@dataclass(frozen=True, slots=True)
-class OnNodes:
+class OnNodes(Struct, frozen=True):
     """Options of an apply on the nodes of a cluster at an address. `request_of` makes the request of a loaded spec."""
 
     address: str

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.cli import options
 from memtopo.cli.held import connect_to
@@ -51,8 +52,7 @@ _WITHIN = "With a record: percentage of its bytes by which memory of one kind at
 Within = Annotated[str, option("--within", _WITHIN, "SHARE")]
 
 
-@dataclass(frozen=True, slots=True)
-class _Refused:
+class _Refused(Struct, frozen=True):
     """A saved plan that is not compared, and its first error or that of its spec."""
 
     plan: str

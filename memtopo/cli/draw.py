@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Annotated
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.cli.options import (
     AsJson,
@@ -50,8 +52,7 @@ _WIDTH = "Width of text, if not the terminal's."
 _STATE = "Draw it in one of its states."
 
 
-@dataclass(frozen=True, slots=True)
-class DrawOptions:
+class DrawOptions(Struct, frozen=True):
     """Options of a drawing; `ascii` and `width` apply to text."""
 
     at: At = None

@@ -12,10 +12,11 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct
 
 from memtopo.common.text import nearest
 from memtopo.diagnostics.errors import EVERY, causes, of
@@ -76,8 +77,7 @@ class NamedError(NamedTuple):
         return None if self.call is None or self.call in known else nearest(self.call, known)
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """Calls and errors of a text: `errors` in order, each with the nearest call, and `calls` that have none.
 
     `reason` is the rule that the simulator adds to its error. A `query` is no message, but a call, an error, or both.

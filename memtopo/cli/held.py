@@ -6,10 +6,10 @@ import os
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
+from msgspec.structs import replace
 
 from memtopo.cli import options
 from memtopo.cli.options import AllowUid, AsJson, LayoutName, LayoutOrRecord, Socket, argument, option

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from itertools import product
@@ -16,6 +15,7 @@ from math import prod
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from msgspec import Struct
 
 from memtopo import language
 from memtopo.common.errors import UsageError
@@ -45,11 +45,11 @@ def argument(metavar: str, help: str, **more: Any) -> Any:
 
 
 def grouped(command: Callable[..., int]) -> Callable[..., int]:
-    """Return a command that has an option for each field of its parameters that are groups: dataclasses of options."""
+    """Return a command that has an option for each field of its parameters that are groups: structs of options."""
     parameters: list[Parameter] = []
     groups: dict[str, Any] = {}
     for each in signature(command, eval_str=True).parameters.values():
-        if isinstance(group := each.annotation, type) and is_dataclass(group):
+        if isinstance(group := each.annotation, type) and issubclass(group, Struct):
             groups[each.name] = group
             parameters += signature(group, eval_str=True).parameters.values()
         else:
@@ -57,7 +57,7 @@ def grouped(command: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(command)
     def of_options(**given: Any) -> int:
-        made = {name: group(*(given.pop(each.name) for each in fields(group))) for name, group in groups.items()}
+        made = {name: group(*(given.pop(key) for key in group.__struct_fields__)) for name, group in groups.items()}
         return command(**given, **made)
 
     shown = Signature([each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters])

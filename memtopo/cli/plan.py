@@ -6,9 +6,11 @@ A plan lists the driver calls that would build a spec, with equal steps folded.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from memtopo import planner
 from memtopo.cli import options
@@ -57,8 +59,7 @@ _SUMMARY = "Show memory by process and location, and numbers of calls, without t
 Language = Literal["c", "cuda-python"]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanOutput:
+class PlanOutput(Struct, frozen=True):
     """Form of a plan on stdout, and the file that it is saved to."""
 
     file: Annotated[str | None, option("--output -o", f"{_SAVE}in a folder.", "FILE", "MEMTOPO_PLAN_OUTPUT")] = None
@@ -133,7 +134,7 @@ def save_plan(file: str, plan: SavedPlan) -> None:
     """
     kept = replace(plan, plan=replace(plan.plan, picture=None), digest=None)
     lines = {"name": plan.spec.name, "text": plan.spec.text.splitlines(keepends=True), "settings": plan.spec.settings}
-    save(file, json.dumps_by_row({each.name: getattr(kept, each.name) for each in fields(kept)} | {"spec": lines}))
+    save(file, json.dumps_by_row(asdict(kept) | {"spec": lines}))
 
 
 def _show(planned: Plan, geometry: Geometry, loaded: Composition, output: PlanOutput) -> int:
@@ -281,8 +282,7 @@ def differences(before: Composition, after: Composition, name: str) -> PlanDiffe
     return replace(found, entries=EntryChanges.of(before.document, after.document))
 
 
-@dataclass(frozen=True)
-class HeldChange:
+class HeldChange(Struct, frozen=True, dict=True):
     """A held layout, and a spec that it is to be changed to, both validated on the machine of the holder.
 
     Processes that join are left out: others may join after the change. The geometry of `after` is None if the layout

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
+
+from msgspec.structs import replace
 
 from memtopo import machine as machines
 from memtopo import probe

@@ -9,10 +9,11 @@ import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Struct
 
 from memtopo.cli.options import option
 from memtopo.cli.process import REPORT_VARIABLES, RefusedSpec
@@ -41,7 +42,7 @@ def show(data: object, page: Callable[[], Any], *, as_json: bool, marker: str = 
         console.show(page())
 
 
-def _json(data: object, marker: str) -> str:
+def _json(data: Any, marker: str) -> str:
     from memtopo.output import json
 
     return json.dumps(json.marked(marker, data) if marker else data)
@@ -173,8 +174,7 @@ def require_writable(file: str | None) -> None:
     require_replaceable(file, _REPORTS, "is no report")
 
 
-@dataclass(frozen=True, slots=True)
-class RunOutput:
+class RunOutput(Struct, frozen=True):
     """Places for the report of a run: stdout, as text or JSON, and a file if there is to be one.
 
     Its page has a summary of the `trace`, if that is written: a file, or a folder.

@@ -13,10 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Struct
 
 from memtopo.cli.options import AllowUid, Grace, Socket, duration, option
 from memtopo.cli.process import Stopper
@@ -48,8 +49,7 @@ _READY = "With --hold: write a line to this descriptor and close it once it serv
 _RELOAD = "With --hold: on SIGHUP, reread the spec and change the layout to it; implied by --detach and systemd."
 
 
-@dataclass(frozen=True, slots=True)
-class HoldOptions:
+class HoldOptions(Struct, frozen=True):
     """Options of `apply --hold`. `metrics` is a file, or `unix:` and the path of a socket."""
 
     hold: Annotated[bool, option("--hold", "Keep the layout, and serve its exports to other processes.")] = False
@@ -79,8 +79,7 @@ class HolderDied(MemtopoError):
         self.exit_code = signal_status(number)
 
 
-@dataclass(slots=True)
-class Service:
+class Service(Struct):
     """Log and readiness of one holder; `log` is the descriptor of its file, and `file` the path.
 
     `cut` is true while the log ends within a line, for the rest of which a full disk had no room.

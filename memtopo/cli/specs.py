@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, replace
 from typing import Annotated
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.cli.options import Settings, duration, one_target, option
 from memtopo.cli.process import RefusedSpec
@@ -126,8 +128,7 @@ Gpus = Annotated[int | None, option("--gpus", _GPUS, "N", min=0, show_default="a
 _TRACE = "Write a line of JSON for each driver call, for 'memtopo trace'; of several processes into a folder, "
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(Struct, frozen=True):
     """Options of a run: its holders, its limit of time, its cluster, and its trace."""
 
     bound: With = None

@@ -6,10 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Annotated, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from memtopo.cli import options
 from memtopo.cli.options import Settings, settings
@@ -136,8 +138,7 @@ _Targets = tuple[Mapping[str, Target | None], Sequence[Diagnostic]]
 _NO_TARGET: Mapping[str, Target | None] = {target.NONE: None}
 
 
-@dataclass(frozen=True, slots=True)
-class Validation:
+class Validation(Struct, frozen=True):
     """Files that are validated in all variants on all targets, or without any on those that each of them names.
 
     A target that is None is no machine.

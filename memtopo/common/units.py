@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from memtopo.common.errors import UsageError
 
@@ -49,8 +50,7 @@ class Size(NamedTuple):
         return exact(self.amount)
 
 
-@dataclass(frozen=True, slots=True)
-class NamedPart:
+class NamedPart(Struct, frozen=True):
     """Named part of an object; offset and size are in bytes."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from memtopo.diagnostics import read_page
 
@@ -19,8 +20,7 @@ _ROW = re.compile(r"^\| ([A-Z_, ]+) \| (.+?) \| (.+?) \| (.+?) \| ([^|]+) \|$", 
 _NO_REASON = "—"
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """Cause of an error of a call, with what to check and the numbers of the facts that it rests on.
 
     `error` is without `CUDA_ERROR_`; `cause` and `check` are Markdown. `reasons` are those that the simulator states

@@ -10,10 +10,11 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum, IntEnum, IntFlag
 from hashlib import blake2b
 from typing import Any
+
+from msgspec import Struct
 
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import (
@@ -36,8 +37,7 @@ from memtopo.driver.types import (
 from memtopo.driver.wrappers import parameters
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """C function of a call, with its parameters in order.
 
     A parameter is the result (`&`), the name of a parameter of the protocol's method, or a constant; `arguments` are
@@ -164,8 +164,7 @@ C_TYPES: Mapping[str, str] = {
 """C types of objects by kind; the others are addresses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Constants:
+class Constants(Struct, frozen=True):
     """Constants of an enumeration of `cuda.h`: its C type, empty for macros, and their names by value."""
 
     type: str

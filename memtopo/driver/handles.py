@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal, NoReturn
+
+from msgspec import Struct
 
 OfferedKind = Literal["chunk", "buffer", "event", "allocation", "range", "memory", "semaphore", "shm", "multicast"]
 """Kinds of objects that one process can offer to another; memory and semaphores are external objects, and `shm` is
@@ -46,8 +47,7 @@ class Secret:
         raise TypeError("a secret cannot be serialized")
 
 
-@dataclass(frozen=True, slots=True)
-class Handle:
+class Handle(Struct, frozen=True):
     """One handle: a descriptor, which this object owns, or a secret; `offset` is that of a buffer in its block.
 
     An allocation has both: the descriptor of its pool, and the bytes that name it in the pool (fact 82).

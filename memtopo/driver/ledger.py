@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
+
+from msgspec import Struct
 
 from memtopo.driver import batches
 from memtopo.driver.batches import BatchDriver
@@ -16,8 +17,7 @@ from memtopo.driver.wrappers import Call, Forwarder, parameters
 Account = dict[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Opens:
+class Opens(Struct, frozen=True):
     """A call that opens something, by a key: its result, or the argument `key`.
 
     With `size` the account has the size of each key, from this argument; without, the number of references to it.
@@ -28,8 +28,7 @@ class Opens:
     size: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Closes:
+class Closes(Struct, frozen=True):
     """A call that closes what its first argument names, or all that begins in its range: an address and a size."""
 
     account: str

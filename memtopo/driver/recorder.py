@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.driver.wrappers import Call, Forwarder, defaults, parameters
 
 
-@dataclass(slots=True, eq=False)
-class CallContext:
+class CallContext(Struct, eq=False):
     """Purpose of calls: a phase of the run, and the step whose effect they make or undo.
 
     A call without a `verb` is made for no step: it measures, checks or verifies. The run keeps it up to date.
@@ -56,8 +56,7 @@ class CallContext:
         self.undo = False
 
 
-@dataclass(frozen=True, slots=True)
-class DriverCall:
+class DriverCall(Struct, frozen=True):
     """One call: the method of the protocol, its arguments by name, and its result, or the driver's error.
 
     `verb` and `subject` are those of the step that it is made for; without, it changes nothing that lasts.
@@ -71,7 +70,7 @@ class DriverCall:
     verb: str = ""
     subject: str = ""
     undo: bool = False
-    number: int = field(default=0, compare=False)
+    number: int = 0
 
     @property
     def function(self) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import cache
 from typing import Any, Literal, NamedTuple, Self
+
+from msgspec import Struct
 
 from memtopo.common.errors import MemtopoError
 
@@ -339,8 +340,7 @@ class DriverError(MemtopoError):
 Work = Literal["compute", "graphics"]
 
 
-@dataclass(frozen=True, slots=True)
-class GpuMemory:
+class GpuMemory(Struct, frozen=True):
     """Memory of one GPU in bytes; `index` is NVML's, as `nvidia-smi` prints it, and differs from CUDA's ordinals.
 
     `reserved` is what driver and firmware keep for themselves. Each is None if NVML does not report it.
@@ -355,8 +355,7 @@ class GpuMemory:
     free: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessMemory:
+class ProcessMemory(Struct, frozen=True):
     """Memory of one process on one GPU; `bytes` is None if NVML does not report it.
 
     `gpu` is the index of the GPU, `instance` the number of the MIG instance, None without MIG. `pid` is NVML's, which
@@ -370,8 +369,7 @@ class ProcessMemory:
     instance: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUsage:
+class GpuUsage(Struct, frozen=True):
     """Memory of all GPUs and of the processes on them; `unknown` are sentences about what could not be read."""
 
     gpus: tuple[GpuMemory, ...] = ()

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
+
+from msgspec import Struct
 
 from memtopo.common.errors import InternalError, Unavailable, UsageError
 from memtopo.driver.types import DriverError
@@ -32,15 +33,14 @@ NONE = "none"
 """Name that stands for no machine, without which specs are validated as far as possible."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """Machine by its requested name; `simulated` is true if its driver is a simulator."""
 
     name: str
     machine: Machine
     simulated: bool
-    _opener: Callable[[], KernelDriver] = field(repr=False, compare=False)
-    nodes: Mapping[str, Target] = field(default_factory=dict)
+    _opener: Callable[[], KernelDriver]
+    nodes: Mapping[str, Target] = {}
     """Targets of the nodes of a spec by name, of which `machine` is the first; empty for one machine."""
 
     @property

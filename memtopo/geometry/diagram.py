@@ -7,30 +7,26 @@ from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Iterator
+from typing import ClassVar
+
+from msgspec import Struct
 
 from memtopo.common.units import NamedPart
 from memtopo.diagnostics.model import Path
-
-RENDERED: Mapping[str, bool] = MappingProxyType({"json": False})
-"""Metadata of fields that only renderers read: they are not part of the JSON form of a diagram."""
 
 MOST_NAMES = 8
 """Names of one device that a drawing shows."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceAccess:
+class DeviceAccess(Struct, frozen=True):
     """Access of one device: `r` or `rw`."""
 
     device: str
     access: str
 
 
-@dataclass(frozen=True, slots=True)
-class MappingSpan:
+class MappingSpan(Struct, frozen=True):
     """A hole, which has no chunk, or equal adjacent mappings with the same access.
 
     `count` mappings of `bytes_each`, of the chunks `first` to `last`. `chunk` is the mark of these chunks: their entry
@@ -68,8 +64,7 @@ class MappingSpan:
         return self.index, self.index + (self.count - 1) * self.interval + self.step * (ranges - 1) + 1
 
 
-@dataclass(frozen=True, slots=True)
-class RangeDiagram:
+class RangeDiagram(Struct, frozen=True):
     """`count` neighbouring ranges of one entry, `first` to `last`, with the same content.
 
     Each has `size` bytes, of which `mapped` are mapped. `pieces` are the spans of the first range in order of offset;
@@ -92,8 +87,7 @@ class RangeDiagram:
     elastic_access: tuple[tuple[DeviceAccess, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryShare:
+class MemoryShare(Struct, frozen=True):
     """Equal chunks or buffers of one mark in one memory; `chunk` is the mark, as in a span.
 
     `label` says what they are if the drawing shows them here alone.
@@ -107,8 +101,7 @@ class MemoryShare:
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryDiagram:
+class MemoryDiagram(Struct, frozen=True):
     """One memory with chunks: that of a GPU, a NUMA node or the host; `names` are the spec's names for it.
 
     The `total` of the host or a node is None if the machine's record does not have it. `taken` is what other processes
@@ -133,8 +126,7 @@ class MemoryDiagram:
         return (*self.names[:MOST_NAMES], *([f"{more:,} more"] if more > 0 else []))
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(Struct, frozen=True):
     """`count` equal resources of one entry that are in no range, such as buffers and events.
 
     `kind` is the word for one of them (`buffer`, `event`), `name` the entry, `mark` the mark of its memory. `locations`
@@ -146,6 +138,7 @@ class Resource:
     marks is bound to the resource or import `target`.
     """
 
+    drawn: ClassVar = frozenset({"noun", "external", "via", "target", "bound"})
     kind: str
     name: str
     mark: str = ""
@@ -157,15 +150,14 @@ class Resource:
     parts: tuple[Resource, ...] = ()
     offset: int = 0
     path: Path = ()
-    noun: str = field(default="", kw_only=True, metadata=RENDERED)
-    external: bool = field(default=False, kw_only=True, metadata=RENDERED)
-    via: str = field(default="", kw_only=True, metadata=RENDERED)
-    target: str = field(default="", kw_only=True, metadata=RENDERED)
-    bound: tuple[str, ...] = field(default=(), kw_only=True, metadata=RENDERED)
+    noun: str = ""
+    external: bool = False
+    via: str = ""
+    target: str = ""
+    bound: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
+class Export(Struct, frozen=True):
     """`count` handles of one export, of the chunks, buffers or events `first` to `last` (`kind`), by `via`.
 
     `mark` is the mark of their memory.
@@ -182,8 +174,7 @@ class Export:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class HandleFlow:
+class HandleFlow(Struct, frozen=True):
     """Handles that go from the `export` of `source` to the import `name` of `target`.
 
     `source` and `target` are the `first` of a process diagram each, or empty in a layout of one process; with
@@ -192,6 +183,7 @@ class HandleFlow:
     from outside, and are an `external` resource of the target with the same name.
     """
 
+    drawn: ClassVar = frozenset({"external"})
     source: str
     export: str
     target: str
@@ -203,11 +195,10 @@ class HandleFlow:
     path: Path
     outside: bool = False
     processes: int = 1
-    external: bool = field(default=False, kw_only=True, metadata=RENDERED)
+    external: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessDiagram:
+class ProcessDiagram(Struct, frozen=True):
     """`count` processes of one entry with the same content: `first`, and each `step`-th from there up to `last`.
 
     `picture` is the diagram of the first one; its memory is what that process creates itself. They are on one `node`,
@@ -215,6 +206,7 @@ class ProcessDiagram:
     differ by their numbers and GPUs.
     """
 
+    drawn: ClassVar = frozenset({"alike"})
     first: str
     last: str
     count: int
@@ -222,11 +214,10 @@ class ProcessDiagram:
     picture: Diagram
     path: Path
     node: str = ""
-    alike: bool = field(default=False, metadata=RENDERED)
+    alike: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Diagram:
+class Diagram(Struct, frozen=True):
     """One layout: its ranges in the order of the spec, and each memory that it uses.
 
     A multi-process layout has a diagram for each group of equal processes. Its own `memory` is the sum of theirs, its

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import ClassVar, NamedTuple
+
+from msgspec import Struct
 
 from memtopo.common.units import NamedPart, Share, Size
 from memtopo.diagnostics.model import Path
@@ -15,8 +16,7 @@ from memtopo.driver.types import Grant, HandleType, Location, LocationKind, Prop
 from memtopo.machine import Machine
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Source of imported objects: `each` handles of one export from every holder, in the order of the holders.
 
     With `siblings` the holders are processes of the same spec (`reader.3`), else layouts and sockets outside of it, or
@@ -112,8 +112,16 @@ class InnerPart(NamedTuple):
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class _Objects(Struct, frozen=True, kw_only=True):
+    """Fields of every group that have defaults."""
+
+    count: int = 1
+    counted: bool = False
+    size: int = 0
+    origin: Origin | None = None
+
+
+class Group(_Objects, frozen=True):
     """Base of all groups: one object with a name, or `count` objects with a name and numbers.
 
     A group with an `origin` is imported; any other group is created by this process. `size` is in bytes per object,
@@ -132,11 +140,6 @@ class Group:
     """Word of the wire protocol for the objects; None if they cannot be offered."""
     name: str
     path: Path
-    _: KW_ONLY
-    count: int = 1
-    counted: bool = False
-    size: int = 0
-    origin: Origin | None = None
 
     @property
     def produced(self) -> bool:
@@ -263,8 +266,7 @@ class TakenShare(NamedTuple):
     taken: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkGroup(Group):
+class ChunkGroup(Group, frozen=True):
     """Equal chunks that one entry declares: `count` of `size` bytes, distributed round-robin over `locations`.
 
     Locations without a chunk are left out. `declared` is the size before `round: up`, and `granule` the granularity of
@@ -284,7 +286,7 @@ class ChunkGroup(Group):
     distinct_locations: tuple[Location, ...]
     """Locations of the chunks, without repetition."""
     limit: int | None = None
-    parts: tuple[NamedPart, ...] = field(default=())
+    parts: tuple[NamedPart, ...] = ()
     gone: tuple[tuple[int, int], ...] = ()
     """Spans of the chunks that have no memory in the state that the geometry is of."""
     share: TakenShare | None = None
@@ -353,8 +355,7 @@ class Backing(NamedTuple):
         return self.chunks if self.zero is None else (*self.chunks, self.zero)
 
 
-@dataclass(frozen=True, slots=True)
-class RangeGroup(Group):
+class RangeGroup(Group, frozen=True):
     """Equal ranges that one entry declares: `count` reservations of `size` bytes; elastic ones have an `elastic`."""
 
     noun = "range"
@@ -387,11 +388,10 @@ class RangeGroup(Group):
         return self.address + instance * self.stride if self.address else 0
 
 
-@dataclass(frozen=True, slots=True)
-class LocatedGroup(Group):
+class LocatedGroup(Group, frozen=True):
     """Equal objects distributed round-robin over `locations`: `count` of them, created by this process or imported."""
 
-    locations: tuple[Location, ...] = field()  # else the property of the base would be its default
+    locations: tuple[Location, ...]
 
     def location_of(self, index: int) -> Location:
         """Location of one object."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.common.units import Size
 from memtopo.diagnostics.model import Path
@@ -51,8 +53,7 @@ class Slice(NamedTuple):
         return not counted or (self.reference.first is not None and self.number == 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Equal chunks mapped consecutively in one reservation: `count` of a group, from index `first`, from `offset`.
 
     The index increases by `step` from one mapping to the next; 0 means one chunk that is mapped again and again.
@@ -153,8 +154,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 G = TypeVar("G", bound=Group)
 
 
-@dataclass(frozen=True)
-class Geometry:
+class Geometry(Struct, frozen=True, dict=True):
     """Geometry of a layout: the groups of one process by class and name, and the placements of chunks.
 
     `placements` are sorted by offset in each reservation; `parts` are in the spec's order. Imported chunks, buffers and
@@ -163,19 +163,19 @@ class Geometry:
     """
 
     name: str
-    devices: Mapping[str, Location] = field(default_factory=dict)
-    groups: Mapping[type[Group], Mapping[str, Group]] = field(default_factory=dict)
-    placements: Mapping[Instance, tuple[Placement, ...]] = field(default_factory=dict)
-    parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+    devices: Mapping[str, Location] = {}
+    groups: Mapping[type[Group], Mapping[str, Group]] = {}
+    placements: Mapping[Instance, tuple[Placement, ...]] = {}
+    parts: Mapping[str, tuple[Part, ...]] = {}
     unresolved: frozenset[tuple[str, str]] = frozenset()
     """(section, name) of entries that were left out or depend on such entries; rules do not report them."""
     path: Path = ()
     visible: tuple[Location, ...] = ()
     """GPUs that are visible to this process; empty for all."""
-    processes: Mapping[str, Geometry] = field(default_factory=dict)
+    processes: Mapping[str, Geometry] = {}
     choices: tuple[Choice, ...] = ()
     """Alternatives that fields of the spec take on the machine."""
-    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    nodes: Mapping[str, tuple[str, ...]] = {}
     """Labels of the processes of each node, in order, by its name; empty for a layout of one host."""
     held: frozenset[str] = frozenset()
     """Labels of the processes that are held where others join them one by one; none if all are built together."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
@@ -13,8 +14,7 @@ from memtopo.driver.types import Grant, Properties
 from memtopo.kinds.layout import Layout, LayoutTable
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ElasticChunk:
+class ElasticChunk(Struct, frozen=True, eq=False):
     """Chunk by its label in the layout, of `size` bytes; `number` is its number in the pool, -1 for a zero page.
 
     A holder lends it with the `epoch` of its bytes; 0 for a chunk of this process.
@@ -67,8 +67,7 @@ class ChunkSource(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class ElasticChunkPool:
+class ElasticChunkPool(Struct, eq=False):
     """Existing chunks of one elastic entry by number, and the chunks that are not mapped (`free`).
 
     The first `kept` were created with the layout, and stay. At most `limit` exist at once.
@@ -81,11 +80,11 @@ class ElasticChunkPool:
     kept: int
     limit: int
     source: ChunkSource
-    created: dict[int, ElasticChunk] = field(default_factory=dict)
-    free: list[ElasticChunk] = field(default_factory=list)
-    lent: dict[int, str] = field(default_factory=dict)
+    created: dict[int, ElasticChunk] = {}
+    free: list[ElasticChunk] = []
+    lent: dict[int, str] = {}
     """Exports that have lent chunks to other processes, by number; these chunks are neither free nor mapped here."""
-    _returned: list[ElasticChunk] = field(default_factory=list)
+    _returned: list[ElasticChunk] = []
 
     def add(self, count: int) -> list[ElasticChunk]:
         """Add the chunks that were removed last, and then chunks with the next numbers."""
@@ -126,8 +125,7 @@ class ElasticChunkPool:
         return [chunk for chunk in self.free if chunk.number >= self.kept]
 
 
-@dataclass(slots=True, eq=False)
-class ElasticContent:
+class ElasticContent(Struct, eq=False):
     """Content of one elastic range: chunks by offset (`at`), and their offsets in order (`starts`).
 
     `pieces` are the parts of the range by access, `fixed` the intervals that the spec maps itself. `zero` is mapped
@@ -142,8 +140,8 @@ class ElasticContent:
     pieces: tuple[AccessPiece, ...]
     fixed: tuple[tuple[int, int], ...] = ()
     zero: ElasticChunk | None = None
-    at: dict[int, ElasticChunk] = field(default_factory=dict)
-    starts: list[int] = field(default_factory=list)
+    at: dict[int, ElasticChunk] = {}
+    starts: list[int] = []
     broken: str | None = None
 
     def taken(self, start: int, end: int, leaving: frozenset[int] | set[int]) -> tuple[int, int, str] | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from operator import eq
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Path
@@ -92,8 +93,7 @@ class ExportKind(Kind):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class DmaBufMemory:
+class DmaBufMemory(Struct, frozen=True):
     """Memory behind the dma-bufs of the objects of a group: `size` bytes from `offset` of each.
 
     `placements` are the first one of each chunk, by which it has the same dma-buf in any order of entries, or those in
@@ -159,8 +159,7 @@ class DmaBufMemory:
         return base + start
 
 
-@dataclass(frozen=True, slots=True)
-class ExportGroup(Group):
+class ExportGroup(Group, frozen=True):
     """Objects of one group from index `first`, exported as `count` handles in order. `size` is in bytes per object.
 
     Elastic chunks are lent: a holder creates them, up to `count`, for clients that have at most a `quota` of them each.
@@ -252,8 +251,7 @@ def pool_resource(name: str) -> Hashable:
     return "elastic chunks", name
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
+class Imported(Struct, frozen=True):
     """Entry of an import, resolved apart from its kind: `count` objects, distributed round-robin over `locations`."""
 
     path: Path
@@ -267,7 +265,7 @@ class Imported:
     """Declared devices with access, besides the location of the objects."""
     home: int = 0
     """Ordinal of a GPU whose context is used to import objects of the host."""
-    limit: int | None = field(default=None, kw_only=True)
+    limit: int | None = None
     """Largest number of elastic chunks that a holder lends, none of which exist at first; None for other objects."""
 
     @property

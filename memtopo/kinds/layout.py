@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import ChainMap, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from msgspec import Struct, field
 
 from memtopo.common.errors import InternalError
 from memtopo.driver.handles import Handle
@@ -86,8 +87,7 @@ class LayoutTable(Generic[K, V]):
     """Kind of live objects, declared beside the steps that create them; `Layout.of` returns these by their label."""
 
 
-@dataclass(slots=True, eq=False)
-class Layout:
+class Layout(Struct, eq=False):
     """Everything that exists now, by the labels of the spec (`kv`, `page.3`); GPUs by ordinal.
 
     What several kinds need is in fields, all else in the tables of the kinds.
@@ -95,14 +95,14 @@ class Layout:
 
     name: str = ""
     """Name of the layout, with the process in one of several: `kv/rank.3`."""
-    contexts: dict[int, int] = field(default_factory=dict)
-    ranges: dict[str, Reservation] = field(default_factory=dict)
-    buffers: dict[str, Reservation] = field(default_factory=dict)
+    contexts: dict[int, int] = {}
+    ranges: dict[str, Reservation] = {}
+    buffers: dict[str, Reservation] = {}
     """Buffers, allocations of pools, and mapped buffers of external memory: `frame`, and `frame.y`."""
-    memory: dict[str, Reservation] = field(default_factory=dict)
+    memory: dict[str, Reservation] = {}
     """Managed memory, and page-locked memory of the host."""
-    chunks: dict[str, int] = field(default_factory=dict)
-    mappings: dict[int, str] = field(default_factory=dict)
+    chunks: dict[str, int] = {}
+    mappings: dict[int, str] = {}
     """Addresses of mappings, each with the label of its chunk."""
     handle_source: HandleSource = field(default_factory=HandleSource)
     ending: bool = False

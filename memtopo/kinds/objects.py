@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from memtopo.driver.handles import Handle
@@ -13,8 +12,7 @@ from memtopo.kinds.layout import Layout, LayoutTable
 from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, Undoing
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectStep(Step):
+class ObjectStep(Step, frozen=True):
     """Base of steps that create or import one object, which a table of the layout has under its label."""
 
     label: str
@@ -53,23 +51,22 @@ class ObjectStep(Step):
         return self.leak(self.label)
 
 
-class ImportStep(Step):
+class ImportStep(Step, frozen=True):
     """Base of steps that take a handle from another process, their `source`."""
-
-    __slots__ = ()
-
-    source: HandleReference
 
     phase = Phase.IMPORT
     required: ClassVar = {"holder": "source.holder"}
+
+    @property
+    def source(self) -> HandleReference:
+        raise NotImplementedError
 
     @property
     def imports(self) -> tuple[str, Hashable] | None:
         return self.source.imported
 
 
-@dataclass(frozen=True, slots=True)
-class Alias(Step):
+class Alias(Step, frozen=True):
     """Base of steps that use an object `own` of this process as one that it imports from itself, without a call.
 
     Neither of legacy IPC nor of pools can a process import what it exports (facts 31, 47, 82).
@@ -105,8 +102,7 @@ class Alias(Step):
         return StepDescription(self.label, self.own, self.size, self.own.partition(".")[0])
 
 
-@dataclass(frozen=True, slots=True)
-class TryExport(Step):
+class TryExport(Step, frozen=True):
     """Export the first of `count` handles as a test, so that a driver error occurs while building.
 
     The handle is closed: an open descriptor counts against the limit of the process and pins memory (fact 29), and
@@ -118,9 +114,16 @@ class TryExport(Step):
     object: str
     via: str
     count: int
-    export: Callable[[Driver, Layout], Handle] = field(compare=False)
+    export: Callable[[Driver, Layout], Handle]
 
+    apart = frozenset({"path", "export"})
     phase = Phase.EXPORT
+
+    def __eq__(self, other: Any) -> bool:  # noqa: PYI032 a field is called object
+        return type(self) is type(other) and (self.path, self.effect) == (other.path, other.effect)
+
+    def __hash__(self) -> int:
+        return hash(self.effect)
 
     @property
     def needs(self) -> tuple[Hashable, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, cast
 
 from memtopo.driver.kernels import KernelDriver
@@ -34,8 +33,7 @@ ATTACHED = LayoutTable[str, int]()
 """Process id of each holder that this layout has a connection to."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStep(Step):
+class DeviceStep(Step, frozen=True):
     """Step for a whole GPU, by its ordinal."""
 
     device: int
@@ -44,8 +42,7 @@ class DeviceStep(Step):
         return StepDescription(f"gpu{self.device}", f"gpu{self.device}")
 
 
-@dataclass(frozen=True, slots=True)
-class RetainContext(DeviceStep):
+class RetainContext(DeviceStep, frozen=True):
     """Retain the primary context of a GPU.
 
     It is released and never reset, since other code in the process may use it.
@@ -71,8 +68,7 @@ class RetainContext(DeviceStep):
         return RetainContext.leak(f"gpu{self.device}"), LoadKernels.leak(f"gpu{self.device}")
 
 
-@dataclass(frozen=True, slots=True)
-class LoadKernels(DeviceStep):
+class LoadKernels(DeviceStep, frozen=True):
     """Load the kernels of a GPU: before free memory is measured for the first time, until after the last time."""
 
     phase = Phase.OPEN
@@ -93,8 +89,7 @@ class LoadKernels(DeviceStep):
                 del layout.of(MODULES)[self.device]
 
 
-@dataclass(frozen=True, slots=True)
-class CreateStream(DeviceStep):
+class CreateStream(DeviceStep, frozen=True):
     """Create a stream that can wait for semaphores without blocking the GPU's other work.
 
     Managed memory may be attached to it. It is destroyed at once, even while it waits (fact 58).
@@ -122,8 +117,7 @@ class CreateStream(DeviceStep):
         yield Finding("stream", f"gpu{self.device}", "idle", observed, self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Synchronize(DeviceStep):
+class Synchronize(DeviceStep, frozen=True):
     """Wait for all work of a GPU after building, and again before teardown.
 
     Teardown skips a GPU whose stream still waits for a producer, since that wait may never end (fact 58). A change that
@@ -161,8 +155,7 @@ def _await_stream(driver: Driver, stream: int) -> None:
         driver.event_destroy(event)
 
 
-@dataclass(frozen=True, slots=True)
-class Attach(Step):
+class Attach(Step, frozen=True):
     """Connect to a held layout or a socket, and receive the list of its exports."""
 
     holder: str

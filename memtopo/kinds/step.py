@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, cast
+
+from msgspec import Struct
 
 from memtopo.common.errors import InternalError, MemtopoError, system_errors
 from memtopo.diagnostics.model import Path
@@ -58,8 +59,7 @@ DEFECT_ADVICE = "'memtopo validate' should have found this: please report it, wi
 """Advice for an error that only a defect of memtopo can cause."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepDescription:
+class StepDescription(Struct, frozen=True):
     """Step as a plan shows it. Consecutive steps with equal `like`, `bytes_each` and `note` are folded into one row."""
 
     subject: str
@@ -192,8 +192,7 @@ class Undoing(NamedTuple):
     verb: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One state-changing call, required by the spec's entry at `path`.
 
     If `do` raises `DriverError`, it has changed nothing, except access that ends with the mapping (fact 62). `undo`
@@ -217,6 +216,8 @@ class Step:
     """Nouns of the resources that the step `needs`, each with the field that has its label or ordinal."""
     hints: ClassVar[Mapping[str, ErrorHint]] = {}
     """Hints for errors of `call`, by the error's name without `CUDA_ERROR_`."""
+    apart: ClassVar[frozenset[str]] = frozenset({"path"})
+    """Fields that differ between steps of the same effect."""
 
     @property
     def calls(self) -> int:
@@ -342,5 +343,5 @@ def remaining(steps: Iterable[Step], gone: Iterable[Hashable]) -> Iterator[Step]
 
 @cache
 def _parameters(kind: Any) -> attrgetter[Any]:
-    """Getter of the fields of a step that are compared, but the path of its entry."""
-    return attrgetter(*(each.name for each in fields(kind) if each.compare and each.name != "path"))
+    """Getter of the fields of a step that its effect depends on."""
+    return attrgetter(*(name for name in kind.__struct_fields__ if name not in kind.apart))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location
@@ -30,8 +31,7 @@ class Identity(NamedTuple):
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class MappedMemory:
+class MappedMemory(Struct, frozen=True):
     """One chunk, buffer, managed or pinned allocation with all its views.
 
     `ours` is true if a process of this run created it; only then may it be written.

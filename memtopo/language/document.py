@@ -10,11 +10,13 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from memtopo.common.units import shorten
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path, TextSpan
@@ -136,8 +138,7 @@ class Positions:
         return start, end
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Document:
+class Document(Struct, frozen=True, eq=False):
     """A spec as it was read. If reading ended early, `root` is empty and `diagnostics` has the one reason.
 
     `left_out` has the paths of rejected entries, so that they are not reported as missing too: a list's own path for
@@ -148,16 +149,16 @@ class Document:
     """
 
     name: str
-    text: str = field(default="", repr=False)
-    root: dict[str, Value] = field(default_factory=dict, repr=False)
+    text: str = ""
+    root: dict[str, Value] = {}
     diagnostics: tuple[Diagnostic, ...] = ()
     left_out: frozenset[Path] = frozenset()
-    positions: Positions = field(default_factory=Positions, repr=False)
-    lines: Lines = field(default_factory=lambda: Lines(""), repr=False)
-    settings: Mapping[str, str] = field(default_factory=dict)
+    positions: Positions = field(default_factory=Positions)
+    lines: Lines = field(default_factory=lambda: Lines(""))
+    settings: Mapping[str, str] = {}
     plan: str = ""
-    _written: Document | None = field(default=None, repr=False)
-    _substituted: Substituted | None = field(default=None, repr=False)
+    _written: Document | None = None
+    _substituted: Substituted | None = None
 
     @classmethod
     def from_object(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict
 
 from memtopo.common.keyed import by_key
@@ -26,8 +26,7 @@ class Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
-@dataclass(frozen=True)
-class Spec:
+class Spec(Struct, frozen=True, dict=True):
     """A spec, or one process of it. Each entry is well formed by itself; names are not resolved.
 
     `sections` has the entries of each section by name. A spec with
@@ -35,7 +34,7 @@ class Spec:
     """
 
     name: str
-    sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sections: Mapping[str, Mapping[str, Any]] = {}
     left_out: frozenset[tuple[str, str]] = frozenset()
     """(section, name) of each entry with an error: what depends on it is not judged."""
     path: Path = ()
@@ -43,7 +42,7 @@ class Spec:
     """Number of processes of a counted process; None where it is not counted."""
     visible: tuple[NamedDevice, ...] = ()
     """Names of the only GPUs that this process sees, in order; empty for all that the launching process sees."""
-    processes: Mapping[str, Spec] = field(default_factory=dict)
+    processes: Mapping[str, Spec] = {}
     nodes: tuple[str, ...] = ()
     """Nodes of a process, in order; instances of a counted process are divided among them in equal blocks."""
     held: bool = False

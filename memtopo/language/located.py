@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.common.text import printable
 from memtopo.diagnostics.model import Diagnostic, Edit, Label, TextSpan
 from memtopo.language.document import Document
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(Struct, frozen=True):
     """A diagnostic with its file's name, its span, and the span of each label; None for what is not in the text."""
 
     diagnostic: Diagnostic

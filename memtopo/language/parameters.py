@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Any
+
+from msgspec import Struct, field
 
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
@@ -29,17 +30,16 @@ class LeftOut(Exception):
     """A value uses a parameter that has no value, for which there is a diagnostic."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(Struct, frozen=True):
     """Parameters of a spec: their texts as `declared`, and the `values` of those without errors.
 
     `settings` are the texts that were given in place of declared ones. If `incomplete`, the section had an error, and
     nothing is known of names that are not in it.
     """
 
-    declared: Mapping[str, object] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
-    values: Mapping[str, str] = field(default_factory=dict)
+    declared: Mapping[str, object] = {}
+    settings: Mapping[str, str] = {}
+    values: Mapping[str, str] = {}
     incomplete: bool = False
 
     def replaced(self, text: str, *, suggest: bool = True) -> str:
@@ -203,8 +203,7 @@ _NOTHING = object()
 _OF_FORM = ("MT105", "MT106", "MT107")
 
 
-@dataclass(frozen=True, slots=True)
-class Substituted:
+class Substituted(Struct, frozen=True):
     """Values of a spec without parameters, and the diagnostics of what could not be replaced.
 
     `left_out` has the paths of values that are missing, `written` the text of each value that was replaced.
@@ -214,7 +213,7 @@ class Substituted:
     parameters: Parameters = field(default_factory=Parameters)
     diagnostics: tuple[Diagnostic, ...] = ()
     left_out: frozenset[Path] = frozenset()
-    written: Mapping[Path, str] = field(default_factory=dict)
+    written: Mapping[Path, str] = {}
 
     def noted(self, found: Iterable[Diagnostic]) -> list[Diagnostic]:
         """Return diagnostics with notes on the parameters of the values that they are about.

@@ -10,9 +10,10 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+
+from msgspec import Struct
 
 from memtopo.common import files
 from memtopo.common.errors import reason
@@ -37,13 +38,12 @@ _BOM = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
-@dataclass(frozen=True, slots=True)
-class SpecText:
+class SpecText(Struct, frozen=True):
     """Text of a spec, the name of its file, and the settings that it was read with: all that is needed to read it."""
 
     name: str
     text: str
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = {}
 
     @classmethod
     def of(cls, document: Document) -> SpecText:

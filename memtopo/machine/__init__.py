@@ -13,11 +13,11 @@ import os
 import pathlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import compress, product
 from typing import Annotated, Any, Literal
 
+from msgspec import Struct
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from memtopo.common.errors import Unavailable, reason
@@ -38,16 +38,14 @@ from memtopo.driver.types import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """Alternative that was not taken, and why."""
 
     alternative: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """Alternative that a field of an entry takes on a machine, and the ones before it, which do not work there.
 
     `subject` is the entry and the field: `chunk hot: handles`. `why` is what the trial of the taken one showed; it is
@@ -414,8 +412,7 @@ def _flags(words: list[str]) -> HandleType:
     return flags
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     """Machine of each node by name, at least one."""
 
     nodes: Mapping[str, Machine]
@@ -429,8 +426,7 @@ Machines = Machine | Cluster
 """One machine, which each node of a spec is, or a machine for each node. Both have a method `of`."""
 
 
-@dataclass(frozen=True, slots=True)
-class MachineLine:
+class MachineLine(Struct, frozen=True):
     """Machine of a report: its name, whether it is simulated, its GPUs and driver."""
 
     name: str

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
+
+from msgspec import Struct
 
 from memtopo.common.errors import Unavailable
 from memtopo.diagnostics.messages import choose
@@ -36,8 +37,7 @@ _BASIS = "vmm"
 """Feature on which every spec depends; that it was not tried distinguishes no spec."""
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Struct, frozen=True):
     """Published figures of a GPU and of NVIDIA's system with it; what is not published is absent.
 
     `gigabytes` is its memory in units of 10^9 bytes, `links` the number of its NVLinks, and `cpus` the number of CPUs

@@ -13,10 +13,11 @@ import platform
 import shlex
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+
+from msgspec import Struct
 
 from memtopo.common.errors import Exit, MemtopoError
 
@@ -30,8 +31,7 @@ class NoLibrary(MemtopoError):
     exit_code = Exit.USAGE
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(Struct, frozen=True):
     """C library: its name, which is that of its source, its contents as a word of messages, and compiler options."""
 
     name: str

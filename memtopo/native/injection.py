@@ -13,9 +13,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from memtopo.common.errors import Exit, MemtopoError, NotWritten, Unavailable, UsageError
 from memtopo.common.processes import python_command
@@ -57,8 +58,7 @@ class _NotLoaded(NotCaptured):
     """A file that is no CUPTI, or that the loader does not find."""
 
 
-@dataclass(frozen=True, slots=True)
-class Injection:
+class Injection(Struct, frozen=True):
     """Capture of the processes that a command starts: the file of the record, which exists, CUPTI's, and the stacks."""
 
     record: str

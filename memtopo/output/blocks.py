@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram
@@ -46,15 +48,13 @@ class TimeSpan(NamedTuple):
     words: str
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(Struct, frozen=True):
     """A cell with spans of time. Text and Markdown have no column of these."""
 
     spans: Sequence[TimeSpan]
 
 
-@dataclass(frozen=True, slots=True)
-class Stacked:
+class Stacked(Struct, frozen=True):
     """A cell of several lines."""
 
     lines: Sequence[str]
@@ -75,8 +75,7 @@ def columns(*headings: str) -> tuple[Column, ...]:
     return tuple(Column(each.removeprefix(">"), "right" if each[:1] == ">" else "left") for each in headings)
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """A table under a caption with a note. `more` rows are left out.
 
     `below` has a text for each row, or an empty one, that is shown below it. `heat` colours the cells of each row
@@ -102,30 +101,26 @@ class Table:
 _EMPTY = ("", Toned(""))
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
+class Pairs(Struct, frozen=True):
     """Names and values."""
 
     rows: Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Notes:
+class Notes(Struct, frozen=True):
     """Remarks on a result."""
 
     texts: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """A text with lines below it."""
 
     text: str
     lines: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """Lines in letters of one width, as on a terminal."""
 
     lines: Sequence[str]
@@ -143,8 +138,7 @@ class Series(NamedTuple):
         return max((size for _, size in self.points), default=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """Bytes over a time of some seconds, a line for each series."""
 
     seconds: float
@@ -166,8 +160,7 @@ class Timeline:
             yield most
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(Struct, frozen=True):
     """Drawing of a layout with a title and a note below that, and the position in the spec of each path.
 
     `addresses` are those of the ranges of an applied layout. Text is in ASCII if `ascii`, and has `every` process,
@@ -178,15 +171,14 @@ class Drawing:
     title: str = ""
     note: str = ""
     locate: Callable[[Path], str | None] = lambda _path: None
-    addresses: Addresses = field(default_factory=dict)
+    addresses: Addresses = {}
     ascii: bool = False
     every: bool = False
     timeline: Timeline | None = None
     """Memory over time, which a page of HTML has below the drawing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Legend:
+class Legend(Struct, frozen=True):
     """Meanings of hues by their index, for the tracks above."""
 
     hues: Mapping[str, int]
@@ -196,8 +188,7 @@ Block = str | Toned | Table | Pairs | Notes | Item | Source | Drawing | Legend |
 """A part of a section; a paragraph that begins with blanks is indented."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """Blocks below a title, or without one."""
 
     title: str
@@ -205,8 +196,7 @@ class Section:
     tone: Tone = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """Result of a command: its name, what it is of and where, facts of that, sections, and a verdict."""
 
     command: str

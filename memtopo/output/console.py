@@ -6,10 +6,11 @@ import io
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TextIO
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
@@ -142,8 +143,7 @@ def _sparklines(timeline: blocks.Timeline) -> Iterator[tuple[str, str]]:
         yield each.name, f"{bars}  at most {rounded(each.most)}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(Struct, frozen=True):
     """A table with dim headings and without rules, in which no word or number is divided, and none is cut.
 
     On a narrow terminal columns fold between words, the last one first, then the widest ones. If that is not enough,

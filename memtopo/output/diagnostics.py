@@ -6,9 +6,10 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from memtopo.common.text import display_width, printable
 from memtopo.diagnostics.model import Diagnostic, TextSpan
@@ -72,8 +73,7 @@ def _one(each: Located, document: Document, width: int, paint: Paint) -> Iterato
         yield from (f"{'':{gutter + 9}}{line}" for line in more)
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
+class _Mark(Struct, frozen=True):
     """A span to underline with `sign` in a style, followed by a text."""
 
     span: TextSpan
@@ -82,8 +82,7 @@ class _Mark:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
+class _Window(Struct, frozen=True):
     """The characters `first` to `stop` of a line, which are shown."""
 
     line: str

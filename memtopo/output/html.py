@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from importlib import resources
 from itertools import groupby
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from memtopo.common.units import rounded
 from memtopo.common.version import __version__

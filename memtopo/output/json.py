@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics import Severity
@@ -24,8 +25,7 @@ VERSION: Literal[1] = 1
 _POSITION = ("line", "column", "end_line", "end_column")
 
 
-@dataclass(frozen=True, slots=True)
-class FaultLabel:
+class FaultLabel(Struct, frozen=True):
     """A secondary position of a diagnostic; its lines and columns are null if it is not in the text."""
 
     text: str
@@ -36,8 +36,7 @@ class FaultLabel:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """One diagnostic with its position: lines and columns from 1; the end column is the first one after it.
 
     Listed once, with all the `machines` that it applies to.
@@ -58,8 +57,7 @@ class Fault:
     machines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """Result of one file on one machine; `ignored` counts the diagnostics that comments in the file ignore.
 
     `untried` has the features that the file uses and nobody tried on an estimated machine; it is null for a probed one.
@@ -74,8 +72,7 @@ class Outcome:
     untried: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DiagnosticsDocument:
+class DiagnosticsDocument(Struct, frozen=True):
     """Results of validating specs: one for each file and machine, and the diagnostics by file and position.
 
     `errors` and `warnings` count `diagnostics`. `ok` agrees with the exit status.
@@ -89,8 +86,7 @@ class DiagnosticsDocument:
     diagnostics: tuple[Fault, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Error:
+class Error(Struct, frozen=True):
     """An error outside of a spec, with details, a hint and the exit status."""
 
     message: str
@@ -99,15 +95,13 @@ class Error:
     exit_code: int
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorDocument:
+class ErrorDocument(Struct, frozen=True):
     """A document that contains only an error."""
 
     error: Error
 
 
-@dataclass(frozen=True, slots=True)
-class PictureDocument:
+class PictureDocument(Struct, frozen=True):
     """Output of `draw`: the picture of a layout, by name, on a machine; in the `state` that was requested, if any."""
 
     memtopo_picture: Literal[1]
@@ -118,7 +112,7 @@ class PictureDocument:
 
 
 def dumps(data: object) -> str:
-    """Encode dataclasses, machines, and mappings and lists of them as JSON.
+    """Encode structs, machines, and mappings and lists of them as JSON.
 
     Writes ASCII only and no `##`, so that no text in it is a control sequence of a terminal or a command to a CI
     runner. Raises `ValueError` for a NaN.
@@ -166,8 +160,8 @@ def _depth(value: object) -> int:
     return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
 
 
-def marked(marker: str, data: object) -> dict[str, Any]:
-    """A document with the fields of a dataclass after the marker of its type, `memtopo_<marker>`."""
+def marked(marker: str, data: Struct) -> dict[str, Any]:
+    """A document with the fields of a struct after the marker of its type, `memtopo_<marker>`."""
     return {f"memtopo_{marker}": VERSION, **_fields(data)}
 
 
@@ -230,10 +224,11 @@ def _encodable(data: object) -> object:
     # A recorded machine is a pydantic model; importing pydantic takes longer than most commands.
     if dump := getattr(data, "model_dump", None):
         return dump(mode="json", exclude_none=True)
-    if is_dataclass(data) and not isinstance(data, type):
+    if isinstance(data, Struct):
         return _fields(data)
     raise TypeError(f"{type(data).__name__} cannot be written as JSON")
 
 
-def _fields(data: Any) -> dict[str, Any]:
-    return {field.name: getattr(data, field.name) for field in fields(data) if field.metadata.get("json", True)}
+def _fields(data: Struct) -> dict[str, Any]:
+    drawn = getattr(data, "drawn", ())
+    return {name: getattr(data, name) for name in data.__struct_fields__ if name not in drawn}

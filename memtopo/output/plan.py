@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+
+from msgspec.structs import asdict, replace
 
 from memtopo.common.units import rounded
 from memtopo.diagnostics.messages import LISTED

@@ -6,8 +6,11 @@ Each schema is generated from the types that read or hold the document, so that 
 from __future__ import annotations
 
 import re
-from dataclasses import fields
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from inspect import cleandoc
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
@@ -80,28 +83,6 @@ class _InputGenerator(_Generator):
             return found
         message = found.pop("propertyNames")["patternErrorMessage"]
         return found | {"additionalProperties": False, "errorMessage": message}
-
-
-class _OutputGenerator(_Generator):
-    """Generator for documents that memtopo writes: every field is required, and there are no others."""
-
-    def default_schema(self, schema: Any) -> _Schema:
-        return self.generate_inner(schema["schema"])
-
-    def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: FBT001 the signature is pydantic's
-        del field, total
-        return True
-
-    def update_with_validations(self, json_schema: _Schema, core_schema: Any, mapping: Any) -> None:
-        """Leave out bounds, which are those of packets between processes."""
-
-    def dataclass_schema(self, schema: Any) -> _Schema:
-        found = super().dataclass_schema(schema) | {"additionalProperties": False}
-        for field in fields(schema["cls"]):
-            if not field.metadata.get("json", True):
-                del found["properties"][field.name]
-                found["required"].remove(field.name)
-        return found
 
 
 def _spec() -> _Schema:
@@ -231,14 +212,66 @@ def _used(definitions: _Schema, text: str) -> _Schema:
 
 
 def _written(type_: Any) -> _Schema:
-    """Schema of a document; unknown fields of a recorded machine in it are absent instead of null."""
+    """Schema of a document that memtopo writes: every field is required, and there are no others."""
     if type_ is machine.Machine:
         return TypeAdapter(type_).json_schema(schema_generator=_Generator)
-    found = TypeAdapter(type_).json_schema(schema_generator=_OutputGenerator)
-    if "Machine" in found.get("$defs", ()):
-        recorded = _written(machine.Machine)
-        found["$defs"] |= recorded.pop("$defs") | {"Machine": recorded}
-    return found
+    definitions: _Schema = {}
+    _value(type_, definitions)
+    document = definitions.pop(type_.__name__)
+    return {"$defs": dict(sorted(definitions.items())), **document} if definitions else document
+
+
+_TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+
+
+def _value(given: Any, definitions: _Schema) -> _Schema:  # noqa: PLR0911 one form each
+    """Schema of a value without its bounds, which are those of packets; those of structs are added to `definitions`."""
+    found, inner = get_origin(given) or given, get_args(given)
+    if found is Any:
+        return {}
+    if found in _TYPES:
+        return {"type": _TYPES[found]}
+    if found is Literal:
+        words: _Schema = {"enum": [*inner]} if len(inner) > 1 else {"const": inner[0]}
+        return words | {"type": _TYPES[type(inner[0])]}
+    if found is UnionType or found is Union:
+        return {"anyOf": [_value(each, definitions) for each in inner]}
+    if found is tuple and inner[-1] is not Ellipsis:
+        items = [_value(each, definitions) for each in inner]
+        return {"maxItems": len(items), "minItems": len(items), "prefixItems": items, "type": "array"}
+    if found is tuple or found is list:
+        return {"items": _value(inner[0], definitions), "type": "array"}
+    if inner:
+        return {"additionalProperties": _value(inner[1], definitions) or True, "type": "object"}
+    make = _recorded if found is machine.Machine else partial(_struct, found)
+    return _reference(found.__name__, definitions, make)
+
+
+def _reference(name: str, definitions: _Schema, make: Callable[[_Schema], _Schema]) -> _Schema:
+    if name not in definitions:
+        definitions[name] = {}
+        definitions[name] = make(definitions)
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _struct(given: Any, definitions: _Schema) -> _Schema:
+    hints, drawn = get_type_hints(given), getattr(given, "drawn", ())
+    names = [name for name in given.__struct_fields__ if name not in drawn]
+    return {
+        "additionalProperties": False,
+        "description": cleandoc(given.__doc__),
+        "properties": {name: _value(hints[name], definitions) for name in names},
+        "required": names,
+        "title": given.__name__,
+        "type": "object",
+    }
+
+
+def _recorded(definitions: _Schema) -> _Schema:
+    """Schema of a recorded machine, whose unknown fields are absent instead of null."""
+    recorded = _written(machine.Machine)
+    definitions |= recorded.pop("$defs")
+    return recorded
 
 
 _DOCUMENTS: dict[str, tuple[Any, str]] = {

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct
 
 from memtopo.driver.functions import ADDRESSES, AT_ADDRESSES, OBJECTS, function, jsonable
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine import MachineLine
 
 
-@dataclass(frozen=True, slots=True)
-class Object:
+class Object(Struct, frozen=True):
     """Object that a call makes: its kind (`chunk`, `range`, `context`), and the resource that it is of."""
 
     kind: str
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectAddress:
+class ObjectAddress(Struct, frozen=True):
     """Address: an object that has addresses, and an offset in it in bytes."""
 
     object: Object
@@ -35,8 +34,7 @@ class ObjectAddress:
 Action = Literal["receive", "send", "leave", "await"]
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Struct, frozen=True):
     """Exchange of a process with another one between its calls.
 
     It receives a handle, `number` of an `export` of another process; or sends the one that its last calls made to
@@ -81,8 +79,7 @@ class NamedCall(NamedTuple):
 Entry = DriverCall | Exchange
 
 
-@dataclass(frozen=True, slots=True)
-class ListedCall:
+class ListedCall(Struct, frozen=True):
     """One call of a listing. `makes` is the name of what it makes, `arguments` those of the C function.
 
     An address is the name of an object, with `+` and an offset in bytes behind its start; a handle is a name.
@@ -96,16 +93,14 @@ class ListedCall:
     arguments: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ListedCalls:
+class ListedCalls(Struct, frozen=True):
     """Calls of one process, in order, with its exchanges with others between them."""
 
     process: str
     calls: tuple[ListedCall | Exchange, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CallsDocument:
+class CallsDocument(Struct, frozen=True):
     """Driver calls of a plan by process; one process without a name, if the spec declares none."""
 
     memtopo_calls: Literal[1]

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from memtopo.common.text import numbered
 from memtopo.geometry.diagram import Diagram, HandleFlow, ProcessDiagram

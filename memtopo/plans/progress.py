@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
+
+from msgspec import Struct
 
 NO_PROCESSES: Mapping[str, int] = MappingProxyType({})
 
@@ -78,8 +79,7 @@ class PhasePart(NamedTuple):
         return min(self.done / self.total, 1.0) if self.total else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseState:
+class PhaseState(Struct, frozen=True):
     """State of a phase: its name, its steps or bytes, those of each process that has some, and its seconds."""
 
     name: str

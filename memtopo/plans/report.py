@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram
@@ -16,8 +17,7 @@ Check = Literal["none", "fast", "full"]
 """Thoroughness of the checks: none, queries and samples, or every byte."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """Similar steps of a plan in one row.
 
     `calls` driver calls of one kind (`verb`), from `first` to `last` subject, with `bytes_each` bytes each if they have
@@ -36,8 +36,7 @@ class Row:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessPlan:
+class ProcessPlan(Struct, frozen=True):
     """Rows of the plan of one process, or of each of `count` equal processes, `first` to `last`.
 
     They are on one `node`, if the layout has nodes; GPUs without a node are those of this one.
@@ -53,8 +52,7 @@ class ProcessPlan:
     node: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSummary:
+class PlanSummary(Struct, frozen=True):
     """Plan without its steps: rows in order, bytes of physical memory by location, and number of driver calls.
 
     `warnings` are those of the spec, a line each; `picture` is the drawing of the layout, if one was requested. In a
@@ -73,14 +71,13 @@ class PlanSummary:
     warnings: tuple[str, ...] = ()
     picture: Diagram | None = None
     processes: tuple[ProcessPlan, ...] = ()
-    states: dict[str, dict[str, int]] = field(default_factory=dict)
-    params: dict[str, str] = field(default_factory=dict)
+    states: dict[str, dict[str, int]] = {}
+    params: dict[str, str] = {}
     """Parameters of the spec with the values that are in effect."""
     choices: tuple[Choice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryChange:
+class MemoryChange(Struct, frozen=True):
     """Bytes of physical memory at a location before and after a change, and at most during it."""
 
     before: int
@@ -88,8 +85,7 @@ class MemoryChange:
     peak: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessDifference:
+class ProcessDifference(Struct, frozen=True):
     """Difference of the plans of one process, or of each of `count` equal processes, `first` to `last`, on a `node`."""
 
     first: str
@@ -107,8 +103,7 @@ class ProcessDifference:
         return not self.undo and not self.do
 
 
-@dataclass(frozen=True, slots=True)
-class EntryChanges:
+class EntryChanges(Struct, frozen=True):
     """Entries that are added, removed and changed, by section and name: `chunks.page`, `server.chunks.page`.
 
     The name of the layout is one, too: `layout name`, which cannot be the name of a process.
@@ -145,8 +140,7 @@ def _entries(root: object, process: str = "") -> Iterator[tuple[str, object]]:
                     yield ".".join(filter(None, (process, section, name))), value
 
 
-@dataclass(frozen=True, slots=True)
-class ExportChange:
+class ExportChange(Struct, frozen=True):
     """Change of an export, which importers rely on: terms that differ, before and after; null where there is no export.
 
     `released` if some of its memory is released or replaced: importers let go of it before that.
@@ -157,8 +151,7 @@ class ExportChange:
     released: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PlanDifference:
+class PlanDifference(Struct, frozen=True):
     """Difference of two plans: rows of what is undone and of what is done, in order, and the number of `kept` steps.
 
     `lost` are the labels of memory whose bytes are lost, although memory of the same label exists before and after;
@@ -180,7 +173,7 @@ class PlanDifference:
     picture_before: Diagram | None = None
     picture_after: Diagram | None = None
     processes: tuple[ProcessDifference, ...] = ()
-    params: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    params: dict[str, tuple[str | None, str | None]] = {}
     emptied: tuple[str, ...] = ()
     entries: EntryChanges = field(default_factory=EntryChanges)
     moved: tuple[str, ...] = ()
@@ -197,8 +190,7 @@ class PlanDifference:
         return not self.undo and not self.do and all(each.empty for each in self.processes)
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseTime:
+class PhaseTime(Struct, frozen=True):
     """Steps and seconds of one phase.
 
     It `began` and `ended` so many seconds after the run began: of a layout of several processes all its processes, of
@@ -217,8 +209,7 @@ class PhaseTime:
         return PhaseTime(self.phase, steps, seconds, self.began, other.ended)
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(Struct, frozen=True):
     """Number of observations of one aspect, how many were as declared, and what was not checked, with the reason."""
 
     aspect: str
@@ -228,8 +219,7 @@ class Tally:
     why_not: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """Finding that is not as declared, as text; `place` is `file:line:col` of its entry."""
 
     aspect: str
@@ -241,8 +231,7 @@ class Difference:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """Seconds that one GPU took to fill or verify (`verb`) bytes of `memory`, of a GPU or the host."""
 
     verb: str
@@ -252,8 +241,7 @@ class Rate:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Checks:
+class Checks(Struct, frozen=True):
     """Result of all checks after building. `differences` holds the first hundred of `different`."""
 
     tallies: tuple[Tally, ...]
@@ -262,8 +250,7 @@ class Checks:
     rates: tuple[Rate, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """Step that failed and the driver's error; `reason` is the simulator's explanation, `place` is `file:line:col`.
 
     `cause` is the driver fact or rule that was most likely broken.
@@ -278,8 +265,7 @@ class Failure:
     cause: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Leak:
+class Leak(Struct, frozen=True):
     """Resource that could not be released, with the driver's error and what had to stay because of it."""
 
     what: str
@@ -289,8 +275,7 @@ class Leak:
     place: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class DeviceMemory(Struct, frozen=True):
     """Free bytes of one device: before building (contexts exist), while held, after teardown."""
 
     device: str
@@ -299,8 +284,7 @@ class DeviceMemory:
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(Struct, frozen=True):
     """Open resources by kind (the ledger) and file descriptors: before building, while held, and after teardown."""
 
     ledger_before: dict[str, int]
@@ -312,8 +296,7 @@ class Left:
     memory: tuple[DeviceMemory, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """Addresses of ranges: `first` at `address`, and each of `count` up to `last` `step` bytes further.
 
     The numbers of counted ranges increase by one.
@@ -326,8 +309,7 @@ class Placed:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessReport:
+class ProcessReport(Struct, frozen=True):
     """Result of one process of a multi-process layout; `lost` says how it ended if it could not report."""
 
     name: str
@@ -342,8 +324,7 @@ class ProcessReport:
     placed: tuple[Placed, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReport:
+class NodeReport(Struct, frozen=True):
     """Result of one node of a layout of several: its processes, the bytes to create by location, checks and rest.
 
     `outcome` is ok, taken down, failed, different, leaked; ended, if its agent died and no process of it is left; or
@@ -355,13 +336,12 @@ class NodeReport:
     outcome: str
     lost: str | None = None
     processes: tuple[str, ...] = ()
-    memory: dict[str, int] = field(default_factory=dict)
+    memory: dict[str, int] = {}
     checks: Checks | None = None
     left: Left | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """Report of one run of `apply`: `outcome` is ok, failed, leaked, different or interrupted.
 
     `placed` has the addresses of the ranges, if the layout was complete; in a multi-process report each process has its

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from msgspec import Meta, Struct, field
 
+from memtopo.common.decoding import decode
 from memtopo.common.errors import UsageError, system_errors
 from memtopo.common.files import read_file
 from memtopo.common.keyed import by_key
@@ -28,8 +28,7 @@ CONTEXT = 5
 """Calls before a failed one that a summary has."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceHead:
+class TraceHead(Struct, frozen=True):
     """First line of a process in a trace: the layout, the process if there are several, and the machine.
 
     `layout` is empty for a program that was captured. `gpus` are the UUIDs of the GPUs that the process sees, in its
@@ -46,66 +45,46 @@ class TraceHead:
     gpus: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TracedCall:
+_Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+
+
+class TracedCall(Struct, frozen=True, kw_only=True):
     """One line of a trace. `seconds` is None for a call that did not return.
 
     A program that was captured has the `thread` of each call, the GPU of the context that was current (`device`, by the
     ordinals of the process), and on request the `stack`, innermost function first.
     """
 
-    process: str
-    number: int
-    time: float
+    process: str = ""
+    number: int = field(name="n")
+    time: _Seconds
     phase: str
-    step: str | None
-    undo: bool
+    step: str | None = None
+    undo: bool = False
     call: str
     method: str
     arguments: dict[str, Any]
     result: Any = None
     error: str | None = None
     reason: str | None = None
-    seconds: float | None = None
+    seconds: _Seconds | None = None
     thread: int | None = None
     device: int | None = None
     stack: tuple[str, ...] = ()
 
 
-_Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Line(TracedCall):
-    """A call as it is read: with the key, the defaults and the limits of a line."""
-
-    process: str = ""
-    number: Annotated[int, Field(validation_alias="n")]
-    time: _Seconds
-    step: str | None = None
-    undo: bool = False
-    seconds: _Seconds | None = None
-    stack: Annotated[tuple[str, ...], Field(strict=False)] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Version:
+class _Version(Struct, frozen=True):
     memtopo_trace_file: Literal[1]
 
 
-_VERSION, _HEAD, _CALL = TypeAdapter(_Version), TypeAdapter(TraceHead), TypeAdapter(_Line)
-
-
-@dataclass(frozen=True, slots=True)
-class TraceFile:
+class TraceFile(Struct, frozen=True):
     """A trace that was read: its head, and its calls in order."""
 
     head: TraceHead
     calls: tuple[TracedCall, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionTimes:
+class FunctionTimes(Struct, frozen=True):
     """Calls of one C function: their number, those with an error, and seconds."""
 
     function: str
@@ -116,16 +95,14 @@ class FunctionTimes:
     longest: float
 
 
-@dataclass(frozen=True, slots=True)
-class FailedCall:
+class FailedCall(Struct, frozen=True):
     """A call of a step that failed, or one that did not return, with the calls before it in its process."""
 
     call: TracedCall
     before: tuple[TracedCall, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TraceSummary:
+class TraceSummary(Struct, frozen=True):
     """Summary of the traces of one run: failed calls first, then all calls by function, longest total first."""
 
     traces: tuple[TraceHead, ...]
@@ -156,7 +133,7 @@ def _read(path: Path) -> list[TraceFile]:
     with system_errors(UsageError, f"the trace {str(path)!r} cannot be read"):
         data = read_file(path, LARGEST_FILE)
     try:
-        _VERSION.validate_json(data[: _LARGEST_LINE + 1].partition(b"\n")[0], strict=True)
+        decode(data[: _LARGEST_LINE + 1].partition(b"\n")[0], _Version)
     except ValueError as error:
         raise no_record(path) from error
     lines = data.split(b"\n")
@@ -190,7 +167,7 @@ def _traces(lines: Sequence[str]) -> list[TraceFile]:
     for number, line in enumerate(whole, 1):
         try:
             if line.startswith(HEAD):
-                head = _HEAD.validate_json(line, strict=True)
+                head = decode(line, TraceHead)
                 latest[head.process] = []
                 found.append((head, latest[head.process]))
             else:
@@ -204,7 +181,7 @@ def _traces(lines: Sequence[str]) -> list[TraceFile]:
 
 
 def _call(line: str) -> TracedCall:
-    return _CALL.validate_json(line, strict=True)
+    return decode(line, TracedCall)
 
 
 def _last(line: str) -> TracedCall | None:

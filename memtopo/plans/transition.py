@@ -9,12 +9,13 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from memtopo.common.text import numbered, qualified
 from memtopo.driver.types import Location
@@ -66,8 +67,7 @@ class Stage(StrEnum):
     BIND = "bind"
 
 
-@dataclass(frozen=True)
-class Transition:
+class Transition(Struct, frozen=True, dict=True):
     """Actions that change the layout of one process, by stage; the old plan's steps that they do not undo stay.
 
     Memory that goes is released before memory that comes is created, so that the peak at each location is the larger

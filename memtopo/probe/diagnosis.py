@@ -7,11 +7,12 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.common.files import text_of
 from memtopo.driver.types import PROPERTY_FLAGS, Location, LocationKind, gpu
@@ -86,8 +87,7 @@ def _bindings() -> str | None:
 _FEW_FILES = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """A trial that did not work: `what` and `where`, the driver's `error`, its likely cause, and what to do.
 
     `where` is a location or, for peers, `gpu0 to gpu1`. The names are keys of `memtopo probe --json`.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from memtopo.probe.trial_table import PlannedTrial
 
 SharedObject = Literal["chunk", "ipc", "ipc_event", "pool"]
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """First message to a child: the trials to make, each with its number, or None for the importing child.
 
     `record` is the machine to simulate; None for real GPUs.
@@ -21,8 +21,7 @@ class Start:
     record: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ImportRequest:
+class ImportRequest(Struct, frozen=True):
     """Request to import what a trial shares, by the driver of one GPU: its handle is beside the message.
 
     `handle_type` is that of chunks and pools, `size` that of chunks, in bytes, and `pointer` that of an allocation of a
@@ -36,8 +35,7 @@ class ImportRequest:
     pointer: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ImportAnswer:
+class ImportAnswer(Struct, frozen=True):
     """Answer to an `ImportRequest`: whether the bytes were as expected, or the error and the call that returned it."""
 
     as_expected: bool = False
@@ -45,22 +43,19 @@ class ImportAnswer:
     call: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Struct, frozen=True):
     """A child has its driver, after so many seconds."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class TrialBegun:
+class TrialBegun(Struct, frozen=True):
     """A child begins the trial of a number."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class TrialEnded:
+class TrialEnded(Struct, frozen=True):
     """Result of a trial: `works`, or the driver's error and the call that returned it, or `data` that was measured.
 
     `works` is None if the trial does not show it. `reason` explains an error that is not the driver's, or why there is
@@ -77,15 +72,13 @@ class TrialEnded:
     data: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """All trials of a child are made; `leaked` counts what they did not release, by kind."""
 
-    leaked: dict[str, int] = field(default_factory=dict)
+    leaked: dict[str, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(Struct, frozen=True):
     """A child ends by an exception."""
 
     error: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from memtopo.driver.types import flags_of
 from memtopo.machine import Copies, Device, Machine, Memory, Peer, Trial
@@ -14,8 +15,7 @@ from memtopo.probe.diagnosis import Cause, causes
 from memtopo.probe.run import Probed, Times
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Differences from a recorded machine, which `fits` unless one of them may make a valid spec fail here."""
 
     name: str
@@ -23,8 +23,7 @@ class Comparison:
     differences: tuple[Difference, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeReport:
+class ProbeReport(Struct, frozen=True):
     """A probe of a machine by its name: the record that -o writes, and data of this one run."""
 
     memtopo_probe: Literal[1]
@@ -55,8 +54,7 @@ _HOST_TOLERANCE = 0.01
 """Relative difference up to which amounts of host memory are equal: the kernel keeps some, more or less each time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """A value that differs from the record.
 
     With `breaks`, a spec that is valid on the record may fail here: something is missing, smaller, or coarser.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
+
+from msgspec import Struct
 
 from memtopo.common.keyed import by_key
 from memtopo.driver.types import WHOLE_HOST, Location, LocationKind, gpu
@@ -21,8 +22,7 @@ _WORST_FIRST = (False, None, True)
 """Results of trials."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Struct, frozen=True):
     """Seconds that one trial took, without those for creating contexts."""
 
     what: str
@@ -30,8 +30,7 @@ class Timing:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(Struct, frozen=True):
     """Seconds: `total` for all trials, of the slowest child's start, for all contexts, and for each trial.
 
     Trials of several GPUs are concurrent; those of each trial do not include contexts.
@@ -43,8 +42,7 @@ class Times:
     trials: tuple[Timing, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
+class Probed(Struct, frozen=True):
     """A machine with its trials, and data of this one run; `left` are processes that could not be ended."""
 
     machine: Machine

@@ -12,8 +12,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Self, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError, signal_status
 from memtopo.common.processes import python_command, spawn_connected
@@ -39,8 +41,7 @@ class ProbeStopped(MemtopoError):
     exit_code = signal_status(signal.SIGINT)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Seconds for a trial, contexts included; for a request to the importing child; and for the start of a child."""
 
     trial: float = 20.0
@@ -48,18 +49,16 @@ class Limits:
     start: float = 60.0
 
 
-@dataclass(slots=True)
-class Findings:
+class Findings(Struct):
     """Outcomes by number of the trial, processes that could not be ended, notes, and seconds of the slowest start."""
 
-    outcomes: dict[int, TrialEnded] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    outcomes: dict[int, TrialEnded] = {}
+    left: list[str] = []
+    notes: list[str] = []
     starting: float = 0.0
 
 
-@dataclass(slots=True)
-class _Lane:
+class _Lane(Struct):
     """Trials that one child after another makes in their order; `current` is the number of the one begun."""
 
     remaining: deque[tuple[int, PlannedTrial]]

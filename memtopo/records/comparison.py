@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from memtopo.driver.functions import function, jsonable
 from memtopo.driver.recorder import DriverCall
@@ -34,8 +35,7 @@ class Thing(NamedTuple):
     words: str
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryDifference:
+class MemoryDifference(Struct, frozen=True):
     """Equal objects of which a spec and a record have different numbers.
 
     `position` is that of the entry in the spec, as `file:line:column`; None if the spec has none.
@@ -50,8 +50,7 @@ class MemoryDifference:
     position: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Differences of a record from a spec, most bytes first; without any, both have the same memory.
 
     `within` is the share of its bytes by which memory of one kind at one location may differ.
@@ -78,7 +77,10 @@ def _traced(label: str, number: int, call: DriverCall) -> TracedCall:
     given = {name: jsonable(value, call.method, name) for name, value in call.arguments.items()}
     name, step = function(call.method).name, f"{call.verb} {call.subject}"
     result = jsonable(call.result)
-    return TracedCall(label, number, 0.0, call.phase, step, call.undo, name, call.method, given, result, seconds=0.0)
+    return TracedCall(
+        process=label, number=number, time=0.0, phase=call.phase, step=step, undo=call.undo, call=name,
+        method=call.method, arguments=given, result=result, seconds=0.0,
+    )  # fmt: skip
 
 
 def compare(

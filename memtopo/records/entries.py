@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any
+
+from msgspec import Struct, field
 
 from memtopo.common.keyed import by_key
 from memtopo.common.units import exact, rounded
@@ -45,8 +46,7 @@ def unused(taken: Container[str], *wanted: str) -> str:
     return next(each for each in chain(wanted, numbered) if each not in taken)
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(Struct):
     """An entry of a section: its objects, in order."""
 
     name: str
@@ -60,16 +60,14 @@ class Entry:
         return f"{self.name}.{first}" if count == 1 else f"{self.name}.{first}:{first + count}"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """An object as an element of an entry."""
 
     entry: Entry
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class RangeGroup:
+class RangeGroup(Struct, frozen=True):
     """Equal ranges: the same size, the same memory at the same offsets, and the same access."""
 
     name: str
@@ -77,17 +75,16 @@ class RangeGroup:
     mapped: tuple[tuple[Mapped, ...], ...]
 
 
-@dataclass
-class ProcessSpec:
+class ProcessSpec(Struct):
     """The sections of one process."""
 
     memory: ProcessMemory
     name: str
     exported: set[int]
-    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
-    places: dict[int, Place] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    exports: dict[tuple[str, int, int, str], str] = field(default_factory=dict)
+    sections: dict[str, dict[str, Any]] = {}
+    places: dict[int, Place] = {}
+    notes: list[str] = []
+    exports: dict[tuple[str, int, int, str], str] = {}
     groups: tuple[RangeGroup, ...] = ()
     _names: Counter[str] = field(default_factory=Counter)
 

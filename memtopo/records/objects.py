@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from memtopo.plans.trace import TracedCall
 
@@ -14,8 +15,7 @@ PHYSICAL = ("chunks", "buffers", "allocations", "managed", "pinned")
 """Kinds of memory that is allocated by the call that makes the object."""
 
 
-@dataclass(slots=True, eq=False)
-class Memory:
+class Memory(Struct, eq=False):
     """An object of a process: memory, an import of it, a pool or an event.
 
     `kind` is the section of a spec that declares such objects. `size` is in bytes, and 0 for an imported chunk until it
@@ -29,7 +29,7 @@ class Memory:
     size: int
     call: TracedCall
     time: float
-    details: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = {}
     address: int | None = None
     imported: bool = False
     context: str = ""
@@ -56,8 +56,7 @@ class Memory:
         self.details["accessed_by"] = list(users)
 
 
-@dataclass(slots=True, eq=False)
-class Mapped:
+class Mapped(Struct, eq=False):
     """A chunk at an address, with the access of locations as words: `rw`."""
 
     address: int
@@ -66,8 +65,7 @@ class Mapped:
     grants: Mapping[str, str]
 
 
-@dataclass(slots=True, eq=False)
-class Reservation:
+class Reservation(Struct, eq=False):
     """Reserved addresses."""
 
     address: int
@@ -76,8 +74,7 @@ class Reservation:
     call: TracedCall
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
+class Exported(Struct, frozen=True):
     """A handle that a process made of an object, by a transport of a spec: `fd`, `fabric`, `ipc`, `dmabuf`."""
 
     memory: Memory

@@ -10,8 +10,9 @@ import ctypes
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from memtopo.common.text import printable
 from memtopo.common.units import shorten
@@ -90,8 +91,7 @@ class Played(NamedTuple):
     shared: Handle | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
+class _Placed(Struct, frozen=True):
     """Addresses of an object in the record and here; a size of 0 is not known."""
 
     recorded: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from memtopo.common.errors import Failed
 from memtopo.driver.functions import FUNCTIONS, OBJECTS, function

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from math import inf, nan
 from pathlib import Path
+
+from msgspec import Struct
 
 from memtopo.common.errors import UsageError
 from memtopo.common.units import summed
@@ -16,8 +17,7 @@ from memtopo.records.live import ProcessMemory
 PEAK, END = "peak", "end"
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedCall:
+class RecordedCall(Struct, frozen=True):
     """A call of a record: its process by index, and its time in seconds since the first process began."""
 
     time: float
@@ -25,8 +25,7 @@ class RecordedCall:
     call: TracedCall
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """Calls of processes, in the order of time."""
 
     heads: tuple[TraceHead, ...]
@@ -53,16 +52,14 @@ class Record:
         return [ProcessMemory(head, gpus) for head, gpus in zip(self.heads, self.gpus, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """Bytes of memory by location after a call."""
 
     time: float
     memory: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """Memory of all processes at one moment: after the first `calls` calls of a record, `time` seconds after its begin.
 
     `leaks` are the processes at the end of the record, where nothing should be left. `samples` are of the whole record.

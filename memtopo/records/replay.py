@@ -6,9 +6,11 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.common.errors import UsageError
 from memtopo.driver.handles import Handle
@@ -26,8 +28,7 @@ from memtopo.records.replay_process import PROCESS_ENDED, TIMEOUT, PlayerProcess
 MOST_PROCESSES = 256
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayDifference:
+class ReplayDifference(Struct, frozen=True):
     """First call that ends otherwise than in the record: with `error` where the record has none, or the other way.
 
     `reason` is the simulator's. `before` are the calls before it in its process.
@@ -39,8 +40,7 @@ class ReplayDifference:
     before: tuple[TracedCall, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOutCalls:
+class LeftOutCalls(Struct, frozen=True):
     """Calls of a function that were not made, with the reason."""
 
     function: str
@@ -48,8 +48,7 @@ class LeftOutCalls:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """Result of a replay: the calls that were made, those left out, and the first difference.
 
     `other_errors` counts calls that fail here and in the record, by the two errors.

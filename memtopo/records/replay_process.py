@@ -6,8 +6,10 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Self, get_args
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from memtopo.common.errors import Exit, MemtopoError, system_errors
 from memtopo.common.processes import inherited_socket, python_command, signal_on_parent_death, spawn_connected
@@ -28,22 +30,19 @@ TIMEOUT, PROCESS_ENDED = "TIMEOUT", "PROCESS_ENDED"
 """Ends of calls that are no errors of a driver: the process makes no others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(Struct, frozen=True):
     """First message to a process: the ordinals of its GPUs."""
 
     gpus: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Play:
+class Play(Struct, frozen=True):
     """Request to make a call; the handle that it imports is beside it."""
 
     call: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """End of a call; what it shares is beside it."""
 
     error: str | None = None
@@ -51,8 +50,7 @@ class Answer:
     left_out: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(Struct, frozen=True):
     """The process ends by an exception, of memtopo if it has an exit status."""
 
     error: str
@@ -122,8 +120,7 @@ class PlayerProcess:
 
     def play(self, call: TracedCall, shared: Handle | None = None) -> Played:
         """Make a call there; the handle is closed here. Raises `ReplayFailed`."""
-        fields = {name: getattr(call, name) for name in TracedCall.__slots__}
-        self._channel.send(Play(fields), [shared] if shared else [])
+        self._channel.send(Play(asdict(call)), [shared] if shared else [])
         return self._receive()
 
     def end(self) -> None:

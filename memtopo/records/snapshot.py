@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from memtopo.common.errors import UsageError
 from memtopo.common.files import read_file
@@ -61,8 +62,7 @@ class _Event(NamedTuple):
     stack: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """Segments at the end by GPU, and the events of all GPUs in the order of time.
 
     `allocated` has the size and the stack of each segment by address, `mapped` the spans of expandable ones.
@@ -126,8 +126,7 @@ def _calls(snapshot: Snapshot, first: int) -> Iterator[_Call]:
             yield call | {"time": round(seconds, 6), "stack": event.stack}
 
 
-@dataclass(slots=True)
-class _Gpu:
+class _Gpu(Struct):
     """Calls for the segments of one GPU: expandable ones in pieces, which no event maps or unmaps in part."""
 
     device: int
@@ -135,8 +134,8 @@ class _Gpu:
     reservations: list[Span]
     allocated: dict[int, tuple[int, tuple[str, ...]]]
     mapped: set[Span]
-    reserved: set[Span] = field(default_factory=set)
-    chunks: dict[Span, int] = field(default_factory=dict)
+    reserved: set[Span] = set()
+    chunks: dict[Span, int] = {}
     created: int = 0
 
     @classmethod
@@ -281,8 +280,7 @@ def _event(device: int, given: Mapping[str, Any], stacks: _Stacks) -> _Event:
     return _Event(time, device, action, address, size, stacks.of(given.get("frames")))
 
 
-@dataclass(frozen=True, slots=True)
-class _Stacks:
+class _Stacks(Struct, frozen=True):
     """Functions of lists of frames: `linear.py:109 __init__`. Events share lists, and these frames: each is read once.
 
     Both are known by the identities of the values of the pickle, which exist meanwhile.

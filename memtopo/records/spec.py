@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from memtopo.common.units import exact
 from memtopo.language import Document, read_text
@@ -53,8 +54,7 @@ def spec_of(found: Moment, name: str) -> str:
     return "\n".join(_text(found, name, specs)) + "\n"
 
 
-@dataclass(frozen=True, slots=True)
-class _Slice:
+class _Slice(Struct, frozen=True):
     """Consecutive elements of an entry that are mapped one after another, or `repeats` mappings of one element."""
 
     place: Place

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memtopo.records.live import ProcessMemory
 from memtopo.records.objects import PHYSICAL, Memory, source_of
@@ -14,8 +15,7 @@ MOST_POINTS = 600
 """Points of a line over time."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRow:
+class MemoryRow(Struct, frozen=True):
     """Memory of one kind, of one process, at one location, from one source: objects, and bytes of all of them."""
 
     location: str
@@ -26,8 +26,7 @@ class MemoryRow:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecordSummary:
+class RecordSummary(Struct, frozen=True):
     """Memory of a record at a moment, `time` seconds after its begin.
 
     `timeline` has the bytes at each location over time, as pairs of seconds and bytes; `peaks` the most of these.

@@ -9,11 +9,12 @@ import fnmatch
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import unified_diff
 from functools import partial
 from itertools import islice, product
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo import language
 from memtopo.common.errors import Unavailable, UsageError
@@ -29,8 +30,7 @@ from memtopo.machine.drafts import untried, watched
 from memtopo.rules.validation import Validated, validate, validate_without_machine
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """One file on one machine: the reported diagnostics, and the number of diagnostics that comments ignore.
 
     If several variants of each file were validated, `machine` names the variant, too: `h200x2 with pages=100`.
@@ -56,8 +56,7 @@ class SharedDiagnostic(NamedTuple):
     only: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedFile:
+class CheckedFile(Struct, frozen=True):
     """One file with its results on all machines."""
 
     document: Document
@@ -138,8 +137,7 @@ def read(each: SpecPath) -> Document:
     return language.read_file(each.name, patience=each.patience)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Variant:
+class Variant(Struct, frozen=True, eq=False):
     """Settings with which files are validated; `label` names them where there are several variants."""
 
     label: str = ""
@@ -248,8 +246,7 @@ _UNSUPPORTED = ("MT404", "MT405", "MT406")
 """Codes that no added entry may add: of what the machine does not support. A corrected word may show these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(Struct, frozen=True):
     """A spec's file with its text before and after its corrections, and the number of errors that they end."""
 
     file: str

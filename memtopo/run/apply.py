@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from memtopo.common.errors import Failed, Stopped
 from memtopo.driver.handles import Handle
@@ -145,8 +146,7 @@ class ThisProcess(Conductor):
         return self.run.report()
 
 
-@dataclass(frozen=True, slots=True)
-class Application:
+class Application(Struct, frozen=True):
     """One application of a spec.
 
     `stop` returns the number of a signal, or 0. `producers` starts the programs that the layout imports from, if there
@@ -160,7 +160,7 @@ class Application:
     allow_uids: Collection[int] = ()
     silence: float = 30.0
     stop: Callable[[], int] = lambda: 0
-    progress: Callable[[], AbstractContextManager[Progress]] = field(default=lambda: nullcontext(Progress()))
+    progress: Callable[[], AbstractContextManager[Progress]] = lambda: nullcontext(Progress())
     report_wait: Callable[[str], None] = lambda _: None
 
     def run(self, holder: Holder | None = None) -> Report:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
 from typing import NoReturn
+
+from msgspec import Struct
 
 from memtopo.common.errors import Exit, Failed, MemtopoError
 from memtopo.common.keyed import by_key
@@ -325,8 +326,7 @@ class ElasticRefused(MemtopoError):
     exit_code = Exit.USAGE
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptRequest:
+class AdoptRequest(Struct, frozen=True):
     """Chunks that a holder keeps under a key, to be mapped from `offset` on; of an `epoch`, if it is known."""
 
     offset: int
@@ -335,8 +335,7 @@ class AdoptRequest:
     epoch: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MapRequest:
+class MapRequest(Struct, frozen=True):
     """`count` chunks of a pool, to be mapped one after another from `offset` on: ones that it `adopts`, or others."""
 
     offset: int
@@ -345,8 +344,7 @@ class MapRequest:
     adopts: AdoptRequest | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UnmapRequest:
+class UnmapRequest(Struct, frozen=True):
     """`size` bytes from `offset` on, in which a program has mapped whole chunks without holes."""
 
     offset: int

@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from memtopo.common.errors import Stopped
 from memtopo.common.text import process_name
@@ -37,8 +39,7 @@ _ENDED = -1
 """Reason to stop holding that is no signal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """Serves a layout that was built and checked, at a claimed endpoint, and returns notes for the report.
 
     The conductor's stop ends the hold, and is asked at once when `wake` can be read; the notes name that end as
@@ -280,8 +281,7 @@ class HeldLayout:
             raise ExchangeError("state", message, hint="try again when they are imported again")
 
 
-@dataclass(frozen=True, slots=True)
-class HeldLayoutChange:
+class HeldLayoutChange(Struct, frozen=True):
     """Change of a held layout, the exports that it touches, and those whose bytes it does not keep.
 
     Of `reused` ones, which it empties, some memory stays. `act` makes it, while importers keep the memory of some

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError, Stopped, message_of
 from memtopo.executor import StepFailed, failing

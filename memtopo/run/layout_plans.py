@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo import planner
 from memtopo.common.errors import MemtopoError
@@ -33,8 +35,7 @@ WHOLE: Variant = (AWAKE, frozenset())
 """Variant of a layout as it is written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
+class Goal(Struct, frozen=True):
     """Variant to which a layout is to be changed, and the check of the result.
 
     `request` is that of another spec if the layout is changed to one, and `source` its source, for processes elsewhere.

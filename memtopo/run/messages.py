@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar
+
+from msgspec import Struct
 
 from memtopo.kinds.step import Phase
 from memtopo.language import SpecText
@@ -13,8 +14,7 @@ from memtopo.sharing.offers import Offer
 from memtopo.storage.saved import SavedPart
 
 
-@dataclass(frozen=True, slots=True)
-class StartWorker:
+class StartWorker(Struct, frozen=True):
     """First message to a worker: its process of the layout, and the text and machine from which it makes its own plan.
 
     `visible` are the ordinals, in the conductor's numbering, of the only GPUs that the worker sees; empty for all.
@@ -35,7 +35,7 @@ class StartWorker:
     allow_uids: tuple[int, ...]
     check: Check = "fast"
     seed: int = 0
-    cluster: dict[str, str] = field(default_factory=dict)
+    cluster: dict[str, str] = {}
     origin: float | None = None
     trace: str | None = None
     """File for the trace of the worker's driver calls."""
@@ -45,8 +45,7 @@ class StartWorker:
     """True if only the held processes of the spec are built, and others join them."""
 
 
-@dataclass(frozen=True, slots=True)
-class BuildPhase:
+class BuildPhase(Struct, frozen=True):
     """Do the steps of one phase."""
 
     phase: Phase
@@ -56,61 +55,53 @@ class BuildPhase:
         return str(self.phase)
 
 
-@dataclass(frozen=True, slots=True)
-class AgreeOn:
+class AgreeOn(Struct, frozen=True):
     """Reserve ranges at these addresses, by their labels; answered by `Addresses`. Nothing is mapped yet."""
 
     addresses: dict[str, int]
     activity: ClassVar[str] = str(Phase.RESERVE)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSteps:
+class CheckSteps(Struct, frozen=True):
     """Check every step by driver queries."""
 
     activity: ClassVar[str] = "check"
 
 
-@dataclass(frozen=True, slots=True)
-class WriteRound:
+class WriteRound(Struct, frozen=True):
     """Write the bytes and signals of one round of the verification."""
 
     index: int
     activity: ClassVar[str] = "write"
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRound:
+class ReadRound(Struct, frozen=True):
     """Read what all processes wrote in that round."""
 
     index: int
     activity: ClassVar[str] = "read"
 
 
-@dataclass(frozen=True, slots=True)
-class TryForbidden:
+class TryForbidden(Struct, frozen=True):
     """Try forbidden accesses on replicas."""
 
     activity: ClassVar[str] = "forbid"
 
 
-@dataclass(frozen=True, slots=True)
-class SkipVerification:
+class SkipVerification(Struct, frozen=True):
     """Report all bytes as not verified."""
 
     reason: str
     activity: ClassVar[str] = "skip verification"
 
 
-@dataclass(frozen=True, slots=True)
-class Recheck:
+class Recheck(Struct, frozen=True):
     """Check every step once more while the layout is held; answered by `ChangeResult`."""
 
     activity: ClassVar[str] = "recheck"
 
 
-@dataclass(frozen=True, slots=True)
-class PlanChange:
+class PlanChange(Struct, frozen=True):
     """Plan a switch to a state of the layout, or a change to the spec of a `source`; answered by `ChangeResult`.
 
     Nothing is changed yet. A full check compares every byte that the change keeps. Importers outside of the layout keep
@@ -125,15 +116,13 @@ class PlanChange:
     activity: ClassVar[str] = "plan of a change"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckChange:
+class CheckChange(Struct, frozen=True):
     """Check the layout after all stages of a change, before it is ended; answered by `ChangeResult`."""
 
     activity: ClassVar[str] = "check of a change"
 
 
-@dataclass(frozen=True, slots=True)
-class MakeStage:
+class MakeStage(Struct, frozen=True):
     """Do one stage of the planned change, or of its rollback; answered by `ChangeResult`."""
 
     stage: Stage
@@ -144,39 +133,34 @@ class MakeStage:
         return f"{self.stage}, of {'the rollback of ' * self.back}a change"
 
 
-@dataclass(frozen=True, slots=True)
-class StartRollback:
+class StartRollback(Struct, frozen=True):
     """Make the stages of the change those of its rollback, for a reason; answered by `ChangeResult`."""
 
     reason: str
     activity: ClassVar[str] = "plan of a rollback"
 
 
-@dataclass(frozen=True, slots=True)
-class EndChange:
+class EndChange(Struct, frozen=True):
     """End the change, or its rollback, of which all processes have done all stages; answered by `ChangeResult`."""
 
     activity: ClassVar[str] = "end of a change"
 
 
-@dataclass(frozen=True, slots=True)
-class WriteKept:
+class WriteKept(Struct, frozen=True):
     """Write the bytes that all of some states keep."""
 
     states: tuple[str, ...]
     activity: ClassVar[str] = "write, for a rehearsal"
 
 
-@dataclass(frozen=True, slots=True)
-class ReadKept:
+class ReadKept(Struct, frozen=True):
     """Check every step, and read the bytes that all of some states keep, in the state that the layout is in."""
 
     states: tuple[str, ...]
     activity: ClassVar[str] = "read, for a rehearsal"
 
 
-@dataclass(frozen=True, slots=True)
-class Lend:
+class Lend(Struct, frozen=True):
     """Have `count` objects of an export for a client, or objects that are given `back`; answered by `Lent`.
 
     If `listed`, the answer has the objects that clients have, and nothing changes.
@@ -189,8 +173,7 @@ class Lend:
     activity: ClassVar[str] = "lend"
 
 
-@dataclass(frozen=True, slots=True)
-class SaveBytes:
+class SaveBytes(Struct, frozen=True):
     """Write the bytes of the process to a folder that the conductor has locked; answered by `SaveResult`.
 
     `number` is that of the save.
@@ -201,23 +184,20 @@ class SaveBytes:
     activity: ClassVar[str] = "save"
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreBytes:
+class RestoreBytes(Struct, frozen=True):
     """Copy the bytes of a saved folder to the memory of the process."""
 
     folder: str
     activity: ClassVar[str] = "restore"
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """Keep the layout until `TakeDown`; answered by `ChangeResult` with the exports."""
 
     activity: ClassVar[str] = "hold"
 
 
-@dataclass(frozen=True, slots=True)
-class TakeDown:
+class TakeDown(Struct, frozen=True):
     """Undo all steps and send `WorkerFinished`.
 
     `reason` is why the layout ends, by a failure if `failed`: that of the process with a label and a number, if it is
@@ -230,8 +210,7 @@ class TakeDown:
     pid: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Attend:
+class Attend(Struct, frozen=True):
     """Execute commands until `Resume`, in place of the user's program; answered by `Attending` with the same number.
 
     `state` is the one that a change brings the layout to; None if nothing is changed. `source` is that of another spec.
@@ -242,58 +221,50 @@ class Attend:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(Struct, frozen=True):
     """Go on with the user's program, with the layout in a generation."""
 
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """Report of all processes, after all have taken down, for those of a user."""
 
     report: Report
 
 
-@dataclass(frozen=True, slots=True)
-class KeepAlive:
+class KeepAlive(Struct, frozen=True):
     """Heartbeat of the conductor."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerReady:
+class WorkerReady(Struct, frozen=True):
     """A worker has its plan and its driver: `rounds` of verification, the same for all, and its bytes in them."""
 
     rounds: int
     volume: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepsDone:
+class StepsDone(Struct, frozen=True):
     """Heartbeat of a worker: steps done, and steps of the phases that it began, since the last."""
 
     steps: int
     begun: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """A command is complete; `safe` if no kernel is known to access memory that it may not."""
 
     as_declared: bool
     safe: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
+class Addresses(Struct, frozen=True):
     """Addresses of the ranges that all instances of a counted process reserve at one, by their labels."""
 
     addresses: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeResult:
+class ChangeResult(Struct, frozen=True):
     """Result of a command of a change, `Hold` or `Recheck`: why it was refused or failed, if it was.
 
     At the end of a change, `touched` is true if memory or addresses were. `checks` has the results of `CheckChange`, or
@@ -307,8 +278,7 @@ class ChangeResult:
     offers: tuple[Offer, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Lent:
+class Lent(Struct, frozen=True):
     """Numbers of objects that are lent, or why there are none; `code` is that of an `ExchangeError`."""
 
     numbers: tuple[int, ...] = ()
@@ -316,8 +286,7 @@ class Lent:
     code: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SaveResult:
+class SaveResult(Struct, frozen=True):
     """Result of `SaveBytes`, or why there is none."""
 
     part: SavedPart | None = None
@@ -325,27 +294,23 @@ class SaveResult:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Attending:
+class Attending(Struct, frozen=True):
     """A process of a user executes commands as they come."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Struct, frozen=True):
     """A process of a user takes its part of the layout down."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFailed:
+class WorkerFailed(Struct, frozen=True):
     """A step failed or the worker was interrupted; it takes down, and reports."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerBroken:
+class WorkerBroken(Struct, frozen=True):
     """A worker ends without a report."""
 
     error: str
@@ -353,15 +318,13 @@ class WorkerBroken:
     exit_code: int
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFinished:
+class WorkerFinished(Struct, frozen=True):
     """Last message of a worker."""
 
     report: Report
 
 
-@dataclass(frozen=True, slots=True)
-class HandleRequest:
+class HandleRequest(Struct, frozen=True):
     """Request for `count` handles of a process's export from index `first` on, routed by the conductor.
 
     `requester` is the label of a process, empty for the conductor.
@@ -374,8 +337,7 @@ class HandleRequest:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class HandleAnswer:
+class HandleAnswer(Struct, frozen=True):
     """Answer to a `HandleRequest`: handles beside the message, in order of index, at least one, or an error.
 
     `code` is that of an `ExchangeError`.

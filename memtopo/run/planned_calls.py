@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from hashlib import sha512
 from itertools import count
 from typing import Any
+
+from msgspec.structs import replace
 
 from memtopo.common.keyed import by_key
 from memtopo.driver.functions import function

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from itertools import chain
 from threading import Lock
+
+from msgspec.structs import replace
 
 from memtopo import planner
 from memtopo.common.errors import InternalError, MemtopoError, Stopped, internal_errors, outcome

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, permutations, product
 from math import prod
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.common.units import rounded, summed
 from memtopo.diagnostics.model import Diagnostic, Path
@@ -37,8 +39,7 @@ States = dict[str, str]
 """State of each layout by its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutMemory:
+class LayoutMemory(Struct, frozen=True):
     """Memory of one layout: its contexts, and without these each of its states, `awake` first.
 
     Its name is that of its spec, with a number if several are named so.
@@ -51,8 +52,7 @@ class LayoutMemory:
     states: dict[str, Bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Shortfall:
+class Shortfall(Struct, frozen=True):
     """Memory that is missing at a location: layouts need `needs` bytes, and it has `has`.
 
     The `entry` of `layout` asks for the most there, `size` bytes, at the path and the place `file:line:col`. It is
@@ -70,8 +70,7 @@ class Shortfall:
     place: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Combination:
+class Combination(Struct, frozen=True):
     """States of the layouts at one time, the memory of all with their contexts, and what is missing."""
 
     states: States
@@ -84,16 +83,14 @@ class Combination:
         return not self.shortfalls
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
+class Beside(Struct, frozen=True):
     """States of the other layouts during a switch, and the bytes that are missing at its peak."""
 
     states: States
     lacks: Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SwitchPeak:
+class SwitchPeak(Struct, frozen=True):
     """Switch of a layout, with its memory before, after, and at most during it, without contexts."""
 
     layout: str
@@ -108,8 +105,7 @@ class SwitchPeak:
         return [each.states for each in self.beside if not each.lacks]
 
 
-@dataclass(frozen=True, slots=True)
-class ElasticMemory:
+class ElasticMemory(Struct, frozen=True):
     """Memory of all layouts awake, with their contexts, at a location where some of them have elastic memory.
 
     They need `least` bytes while elastic memory is at its min, and `most` while all of it is at its max. The location
@@ -123,8 +119,7 @@ class ElasticMemory:
     shared: int
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """Layouts that share a machine: whether all combinations of their states fit, that of all awake first.
 
     `memory` is what the machine has; a context takes `context` bytes. Without `complete`, there are too many
@@ -231,8 +226,7 @@ def _location(each: Balance) -> str:
     return PAGE_LOCKED if each.locked else str(each.location)
 
 
-@dataclass(frozen=True)
-class _Layout:
+class _Layout(Struct, frozen=True, dict=True):
     """A layout with what its entries need in each state, and the bytes of its contexts by GPU."""
 
     name: str

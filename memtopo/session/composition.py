@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo import language, planner
 from memtopo.common.errors import Exit, MemtopoError
@@ -41,8 +43,7 @@ _PATIENCE = 0.1
 """Seconds that a pipe has when a spec is read again: meanwhile the holder answers nobody."""
 
 
-@dataclass(frozen=True)
-class Composition:
+class Composition(Struct, frozen=True, dict=True):
     """A spec on a machine, or on those of its nodes: its diagnostics, and without errors its geometry and its plan.
 
     `saved` is the saved plan that contains the spec, if there is one, and `origin` the name of its file.

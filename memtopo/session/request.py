@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from memtopo.diagnostics.model import Path
 from memtopo.geometry import Geometry
@@ -16,8 +18,7 @@ from memtopo.planner import Plan, memory_by_state
 from memtopo.plans.report import Check, PlanSummary
 
 
-@dataclass(frozen=True, slots=True)
-class RunRequest:
+class RunRequest(Struct, frozen=True):
     """Plan to apply, with the geometry that it was made from.
 
     `spec` is the name of the file, `position_of` returns the `file:line:col` of a path in it; these, `machine`,
@@ -40,7 +41,7 @@ class RunRequest:
     position_of: Callable[[Path], str | None] = lambda _path: None
     picture: Diagram | None = None
     warnings: tuple[str, ...] = ()
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = {}
     process: str = ""
     trace: str | None = None
     """File for the trace of the driver calls, or the folder for those of all processes."""
@@ -102,8 +103,7 @@ class RunRequest:
             yield "simulated: the first and last 4 KiB of each granule stand for every byte"
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(Struct, frozen=True):
     """Terms of a held layout: socket, seconds until its deadline, grace for importers over ipc, and trusted users."""
 
     socket: str | None = None

@@ -8,15 +8,17 @@ The saved steps are not executed: the text is validated and planned again, and t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from difflib import unified_diff
 from hashlib import sha256
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Literal, TypeVar
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from msgspec import Struct
+from msgspec.structs import replace
+from pydantic_core import from_json
 
+from memtopo.common.decoding import Mismatch, convert
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic
@@ -58,29 +60,17 @@ class UnreadablePlan(MemtopoError):
     exit_code = Exit.INVALID
 
 
-def _joined(spec: object) -> object:
-    """Spec of a saved plan with its lines as one text."""
-    if (
-        isinstance(spec, dict)
-        and isinstance(lines := spec.get("text"), list)
-        and all(type(each) is str for each in lines)
-    ):
-        return spec | {"text": "".join(lines)}
-    return spec
-
-
-@dataclass(frozen=True, slots=True)
-class SavedPlan:
+class SavedPlan(Struct, frozen=True):
     """Content of a saved plan: the plan, the machine in short and in full, and the spec that the plan was made from."""
 
     memtopo_plan: Literal[1]
     machine: MachineLine
     plan: PlanSummary
-    spec: Annotated[SpecText, BeforeValidator(_joined)]
+    spec: SpecText
     facts: Machine
     digest: str | None = None
     """Digest of the spec, as of `spec_digest`; None in a file."""
-    nodes: dict[str, Machine] = field(default_factory=dict)
+    nodes: dict[str, Machine] = {}
     """Machine of each node, if they were named for each; `facts` is then that of the first one."""
 
     @property
@@ -93,8 +83,7 @@ class SavedPlan:
         return _compared(self.machines) == _compared(machines)
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitedImporter:
+class AwaitedImporter(Struct, frozen=True):
     """Importer of exports whose memory a change releases, with the bytes that it has of them.
 
     The process and its command are None for one of another pid namespace.
@@ -106,8 +95,7 @@ class AwaitedImporter:
     exports: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SavedChange:
+class SavedChange(Struct, frozen=True):
     """Content of a saved plan of a change: what it does to a held layout, and the spec that the layout is to have.
 
     The layout had this `generation`, `digest` as of `digest_of`, and importers `awaited` by the change, when that was
@@ -257,13 +245,29 @@ def compare(saved: SavedPlan, name: str, geometry: Geometry, now: Plan) -> None:
 
 def _validated(kind: type[Saved], text: bytes, name: str, hint: str) -> Saved:
     try:
-        return TypeAdapter(kind).validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        reason = first["msg"][:1].lower() + first["msg"][1:]
-        message = f"saved plan {name!r} is damaged: {f'{where}: {reason}' if where else reason}"
-        raise UnreadablePlan(message, hint=hint) from error
+        document = from_json(text)
+        if isinstance(document, dict):
+            document["spec"] = _joined(document.get("spec"))
+        return convert(document, kind, _machine)
+    except Mismatch as error:
+        raise UnreadablePlan(f"saved plan {name!r} is damaged: {error}", hint=hint) from error
+    except ValueError as error:
+        raise UnreadablePlan(f"saved plan {name!r} is damaged: invalid JSON: {error}", hint=hint) from error
+
+
+def _joined(spec: object) -> object:
+    """Spec of a saved plan with its lines as one text."""
+    if (
+        isinstance(spec, dict)
+        and isinstance(lines := spec.get("text"), list)
+        and all(type(each) is str for each in lines)
+    ):
+        return spec | {"text": "".join(lines)}
+    return spec
+
+
+def _machine(_: type, facts: object) -> Machine:
+    return Machine.model_validate_json(dumps(facts))
 
 
 def _marked_text(name: str, marker: bytes) -> bytes | None:

@@ -12,11 +12,11 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import Field
+from msgspec import Meta, Struct
 
+from memtopo.common.decoding import decode, encode
 from memtopo.common.processes import LONGEST_STEP, RunningClock, memory_file
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.language.limits import LARGEST_FILE
@@ -25,7 +25,7 @@ from memtopo.sharing.errors import BadPacket
 from memtopo.sharing.messages import HandleEntry, decode_handles, encode_handles
 from memtopo.sharing.sockets import PeerProcess, peer
 from memtopo.sharing.system import SYSTEM, System
-from memtopo.sharing.wire import MOST_FDS, Packet, adapter_of
+from memtopo.sharing.wire import MOST_FDS, Packet
 
 LARGEST = 2 * LARGEST_FILE + (32 << 20)
 """Bytes that the fields of one message may have: a spec, whose quotes and ends of line take two each, and a machine."""
@@ -41,8 +41,7 @@ _PAUSE = 0.01
 M = TypeVar("M")
 
 
-@dataclass(slots=True)
-class Received(Generic[M]):
+class Received(Struct, Generic[M]):
     """Message with the handles sent beside it, which belong to the receiver."""
 
     message: M
@@ -53,12 +52,11 @@ class Received(Generic[M]):
         close_handles(self.handles)
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(Struct, frozen=True):
     """Packet of a message: the name of its class, its fields as JSON, and the handles sent beside it."""
 
     message: str
-    handles: Annotated[tuple[HandleEntry, ...], Field(max_length=MOST_FDS)]
+    handles: Annotated[tuple[HandleEntry, ...], Meta(max_length=MOST_FDS)]
     fields: str | None = None
 
 
@@ -156,12 +154,12 @@ class Channel(Generic[M]):
     def _decode(self, packet: Packet) -> Received[M]:
         try:
             envelope = wire.read(Envelope, packet.message, "a message")
-            adapter = adapter_of(self._types[envelope.message])
+            kind = self._types[envelope.message]
             text = _read(packet.fds.pop()) if envelope.fields is None else envelope.fields
             secrets = any(each.secret for each in envelope.handles)
             carried = {"descriptors": bool(packet.fds) or not secrets, "secrets": secrets}
             handles = decode_handles(envelope.handles, packet.fds, **carried, of=envelope.message)
-            return Received(adapter.validate_json(text), handles)
+            return Received(decode(text, kind), handles)
         except (LookupError, OSError, ValueError, BadPacket) as error:
             packet.close()
             raise BadPacket("not a message of this protocol") from error
@@ -170,7 +168,7 @@ class Channel(Generic[M]):
         """Packet of a message with its descriptors: those of the handles, and the memory file of its fields if long."""
         encoded, fds = encode_handles(handles)
         packet = {"message": type(message).__name__, "handles": encoded}
-        fields = adapter_of(type(message)).dump_json(message)
+        fields = encode(message)
         if len(fields) <= _INLINE:
             return wire.encode({**packet, "fields": fields.decode()}), fds
         return wire.encode(packet), [*fds, memory_file(fields)]

@@ -20,10 +20,11 @@ import stat
 import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct
 
 from memtopo.common.errors import on_failure, reason
 from memtopo.common.files import closing_fd
@@ -176,8 +177,7 @@ def lost_layout(folder: int, endpoint: Endpoint) -> LayoutEnd | None:
     return LayoutEnd(reason, lost=True, ended={"coordinator": found.pid}, remaining=remaining) if remaining else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Lock:
+class _Lock(Struct, frozen=True):
     """Content of a lock file: its owner, and the processes of a user that share it, by label; 0 if not visible."""
 
     pid: int

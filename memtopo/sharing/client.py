@@ -6,8 +6,9 @@ import socket
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from memtopo.common.errors import Exit
 from memtopo.common.processes import pid_namespace

@@ -11,8 +11,9 @@ import re
 import stat
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from memtopo.common.errors import UsageError, reason
 from memtopo.common.files import closing_fd
@@ -32,8 +33,7 @@ _ANY_ACCESS_OF_OTHERS = 0o077
 _WRITE_ACCESS_OF_OTHERS = 0o022
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """The socket `file` in `folder`; `name` is the layout's name if the socket is in the runtime folder."""
 
     folder: str

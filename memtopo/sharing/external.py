@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from msgspec import Struct
+
 from memtopo.common.arguments import checked, mapping
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.units import shorten
@@ -31,8 +33,7 @@ _LONGEST_NAME = 128
 """Characters of a layout's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExternalMemory:
+class ExternalMemory(Struct, frozen=True):
     """Memory of another API by its opaque descriptor, which stays the caller's: importers get copies of it.
 
     `size` is the allocation size of the whole object in bytes; `gpu` the UUID of its GPU, 16 bytes or text, which is
@@ -53,8 +54,7 @@ class ExternalMemory:
         return Offer(name, "memory", "opaque_fd", 1, self.size, _gpu_name(gpu), gpu, words)
 
 
-@dataclass(frozen=True, slots=True)
-class Semaphore:
+class Semaphore(Struct, frozen=True):
     """A semaphore of another API by its opaque descriptor, which stays the caller's: a `timeline`, or a binary one.
 
     A driver accepts either type for the other (fact 55), so only the offer distinguishes them. With `gpu`, importers
@@ -72,8 +72,7 @@ class Semaphore:
         return Offer(name, "semaphore", via, 1, 0, _gpu_name(gpu) if gpu else "any GPU", gpu)
 
 
-@dataclass(frozen=True, slots=True)
-class HostMemory:
+class HostMemory(Struct, frozen=True):
     """Memory of the host in a file, such as a memfd, by its descriptor, which stays the caller's.
 
     Importers map the first `size` bytes and register them for their GPUs. Seal the file with F_SEAL_SHRINK: a process

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.files import closing_fd
@@ -29,8 +31,7 @@ TIMEOUT = 2.0
 """Seconds that a holder has for an answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One held layout, or why its status is not available (`error`, `hint`); one that is `starting` does not serve yet.
 
     `layout_state` is the name of its state, None if it has no states; `end` says which processes of a user have ended.
@@ -61,8 +62,7 @@ class Entry:
         return f"{self.error}; {self.hint}" if self.hint else self.error
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True):
     """All held layouts, in the order of their names."""
 
     layouts: tuple[Entry, ...]

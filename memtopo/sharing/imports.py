@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.common.errors import MemtopoError, at_entry
 from memtopo.common.text import process_name
@@ -52,8 +53,7 @@ class Version(NamedTuple):
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class CommitWait:
+class CommitWait(Struct, frozen=True):
     """Wait for the commit of imports, for at most `seconds`.
 
     `report` is called when it begins, with the reason, and `advance` every `COMMIT_POLL` seconds; it may raise to end

@@ -1,15 +1,15 @@
-"""Messages of the protocol as dataclasses, which `wire.read` validates, and their encoding (`docs/protocol.md`)."""
+"""Messages of the protocol as structs, which `wire.read` validates, and their encoding (`docs/protocol.md`)."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, PlainValidator
+from msgspec import Meta, Struct, field, to_builtins
+from msgspec.structs import replace
 
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.processes import pid_namespace
@@ -65,49 +65,43 @@ _DIFFERENCE = ("aspect", "subject", "wanted", "seen")
 LONGEST_WAIT = 3600.0
 """Seconds for which a request may wait for importers or a writer, and that importers have before a release."""
 
-Wait = Annotated[float, Field(ge=0, le=LONGEST_WAIT)]
-Exports = Annotated[Texts, Field(min_length=1)]
+Wait = Annotated[float, Meta(ge=0, le=LONGEST_WAIT)]
+Exports = Annotated[Texts, Meta(min_length=1)]
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Reason why a request was refused; `code` is one of those in `docs/protocol.md`."""
 
-    code: Annotated[str, Field(max_length=32)]
+    code: Annotated[str, Meta(max_length=32)]
     message: Text
     hint: Text | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedAnswer:
+class RefusedAnswer(Struct, frozen=True):
     """Answer to a refused request."""
 
     error: Refusal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class _Releasing(Notice):
+class _Releasing(Notice, frozen=True, kw_only=True):
     grace: Seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class _Changing(Notice):
-    grace: Annotated[Seconds, Field(validation_alias="deadline")]
+class _Changing(Notice, frozen=True, kw_only=True):
+    grace: Seconds = field(name="deadline")
     generation: Positive
     exports: Texts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class _Changed(Notice):
+class _Changed(Notice, frozen=True, kw_only=True):
     generation: Positive
     exports: Texts
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressNotice:
+class ProgressNotice(Struct, frozen=True):
     """Steps of a phase of the work on a request, of a `total`."""
 
-    phase: Annotated[str, Field(max_length=64)]
+    phase: Annotated[str, Meta(max_length=64)]
     done: Count
     total: Count
 
@@ -117,8 +111,7 @@ NOTICES: Mapping[str, type[Notice | ProgressNotice]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class StatusAnswer:
+class StatusAnswer(Struct, frozen=True):
     """Status of a layout; `pid` is that of the holder in its own pid namespace."""
 
     name: LayoutName
@@ -131,33 +124,30 @@ class StatusAnswer:
     pid_namespace: Count | None = None
     generation: Positive = 1
     layout_state: Text | None = None
-    layout_states: Annotated[tuple[Text, ...], Field(max_length=MOST_STATES)] = ()
+    layout_states: Annotated[tuple[Text, ...], Meta(max_length=MOST_STATES)] = ()
     contexts: Texts | None = None
     nodes: Texts = ()
-    processes: Processes = field(default_factory=dict)
-    heaps: Annotated[tuple[HeapUse, ...], Field(max_length=_HEAPS)] = ()
+    processes: Processes = {}
+    heaps: Annotated[tuple[HeapUse, ...], Meta(max_length=_HEAPS)] = ()
     end: LayoutEnd | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OffersAnswer:
+class OffersAnswer(Struct, frozen=True):
     """Some of `total` offers. Holders of an earlier version have no `generation` here and in other answers."""
 
-    total: Annotated[int, Field(ge=0, lt=LARGEST_COUNT)]
+    total: Annotated[int, Meta(ge=0, le=LARGEST_COUNT - 1)]
     offers: tuple[Offer, ...]
     generation: Positive | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ImportersAnswer:
+class ImportersAnswer(Struct, frozen=True):
     """Some importers, and whether there are `more`."""
 
     importers: tuple[Importer, ...]
     more: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseAnswer:
+class ReleaseAnswer(Struct, frozen=True):
     """Importers that lost memory in use or keep some, and whether the holder `reports` its end in a notice."""
 
     name: LayoutName
@@ -166,47 +156,35 @@ class ReleaseAnswer:
     reports: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EndNotice:
+class EndNotice(Struct, frozen=True):
     """End of a released layout, by the report of its holder."""
 
-    outcome: Annotated[str, Field(max_length=32)]
-    exit_code: Annotated[int, Field(ge=0, lt=256)]
+    outcome: Annotated[str, Meta(max_length=32)]
+    exit_code: Annotated[int, Meta(ge=0, le=255)]
     reason: Text | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TextAnswer:
+class TextAnswer(Struct, frozen=True):
     """Part of a text of `total` characters."""
 
-    total: Annotated[int, Field(ge=0, le=LONGEST_SOURCE)]
-    text: Annotated[str, Field(max_length=TEXT_CHARACTERS)]
+    total: Annotated[int, Meta(ge=0, le=LONGEST_SOURCE)]
+    text: Annotated[str, Meta(max_length=TEXT_CHARACTERS)]
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledgement:
+class Acknowledgement(Struct, frozen=True):
     """Answer of which only the generation is read, if it has one."""
 
     generation: Positive | None = None
 
 
-def _decoded(text: object) -> Secret:
-    try:
-        return Secret(base64.b64decode(str(text), validate=True))
-    except ValueError:
-        raise ValueError("64 bytes in base64") from None
-
-
-@dataclass(frozen=True, slots=True)
-class HandleEntry:
+class HandleEntry(Struct, frozen=True):
     """Handle in a packet without its descriptor, which the packet carries."""
 
     offset: Count
-    secret: Annotated[Secret, PlainValidator(_decoded)] | None = None
+    secret: Secret | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HandlesAnswer:
+class HandlesAnswer(Struct, frozen=True):
     """Handles of an export from number `first` on."""
 
     offer: Offer
@@ -215,56 +193,46 @@ class HandlesAnswer:
     generation: Positive | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True, forbid_unknown_fields=True):
     """Lent object of an export by its number, with the epoch of its bytes."""
-
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     number: Count
     epoch: Positive
 
 
-Blocks = Annotated[tuple[Block, ...], Field(min_length=1, max_length=MAX_ENTRIES)]
-Key = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+Blocks = Annotated[tuple[Block, ...], Meta(min_length=1, max_length=MAX_ENTRIES)]
+Key = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
 
 
-@dataclass(frozen=True, slots=True)
-class LentAnswer:
+class LentAnswer(Struct, frozen=True):
     """Objects that are lent from now on, each with a handle, and how many there are in all of a key."""
 
-    blocks: Annotated[tuple[Block, ...], Field(max_length=MOST_FDS)]
+    blocks: Annotated[tuple[Block, ...], Meta(max_length=MOST_FDS)]
     handles: tuple[HandleEntry, ...]
     total: Count = 0
     generation: Positive | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True, forbid_unknown_fields=True):
     """Request of a client, with no other keys than these: a holder must not ignore what it does not support."""
-
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     memtopo: int
     request: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListRequest(Request):
+class ListRequest(Request, frozen=True):
     """Request of a list or a text from number `first` on."""
 
     first: Count
 
 
-@dataclass(frozen=True, slots=True)
-class ImportersRequest(Request):
+class ImportersRequest(Request, frozen=True):
     """Request of the importers after the one with a number."""
 
     after: Count
 
 
-@dataclass(frozen=True, slots=True)
-class HandlesRequest(Request):
+class HandlesRequest(Request, frozen=True):
     """Request of at most `count` handles of an export."""
 
     export: Name
@@ -272,16 +240,14 @@ class HandlesRequest(Request):
     count: Positive
 
 
-@dataclass(frozen=True, slots=True)
-class LetGoRequest(Request):
+class LetGoRequest(Request, frozen=True):
     """Request to forget the handles of exports that the client has closed; of one that lends, of some `blocks`."""
 
     exports: Texts
     blocks: Blocks | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LendRequest(Request):
+class LendRequest(Request, frozen=True):
     """Request of at most `count` objects of an export that lends: others, or from `first` on those of a key.
 
     With an `epoch`, the latest one of those of the key has to be that.
@@ -294,8 +260,7 @@ class LendRequest(Request):
     epoch: Positive | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SealRequest(Request):
+class SealRequest(Request, frozen=True):
     """Request to keep lent objects under a key when they are given back; without one, no longer."""
 
     export: Name
@@ -303,33 +268,27 @@ class SealRequest(Request):
     key: Key | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WaitRequest(Request):
+class WaitRequest(Request, frozen=True):
     """Request of the lease to write exports, or of their commit."""
 
     exports: Exports
     wait: Wait = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True, forbid_unknown_fields=True):
     """Export with the generation that was written."""
-
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     name: Name
     generation: Positive
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRequest(Request):
+class CommitRequest(Request, frozen=True):
     """Request to commit exports."""
 
-    exports: Annotated[tuple[Written, ...], Field(min_length=1, max_length=MAX_ENTRIES)]
+    exports: Annotated[tuple[Written, ...], Meta(min_length=1, max_length=MAX_ENTRIES)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransitionRequest(Request):
+class TransitionRequest(Request, frozen=True, kw_only=True):
     """Request of a change or a switch; with `force`, importers that hold memory after `wait` seconds keep it."""
 
     force: bool
@@ -337,41 +296,34 @@ class TransitionRequest(Request):
     check: Literal["fast", "full"] = "fast"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchRequest(TransitionRequest):
+class SwitchRequest(TransitionRequest, frozen=True, kw_only=True):
     """Request of a switch to a state."""
 
     state: Name
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePart:
+class SourcePart(Struct, frozen=True, forbid_unknown_fields=True):
     """Part of a source of `total` characters from number `first` on."""
 
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
-
     first: Count
-    total: Annotated[int, Field(ge=1, le=LONGEST_SOURCE)]
-    text: Annotated[str, Field(max_length=TEXT_CHARACTERS)]
+    total: Annotated[int, Meta(ge=1, le=LONGEST_SOURCE)]
+    text: Annotated[str, Meta(max_length=TEXT_CHARACTERS)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecRequest(TransitionRequest):
+class SpecRequest(TransitionRequest, frozen=True, kw_only=True):
     """Request of a change to the spec in a source, if the layout is of that generation."""
 
     source: SourcePart
     generation: Positive | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SaveRequest(Request):
+class SaveRequest(Request, frozen=True):
     """Request to save the bytes of the layout to a folder, by its absolute path."""
 
-    folder: Annotated[str, Field(pattern="^/", max_length=4096)]
+    folder: Annotated[str, Meta(pattern="^/", max_length=4096)]
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseRequest(Request):
+class ReleaseRequest(Request, frozen=True):
     """Request of the release, with `grace` seconds for importers."""
 
     force: bool
@@ -404,7 +356,7 @@ def page(entries: Iterable[Any]) -> list[dict[str, Any]]:
     encoded: list[dict[str, Any]] = []
     size = 0
     for entry in entries:
-        fields = asdict(entry)
+        fields = to_builtins(entry)
         size += len(json.dumps(fields))
         if encoded and size > PAGE_BYTES:
             break
@@ -446,8 +398,8 @@ def encode_status(status: Status) -> dict[str, Any]:
     nodes = {"nodes": [each.node for each in status.nodes]} if status.nodes else {}
     own = {label: pid for label, pid in islice(status.processes.items(), MOST_PROCESSES) if label}
     processes = {"processes": own} if own else {}
-    heaps = {"heaps": [asdict(each) for each in status.heaps[:_HEAPS]]} if status.heaps else {}
-    end = {"end": asdict(status.end)} if status.end else {}
+    heaps = {"heaps": [to_builtins(each) for each in status.heaps[:_HEAPS]]} if status.heaps else {}
+    end = {"end": to_builtins(status.end)} if status.end else {}
     return fields | contexts | nodes | processes | heaps | end
 
 
@@ -466,7 +418,7 @@ def encode_checks(checks: Checks) -> dict[str, Any]:
         for each in checks.differences
     )
     return {
-        "tallies": [asdict(tally) for tally in checks.tallies],
+        "tallies": [to_builtins(tally) for tally in checks.tallies],
         "differences": [{key: each[key] for key in _DIFFERENCE} for each in page(short)],
         "different": checks.different,
     }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
 
-from pydantic import Field
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.common.text import nearest
@@ -39,31 +39,44 @@ MOST_RANGES = 512
 """Elastic ranges that an offer names."""
 
 
-@dataclass(frozen=True, slots=True)
-class LentRange:
+class LentRange(Struct, frozen=True):
     """Elastic range of the holder, in which lent objects may be mapped, with its bytes of addresses."""
 
     name: Name
     size: Positive
 
 
-@dataclass(frozen=True, slots=True)
-class Lending:
+class _Terms(Struct, frozen=True):
+    """Base of terms, which are equal if all fields are but those of the present `state`."""
+
+    state: ClassVar[frozenset[str]]
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._terms() == other._terms()
+
+    def __hash__(self) -> int:
+        return hash(self._terms())
+
+    def _terms(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__struct_fields__ if name not in self.state)
+
+
+class Lending(_Terms, frozen=True):
     """Terms on which objects are lent: the largest number for one client, and the ranges in which they are mapped.
 
     The first `kept` exist also if they are not lent. `lent` are chunks that clients have now, `sealed` chunks that are
     kept for a successor, which nobody has.
     """
 
+    state = frozenset({"lent", "sealed"})
     quota: Positive | None
     kept: Count = 0
-    ranges: Annotated[tuple[LentRange, ...], Field(max_length=MOST_RANGES)] = ()
-    lent: Count = field(default=0, compare=False)
-    sealed: Count = field(default=0, compare=False)
+    ranges: Annotated[tuple[LentRange, ...], Meta(max_length=MOST_RANGES)] = ()
+    lent: Count = 0
+    sealed: Count = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(_Terms, frozen=True):
     """One export: `count` equal objects of `size` bytes each, at a `location` (`gpu0`, `host:0`).
 
     The size of events and semaphores is 0. `gpu` is the UUID of the GPU in hexadecimal digits, since ordinals differ
@@ -75,20 +88,22 @@ class Offer:
     `entry`, which is None if it is unknown. Objects that are lent have terms for that, and at most `count` exist.
     """
 
+    state = frozenset({"parts", "commit", "writer", "entry", "first"})
+    foreign: ClassVar = "writer"
     name: Name
     kind: OfferedKind
     via: Via
     count: Positive
     size: Count
-    location: Annotated[str, Field(max_length=300)]
+    location: Annotated[str, Meta(max_length=300)]
     gpu: Text | None = None
-    properties: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
+    properties: Annotated[tuple[Text, ...], Meta(max_length=16)] = ()
     declared: Count | None = None
-    parts: Annotated[tuple[NamedPart, ...], Field(max_length=LARGEST_PARTS)] = field(default=(), compare=False)
-    commit: CommitState | None = field(default=None, compare=False)
-    writer: Pid = field(default=None, compare=False)
-    entry: Text | None = field(default=None, compare=False)
-    first: Count = field(default=0, compare=False)
+    parts: Annotated[tuple[NamedPart, ...], Meta(max_length=LARGEST_PARTS)] = ()
+    commit: CommitState | None = None
+    writer: Pid = None
+    entry: Text | None = None
+    first: Count = 0
     lends: Lending | None = None
 
     def __post_init__(self) -> None:

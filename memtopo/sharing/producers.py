@@ -12,8 +12,10 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.common.processes import python_command
@@ -134,8 +136,7 @@ def _of(holder: str, objects: Mapping[str, Mapping[str, T]]) -> tuple[T, ...]:
     return tuple(objects.get(holder, {}).values())
 
 
-@dataclass(frozen=True, slots=True)
-class Producers:
+class Producers(Struct, frozen=True):
     """Sockets of holders by name, and the programs that were started; those of `simulated` are memtopo's own."""
 
     sockets: Mapping[str, str]

@@ -11,8 +11,10 @@ import select
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
+
+from memtopo.common.decoding import decode, encode
 from memtopo.common.errors import MemtopoError, reason
 from memtopo.common.signals import received_signal
 from memtopo.driver.handles import Handle
@@ -20,7 +22,6 @@ from memtopo.drivers.sim import external_api
 from memtopo.machine import MachineLine
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.external import External, ExternalExports, ExternalMemory, HostMemory, Semaphore, Serving
-from memtopo.sharing.wire import adapter_of
 
 PERIOD = 251
 """Byte `n` of simulated memory is `n` modulo this."""
@@ -31,8 +32,7 @@ FILLED = 16 << 20
 _BLOCK_PERIODS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedMemory:
+class SimulatedMemory(Struct, frozen=True):
     """External memory of `size` bytes on the GPU with this UUID, in hexadecimal digits."""
 
     name: str
@@ -41,8 +41,7 @@ class SimulatedMemory:
     dedicated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedSemaphore:
+class SimulatedSemaphore(Struct, frozen=True):
     """A semaphore, and the values that importers wait for and signal, if they do."""
 
     name: str
@@ -52,16 +51,14 @@ class SimulatedSemaphore:
     signal: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedFile:
+class SimulatedFile(Struct, frozen=True):
     """Memory of the host of `size` bytes in a file."""
 
     name: str
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerSpec:
+class ProducerSpec(Struct, frozen=True):
     """The exports of one holder on a simulated machine."""
 
     machine: str
@@ -71,13 +68,12 @@ class ProducerSpec:
 
     def encode(self) -> bytes:
         """Return the specification as one line for the producer's process."""
-        return adapter_of(ProducerSpec).dump_json(self) + b"\n"
+        return encode(self) + b"\n"
 
     @staticmethod
     def decode(line: bytes) -> ProducerSpec:
         """Return the specification of such a line."""
-        found: ProducerSpec = adapter_of(ProducerSpec).validate_json(line)
-        return found
+        return decode(line, ProducerSpec)
 
 
 class SimulatedExports(ExternalExports):

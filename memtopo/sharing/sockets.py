@@ -13,12 +13,13 @@ import struct
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote
 from weakref import WeakSet
+
+from msgspec import Struct
 
 from memtopo.common.errors import on_failure
 from memtopo.common.files import closing_fd
@@ -186,8 +187,7 @@ _ENTRY_COLUMNS = 8
 """Columns of a line of `/proc/net/unix` whose socket has a name; the last is the name, with @ for its first byte."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseName:
+class LeaseName(Struct, frozen=True):
     """Layout of a lease (its name, or the file of its socket), when it began, and its holder by pid and start.
 
     `since` is in seconds of the epoch, `start` in ticks since boot. A holder of another pid namespace has pid 0.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from memtopo.common.text import enumerated, process_name
 from memtopo.driver.handles import OfferedKind, Via
@@ -30,8 +30,7 @@ MOST_STATES = 64
 """States of a layout that a status lists."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """Handles of one export that one importer received: how many different ones, and the bytes of their objects."""
 
     export: Name
@@ -46,14 +45,14 @@ class Taken:
         return ends_with_holder(self.kind, self.via)
 
 
-@dataclass(frozen=True, slots=True)
-class Importer:
+class Importer(Struct, frozen=True):
     """A process that received handles and is still connected; `since` is in seconds of the epoch.
 
     `pid` is a number of the holder's pid namespace, None for a process outside of that. `handles` and `bytes` count all
     exports; `taken` has the first ones.
     """
 
+    foreign: ClassVar = "pid"
     id: Count
     pid: Pid
     uid: Count
@@ -65,8 +64,7 @@ class Importer:
     taken: tuple[Taken, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HeapUse:
+class HeapUse(Struct, frozen=True):
     """Allocations of a process in a heap: their number, and their bytes.
 
     `mapped` bytes of these have memory now, at the `location` if that is known; a heap whose memory a state drops or
@@ -83,13 +81,13 @@ class HeapUse:
     backed: Count = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
+class NodeStatus(Struct, frozen=True):
     """Part of a layout of several nodes, as its holder on a node reported it last; `pid` is a number of that host.
 
     A node is `starting` until its holder serves, and `unreachable` if nothing is known of it.
     """
 
+    foreign: ClassVar = "pid"
     node: Name
     host: Text
     state: PartState
@@ -103,12 +101,11 @@ class NodeStatus:
 MOST_PROCESSES = 256
 """Processes of a layout that an answer names."""
 
-Processes = Annotated[Mapping[Text, Count], Field(max_length=MOST_PROCESSES)]
+Processes = Annotated[Mapping[Text, Count], Meta(max_length=MOST_PROCESSES)]
 """Numbers of processes by label; 0 for one of another pid namespace."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutEnd:
+class LayoutEnd(Struct, frozen=True):
     """End of a layout of a user's processes: `lost` if one of them has ended or failed, else released.
 
     `ended` are the processes that have ended, and `remaining` those that still have memory.
@@ -144,8 +141,7 @@ class LayoutEnded(ExchangeError):
         self.end = end
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """A held layout. Times are in seconds of the epoch; `deadline` is the time of its automatic release.
 
     `pid` is the holder's in the pid namespace of this process, None if it is outside of that. `pid_namespace` is
@@ -174,14 +170,14 @@ class Status:
     """GPU of each context that the processes of the layout keep, as the holder names it; None if it reports none."""
     pid_namespace: Literal["same", "another"] = "same"
     picture: Diagram | None = None
-    memory: Mapping[str, int] = field(default_factory=dict)
+    memory: Mapping[str, int] = {}
     digest: str | None = None
     """Digest of the spec, `sha256:…`; None if the holder does not send it."""
     nodes: tuple[NodeStatus, ...] = ()
     """Parts of a layout of several nodes, by node; empty for a layout of one host."""
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = {}
     """Parameters of the spec with the values that are in effect; empty if the holder does not send it."""
-    processes: Mapping[str, int] = field(default_factory=dict)
+    processes: Mapping[str, int] = {}
     """Numbers of the layout's processes by label, in the holder's pid namespace; 0 for one outside of that."""
     heaps: tuple[HeapUse, ...] = ()
     """What is allocated in heaps of its processes, as far as the holder may read it."""
@@ -189,8 +185,7 @@ class Status:
     """End of a layout of a user's processes, some of which still have memory; None as long as it is served."""
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """A message of a holder without a request, about the `exports` that this process imported.
 
     - `releasing`: the holder ends; imports over ipc become invalid within `grace` seconds.
@@ -202,14 +197,14 @@ class Notice:
     The state is None if the layout has no states, and of a holder of an earlier version before a change.
     """
 
-    kind: Annotated[Literal["releasing", "changing", "changed"], Field(validation_alias="notice")]
+    kind: Literal["releasing", "changing", "changed"] = field(name="notice")
     grace: Seconds = 0.0
     generation: Positive = 1
     exports: Texts = ()
     state: Text | None = None
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self))
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in Notice.__struct_fields__)
         return f"Notice({values})"
 
     def after(self, earlier: Notice) -> Notice:
@@ -217,8 +212,7 @@ class Notice:
         return replace(self, exports=tuple(dict.fromkeys((*earlier.exports, *self.exports))))
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Struct, frozen=True):
     """A released layout: importers that `lost` memory in use, and importers that keep some of it from being freed.
 
     `gone` is whether the end of its teardown was observed. `outcome`, `exit_code` and `reason` are those of the
@@ -236,20 +230,18 @@ class Released:
     """Processes of a user that still have memory; None if none has, or if it is not `gone` for another reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryChange:
+class MemoryChange(Struct, frozen=True):
     """Bytes of a layout at a location before and after a change, by its plans and the tables of its heaps."""
 
-    location: Annotated[str, Field(max_length=64)]
+    location: Annotated[str, Meta(max_length=64)]
     before: Count
     after: Count
 
 
-MemoryChanges = Annotated[tuple[MemoryChange, ...], Field(max_length=MOST_LOCATIONS)]
+MemoryChanges = Annotated[tuple[MemoryChange, ...], Meta(max_length=MOST_LOCATIONS)]
 
 
-@dataclass(frozen=True, slots=True)
-class Switched:
+class Switched(Struct, frozen=True):
     """A layout that was switched to a state: the results of its check, and importers that keep memory that is gone.
 
     `memory` has the locations where it has another amount now. The change took `seconds`, without the wait for
@@ -264,8 +256,7 @@ class Switched:
     seconds: Seconds | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """A layout that was changed to another spec, and its generation now; the rest is as for a switch.
 
     `emptied` are exports that were committed before, and that a writer has to commit again; `moved` is memory that has
@@ -282,8 +273,7 @@ class Changed:
     seconds: Seconds | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(Struct, frozen=True):
     """Result of a holder's check of its layout: whether everything is as declared, and the details."""
 
     name: str
@@ -291,36 +281,33 @@ class Looked:
     checks: Checks
 
 
-@dataclass(frozen=True, slots=True)
-class LocationMemory:
+class LocationMemory(Struct, frozen=True):
     """Physical memory that a layout has at a location now: bytes, and in how many allocations.
 
     `gpu` is the UUID of the GPU, None if it is unknown, or for memory of the host.
     """
 
-    location: Annotated[str, Field(max_length=64)]
+    location: Annotated[str, Meta(max_length=64)]
     gpu: Text | None
     bytes: Count
     allocations: Count
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True):
     """Time of a check in seconds of the epoch, and the number of differences that it found."""
 
     time: Seconds
     different: Count
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+class Statistics(Struct, frozen=True):
     """Statistics of one held layout since it is served.
 
     `changes` and `rolled_back` count changes and switches that were made, and that failed and were rolled back.
     `clients` counts clients that received handles, `handles` what they received. `last_check` is None before the first.
     """
 
-    memory: Annotated[tuple[LocationMemory, ...], Field(max_length=MOST_LOCATIONS)]
+    memory: Annotated[tuple[LocationMemory, ...], Meta(max_length=MOST_LOCATIONS)]
     changes: Count
     rolled_back: Count
     last_check: CheckResult | None

@@ -7,8 +7,9 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from memtopo.sharing.sockets import PeerProcess, peer
 
@@ -46,8 +47,7 @@ class Wait(Protocol):
     ) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class System:
+class System(Struct, frozen=True):
     """Functions of the system; a simulation of many processes in one has others.
 
     `now` returns seconds of the monotonic clock, `epoch` those of the epoch. `pause` waits for some seconds, `wait` for

@@ -1,29 +1,32 @@
 """Packets: one JSON object each, of at most 64 KiB, with at most 253 descriptors, over a SOCK_SEQPACKET socket.
 
 `send` and `receive` never block. A malformed packet raises `BadPacket`, and the descriptors that came with it are
-closed. `read` validates an object by a dataclass, whose fields have the types below. The source of a layout is one
+closed. `read` validates an object by a struct, whose fields have the types below. The source of a layout is one
 text, which its holder sends in parts: the spec and the machine.
 """
 
 from __future__ import annotations
 
 import array
+import base64
 import json
 import os
 import re
 import socket
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
 from fcntl import ioctl
-from functools import cache
 from termios import TIOCOUTQ
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
+from memtopo.common.decoding import Mismatch
+from memtopo.common.decoding import decode as decode_value
 from memtopo.common.errors import InternalError, on_failure
+from memtopo.driver.handles import Secret
 from memtopo.machine import Machine, dump
 from memtopo.sharing.errors import BadPacket, ExchangeError
 
@@ -50,16 +53,16 @@ MAX_ENTRIES = 4096
 LIMIT = 1 << 63
 """Whole numbers of a packet are below."""
 
-Count = Annotated[int, Field(ge=0, lt=LIMIT)]
-Positive = Annotated[int, Field(ge=1, lt=LIMIT)]
-Pid = Annotated[Count | None, AfterValidator(lambda pid: pid or None)]
-"""Number of a process; 0 in a packet for one of another pid namespace."""
+Count = Annotated[int, Meta(ge=0, le=LIMIT - 1)]
+Positive = Annotated[int, Meta(ge=1, le=LIMIT - 1)]
+Pid = Count | None
+"""Number of a process; 0 in a packet for one of another pid namespace, which `read` makes None if it is `foreign`."""
 
-Seconds = Annotated[float, Field(ge=0, le=1e12)]
-Text = Annotated[str, Field(max_length=4096)]
-Texts = Annotated[tuple[Text, ...], Field(max_length=MAX_ENTRIES)]
-Name = Annotated[str, Field(max_length=LONGEST_NAME)]
-LayoutName = Annotated[str, Field(max_length=128)]
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+Text = Annotated[str, Meta(max_length=4096)]
+Texts = Annotated[tuple[Text, ...], Meta(max_length=MAX_ENTRIES)]
+Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
+LayoutName = Annotated[str, Meta(max_length=128)]
 
 T = TypeVar("T")
 
@@ -70,12 +73,11 @@ _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
 
 
-@dataclass(slots=True)
-class Packet:
+class Packet(Struct):
     """A received message, with its descriptors, which belong to the caller that removes them from `fds`."""
 
     message: dict[str, Any]
-    fds: list[int] = field(default_factory=list)
+    fds: list[int] = []
 
     def close(self) -> None:
         """Close the descriptors that are left in `fds`."""
@@ -116,26 +118,41 @@ def decode(data: bytes) -> dict[str, Any]:
 
 
 def read(kind: type[T], value: object, what: str) -> T:
-    """Read a dataclass from an object of a packet, whose other keys are ignored.
+    """Read a struct from an object of a packet, whose other keys are ignored if it does not forbid them.
 
     Raises `BadPacket`, which names the object by `what` and the first wrong field, and repeats no value. Surrogates in
-    texts are replaced: pydantic refuses them, and the name of a file may have some.
+    texts are replaced: UTF-8 has none, and the name of a file may have some.
     """
     data = json.dumps(value, ensure_ascii=False).encode(errors="replace")
     try:
-        return cast("T", adapter_of(kind).validate_json(data, strict=True))
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)
-        if any(each["type"] == "unexpected_keyword_argument" for each in found):
-            known = ", ".join(each.name for each in fields(cast("Any", kind)))
+        found = decode_value(data, kind, _secret)
+    except Mismatch as error:
+        if error.unknown:
+            known = ", ".join(getattr(kind, "__struct_fields__", ()))
             raise BadPacket(f"{what} has a key besides {known}", "request") from None
-        where = ".".join(map(str, found[0]["loc"]))
-        needed = found[0]["msg"].removeprefix("Value error, ")
-        raise BadPacket(f"{what} needs {where!r}: {needed[:1].lower()}{needed[1:]}") from None
+        raise BadPacket(f"{what} needs {error.where!r}: {error.needed}") from None
+    _forget_foreign(found)
+    return found
 
 
-adapter_of: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
-"""Adapter of a type of messages, built when it is needed: each takes about a millisecond."""
+def _secret(_: type, text: object) -> Secret:
+    try:
+        return Secret(base64.b64decode(str(text), validate=True))
+    except ValueError:
+        raise ValueError("64 bytes in base64") from None
+
+
+def _forget_foreign(found: object) -> None:
+    """Make the numbers of processes None that are 0."""
+    if isinstance(found, tuple):
+        for each in found:
+            _forget_foreign(each)
+    elif isinstance(found, Struct):
+        for name in found.__struct_fields__:
+            _forget_foreign(getattr(found, name))
+        foreign: str | None = getattr(found, "foreign", None)
+        if foreign and not getattr(found, foreign):
+            force_setattr(found, foreign, None)
 
 
 def receive(sock: socket.socket) -> Packet | None:
@@ -209,14 +226,13 @@ ORIGIN = "the holder"
 """Name of a spec or of a machine that a holder has sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutSource:
+class LayoutSource(Struct, frozen=True):
     """Spec of a layout with the name of its file, the text of its machine, empty if it is not known, and settings."""
 
     spec: str
     name: str = ORIGIN
     machine: str = ""
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = {}
 
     @property
     def document(self) -> Document:

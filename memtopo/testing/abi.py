@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from memtopo.driver import structures
 from memtopo.driver.handles import SECRET_BYTES
@@ -329,8 +330,7 @@ class Undecoded:
         return "?"
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """C function: its name without a version, the method that answers it, and its parameters in order.
 
     `reads` has the name of each parameter, the position of its first word, and its type; `results` the position of each

@@ -12,6 +12,8 @@ from threading import Lock, RLock
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
+from msgspec import Struct
+
 from memtopo.common.errors import on_failure
 from memtopo.driver.argument_texts import argument_text
 from memtopo.driver.ledger import CALLS, Ledger, Opens
@@ -128,8 +130,7 @@ class Leak(NamedTuple):
         return f"{self.key:#x}{amount}{many} {origin}" + (f" at {place}" if place else "")
 
 
-@dataclass(slots=True)
-class Fault:
+class Fault(Struct):
     """Failure of calls of a function: the `nth` of them from now on, or each that asks for `size` bytes or more."""
 
     function: str

@@ -10,9 +10,10 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict, replace
 
 import memtopo
 from memtopo.common.errors import MemtopoError

@@ -6,12 +6,12 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.language import read_file
 from memtopo.machine import load

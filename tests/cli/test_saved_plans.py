@@ -169,7 +169,7 @@ def test_a_damaged_plan_is_one_diagnostic_beside_those_of_other_files(tmp_path: 
     [
         ('{"memtopo_plan": 1', "invalid JSON: EOF while parsing an object at line 1 column 18"),
         ('{"memtopo_plan": 2}', "memtopo_plan: input should be 1"),
-        ('{"memtopo_plan": 1, "spec": 3}', "machine: field required"),
+        ('{"memtopo_plan": 1, "spec": 3}', "spec: input should be an object"),
     ],
 )
 def test_a_damaged_plan_exits_with_1_and_is_called_a_plan(tmp_path: Path, damage: str, reason: str) -> None:

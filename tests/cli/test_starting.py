@@ -57,6 +57,9 @@ LATE_IN_APPLY = {
     "memtopo.kinds.ranges.elastic_steps": "elastic ranges",
     "memtopo.kinds.states.steps": "states",
 }
+MOST_MODELS = 39
+"""Models of pydantic: entries of the sections, and recorded machines."""
+
 SCRIPT = """
 import sys
 from memtopo.cli import main
@@ -120,6 +123,33 @@ def test_apply_imports_only_what_its_entries_and_options_need() -> None:
     imported = imports_of("apply")
     assert "memtopo.kinds.chunks.steps" in imported
     assert not imported & LATE_IN_APPLY.keys()
+
+
+CLASSES = """
+import sys
+from dataclasses import is_dataclass
+from memtopo.cli import main
+try:
+    main()
+except SystemExit:
+    from pydantic import BaseModel
+own = [module for name, module in [*sys.modules.items()] if name.startswith("memtopo.")]
+found = {each for module in own for each in vars(module).values() if isinstance(each, type)}
+own = [each for each in found if each.__module__.startswith("memtopo.")]
+models = [each for each in own if issubclass(each, BaseModel)]
+print(sum(map(is_dataclass, own)), len(models), *sorted({each.__module__.split(".")[1] for each in models}))
+"""
+
+
+@pytest.mark.parametrize("command", ["validate", "plan", "apply"])
+def test_no_record_is_a_dataclass_and_only_entries_and_machines_are_models(command: str) -> None:
+    """A class that the library of dataclasses makes takes a millisecond, one of pydantic three."""
+    line = [sys.executable, "-c", CLASSES, command, QUICKSTART, "--machine", "h200x2"]
+    done = subprocess.run(line, env=environment(), cwd=ROOT, capture_output=True, text=True, check=True)
+    dataclasses, models, *rooms = done.stdout.splitlines()[-1].split()
+    assert dataclasses == "0"
+    assert int(models) <= MOST_MODELS
+    assert rooms == ["kinds", "language", "machine", "spec"]
 
 
 def test_cuda_is_initialised_before_the_imports_of_an_apply_to_this_machine() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo import machine
 from memtopo.common.errors import NotWritten, UsageError

@@ -327,8 +327,8 @@ def _text(lines: list[Any]) -> bytes:
 
 
 def _lines_of(calls: Calls) -> list[Any]:
-    head = {name: getattr(calls.head, name) for name in TraceHead.__slots__}
-    every = [{name: getattr(call, name) for name in TracedCall.__slots__} for call in calls.calls]
+    head = {name: getattr(calls.head, name) for name in TraceHead.__struct_fields__}
+    every = [{name: getattr(call, name) for name in TracedCall.__struct_fields__} for call in calls.calls]
     return [{"memtopo_trace_file": 1, **head}, *({"n": call["number"], **call} for call in every)]
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from memtopo.common.units import MiB, parse_size
 from memtopo.driver.types import HandleType, Location, LocationKind, gpu

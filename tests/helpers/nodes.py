@@ -8,9 +8,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from memtopo.drivers.target import of_nodes, recorded
 from memtopo.language import Document, SpecText, read_file, read_text

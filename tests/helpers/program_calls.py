@@ -8,9 +8,10 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from memtopo import machine
 from memtopo.driver.functions import CONSTANTS, FUNCTIONS, PLAIN_FLAGS

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from memtopo.driver.functions import function
 from memtopo.driver.types import PROPERTY_FLAGS
@@ -84,9 +85,11 @@ class Calls:
         number, process = len(self.calls) + 1, self.head.process
         name = function(method).name if method in METHODS else method
         given = {"seconds": 1e-6, **more}
-        self.calls.append(
-            TracedCall(process, number, number / 1000, "", None, False, name, method, arguments, result, **given)
-        )
+        call = TracedCall(
+            process=process, number=number, time=number / 1000, phase="", call=name, method=method,
+            arguments=arguments, result=result, **given,
+        )  # fmt: skip
+        self.calls.append(call)
         return result
 
     def reserve(self, size: int) -> int:

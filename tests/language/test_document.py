@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import Enum, IntEnum
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.language import Document, SpecText, read_text
 from memtopo.language.limits import DEEPEST, MOST_ENTRIES

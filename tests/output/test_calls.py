@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.machine import MachineLine
 from memtopo.output import calls, console
@@ -19,7 +19,10 @@ def call(
     number: int, error: str | None = None, seconds: float | None = 0.5, step: str | None = "create c"
 ) -> TracedCall:
     given = {"address": ADDRESS, "size": 2 << 20}
-    return TracedCall("", number, 0.1, "map", step, False, "cuMemMap", "mem_map", given, None, error, None, seconds)
+    return TracedCall(
+        number=number, time=0.1, phase="map", step=step, call="cuMemMap", method="mem_map", arguments=given,
+        error=error, seconds=seconds,
+    )  # fmt: skip
 
 
 def shown(*traced: TracedCall, layout: str = "kv", simulated: bool = False) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.common.units import NamedPart
 from memtopo.driver.types import GpuMemory, ProcessMemory

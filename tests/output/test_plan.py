@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from memtopo.driver.recorder import DriverCall
 from memtopo.machine import MachineLine, load

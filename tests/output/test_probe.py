@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import replace
 
 import pytest
 from markdown_it import MarkdownIt
+from msgspec.structs import replace
 from rich.console import Console
 
 from memtopo.machine import Copies, Machine, Peer, Rate, Trial

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo import machine
 from memtopo.driver.functions import FUNCTIONS

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 import yaml
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from memtopo.output import monitoring

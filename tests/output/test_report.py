@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from memtopo.common.errors import Unavailable
 from memtopo.machine import MachineLine
@@ -190,7 +189,7 @@ not as declared
     ],
 )
 def test_last_line_of_a_report_is_the_verdict(change: dict[str, object], verdict: str) -> None:
-    assert last_line(replace(REPORT, **change)) == verdict  # type: ignore[arg-type]
+    assert last_line(replace(REPORT, **change)) == verdict
 
 
 def test_missing_parts_of_a_report_are_omitted() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from memtopo.driver.functions import DMA_BUF
 from memtopo.driver.recorder import DriverCall

@@ -7,12 +7,12 @@ import lzma
 import random
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from msgspec.structs import replace
 
 from memtopo.common.errors import UsageError
 from memtopo.driver.handles import Handle

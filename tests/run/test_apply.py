@@ -6,10 +6,10 @@ import gc
 import weakref
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.common.errors import Stopped
 from memtopo.driver.handles import Handle

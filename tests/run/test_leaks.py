@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.common.errors import Stopped
 from memtopo.driver.ledger import Ledger

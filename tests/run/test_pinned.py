@@ -7,10 +7,10 @@ import fcntl
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import memtopo
 from memtopo.common.units import KiB, MiB

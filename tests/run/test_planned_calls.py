@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import pytest
+from msgspec import field
+from msgspec.structs import asdict, replace
 
 from memtopo import machine
 from memtopo.driver.ledger import Ledger
@@ -92,11 +93,11 @@ def test_each_row_of_a_plan_has_the_calls_of_its_first_step(path: Path) -> None:
             assert {each.verb for each in found} <= {row.verb}
 
 
-@dataclass(frozen=True, slots=True)
-class FailingOnce(ReserveRange):
+class FailingOnce(ReserveRange, frozen=True):
     """A step that fails when it is made for the first time."""
 
-    attempts: list[str] = field(default_factory=list, compare=False)
+    attempts: list[str] = field(default_factory=list)
+    apart = frozenset({"path", "attempts"})
 
     def do(self, driver: Driver, layout: Layout) -> None:
         self.attempts.append(self.label)
@@ -109,8 +110,7 @@ def test_rows_are_listed_again_only_for_an_object_that_is_missing() -> None:
     request = run_request(ROOT / "specs" / "quickstart.yaml", H200X4)
     steps = request.plan.steps
     at = next(index for index, each in enumerate(steps) if isinstance(each, ReserveRange))
-    values = {each.name: getattr(steps[at], each.name) for each in fields(steps[at])}
-    failing = replace(request.plan, steps=(*steps[:at], FailingOnce(**values), *steps[at + 1 :]))
+    failing = replace(request.plan, steps=(*steps[:at], FailingOnce(**asdict(steps[at])), *steps[at + 1 :]))
     with pytest.raises(StepFailed, match="a defect of the step"):
         first_calls(failing, request.geometry)
 
@@ -120,7 +120,7 @@ def test_only_the_first_step_of_a_row_and_what_it_needs_is_gone_through() -> Non
     ranges = run_request("ranges: {r: {size: 2MiB, count: 3}}", H200X4)
     *before, last = ranges.plan.steps
     assert last.provides == ("range", "r.2")
-    unused = FailingOnce(**{each.name: getattr(last, each.name) for each in fields(last)})
+    unused = FailingOnce(**asdict(last))
     calls = first_calls(replace(ranges.plan, steps=(*before, unused)), ranges.geometry)
     assert [[each.function for each in row] for row in calls[""]] == [["cuMemAddressReserve"]]
     assert unused.attempts == []

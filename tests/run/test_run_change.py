@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from itertools import chain, count
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError, Stopped
 from memtopo.driver.ledger import Ledger

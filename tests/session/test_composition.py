@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.common.files import PATIENCE
 from memtopo.drivers.target import of_nodes, recorded

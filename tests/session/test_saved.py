@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
+from msgspec.structs import replace
 
 from memtopo import planner
+from memtopo.common.decoding import encode
 from memtopo.common.errors import Exit
 from memtopo.common.units import MiB
 from memtopo.language import Document, SpecText, read_text
 from memtopo.machine import Cluster, Fabric, Machine, MachineLine
 from memtopo.machine.queries import changed
+from memtopo.output.json import dumps
 from memtopo.plans.transition import difference
 from memtopo.session.saved import (
     MAX_CHANGES,
@@ -101,7 +102,7 @@ def test_a_plan_is_of_equal_machines_on_the_same_nodes() -> None:
 
 def written(blanks: str = "") -> bytes:
     """The file of a saved plan."""
-    return blanks.encode() + TypeAdapter(SavedPlan).dump_json(saved(FIXED, live(40 << 30)))
+    return blanks.encode() + dumps(saved(FIXED, live(40 << 30))).encode()
 
 
 @pytest.mark.parametrize("blanks", ["", "\n\t  "])
@@ -230,7 +231,7 @@ def test_a_plan_of_several_processes_is_stale_with_the_name_of_the_process() -> 
 
 def test_a_file_is_the_plan_of_a_change_only_with_its_own_marker(tmp_path: Path) -> None:
     file, other = tmp_path / "change.json", tmp_path / "plan.json"
-    text = TypeAdapter(SavedChange).dump_json(CHANGE)
+    text = encode(CHANGE)
     file.write_bytes(text)
     other.write_bytes(written())
     assert open_saved_change(str(file)) == CHANGE

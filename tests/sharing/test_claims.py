@@ -6,12 +6,12 @@ import os
 import socket
 import stat
 from collections.abc import Callable
-from dataclasses import replace
 from fcntl import flock
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.common.processes import pid_namespace
 from memtopo.plans.report import Checks, Failure, Leak, PlanSummary, Report

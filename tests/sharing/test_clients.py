@@ -7,9 +7,9 @@ import selectors
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.sharing import wire
 from memtopo.sharing.errors import ExchangeError

@@ -8,11 +8,12 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from memtopo.language import read_text
 from memtopo.sharing.client import Client
@@ -33,11 +34,11 @@ PAGES = Offer("page", "chunk", "fd", 4, 4096, "gpu0", GPU)
 BLOCKS = Offer("block", "buffer", "ipc", 2, 4096, "gpu0", GPU)
 FRAME = Offer("frame", "memory", "opaque_fd", 1, 8192, "gpu0", GPU, ("dedicated",))
 READY = Offer("ready", "semaphore", "timeline_fd", 1, 0, "any GPU")
-OFFERS = {"ok": {"total": 4, "offers": [asdict(each) for each in (PAGES, BLOCKS, FRAME, READY)]}}
+OFFERS = {"ok": {"total": 4, "offers": [to_builtins(each) for each in (PAGES, BLOCKS, FRAME, READY)]}}
 STATUS = {
     "ok": {
         "name": "kv", "pid": 1, "since": 1.0, "state": "serving", "deadline": None, "spec": None,
-        "machine": asdict(MACHINE),
+        "machine": to_builtins(MACHINE),
     }
 }  # fmt: skip
 NO_CHECKS = {"tallies": [], "differences": [], "different": 0}
@@ -49,7 +50,7 @@ SECRET = base64.b64encode(b"s" * 64).decode()
 def given(offer: Offer = PAGES, count: int = 4, first: int = 0, **changed: Any) -> Any:
     """An answer to `handles`."""
     each = {"offset": 0} if offer.descriptors else {"offset": 0, "secret": SECRET}
-    return {"ok": {"offer": asdict(offer) | changed, "first": first, "handles": [each] * count}}
+    return {"ok": {"offer": to_builtins(offer) | changed, "first": first, "handles": [each] * count}}
 
 
 def importer(id: int) -> Any:
@@ -70,7 +71,7 @@ def pages(client: Client) -> None:
         handle.close()
 
 
-POOLS = {"ok": {"total": 1, "offers": [asdict(POOL)]}}
+POOLS = {"ok": {"total": 1, "offers": [to_builtins(POOL)]}}
 
 
 def lent(count: int, handles: int | None = None, epoch: int = 1) -> dict[str, Any]:
@@ -132,11 +133,11 @@ def error_of(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> Ex
         ([(POOLS, 0), ({"ok": {"blocks": 7, "handles": []}}, 0)], borrow),
         ([(OFFERS, 1)], Client.offers),
         ([({"ok": {"total": 3, "offers": []}}, 0)], Client.offers),
-        ([({"ok": {"total": 1, "offers": [asdict(PAGES), asdict(BLOCKS)]}}, 0)], Client.offers),
-        ([({"ok": {"total": 3, "offers": [asdict(PAGES)] * 2}}, 0)] * 3, Client.offers),
-        ([({"ok": {"total": 1 << 62, "offers": [asdict(PAGES)]}}, 0)], Client.offers),
-        ([({"ok": {"total": 1, "offers": [asdict(PAGES) | {"via": "smoke"}]}}, 0)], Client.offers),
-        ([({"ok": {"total": 1, "offers": [asdict(PAGES) | {"count": 0}]}}, 0)], Client.offers),
+        ([({"ok": {"total": 1, "offers": [to_builtins(PAGES), to_builtins(BLOCKS)]}}, 0)], Client.offers),
+        ([({"ok": {"total": 3, "offers": [to_builtins(PAGES)] * 2}}, 0)] * 3, Client.offers),
+        ([({"ok": {"total": 1 << 62, "offers": [to_builtins(PAGES)]}}, 0)], Client.offers),
+        ([({"ok": {"total": 1, "offers": [to_builtins(PAGES) | {"via": "smoke"}]}}, 0)], Client.offers),
+        ([({"ok": {"total": 1, "offers": [to_builtins(PAGES) | {"count": 0}]}}, 0)], Client.offers),
         ([({"ok": {"total": 1, "offers": [7]}}, 0)], Client.offers),
         ([({"ok": 7}, 0)], Client.offers),
         ([({"ok": {}}, 0)], Client.offers),
@@ -456,7 +457,7 @@ def test_an_importer_has_its_name_until_it_closes_the_connection_that_its_holder
 
 def offered(*offers: Offer, total: int, generation: int) -> Any:
     """An answer to `offers`."""
-    return {"ok": {"total": total, "offers": [asdict(each) for each in offers], "generation": generation}}
+    return {"ok": {"total": total, "offers": [to_builtins(each) for each in offers], "generation": generation}}
 
 
 def test_offers_of_two_generations_are_not_listed_together() -> None:

@@ -6,11 +6,11 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from memtopo.common.errors import MemtopoError
 from memtopo.plans.report import Tally
@@ -41,7 +41,7 @@ REQUESTS: list[dict[str, Any]] = [
     {"memtopo": 1, "request": "let_go", "exports": ["page", "ready"]},
     {"memtopo": 1, "request": "switch", "state": "asleep", "force": True, "check": "fast", "wait": 0.5},
 ]
-CHECKED = {"ok": {"tallies": [asdict(Tally("access", 4, 4))], "differences": [], "different": 0}}
+CHECKED = {"ok": {"tallies": [to_builtins(Tally("access", 4, 4))], "differences": [], "different": 0}}
 CHANGING = {"notice": "changing", "generation": 3, "exports": ["page", "ready"], "deadline": 5.0}
 CHANGED = {"notice": "changed", "generation": 4, "exports": ["page"], "state": "asleep"}
 LET_GO = {"ok": {"generation": 3, "exports": ["page"]}}

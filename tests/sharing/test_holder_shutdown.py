@@ -6,11 +6,11 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.plans.report import Checks
 from memtopo.sharing import wire

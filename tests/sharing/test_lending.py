@@ -7,11 +7,12 @@ import os
 import socket
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle

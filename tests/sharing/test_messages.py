@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle, Secret
@@ -51,7 +52,7 @@ def test_a_field_has_its_type_and_range(kind: Any, accepted: list[Any], refused:
 
 def test_a_process_of_another_pid_namespace_has_no_number() -> None:
     for pid, known in ((0, None), (7, 7)):
-        assert read(Importer, asdict(IMPORTER) | {"pid": pid}, "it").pid == known
+        assert read(Importer, to_builtins(IMPORTER) | {"pid": pid}, "it").pid == known
 
 
 @pytest.mark.parametrize(
@@ -65,12 +66,12 @@ def test_a_process_of_another_pid_namespace_has_no_number() -> None:
 )
 def test_a_wrong_field_is_named_by_its_place_and_its_value_is_not_repeated(wrong: dict[str, Any], what: str) -> None:
     with pytest.raises(BadPacket) as error:
-        read(Importer, asdict(IMPORTER) | wrong, "an importer")
+        read(Importer, to_builtins(IMPORTER) | wrong, "an importer")
     assert error.value.message == what
 
 
 def test_an_unknown_key_is_ignored_in_an_answer_and_refused_in_a_request() -> None:
-    assert read(Importer, asdict(IMPORTER) | {"secret": 1}, "it") == IMPORTER
+    assert read(Importer, to_builtins(IMPORTER) | {"secret": 1}, "it") == IMPORTER
     with pytest.raises(BadPacket) as error:
         read(messages.ReleaseRequest, {"request": "release", "secret": 1, "force": 7}, "the request")
     assert error.value.code == "request"
@@ -80,8 +81,8 @@ def test_an_unknown_key_is_ignored_in_an_answer_and_refused_in_a_request() -> No
 @pytest.mark.parametrize(
     ("encoded", "record"),
     [
-        (asdict(OFFER), OFFER),
-        (asdict(replace(OFFER, gpu=None, properties=())), replace(OFFER, gpu=None, properties=())),
+        (to_builtins(OFFER), OFFER),
+        (to_builtins(replace(OFFER, gpu=None, properties=())), replace(OFFER, gpu=None, properties=())),
         (messages.encode_importers([IMPORTER])[0], IMPORTER),
         (messages.encode_machine(MACHINE), MACHINE),
         (messages.encode_checks(CHECKS), CHECKS),
@@ -99,9 +100,9 @@ def test_a_record_comes_back_as_it_was_and_needs_each_field(encoded: dict[str, A
 
 
 def test_an_offer_was_not_declared_larger_than_it_is() -> None:
-    assert read(Offer, asdict(OFFER) | {"declared": OFFER.size}, "it").declared == OFFER.size
+    assert read(Offer, to_builtins(OFFER) | {"declared": OFFER.size}, "it").declared == OFFER.size
     with pytest.raises(BadPacket, match="'declared' is more than its size"):
-        read(Offer, asdict(OFFER) | {"declared": OFFER.size + 1}, "it")
+        read(Offer, to_builtins(OFFER) | {"declared": OFFER.size + 1}, "it")
 
 
 def test_a_page_has_as_many_entries_as_fit_and_at_least_one() -> None:

@@ -9,12 +9,13 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, replace
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from memtopo.common.errors import MemtopoError
@@ -255,7 +256,7 @@ def test_objects_that_are_lent_count_at_their_own_locations(runtime: Path, layou
 @pytest.mark.parametrize("check", [CheckResult(1234.5, 6), None])
 def test_statistics_are_the_same_after_encoding_and_decoding(check: CheckResult | None) -> None:
     found = Statistics(MEMORY, 1, 2, check, 3, 4)
-    assert wire.read(Statistics, asdict(found), "statistics") == found
+    assert wire.read(Statistics, to_builtins(found), "statistics") == found
 
 
 def test_a_file_is_written_at_once_when_something_changes_and_now_and_then() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from contextlib import closing
-from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from memtopo.machine import MachineLine
 from memtopo.sharing.client import connect
@@ -32,7 +33,7 @@ NODES = (node_status("a", "one", STATUS), NodeStatus("b", "two", "starting"))
 
 
 def test_statuses_are_the_same_after_a_text() -> None:
-    assert decode_nodes(json.dumps([asdict(each) for each in NODES])) == NODES
+    assert decode_nodes(json.dumps([to_builtins(each) for each in NODES])) == NODES
     assert decode_nodes("") == ()
     names = ("state", "socket", "pid", "offers", "importers", "contexts")
     assert [getattr(NODES[0], name) for name in names] == [getattr(STATUS, name) for name in names]

@@ -7,11 +7,12 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.processes import RunningClock, pid_namespace
@@ -111,7 +112,7 @@ def test_a_status_has_name_process_times_state_and_machine(responder: Responder,
     assert (spec[:4], len(spec)) == ("/x/y", 1000)
     assert status == {
         "name": "kv", "pid": os.getpid(), "pid_namespace": pid_namespace(), "state": "serving", "deadline": 12.5,
-        "machine": asdict(MACHINE) | {"devices": list(MACHINE.devices)}, "generation": 1,
+        "machine": to_builtins(MACHINE) | {"devices": list(MACHINE.devices)}, "generation": 1,
     }  # fmt: skip
     responder.releasing = True
     assert clients().answer("status")["state"] == "releasing"

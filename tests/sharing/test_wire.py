@@ -6,9 +6,9 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.common.errors import InternalError
 from memtopo.language import read_text

@@ -12,14 +12,15 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pydantic import TypeAdapter
+from msgspec.structs import replace
 
+from memtopo.common.decoding import encode
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
@@ -205,7 +206,7 @@ class AgentProgram:
         peers = network.peers[self.node] = NodePeers(self.node, homes, network.call_hub, agents)
         try:
             report = self._run(actor, replace(self.ensemble, system=actor.system), peers)
-            self.result = NodeResult(TypeAdapter(Report).dump_json(report).decode(), peers.cause)
+            self.result = NodeResult(encode(report).decode(), peers.cause)
         except MemtopoError as error:
             peers.leave(error.message)
             self.result = NodeResult(error=error.message, exit_code=error.exit_code)

@@ -7,9 +7,11 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from memtopo.api.attachment import Attached, Attachment, attach_once, build_attachment
 from memtopo.api.errors import NotApplied, NotSwitched, Unsuitable
@@ -167,11 +169,10 @@ class HolderProgram:
         return lambda: source_of(shape, self.gpus)
 
 
-@dataclass(frozen=True)
-class _Holder(Holder):
+class _Holder(Holder, frozen=True, kw_only=True):
     """A holder that tells the story when it begins to serve."""
 
-    begun: Callable[[ThisProcess | Workers], None] = field(kw_only=True)
+    begun: Callable[[ThisProcess | Workers], None]
 
     def hold(self, conductor: Any) -> HoldResult:
         self.begun(conductor)

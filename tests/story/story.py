@@ -8,11 +8,13 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from memtopo.api.attachment import Attached
 from memtopo.driver.types import gpu

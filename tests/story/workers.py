@@ -9,8 +9,10 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, get_args
+
+from msgspec.structs import replace
 
 from memtopo.api.joined_member import JoinedSession, LayoutOfMembers
 from memtopo.common.errors import MemtopoError

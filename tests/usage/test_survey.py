@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.driver.types import GpuMemory, GpuUsage, ProcessMemory
 from memtopo.sharing.client import Client
@@ -106,7 +106,7 @@ def test_bytes_of_nvml_belong_to_a_process_with_an_open_device_file(files: Proce
     assert not any("NVML lists" in each for each in usage(NOTHING, [], files).unknown)
 
 
-class FilesOfOthers(ProcessFiles):
+class FilesOfOthers(ProcessFiles, frozen=True):
     """/proc with a process of another user, whose descriptors may not be read."""
 
     def processes(self) -> Iterator[ProcfsProcess]:
@@ -138,7 +138,7 @@ def test_a_child_of_a_holder_that_uses_gpu_memory_belongs_to_its_layout(
         assert uses(usage(NOTHING, [imported], files), user.pid) == []
 
 
-class FilesOfDmaBuffers(ProcessFiles):
+class FilesOfDmaBuffers(ProcessFiles, frozen=True):
     """/proc with a process that has a dma-buf open, and one that has a socket."""
 
     def processes(self) -> Iterator[ProcfsProcess]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+
+from msgspec import Struct
 
 from memtopo.diagnostics import CODES, Severity, read_page
 
@@ -19,8 +20,7 @@ _FORM = re.compile(
 _BLOCK = re.compile(r"(?P<note>.*?)(?:^```yaml\n(?P<spec>.*?)^```\s*)?", re.MULTILINE | re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(Struct, frozen=True):
     """A spec, usually without its first keys (`memtopo: 1` and a name), and a note on further conditions.
 
     An example that cannot be written as YAML text has a note only.
@@ -30,8 +30,7 @@ class Example:
     spec: str
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """Explanation of one code. `rule` and `fact` are prose; cited facts (`fact 15`) are in docs/driver-facts.md."""
 
     code: str
@@ -66,8 +65,7 @@ _ENTRY = re.compile(rf"^{_ANCHOR}(?P<text>.*?)(?=^(?:<a id=|## |<!-- ))", re.MUL
 _TOPIC = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Struct, frozen=True):
     """Measured behaviour of the driver. `topic` is the heading that it stands under, `text` is Markdown."""
 
     number: int

@@ -6,13 +6,13 @@ import ctypes
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from cuda.bindings import driver as cuda
+from msgspec import Struct
 
 from memtopo.common.errors import on_failure
 from memtopo.driver.kernels import ALIGNED, MOST_AREAS, WORD, Area, Verified, word
@@ -44,8 +44,7 @@ loads costs more.
 _MOST_BLOCKS = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedKernels:
+class LoadedKernels(Struct, frozen=True):
     """Kernels loaded in one context, with the addresses of their result, their table of areas and its fingerprints."""
 
     module: int

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
+
+from msgspec import Struct, field
 
 from memtopo.common.units import rounded_up
 from memtopo.driver.types import HOST, HandleType, HostFlags, Location, RangeAttribute
@@ -32,8 +33,7 @@ class PoolPlace(NamedTuple):
     handles: HandleType
 
 
-@dataclass(slots=True, eq=False)
-class SimAllocation:
+class SimAllocation(Struct, eq=False):
     """An allocation that the contexts of the devices `users` (ordinals) may read and write.
 
     It is freed with its `context`; one of a pool has none, and the device -1. `opens` is the number of openings of

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
 from itertools import count, pairwise
+
+from msgspec import Struct, field
 
 from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.drivers.sim.address_space import Reservations
@@ -17,8 +18,7 @@ from memtopo.machine import Machine
 FIRST_HANDLE = 0x3E00_0000
 
 
-@dataclass(slots=True, eq=False)
-class SimChunk:
+class SimChunk(Struct, eq=False):
     """Physical memory, which lives as long as a handle reference or a mapping of this process.
 
     It takes memory of the budget at `takes`; an imported chunk takes none.
@@ -48,8 +48,7 @@ class SimChunk:
         """Refuse an object that cannot be mapped yet; a chunk always can."""
 
 
-@dataclass(slots=True)
-class Anchor:
+class Anchor(Struct):
     """The mapping of an RDMA-capable chunk that its other mappings depend on (fact 64), by address.
 
     It is `first`: the mapping that was made while there was none. Access that is granted while there is none makes a
@@ -239,14 +238,13 @@ def _extras(properties: Properties) -> list[str]:
     return [*properties.handles.words, *both, *properties.flags]
 
 
-@dataclass(slots=True, eq=False)
-class Mapping:
+class Mapping(Struct, eq=False):
     """A whole chunk at an address, with access rights of its own, none at first (facts 16, 19)."""
 
     start: int
     end: int
     chunk: SimChunk
-    access: dict[Location, int] = field(default_factory=dict)
+    access: dict[Location, int] = {}
     number: int = field(default_factory=count(1 << 40).__next__)
     """Number that no other mapping or allocation has (`CU_POINTER_ATTRIBUTE_BUFFER_ID`)."""
 

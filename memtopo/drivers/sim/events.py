@@ -7,7 +7,8 @@ in a file, for every process that has it open.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memtopo.driver.types import EventFlags, gpu
 from memtopo.drivers.sim import shared_files
@@ -23,8 +24,7 @@ _EXTERNAL = 1  # CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL
 _ERRORS = shared_files.HandleErrors("CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED")
 
 
-@dataclass(slots=True, eq=False)
-class SimEvent:
+class SimEvent(Struct, eq=False):
     """An event of a context; an interprocess event counts its records in a file with a tag."""
 
     context: Context

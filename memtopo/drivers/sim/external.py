@@ -6,7 +6,8 @@ The payload of a semaphore is 8 bytes of a file, which every process that shares
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType, gpu
 from memtopo.drivers.sim.allocations import SimAllocations
@@ -18,8 +19,7 @@ from memtopo.drivers.sim.shared_files import Tag, check_descriptor, close_descri
 FIRST_MEMORY = 0x6E00_0000
 
 
-@dataclass(slots=True, eq=False)
-class SimMemory:
+class SimMemory(Struct, eq=False):
     """An object in a context, imported with a declared size."""
 
     context: Context
@@ -116,8 +116,7 @@ _KINDS = {SemaphoreHandleType.OPAQUE_FD: BINARY, SemaphoreHandleType.TIMELINE_FD
 _VALUES = 1 << 64
 
 
-@dataclass(slots=True, eq=False)
-class SimSemaphore:
+class SimSemaphore(Struct, eq=False):
     """A semaphore in a context, with the kind that it was imported as, which may be wrong (fact 55)."""
 
     context: Context

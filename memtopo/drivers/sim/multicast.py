@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple
+
+from msgspec import field
 
 from memtopo.driver.types import MULTICAST_SLOTS, HandleType, Properties, gpu
 from memtopo.drivers.sim.calls import RefusedCall
@@ -36,7 +37,6 @@ class SimBinding(NamedTuple):
         return self.offset + self.size
 
 
-@dataclass(slots=True)
 class Broadcast(Physical):
     """Bytes behind a multicast address: a write goes to all memory that this process has bound.
 
@@ -63,11 +63,10 @@ class Broadcast(Physical):
                 each.chunk.physical.copy(each.at + low - each.offset, source, from_at + low - at, high - low)
 
 
-@dataclass(slots=True, eq=False)
-class SimMulticastObject(SimChunk):
+class SimMulticastObject(SimChunk, kw_only=True, eq=False):
     """A multicast object, which is mapped, exported and released as a chunk is; `broadcast` is its memory."""
 
-    broadcast: Broadcast = field(kw_only=True)
+    broadcast: Broadcast
 
     def check_complete(self) -> None:
         """Refuse an object whose team lacks a GPU: the call would wait until another process adds it."""

@@ -8,7 +8,8 @@ import os
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memtopo.common.errors import Failed, on_failure
 from memtopo.common.files import closing_fd
@@ -27,8 +28,7 @@ PIECE = 1 << 20
 _ZEROS = bytes(PIECE)
 
 
-@dataclass(slots=True)
-class Physical:
+class Physical(Struct):
     """Bytes of one chunk or allocation: a part of the arena or, with a tag, a shared file of its own.
 
     It can move from the arena to a file, so descriptor and offset must not be kept elsewhere.
@@ -91,7 +91,6 @@ def _gone() -> OSError:
     return OSError(errno.EFAULT, os.strerror(errno.EFAULT))
 
 
-@dataclass(slots=True)
 class SimProcessMemory(Physical):
     """Memory of a process, or of this one, at the address `offset`.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.driver.types import HOST, WHOLE_HOST, Access, HandleType, LocationKind, RegisterFlags, gpu
 from memtopo.drivers.sim.address_space import Reservations
@@ -18,8 +19,7 @@ _ON_HOST, _ON_DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
 _NOWHERE = -2
 
 
-@dataclass(frozen=True, slots=True)
-class _At:
+class _At(Struct, frozen=True):
     """Address whose attributes are asked for; `device` is that of the current context, None without one."""
 
     address: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from memtopo.common.errors import on_failure
 from memtopo.common.units import rounded_up
@@ -29,8 +29,7 @@ UNIT = 512
 """Alignment of allocations."""
 
 
-@dataclass(slots=True, eq=False)
-class SimSegment:
+class SimSegment(Struct, eq=False):
     """Addresses of a pool; `backed` has the units with memory, with the number of allocations in each.
 
     `freed` has what was freed since the last synchronisation, which is allocated again first (fact 80).
@@ -40,7 +39,7 @@ class SimSegment:
     size: int
     free: FreeRanges
     freed: FreeRanges = field(default_factory=FreeRanges.none)
-    backed: dict[int, int] = field(default_factory=dict)
+    backed: dict[int, int] = {}
 
     def take(self, size: int) -> tuple[int, list[tuple[int, int]]] | None:
         """Take addresses where the least room is left, of what was freed last if it fits there.
@@ -93,8 +92,7 @@ _REUSE = (
 )
 
 
-@dataclass(slots=True, eq=False)
-class SimPool:
+class SimPool(Struct, eq=False):
     """A pool that this process created, or imported `imports` times.
 
     `users` are the ordinals of the processors with access, the host's `HOST` among them. A pool that can be shared has
@@ -114,8 +112,8 @@ class SimPool:
     attributes: dict[PoolAttribute, int] = field(
         default_factory=lambda: dict.fromkeys(PoolAttribute, 0) | dict.fromkeys(_REUSE, 1)
     )
-    segments: list[SimSegment] = field(default_factory=list)
-    pointers: dict[int, int] = field(default_factory=dict)
+    segments: list[SimSegment] = []
+    pointers: dict[int, int] = {}
 
     @property
     def location(self) -> Location:
@@ -129,8 +127,7 @@ class SimPool:
         self.attributes[high] = max(self.attributes[high], self.attributes[attribute])
 
 
-@dataclass(slots=True, eq=False)
-class _Part:
+class _Part(Struct, eq=False):
     """An allocation of a pool; one of an imported pool is in no segment."""
 
     pool: SimPool

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from memtopo.driver.types import gpu
 from memtopo.drivers.sim.address_space import AllocationBlocks
@@ -19,8 +20,7 @@ FIRST_CONTEXT = 0x5600_0000
 _FIRST_CREATED = 0x5700_0000
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """Context of a device: its primary one, or one that the program has created."""
 
     handle: int
@@ -168,8 +168,7 @@ Work = Callable[[], bool]
 """Does its work unless it has to wait; returns whether it is done."""
 
 
-@dataclass(slots=True, eq=False)
-class Stream:
+class Stream(Struct, eq=False):
     """A stream of a context, with its outstanding work in order."""
 
     context: Context

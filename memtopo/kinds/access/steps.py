@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
@@ -21,8 +20,7 @@ SHORT_GRANT_BYTES = 256 << 20
 access. A single mapping may be larger."""
 
 
-@dataclass(frozen=True, slots=True)
-class SetAccess(Step):
+class SetAccess(Step, frozen=True):
     """Grant access to whole mappings without holes between them (facts 20, 63). `MapChunk` checks the result.
 
     A refused call has made the grants that stand before the refused one (fact 62). There is nothing to undo in either

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -68,8 +67,7 @@ class Binding(NamedTuple):
         return self.chunk.label(self.nth)
 
 
-@dataclass(frozen=True, slots=True)
-class BindGroup(Group):
+class BindGroup(Group, frozen=True):
     """Everything that a process binds to one object; `size` are the bytes of the GPU with the most."""
 
     noun = "binding"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from memtopo.common.errors import InternalError
 from memtopo.common.units import WHOLE_SHARE, Share, exact, rounded

@@ -6,8 +6,9 @@ A process creates the chunks of its own pools, and may lend them; it borrows tho
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.batches import create_each, release_each
@@ -54,8 +55,7 @@ class Created:
     release = staticmethod(release_handles)
 
 
-@dataclass(frozen=True, slots=True)
-class Borrowed:
+class Borrowed(Struct, frozen=True):
     """Chunks that a holder lends, which this process imports."""
 
     reference: HandleReference
@@ -151,8 +151,7 @@ def _epochs(chunks: Sequence[ElasticChunk]) -> Mapping[int, int]:
     return {chunk.number: chunk.epoch for chunk in chunks}
 
 
-@dataclass(frozen=True, slots=True)
-class KeepPool(Step):
+class KeepPool(Step, frozen=True):
     """Keep elastic chunks, `kept` of which other steps create; a program creates more, up to `limit`."""
 
     name: str
@@ -230,8 +229,7 @@ class KeepPool(Step):
         return f"{self.kept:,} now, up to {self.limit:,}"
 
 
-@dataclass(frozen=True, slots=True)
-class BorrowPool(KeepPool):
+class BorrowPool(KeepPool, frozen=True):
     """Keep elastic chunks that a holder lends, none of which are there at first."""
 
     reference: HandleReference
@@ -256,8 +254,7 @@ class BorrowPool(KeepPool):
         return StepDescription(self.name, self.reference.text, 0, self.reference.holder, self._number)
 
 
-@dataclass(frozen=True, slots=True)
-class LimitPool(Step):
+class LimitPool(Step, frozen=True):
     """Change the largest number of elastic chunks. If more exist, chunks that are not mapped are released."""
 
     name: str

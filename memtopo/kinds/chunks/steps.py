@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
@@ -40,8 +39,7 @@ A rollback of the change makes that pool again; only chunks that exist until the
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkStep(ObjectStep):
+class ChunkStep(ObjectStep, frozen=True):
     """Base of the steps that have a handle of an object of `size` bytes under its label."""
 
     size: int
@@ -59,8 +57,7 @@ class ChunkStep(ObjectStep):
         layout.of(LENT).pop(self.label, None)
 
 
-@dataclass(frozen=True, slots=True)
-class CreateChunk(ChunkStep):
+class CreateChunk(ChunkStep, frozen=True):
     """Create a chunk of `size` bytes with exactly these properties (fact 3)."""
 
     properties: Properties
@@ -101,8 +98,7 @@ class CreateChunk(ChunkStep):
         return StepDescription(self.label, *_described(self.properties, self.size))
 
 
-@dataclass(frozen=True, slots=True)
-class ImportChunk(ChunkStep, ImportStep):
+class ImportChunk(ChunkStep, ImportStep, frozen=True):
     """Request one handle and import it; `location` is the location that the driver reports here (fact 43).
 
     The imported handle has its own reference, so the handle source may close the descriptor afterwards.
@@ -136,8 +132,7 @@ class ImportChunk(ChunkStep, ImportStep):
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, ", ".join(self.kind.words))
 
 
-@dataclass(frozen=True, slots=True)
-class TryExportChunk(TryExport):
+class TryExportChunk(TryExport, frozen=True):
     """Export a chunk as a test."""
 
     verb = "export"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
@@ -14,8 +13,7 @@ from memtopo.kinds.objects import TryExport
 from memtopo.kinds.step import DEFECT_ADVICE, PROBE_ADVICE, ErrorHint, Finding, Phase
 
 
-@dataclass(frozen=True, slots=True)
-class TryExportDmaBuf(TryExport):
+class TryExportDmaBuf(TryExport, frozen=True):
     """Export a dma-buf of `size` bytes at an offset as a test, after all chunks are mapped.
 
     The descriptor is closed, since an open one pins the memory (fact 84).

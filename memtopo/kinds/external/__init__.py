@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -80,14 +79,13 @@ class External(Entry):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ProducedGroup(Group):
+class ProducedGroup(Group, frozen=True, kw_only=True):
     """Base of groups of external objects, which a producer outside of the spec creates on `location`."""
 
     produced = True
 
     location: Location
-    origin: Origin = field(kw_only=True)
+    origin: Origin
 
     def location_of(self, index: int) -> Location:
         """Location of the object."""
@@ -102,8 +100,7 @@ class ProducedGroup(Group):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class ExternalObject(ProducedGroup):
+class ExternalObject(ProducedGroup, frozen=True):
     """One external memory object of `size` bytes on `location`.
 
     The whole object is mapped under its name, and each of its `buffers` again, as `frame.y`.
@@ -175,7 +172,9 @@ class ExternalObjects(Kind):
         ]
         location = producer_gpu(scope, what, entry.device, path, wrong)
         origin = producer_origin(name, entry.source, DMABUF if entry.via == DMABUF else "opaque_fd")
-        return ExternalObject(name, path, location, origin=origin, size=size, dedicated=entry.dedicated, buffers=parts)
+        return ExternalObject(
+            name, path, location=location, origin=origin, size=size, dedicated=entry.dedicated, buffers=parts
+        )
 
     def group_steps(self, groups: Sequence[Any]) -> Steps:
         """Steps of the section. The whole object is mapped first, which checks its declared size.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -86,8 +85,7 @@ class Semaphore(Entry):
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedSemaphore(ProducedGroup):
+class ImportedSemaphore(ProducedGroup, frozen=True):
     """One external semaphore. `wait` and `signal` are values of the check, 0 for a binary semaphore.
 
     None means that the check does not wait, or does not signal.
@@ -160,7 +158,7 @@ class Semaphores(Kind):
         location = producer_gpu(scope, what, entry.device, path, wrong)
         origin = producer_origin(name, entry.source, "timeline_fd" if timeline else "opaque_fd")
         wait, signal = (0 if point is True else point for point in (entry.wait, entry.signal))
-        return ImportedSemaphore(name, path, location, timeline, wait, signal, origin=origin)
+        return ImportedSemaphore(name, path, timeline, wait, signal, location=location, origin=origin)
 
     def group_steps(self, groups: Sequence[Any]) -> Iterator[Step]:
         from memtopo.kinds.external.steps import DuplicateDescriptor, ImportSemaphore

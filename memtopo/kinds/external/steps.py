@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from memtopo.common.errors import MemtopoError
@@ -43,8 +42,7 @@ EXTERNAL_HANDLES = LayoutTable[str, int]()
 """External memory. Its mapped buffers are in `Layout.memory`: `frame`, and `frame.y`."""
 
 
-@dataclass(frozen=True, slots=True)
-class DuplicateDescriptor(Step):
+class DuplicateDescriptor(Step, frozen=True):
     """Duplicate a received descriptor for the driver, which takes ownership of it on import (fact 37).
 
     A failed import may have closed the duplicate (fact 54), so `undo` closes it only if it still refers to its file.
@@ -75,8 +73,7 @@ class DuplicateDescriptor(Step):
         return StepDescription(self.label, self.source.text, like=self.source.holder)
 
 
-@dataclass(frozen=True, slots=True)
-class ImportObject(ObjectStep):
+class ImportObject(ObjectStep, frozen=True):
     """Base of steps that import a descriptor, of which the driver takes ownership. It has no query for the objects."""
 
     device: int
@@ -101,8 +98,7 @@ class ImportObject(ObjectStep):
             self.end(driver, layout, self.objects(layout).pop(self.label))
 
 
-@dataclass(frozen=True, slots=True)
-class ImportMemory(ImportObject):
+class ImportMemory(ImportObject, frozen=True):
     """Import memory in the context of its GPU (fact 55).
 
     The import accepts any size; mapping fails if the size is wrong (fact 53).
@@ -140,8 +136,7 @@ class ImportMemory(ImportObject):
         return (self.leak_name(),) if device == self.device else ()
 
 
-@dataclass(frozen=True, slots=True)
-class MapExternal(BufferStep):
+class MapExternal(BufferStep, frozen=True):
     """Map `size` bytes of external memory at `offset` as a buffer (fact 53)."""
 
     memory: str
@@ -180,8 +175,7 @@ def _file(fd: int) -> tuple[int, int, int]:
     return status.st_dev, status.st_ino, status.st_rdev
 
 
-@dataclass(frozen=True, slots=True)
-class ImportSemaphore(ImportObject):
+class ImportSemaphore(ImportObject, frozen=True):
     """Import a semaphore."""
 
     kind: SemaphoreHandleType
@@ -213,8 +207,7 @@ class ImportSemaphore(ImportObject):
         return (self.leak_name(),)
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitStream(DeviceStep):
+class AwaitStream(DeviceStep, frozen=True):
     """Poll a stream until its waits have ended. A wait in the driver could block forever (fact 58).
 
     `undo` signals a semaphore itself if its producer has disconnected; a process that starts to wait afterwards takes

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from memtopo.common.units import Share, Size, exact, rounded
@@ -48,8 +48,7 @@ class Heap(Entry):
     round: Rounding | None = Field(default=None, description="up: round the size up to a multiple of the granularity.")
 
 
-@dataclass(frozen=True, slots=True)
-class HeapGroup(ChunkGroup):
+class HeapGroup(ChunkGroup, frozen=True):
     """Chunks of one heap, of any number of granules: up to `limit` granules in all, or as many as have room.
 
     `size` is the granule. A heap in a `budget` has the limit of the heap of that name together with it.
@@ -81,8 +80,7 @@ class HeapGroup(ChunkGroup):
         return None if self.limit is None else self.limit * self.size
 
 
-@dataclass(frozen=True, slots=True)
-class BackupGroup(Group):
+class BackupGroup(Group, frozen=True):
     """Page-locked memory that grows with a heap, and keeps its bytes in states that offload it to `pinned`.
 
     `size` is the limit of the heap, 0 if it has none.

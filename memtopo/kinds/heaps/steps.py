@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, cast
+
+from msgspec import Struct
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.mapped_files import ANONYMOUS, READ_WRITE, map_memory, unmap
@@ -34,8 +35,7 @@ class Backup(NamedTuple):
     pageable: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class HeapContent:
+class HeapContent(Struct, eq=False):
     """Allocations of one heap, in the addresses of its range.
 
     `backups` has host memory by the number of the allocation whose bytes it keeps, or kept last, and `kept` the
@@ -49,8 +49,8 @@ class HeapContent:
     base: int
     native: NativeHeap
     budget: Budget
-    backups: dict[int, Backup] = field(default_factory=dict)
-    kept: dict[int, int] = field(default_factory=dict)
+    backups: dict[int, Backup] = {}
+    kept: dict[int, int] = {}
     saved: tuple[str, str] | None = None
     """Folder that keeps the bytes while the heap is asleep, and the number of the save."""
     asleep: bool = False
@@ -88,8 +88,7 @@ def heaps(layout: Layout) -> dict[str, HeapContent]:
     return cast("dict[str, HeapContent]", layout.of(HEAPS))
 
 
-@dataclass(frozen=True, slots=True)
-class KeepHeap(Step):
+class KeepHeap(Step, frozen=True):
     """Keep the table of a heap, empty at first. The heaps of one `budget` may allocate `limit` bytes together."""
 
     label: str
@@ -143,8 +142,7 @@ class KeepHeap(Step):
         return (ReserveRange.leak(self.label),)
 
 
-@dataclass(frozen=True, slots=True)
-class LimitHeap(Step):
+class LimitHeap(Step, frozen=True):
     """Change the limit of a heap, and of the heaps that share it. More may be allocated already: that stays."""
 
     label: str
@@ -163,8 +161,7 @@ class LimitHeap(Step):
         return StepDescription(self.label, "", note=f"up to {rounded(self.limit)}" if self.limit else "")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenHeap(Step):
+class OpenHeap(Step, frozen=True):
     """Let a program allocate in a heap. In a state without this step, its allocations have addresses and no memory."""
 
     label: str
@@ -223,8 +220,7 @@ class OpenHeap(Step):
         return StepDescription(self.label, self.where)
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadedHeap(Step):
+class OffloadedHeap(Step, frozen=True):
     """Bytes of all allocations of a heap, in its backup or in the pinned memory `inside`."""
 
     label: str
@@ -263,8 +259,7 @@ class NoRoom(MemtopoError):
     """Bytes that the memory for them cannot keep; no byte was moved."""
 
 
-@dataclass(frozen=True, slots=True)
-class _HeapCopy(Step):
+class _HeapCopy(Step, frozen=True):
     """Copies of all allocations of a heap by its GPU."""
 
     label: str
@@ -279,8 +274,7 @@ class _HeapCopy(Step):
         return StepDescription(self.label, where, 0, (self.verb, where))
 
 
-@dataclass(frozen=True, slots=True)
-class CopyOutHeap(_HeapCopy):
+class CopyOutHeap(_HeapCopy, frozen=True):
     """Copy all allocations to their backup, before their memory is released; nothing can be allocated from then on."""
 
     room: int
@@ -338,8 +332,7 @@ class CopyOutHeap(_HeapCopy):
             content.native.open()
 
 
-@dataclass(frozen=True, slots=True)
-class CopyInHeap(_HeapCopy):
+class CopyInHeap(_HeapCopy, frozen=True):
     """Copy the bytes back, after all allocations have memory with access."""
 
     phase = Phase.GRANT

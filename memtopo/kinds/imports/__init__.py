@@ -80,7 +80,7 @@ def from_sibling(scope: Scope, path: Path, entry: Import) -> Group:
     itself = bool(kind.refusals.own) and sibling.spec.path == scope.spec.path
     if itself and scope.spec.instances is None:
         raise Refused(_own_export(path, entry, exports[0]))
-    access, _ = together(
+    (accessed_by, home), _ = together(
         partial(declared_access, scope, path, entry, kind), partial(_require_usable, scope, where, sibling, exports)
     )
     layout = "" if scope.spec.held else scope.siblings.layout
@@ -89,7 +89,7 @@ def from_sibling(scope: Scope, path: Path, entry: Import) -> Group:
     nodes = [other.node if other.node != scope.node else None for _, other in sibling.instances]
     locations, limit = _distributed(exports, nodes), exports[0].count if exports[0].lends else None
     count = 0 if exports[0].lends else origin.each * len(exports)
-    imported = Imported(path, count, counted, locations, origin, None, *access, limit=limit)
+    imported = Imported(path, count, counted, locations, origin, None, accessed_by, home, limit)
     group = kind.import_exported(imported, [export.group for export in exports])
     together(
         partial(_require_equal, scope, entry, group, exports[0]), partial(_require_seen, scope, where, kind, imported)

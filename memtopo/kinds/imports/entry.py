@@ -175,13 +175,13 @@ def from_outside(scope: Scope, path: Path, entry: Import) -> Group:
         raise Refused(Diagnostic("MT603", message, (*path, "count"), help="write a number, or omit it"))
     if kind.refusals.unseen and "accessed_by" not in kind.import_keys.optional:
         require_on_gpu(f"import {path[-1]!r}", locations, (*path, key))
-    via, access = together(
+    via, (accessed_by, home) = together(
         partial(_via, scope, path, entry, kind, key), partial(declared_access, scope, path, entry, kind)
     )
     origin = Origin((entry.source.holder,), entry.source.export, count, via, siblings=False)
     counted, limit = entry.count is not None or each, count if entry.lent else None
     number = 0 if entry.lent else count
-    imported = Imported(path, number, counted, locations, origin, entry.parts, *access, limit=limit)
+    imported = Imported(path, number, counted, locations, origin, entry.parts, accessed_by, home, limit)
     return kind.import_declared(imported, entry.amount(form) or Size(0), scope.machine)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -42,8 +41,7 @@ class Buffer(Entry):
     count: Count | None = Field(default=None, description="Number of buffers: b becomes b.0, b.1 and so on.")
 
 
-@dataclass(frozen=True, slots=True)
-class BufferGroup(LocatedGroup):
+class BufferGroup(LocatedGroup, frozen=True):
     """Equal buffers that one entry declares: `count` of `size` bytes, distributed round-robin over `locations`.
 
     `declared` is the size before it was rounded up to whole blocks for legacy IPC.
@@ -148,8 +146,7 @@ class Event(Entry):
     device: DeviceName = Field(description="GPU of the event.")
 
 
-@dataclass(frozen=True, slots=True)
-class EventGroup(LocatedGroup):
+class EventGroup(LocatedGroup, frozen=True):
     """One event of a GPU, or the imported events of all instances of an exporter; `shared` if it is exported."""
 
     noun = "event"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
@@ -24,8 +23,7 @@ from memtopo.kinds.step import (
 EVENT_HANDLES = LayoutTable[str, int]()
 
 
-@dataclass(frozen=True, slots=True)
-class BufferStep(ObjectStep):
+class BufferStep(ObjectStep, frozen=True):
     """Base of steps that create, open or map a buffer of `size` bytes, outside of ranges.
 
     It is freed unless a step undoes it otherwise.
@@ -61,8 +59,7 @@ class BufferStep(ObjectStep):
         return (self.leak_name(),) if device == self.device else ()
 
 
-@dataclass(frozen=True, slots=True)
-class AllocateBuffer(BufferStep):
+class AllocateBuffer(BufferStep, frozen=True):
     """Allocate `size` bytes of GPU memory (fact 45)."""
 
     phase = Phase.CREATE
@@ -86,8 +83,7 @@ class AllocateBuffer(BufferStep):
         return StepDescription(self.label, f"gpu{self.device}", self.size)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenBuffer(BufferStep, ImportStep):
+class OpenBuffer(BufferStep, ImportStep, frozen=True):
     """Open the handle of a buffer, with lazy peer access; each open requires a close (fact 46)."""
 
     source: HandleReference
@@ -122,8 +118,7 @@ class OpenBuffer(BufferStep, ImportStep):
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, "ipc")
 
 
-@dataclass(frozen=True, slots=True)
-class AliasBuffer(Alias):
+class AliasBuffer(Alias, frozen=True):
     """Use a buffer of this process as one that it imports from itself."""
 
     verb = "use own buffer"
@@ -134,16 +129,14 @@ class AliasBuffer(Alias):
         return AllocateBuffer(self.path, self.label, self.device, self.size).check(driver, layout)
 
 
-@dataclass(frozen=True, slots=True)
-class TryExportBuffer(TryExport):
+class TryExportBuffer(TryExport, frozen=True):
     """Request a handle of a buffer as a test."""
 
     verb = "export buffer"
     call = "cuIpcGetMemHandle"
 
 
-@dataclass(frozen=True, slots=True)
-class EventStep(ObjectStep):
+class EventStep(ObjectStep, frozen=True):
     """Base of steps that create or open an event of a GPU, which has no size."""
 
     device: int
@@ -158,8 +151,7 @@ class EventStep(ObjectStep):
         driver.event_destroy(found)
 
 
-@dataclass(frozen=True, slots=True)
-class CreateEvent(EventStep):
+class CreateEvent(EventStep, frozen=True):
     """Create an event without timing; with `shared` it can be exported, which requires a flag at creation (fact 32)."""
 
     shared: bool
@@ -182,8 +174,7 @@ class CreateEvent(EventStep):
         return StepDescription(self.label, f"gpu{self.device}", note="interprocess" if self.shared else "")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenEvent(EventStep, ImportStep):
+class OpenEvent(EventStep, ImportStep, frozen=True):
     """Open the handle of an event, which is destroyed like an event of this process (fact 47)."""
 
     source: HandleReference
@@ -211,8 +202,7 @@ class OpenEvent(EventStep, ImportStep):
         return StepDescription(self.label, self.source.text, like=self.source.holder, note="ipc")
 
 
-@dataclass(frozen=True, slots=True)
-class AliasEvent(Alias):
+class AliasEvent(Alias, frozen=True):
     """Use an event of this process as one that it imports from itself."""
 
     verb = "use own event"
@@ -226,8 +216,7 @@ class AliasEvent(Alias):
         return StepDescription(self.label, self.own)
 
 
-@dataclass(frozen=True, slots=True)
-class TryExportEvent(TryExport):
+class TryExportEvent(TryExport, frozen=True):
     """Request the handle of an event as a test."""
 
     verb = "export event"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal
@@ -54,8 +53,7 @@ class Managed(Entry):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ManagedAllocation(Group):
+class ManagedAllocation(Group, frozen=True):
     """One allocation of managed memory.
 
     `home` is the GPU whose context allocates it, and to whose stream `single` memory is attached.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 from memtopo.common.units import KiB
@@ -30,8 +29,7 @@ PAGE = 4 * KiB
 _NOT_CONCURRENT = "{where} cannot use managed memory while the CPU does (fact 60)"
 
 
-@dataclass(frozen=True, slots=True)
-class AllocateManaged(ObjectStep):
+class AllocateManaged(ObjectStep, frozen=True):
     """Allocate `size` bytes in whole pages, in a GPU's context; `attach` is GLOBAL or HOST (facts 60, 70).
 
     Plans count them at the location that they prefer, which advice sets.
@@ -40,8 +38,9 @@ class AllocateManaged(ObjectStep):
     device: int
     size: int
     attach: MemAttach
-    preferred: Location = field(compare=False)
+    preferred: Location
 
+    apart = frozenset({"path", "preferred"})
     noun = leaks_as = "managed memory"
     table = "memory"
     addressed = True
@@ -86,8 +85,7 @@ class AllocateManaged(ObjectStep):
         return -(-self.size // PAGE) * PAGE
 
 
-@dataclass(frozen=True, slots=True)
-class ManagedStep(Step):
+class ManagedStep(Step, frozen=True):
     """Base of steps about a whole allocation, in the context of `device`. There is nothing to undo."""
 
     label: str
@@ -96,8 +94,7 @@ class ManagedStep(Step):
     required: ClassVar = {AllocateManaged.noun: "label"}
 
 
-@dataclass(frozen=True, slots=True)
-class Advise(ManagedStep):
+class Advise(ManagedStep, frozen=True):
     """Give advice for a whole allocation, which ends with the memory."""
 
     advice: Advice
@@ -136,8 +133,7 @@ class Advise(ManagedStep):
         return expected, ", ".join(observed) or "none"
 
 
-@dataclass(frozen=True, slots=True)
-class AttachStream(ManagedStep):
+class AttachStream(ManagedStep, frozen=True):
     """Attach a whole allocation to the stream of its GPU, since the driver refuses stream 0 (fact 60).
 
     The attachment ends with the memory. The driver has no query for it.
@@ -158,8 +154,7 @@ class AttachStream(ManagedStep):
         return StepDescription(self.label, f"gpu{self.device}")
 
 
-@dataclass(frozen=True, slots=True)
-class Prefetch(ManagedStep):
+class Prefetch(ManagedStep, frozen=True):
     """Migrate a whole allocation, in the stream of `device` that the memory is attached to if `own`, else in stream 0.
 
     `Synchronize` waits for it.

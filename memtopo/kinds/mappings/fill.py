@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import lcm
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from memtopo.common.keyed import by_key
 from memtopo.common.units import exact, rounded_up

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import ClassVar, TypeVar
+
+from msgspec.structs import replace
 
 from memtopo.common.errors import InternalError
 from memtopo.common.signals import deferred
@@ -40,8 +41,7 @@ _MAPPED, _EQUAL = Finding.equal("mapped chunk"), Finding.equal("access")
 """Findings without a difference: there is one for each mapping, and one for each GPU of it. Differences have a text."""
 
 
-@dataclass(frozen=True, slots=True)
-class MapChunk(Step):
+class MapChunk(Step, frozen=True):
     """Map `chunk` at `offset` of `range`. `access` is the access of each location of the machine after all grants."""
 
     range: str
@@ -194,8 +194,7 @@ def _retain(
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class UnmapChunks(Step):
+class UnmapChunks(Step, frozen=True):
     """Unmap adjacent mappings of a range by one call: it takes the driver as long as a call for each."""
 
     mappings: tuple[MapChunk, ...]

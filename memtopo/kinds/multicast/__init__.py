@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from typing import Any
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from memtopo.common.units import exact
@@ -39,8 +39,7 @@ class MulticastObject(Entry):
     round: Rounding | None = Field(default=None, description="up: round the size up to a multiple of the granularity.")
 
 
-@dataclass(frozen=True, slots=True)
-class MulticastGroup(ChunkGroup):
+class MulticastGroup(ChunkGroup, frozen=True):
     """One multicast object, which is mapped as a chunk is, but has no memory: that of its `devices` is bound to it."""
 
     noun = "multicast"

@@ -7,7 +7,6 @@ is mapped. The undo is in reverse: memory is unbound before it is unmapped and r
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
@@ -22,8 +21,7 @@ from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step
 _SYSTEM = ErrorHint("the fabric manager or the switches do not work as they should (fact 87)", "see its log")
 
 
-@dataclass(frozen=True, slots=True)
-class MulticastStep(ChunkStep):
+class MulticastStep(ChunkStep, frozen=True):
     """Base of the steps that have a handle of a multicast object.
 
     A change gives it back after all else: GPUs that were added once cannot be added again if the change fails before.
@@ -34,8 +32,7 @@ class MulticastStep(ChunkStep):
     in_change = InChange(undone_late=True)
 
 
-@dataclass(frozen=True, slots=True)
-class CreateMulticast(MulticastStep):
+class CreateMulticast(MulticastStep, frozen=True):
     """Create an object for a team of `devices` GPUs, of which `team` has the names."""
 
     devices: int
@@ -56,8 +53,7 @@ class CreateMulticast(MulticastStep):
         return StepDescription(self.label, self.team, self.size, note=", ".join(("multicast", *self.handles.words)))
 
 
-@dataclass(frozen=True, slots=True)
-class ImportMulticast(MulticastStep, ImportStep):
+class ImportMulticast(MulticastStep, ImportStep, frozen=True):
     """Import an object that another process of the spec has created."""
 
     kind: HandleType
@@ -75,8 +71,7 @@ class ImportMulticast(MulticastStep, ImportStep):
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, note)
 
 
-@dataclass(frozen=True, slots=True)
-class AddDevice(Step):
+class AddDevice(Step, frozen=True):
     """Add a GPU to the team of an object, until the object ends."""
 
     object: str
@@ -107,8 +102,7 @@ BOUND_BYTES = LayoutTable[tuple[str, int, int], int]()
 """Bytes that are bound to a multicast object, by its label, GPU, and offset in it; its handle is in `Layout.chunks`."""
 
 
-@dataclass(frozen=True, slots=True)
-class BindStep(Step):
+class BindStep(Step, frozen=True):
     """Base of the steps that bind a whole chunk of a GPU at an offset of an object. No call queries what is bound."""
 
     object: str
@@ -158,8 +152,7 @@ class BindStep(Step):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class BindChunk(BindStep):
+class BindChunk(BindStep, frozen=True):
     """Bind a chunk by its handle."""
 
     call = "cuMulticastBindMem"
@@ -168,8 +161,7 @@ class BindChunk(BindStep):
         driver.multicast_bind_mem(handle, self.offset, layout.chunks[self.chunk], 0, self.size)
 
 
-@dataclass(frozen=True, slots=True)
-class BindAddress(BindStep):
+class BindAddress(BindStep, frozen=True):
     """Bind a chunk by its address: that of a mapping, `at` an offset of a range."""
 
     range: str
@@ -190,8 +182,7 @@ def _needs(step: BindStep) -> tuple[Hashable, ...]:
     return ("multicast", step.object), ("team member", step.object, step.device), ("chunk", step.chunk)
 
 
-@dataclass(frozen=True, slots=True)
-class MapMulticast(MapChunk):
+class MapMulticast(MapChunk, frozen=True):
     """Map an object, as a chunk; its bytes are those of all GPUs, so that no check reads or writes them there."""
 
     phase = Phase.BIND
@@ -203,8 +194,7 @@ class MapMulticast(MapChunk):
         """None: only multimem instructions read at a multicast address."""
 
 
-@dataclass(frozen=True, slots=True)
-class SetMulticastAccess(SetAccess):
+class SetMulticastAccess(SetAccess, frozen=True):
     """Grant access to an address where an object is mapped."""
 
     phase = Phase.BIND

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -83,8 +82,7 @@ class Pinned(Entry):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedGroup(Group):
+class PinnedGroup(Group, frozen=True):
     """Equal objects of page-locked host memory that one entry declares: `count` of `size` bytes.
 
     They are allocated in the context of the first of `gpus` (ordinals). With a `file` or an `origin` they are parts of

@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import IntFlag
 from typing import ClassVar, NamedTuple
 
@@ -41,8 +40,7 @@ FILES = LayoutTable[str, SharedFile]()
 """Mapped files of other programs, by the name of the entry that registers them."""
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedStep(ObjectStep):
+class PinnedStep(ObjectStep, frozen=True):
     """Base of steps that page-lock `size` bytes, in the context of the first of `gpus` and for all of them."""
 
     size: int
@@ -74,8 +72,7 @@ class PinnedStep(ObjectStep):
         return (self.leak_name(),)
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatePinned(PinnedStep):
+class AllocatePinned(PinnedStep, frozen=True):
     """Allocate page-locked host memory (fact 74)."""
 
     flags: HostFlags
@@ -129,8 +126,7 @@ def _words(flags: IntFlag) -> str:
     return ", ".join(str(flag.name or hex(flag)).lower() for flag in flags) or "none"
 
 
-@dataclass(frozen=True, slots=True)
-class MapFile(ObjectStep):
+class MapFile(ObjectStep, frozen=True):
     """Map `size` bytes of a file into this process: by its path, or by the descriptor that a producer sends."""
 
     size: int
@@ -185,8 +181,7 @@ class MapFile(ObjectStep):
         return self.source.duplicate_descriptor(layout.handle_source, UnsuitableFile)
 
 
-@dataclass(frozen=True, slots=True)
-class DryFile(MapFile):
+class DryFile(MapFile, frozen=True):
     """A file that is not mapped: it has an address by itself."""
 
     def do(self, driver: Driver, layout: Layout) -> None:
@@ -201,8 +196,7 @@ class DryFile(MapFile):
 _DRY_ADDRESSES = 3 << 45
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterMemory(PinnedStep):
+class RegisterMemory(PinnedStep, frozen=True):
     """Register a mapped file, in the context of the first of `gpus` (fact 85), as objects of equal size."""
 
     labels: tuple[str, ...]

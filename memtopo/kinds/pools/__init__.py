@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from memtopo.common.units import Size, exact, rounded, rounded_up
@@ -84,8 +84,7 @@ class Pool(Entry):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PooledGroup(LocatedGroup):
+class PooledGroup(LocatedGroup, frozen=True):
     """Base of pools and their allocations, to which the devices of `accessed_by` have access besides their location."""
 
     bound_to_context = False
@@ -106,8 +105,7 @@ class PooledGroup(LocatedGroup):
         return own | gpus(self.accessed_by) | ({self.home} if len(own) < len(set(self.locations)) else frozenset())
 
 
-@dataclass(frozen=True, slots=True)
-class PoolGroup(PooledGroup):
+class PoolGroup(PooledGroup, frozen=True):
     """Pools that one entry declares, one at each of its `locations`.
 
     `reserves` are the bytes that each of them reserves for its allocations, and `size` the least of these but 0.
@@ -120,7 +118,7 @@ class PoolGroup(PooledGroup):
     max_size: int = 0
     attributes: tuple[tuple[PoolAttribute, int], ...] = ()
     reserves: tuple[int, ...] = ()
-    beyond: Location | None = field(default=None, compare=False)
+    beyond: Location | None = None
     """Location that has less memory than the maximum size."""
 
     def properties_of(self, index: int) -> PoolProperties:

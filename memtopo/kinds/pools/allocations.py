@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -39,8 +38,7 @@ class Allocation(Entry):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationGroup(PooledGroup):
+class AllocationGroup(PooledGroup, frozen=True):
     """Equal allocations that one entry declares: `count` of `size` bytes, distributed round-robin over `pools`.
 
     Their memory is that of the pools. `pools` are the labels of these, each at the location of the same index; of

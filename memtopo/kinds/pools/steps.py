@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import ClassVar
 
@@ -41,8 +40,7 @@ POOL_GRANTS = LayoutTable[str, tuple[Grant, ...]]()
 """Access that is set for pools besides that of their own locations."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenPool(ObjectStep):
+class OpenPool(ObjectStep, frozen=True):
     """Base of steps that create or import a pool, which is destroyed after its allocations are freed."""
 
     device: int
@@ -56,8 +54,7 @@ class OpenPool(ObjectStep):
         driver.mem_pool_destroy(found)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolSetting(Step):
+class PoolSetting(Step, frozen=True):
     """Base of steps that change a pool, in the context of a GPU."""
 
     label: str
@@ -67,8 +64,7 @@ class PoolSetting(Step):
     required: ClassVar = {"pool": "label"}
 
 
-@dataclass(frozen=True, slots=True)
-class CreatePool(OpenPool):
+class CreatePool(OpenPool, frozen=True):
     """Create a pool, which reserves no memory before the first allocation (fact 80)."""
 
     properties: PoolProperties
@@ -99,8 +95,7 @@ class CreatePool(OpenPool):
         return StepDescription(self.label, str(self.properties.location), note=note)
 
 
-@dataclass(frozen=True, slots=True)
-class SetPoolAttribute(PoolSetting):
+class SetPoolAttribute(PoolSetting, frozen=True):
     """Set one attribute of a pool; the undo restores the value of a new pool."""
 
     attribute: PoolAttribute
@@ -134,8 +129,7 @@ class SetPoolAttribute(PoolSetting):
         return self.attribute.name.lower().replace("_", " ")
 
 
-@dataclass(frozen=True, slots=True)
-class SetPoolAccess(PoolSetting):
+class SetPoolAccess(PoolSetting, frozen=True):
     """Set the access of other locations than a pool's own to all of its allocations (fact 81).
 
     The undo takes it away before the pool is destroyed, since a later pool may have it otherwise (fact 81).
@@ -173,8 +167,7 @@ class SetPoolAccess(PoolSetting):
         return StepDescription(self.label, f"gpu{self.device}", note=note)
 
 
-@dataclass(frozen=True, slots=True)
-class SetImportedAccess(SetPoolAccess):
+class SetImportedAccess(SetPoolAccess, frozen=True):
     """Set access to an imported pool, which has that of its own location only, whatever its exporter set (fact 82).
 
     A pool that a process imports from itself keeps its other access.
@@ -183,8 +176,7 @@ class SetImportedAccess(SetPoolAccess):
     phase = Phase.IMPORT
 
 
-@dataclass(frozen=True, slots=True)
-class ImportPool(OpenPool, ImportStep):
+class ImportPool(OpenPool, ImportStep, frozen=True):
     """Import a pool, of which single allocations are imported next; the descriptor may be closed at once (fact 82)."""
 
     source: HandleReference
@@ -221,8 +213,7 @@ class ImportPool(OpenPool, ImportStep):
         return StepDescription(self.label, self.source.text, like=self.source.holder, note="fd")
 
 
-@dataclass(frozen=True, slots=True)
-class AliasPool(Alias):
+class AliasPool(Alias, frozen=True):
     """Use a pool of this process as one that it imports from itself, to set the access that the import declares."""
 
     verb = "use own pool"
@@ -236,8 +227,7 @@ def sharing(layout: Layout, label: str) -> list[str]:
     return [other for other, handle in layout.of(POOL_HANDLES).items() if handle == pool and other != label]
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationStep(BufferStep):
+class AllocationStep(BufferStep, frozen=True):
     """Base of steps that allocate from a pool, or import an allocation; `readers` are the GPUs with access."""
 
     pool: str
@@ -256,8 +246,7 @@ class AllocationStep(BufferStep):
         return (OpenPool.leak(self.pool),)
 
 
-@dataclass(frozen=True, slots=True)
-class AllocateFromPool(AllocationStep):
+class AllocateFromPool(AllocationStep, frozen=True):
     """Allocate `size` bytes from a pool in stream 0 of a GPU, whose work is waited for after building (fact 80)."""
 
     location: Location
@@ -301,8 +290,7 @@ class AllocateFromPool(AllocationStep):
         return StepDescription(self.label, str(self.location), self.size, self.pool)
 
 
-@dataclass(frozen=True, slots=True)
-class ImportPointer(AllocationStep, ImportStep):
+class ImportPointer(AllocationStep, ImportStep, frozen=True):
     """Import one allocation of an imported pool, once in a layout, and free it before its exporter does (fact 82).
 
     What other exports offer too is imported with the first of them.
@@ -346,8 +334,7 @@ class ImportPointer(AllocationStep, ImportStep):
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, "fd")
 
 
-@dataclass(frozen=True, slots=True)
-class AliasAllocation(Alias):
+class AliasAllocation(Alias, frozen=True):
     """Use an allocation of this process as one that it imports from itself (fact 82)."""
 
     verb = "use own allocation"
@@ -355,8 +342,7 @@ class AliasAllocation(Alias):
     opens = ImportPointer
 
 
-@dataclass(frozen=True, slots=True)
-class TryExportAllocation(TryExport):
+class TryExportAllocation(TryExport, frozen=True):
     """Export the pool and the pointer of an allocation as a test."""
 
     verb = "export allocation"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.batches import map_each
@@ -32,8 +33,7 @@ from memtopo.kinds.step import Finding, Phase, Step, StepDescription, Undoing
 from memtopo.machine import Machine
 
 
-@dataclass(frozen=True, slots=True)
-class ZeroChunk:
+class ZeroChunk(Struct, frozen=True):
     """Chunk that backs an elastic range, with the GPU that fills it with zeros."""
 
     label: str
@@ -41,8 +41,7 @@ class ZeroChunk:
     device: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRange(Step):
+class OpenRange(Step, frozen=True):
     """Let a program map chunks of the `pools` in a range, and map the zero page wherever nothing else is.
 
     `fixed` are the intervals that the spec maps itself. The undo unmaps everything that the program has mapped, and
@@ -133,8 +132,7 @@ class OpenRange(Step):
         return (ReserveRange.leak(self.label),)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenZeroRange(OpenRange):
+class OpenZeroRange(OpenRange, frozen=True):
     """Let a program map chunks in a range, whose zero page is mapped wherever nothing else is."""
 
     verb = "map zero page"

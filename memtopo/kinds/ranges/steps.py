@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from memtopo.common.errors import on_failure
@@ -24,8 +23,7 @@ AGREED = LayoutTable[str, int]()
 """Addresses that all instances of a counted process have agreed on."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReserveRange(Step):
+class ReserveRange(Step, frozen=True):
     """Reserve `size` bytes of addresses, aligned to `align` unless it is 0.
 
     `address` is a hint (fact 11); with `fixed`, the check requires it. With `same`, the instances of a counted process

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
+
+from msgspec.structs import replace
 
 from memtopo.common.keyed import by_key
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
@@ -98,7 +99,12 @@ def _without(geometry: Geometry, gone: _Gone, state: str) -> Geometry:
         for where, placed in geometry.placements.items()
     }
     heaps = {name: _present_heap(each, emptied, geometry) for name, each in geometry.of(HeapGroup).items()}
-    groups = {**geometry.groups, ChunkGroup: chunks, RangeGroup: ranges, HeapGroup: heaps}
+    groups: dict[type[Group], Mapping[str, Group]] = {
+        **geometry.groups,
+        ChunkGroup: chunks,
+        RangeGroup: ranges,
+        HeapGroup: heaps,
+    }
     return replace(geometry, groups=groups, placements=placements)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from memtopo.common.units import exact, rounded
@@ -42,8 +41,7 @@ class HeapOffload(NamedTuple):
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class StateGroup(Group):
+class StateGroup(Group, frozen=True):
     """One state and the chunks that are absent in it."""
 
     noun = "layout state"
@@ -55,8 +53,7 @@ class StateGroup(Group):
     heaps: tuple[HeapOffload, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadArea(Group):
+class OffloadArea(Group, frozen=True):
     """Memory that keeps the bytes of offloaded chunks. It exists in all states, so that no switch has to create it.
 
     It is memory of its own, or a part of the pinned memory `inside` of which it is.

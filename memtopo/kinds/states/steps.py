@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from memtopo.driver.protocol import Driver
@@ -70,8 +69,7 @@ COPIES = LayoutTable[str, int]()
 """Event of each copy to an offload area that is under way, by the label of its first chunk."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offloaded(Step):
+class Offloaded(Step, frozen=True):
     """Bytes of a chunk, `kept` in the memory of a `keeper`; a change to this state and from it copies them.
 
     The GPU `device` copies them where the chunk is `mapped` in other states. The keeper is the resource of an area or
@@ -108,8 +106,7 @@ class Offloaded(Step):
         return StepDescription(self.chunk, self.kept.range, self.size)
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy(Step):
+class _Copy(Step, frozen=True):
     """Copy of the bytes of adjacent chunks by a GPU."""
 
     chunks: tuple[str, ...]
@@ -130,8 +127,7 @@ class _Copy(Step):
         driver.memcpy_async(self.target.address(layout), self.source.address(layout), self.size)
 
 
-@dataclass(frozen=True, slots=True)
-class CopyOut(_Copy):
+class CopyOut(_Copy, frozen=True):
     """Copy of chunks to their area, before their memory is released."""
 
     phase = Phase.SETTLE
@@ -153,8 +149,7 @@ class CopyOut(_Copy):
         await_copy(driver, layout, self.chunks[0], self.device)
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitCopy(Step):
+class AwaitCopy(Step, frozen=True):
     """Wait for a copy to an area, before the memory that it reads is unmapped (fact 18)."""
 
     chunk: str
@@ -173,8 +168,7 @@ class AwaitCopy(Step):
         return StepDescription(self.chunk, self.area)
 
 
-@dataclass(frozen=True, slots=True)
-class CopyIn(_Copy):
+class CopyIn(_Copy, frozen=True):
     """Copy of chunks from their area, after access is granted."""
 
     phase = Phase.GRANT

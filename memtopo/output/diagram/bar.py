@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
+
+from msgspec import Struct
 
 from memtopo.geometry.diagram import DeviceAccess
 from memtopo.output.diagram import markup
@@ -37,8 +38,7 @@ _MOST_WIDE_LANES = 3
 _WORD_HEIGHT = 16.0  # of a lane with `r` or `rw`
 
 
-@dataclass(frozen=True, slots=True)
-class BarBlock:
+class BarBlock(Struct, frozen=True):
     """A part of a bar: `count` chunks on `devices` round-robin, or a hole, which has no mark.
 
     If there are more devices than chunks, the memory of all of them is at the same addresses. `name` and `words` are
@@ -161,8 +161,7 @@ def padding(wide: float) -> float:
     return 16.0 if wide >= _NARROW_CARD else 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Struct, frozen=True):
     """The kind of an object, its name, size and notes, above a content, which `draw` draws in a width and least height.
 
     Edges behind the card show that it stands for several `copies`.
@@ -252,8 +251,7 @@ _LETTER = 22.0
 _LABEL_HEAD, _LABEL_LINE, _LABEL_GAP = 18.0, 16.0, 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Label:
+class _Label(Struct, frozen=True):
     """The lines of a label, and the index of its block; a label `between` blocks counts those without one."""
 
     block: int

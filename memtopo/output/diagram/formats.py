@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from importlib import import_module
 from itertools import islice
+
+from msgspec.structs import replace
 
 from memtopo.output import humanize
 from memtopo.output.blocks import Block, Drawing, Page, Section, notes, sections

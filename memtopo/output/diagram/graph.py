@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, count, islice
 from typing import Literal
+
+from msgspec import Struct
 
 from memtopo.common.text import output_line, printable
 from memtopo.common.units import rounded
@@ -23,8 +24,7 @@ MOST_MAPPINGS = 3
 Shape = Literal["memory", "object", "range", "export", "import", "outside", "more"]
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A node with its lines of text, the first of them its name, and the devices of its memory."""
 
     id: str
@@ -33,8 +33,7 @@ class Node:
     devices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """A mapping, an export, a binding, or a flow of `handles`, between two nodes by their ids."""
 
     source: str
@@ -43,8 +42,7 @@ class Edge:
     handles: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GraphCluster:
+class GraphCluster(Struct, frozen=True):
     """The nodes of one process, or of several equal ones."""
 
     id: str
@@ -52,8 +50,7 @@ class GraphCluster:
     nodes: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """Clusters, nodes outside of them, and edges; `tints` are the indices of the tint of each device."""
 
     clusters: tuple[GraphCluster, ...]

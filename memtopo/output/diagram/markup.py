@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from html import escape
 from itertools import accumulate
+
+from msgspec import Struct
 
 from memtopo.common.text import display_width, printable
 from memtopo.output.diagram.notation import shortened
@@ -72,8 +73,7 @@ def hovered(tooltip: str, content: Iterable[str]) -> str:
     return f'<g class="g"><title>{lines}</title>{"".join(content)}</g>'
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(Struct, frozen=True):
     """Markup of `width` by `height` pixels from its upper left corner.
 
     `ports` are the heights at which connecting lines may reach its edges, by the object that they lead to.
@@ -82,7 +82,7 @@ class Box:
     width: float
     height: float
     markup: str
-    ports: Mapping[Port, float] = field(default_factory=dict)
+    ports: Mapping[Port, float] = {}
 
 
 def placed(box: Box, x: float, y: float) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.common.text import display_width, numbered, printable
 from memtopo.common.units import exact, rounded, shorten
@@ -204,8 +205,7 @@ class DrawingLimits(NamedTuple):
     shares: int
 
 
-@dataclass(frozen=True, slots=True)
-class DrawingContext:
+class DrawingContext(Struct, frozen=True):
     """Letters by mark, hues and names by device, positions, addresses, and limits of one drawing.
 
     `prefix` distinguishes the ids of several drawings on one page.

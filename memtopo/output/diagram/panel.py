@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
+from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
@@ -33,8 +33,7 @@ def in_ascii(line: Text) -> Text:
     return line
 
 
-@dataclass(frozen=True, slots=True)
-class Glyphs:
+class Glyphs(Struct, frozen=True):
     """Glyphs and styles for one diagram. No information is in the colour alone.
 
     `letters` is keyed by the `chunk` of a piece or a share, `devices` by name. Entries of chunks beyond the number of
@@ -61,15 +60,13 @@ class Glyphs:
         return Text.assemble(self.letter(chunk, device) if chunk else (none, "dim"), " ")
 
 
-@dataclass(frozen=True, slots=True)
-class TitleLine:
+class TitleLine(Struct, frozen=True):
     """A title in a horizontal line across the whole width."""
 
     title: Sequence[Text]
 
 
-@dataclass(frozen=True, slots=True)
-class PanelItem:
+class PanelItem(Struct, frozen=True):
     """An entry outside of the ranges: kind, chunk and device of its memory, cells by column, and notes.
 
     A note is not folded if it fits in a line.
@@ -82,8 +79,7 @@ class PanelItem:
     notes: Sequence[Text] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ItemList:
+class ItemList(Struct, frozen=True):
     """Items, one line each, and the number of those left out."""
 
     items: Sequence[PanelItem]
@@ -95,8 +91,7 @@ FEWEST = 3  # columns of a label that are always in one line: name, offset and s
 _NUMBER_COLUMNS = (1, 2)
 
 
-@dataclass(frozen=True, slots=True)
-class PanelRow:
+class PanelRow(Struct, frozen=True):
     """A label: index of its block, entry and device of its chunks, and cells for the `HEADINGS`."""
 
     block: int
@@ -105,8 +100,7 @@ class PanelRow:
     cells: Sequence[Text]
 
 
-@dataclass(frozen=True, slots=True)
-class PanelBlock:
+class PanelBlock(Struct, frozen=True):
     """A block of a bar: `count` chunks of one entry, placed round-robin on `devices`; or a hole, or `taken` memory."""
 
     offset: int
@@ -116,8 +110,7 @@ class PanelBlock:
     taken: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(Struct, frozen=True):
     """A head beside a bar of `size` bytes, and the labels of its blocks or a dim `detail`.
 
     Lines are folded between the parts of head and detail. A `close` panel has no empty line before it. Without blocks

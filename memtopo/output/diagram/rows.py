@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from memtopo.common.keyed import by_key
 from memtopo.diagnostics.model import Path
@@ -23,8 +24,7 @@ _SHORTEST_PART = 3.0
 _PART_GAP = 16.0
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnRow:
+class DrawnRow(Struct, frozen=True):
     """The kind of an entry, the mark of its memory, its name, its properties in words, and its parts.
 
     Parts are drawn in the colour of `device`, in a whole of `size` bytes.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
+from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
@@ -41,8 +41,7 @@ Importers = Mapping[tuple[str, str], Sequence[str]]
 """Names of the processes that import an export, by the first label of the exporting process and the export's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class TerminalDrawing:
+class TerminalDrawing(Struct, frozen=True):
     """A drawing for any width, in ASCII if it is to be or the stream supports no more.
 
     Processes that fit two screens are drawn, or every one of the first.

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
+
+from msgspec import Struct
 
 from memtopo.common.errors import Failed
 from memtopo.common.text import printable
@@ -26,8 +27,7 @@ class NotExpressible(Failed):
     """A plan that no program of its calls alone can make."""
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """Program of one process. It imports from the `exporters`, and the `importers` from it."""
 
     name: str

@@ -7,9 +7,10 @@ of objects, offsets, locations) becomes an expression of the loop's variable: li
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
+
+from msgspec import Struct
 
 from memtopo.common.text import numbered
 from memtopo.driver.functions import function
@@ -21,8 +22,7 @@ _LONGEST_BODY = 8
 _LONGEST_CYCLE = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(Struct, frozen=True):
     """Objects of one entry: `page` of chunks; `count` of them if they are numbered, else 0."""
 
     kind: str
@@ -30,8 +30,7 @@ class Variable:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(Struct, frozen=True):
     """`base + step * i`; with `every`, `base + step * (i % every) + outer * (i / every)`."""
 
     base: int
@@ -40,23 +39,20 @@ class Linear:
     outer: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Cycle:
+class Cycle(Struct, frozen=True):
     """Value number `i % n` of n values."""
 
     values: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Struct, frozen=True):
     """Value number `i - first` of a list."""
 
     values: tuple[Any, ...]
     first: int
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(Struct, frozen=True):
     """Object of an entry: the only one, or that of a number. As an address it has an `offset`."""
 
     kind: str
@@ -65,8 +61,7 @@ class Operand:
     offset: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One call; `made` is what it makes. In a loop, values may be expressions."""
 
     method: str
@@ -74,16 +69,14 @@ class Call:
     arguments: tuple[tuple[str, Any], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(Struct, frozen=True):
     """Exchange with another process, or the end of a handle: `close` for a received one, `discard` for a test."""
 
     action: str
     peer: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(Struct, frozen=True):
     """Statements for `i` from `first` to `last`, downwards if `last` is lower."""
 
     first: int
@@ -95,8 +88,7 @@ Statement = Call | Pass | Loop
 _Turn = Sequence[Call | Pass]
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseBody:
+class PhaseBody(Struct, frozen=True):
     """Statements of one phase."""
 
     phase: str

@@ -7,12 +7,12 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import TypeAdapter
+from msgspec import Struct
 
+from memtopo.common.decoding import encode
 from memtopo.common.errors import Exit, InternalError, MemtopoError
 from memtopo.common.version import __version__
 from memtopo.driver.handles import Handle
@@ -21,7 +21,7 @@ from memtopo.drivers.target import Target
 from memtopo.language import SpecText
 from memtopo.machine import Cluster, dump, parse
 from memtopo.plans.progress import CountedProgress, PhaseState
-from memtopo.plans.report import Check, Report
+from memtopo.plans.report import Check
 from memtopo.run import processes
 from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.nodes.holding import holder
@@ -55,8 +55,7 @@ class MachineOfNode(NamedTuple):
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeTask:
+class NodeTask(Struct, frozen=True):
     """The part of one node in a run: the spec and the machines of all nodes, from which each agent makes the same plan.
 
     `machines` has a record for each node, `names` what it is called. With `simulated`, the processes get simulators of
@@ -74,7 +73,7 @@ class NodeTask:
     timeout: float
     rehearse: bool = False
     holding: Holding | None = None
-    worker: Sequence[str] = field(default=())
+    worker: Sequence[str] = ()
 
     def ensemble(self) -> processes.Ensemble:
         """Plan the layout, and return the part of this node. Raises `MemtopoError`."""
@@ -171,7 +170,7 @@ class Agent:
             )
             if holding:
                 holding.claim.report_end(report)
-        return NodeResult(TypeAdapter(Report).dump_json(report).decode(), peers.cause)
+        return NodeResult(encode(report).decode(), peers.cause)
 
     def progress(self) -> PhaseState | None:
         """Return at once the state of the phase that the node's processes are in, as a sign of life."""

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
+
+from msgspec import Struct
 
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.common.signals import ENDING
@@ -40,16 +41,14 @@ class ActorCall:
         return called
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedNode:
+class PlacedNode(Struct, frozen=True):
     """A node of a run on the cluster: its agent, and Ray's id of the node."""
 
     agent: ActorCall
     ray_node: str
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedAgents:
+class PlacedAgents(Struct, frozen=True):
     """Agents of the nodes of a run by name, and their hub."""
 
     nodes: Mapping[str, PlacedNode]

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as NoAnswer
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from memtopo.common.errors import Exit, Unavailable, UsageError
 from memtopo.common.version import __version__
@@ -48,8 +49,7 @@ _SPARE = 20.0
 """Seconds beyond the timeout of the workers that those of a lost agent have to take down by themselves."""
 
 
-@dataclass
-class _Node:
+class _Node(Struct):
     """One agent of a run, as the driver sees it: its pending call, and its end."""
 
     name: str

@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from memtopo.driver.handles import close_handles
 from memtopo.run.messages import HandleAnswer, HandleRequest

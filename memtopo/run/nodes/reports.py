@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pydantic import TypeAdapter
+from msgspec import Struct
+from msgspec.structs import replace
 
+from memtopo.common.decoding import decode
 from memtopo.common.errors import Exit, outcome
 from memtopo.common.units import rounded, summed
 from memtopo.plans.report import Failure, Leak, Left, NodeReport, PhaseTime, ProcessReport, Report
@@ -17,8 +18,7 @@ from memtopo.run.reports import report_on, sum_of_checks, sum_of_left
 from memtopo.session.request import RunRequest
 
 
-@dataclass(frozen=True)
-class NodeEnd:
+class NodeEnd(Struct, frozen=True, dict=True):
     """End of a node: the result of its agent, or the cause for which the agent was lost.
 
     The node of a lost agent is `reachable`, or it may be dead or cut off; `left` are workers that did not end.
@@ -49,7 +49,7 @@ class NodeEnd:
     def report(self) -> Report | None:
         """Report of the node's processes, if there is one."""
         found = self.result.report if self.result else ""
-        return TypeAdapter(Report).validate_json(found) if found else None
+        return decode(found, Report) if found else None
 
 
 def merged_nodes(

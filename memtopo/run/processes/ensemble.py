@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo import machine as machines
 from memtopo.common.errors import Exit, Failed, InternalError, MemtopoError, outcome, reason
@@ -29,8 +31,7 @@ _STARTUP, _SLOWER = 60.0, 10
 """Seconds that a worker has for its imports and the driver's start, and the multiple of a short timeout."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ensemble:
+class Ensemble(Struct, frozen=True):
     """A multi-process layout: the whole layout as a request, the text of its spec, and the machine.
 
     A process that is silent for `timeout` seconds counts as dead. `sockets` are those of external holders, by name, and
@@ -41,12 +42,12 @@ class Ensemble:
     spec: SpecText
     machine: Machine
     timeout: float = TIMEOUT
-    sockets: Mapping[str, str] = field(default_factory=dict)
+    sockets: Mapping[str, str] = {}
     allow_uids: tuple[int, ...] = ()
     worker: Sequence[str] = ()
     log: int | None = None
     """Descriptor of the file that receives the standard error of the processes; None for that of this process."""
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = {}
     """Environment variables that all workers get."""
     labels: frozenset[str] | None = None
     """Processes that one conductor runs, if others run the rest; None for all."""

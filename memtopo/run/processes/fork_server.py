@@ -23,6 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
+from memtopo.common.decoding import decoder
 from memtopo.common.processes import (
     die_with_parent,
     inherited_socket,
@@ -34,7 +35,6 @@ from memtopo.common.processes import (
 from memtopo.kinds import KINDS
 from memtopo.run import messages
 from memtopo.sharing.channel import Envelope
-from memtopo.sharing.wire import adapter_of
 
 _LARGEST, _MOST_DESCRIPTORS = 64 << 10, 16
 """Bytes of a request, and descriptors beside it."""
@@ -67,12 +67,12 @@ def main(driver: str, descriptor: str) -> None:
 
 
 def _prepare(driver: str) -> None:
-    """Import and build what workers need later: their driver, the steps of all kinds, and the adapters of messages."""
+    """Import and build what workers need later: their driver, the steps of all kinds, and the decoders of messages."""
     for module in (driver, *(f"{kind.__module__}.steps" for kind in KINDS)):
         with suppress(ImportError):  # the worker says what is missing
             import_module(module)
     for message in (Envelope, *get_args(messages.ToWorker), *get_args(messages.FromWorker)):
-        adapter_of(message)
+        decoder(message)
     gc.freeze()  # at its end, each worker would look for cycles in all of it
 
 

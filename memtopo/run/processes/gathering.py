@@ -7,9 +7,10 @@ import select
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
+
+from msgspec import Struct
 
 from memtopo import machine as machines
 from memtopo import spec as specs
@@ -34,8 +35,7 @@ _ALONE = 5.0
 """Seconds after which a coordinator ends to which no process is connected: that which started it has another one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(Struct, frozen=True):
     """First message of a process of a user, which is to be a process of a layout.
 
     `gpus` are the UUIDs of the GPUs that it sees as hex text, in the order of its ordinals; `record` is the machine
@@ -54,8 +54,7 @@ class Join:
     world: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NotJoined:
+class NotJoined(Struct, frozen=True):
     """Answer to `Join`: the layout is not built."""
 
     error: str
@@ -81,8 +80,7 @@ def require_place(process: str, name: str, world: int | None, labels: Sequence[s
         raise NotComplete(f"{name} is not a process of the layout", hint=f"its processes are {enumerated(labels)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Joining:
+class Joining(Struct, frozen=True):
     """A process that has come."""
 
     pid: int

@@ -10,9 +10,11 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.processes import RunningClock, name_process
@@ -71,8 +73,7 @@ def main(folder: str, file: str, name: str, timeout: str, starter: str) -> None:
             gathered.refuse(error)
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """Source of processes that have joined a run, by label; each sees the GPUs with the `visible` ordinals."""
 
     ensemble: Ensemble

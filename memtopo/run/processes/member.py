@@ -12,8 +12,9 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import IO, get_args
+
+from msgspec.structs import replace
 
 from memtopo.common.errors import Exit, Failed, InternalError, MemtopoError, on_failure, reason
 from memtopo.common.files import closing_fd

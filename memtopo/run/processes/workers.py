@@ -10,9 +10,10 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, Self, TypeVar
+
+from msgspec.structs import replace
 
 from memtopo.common.errors import Exit, Failed, MemtopoError, Stopped
 from memtopo.common.processes import RunningClock

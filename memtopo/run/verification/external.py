@@ -13,9 +13,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import ALIGNED, Area, KernelDriver, fingerprint, pattern
@@ -43,8 +44,7 @@ LAST_SIGNAL = 0.5
 """Seconds in which the last signal of a producer that has ended may still come."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExternalVerifier(Verifier):
+class ExternalVerifier(Struct, Verifier, frozen=True):
     """All waits in ascending order of their values, then the reads of memory, then the signals.
 
     A semaphore that another entry of this process waits for is signalled as soon as its own wait is over. `poll` is
@@ -162,8 +162,7 @@ class _FileWindow(NamedTuple):
         return f"{self.label} at {self.at:#x} by gpu{self.device}"
 
 
-@dataclass(frozen=True, slots=True)
-class SharedFileVerifier(Verifier):
+class SharedFileVerifier(Struct, Verifier, frozen=True):
     """The ends of all registered objects of a process. `kernels` is true if they are loaded and may be used.
 
     Bytes that the other program writes at the time are not counted.

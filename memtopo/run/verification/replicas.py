@@ -14,8 +14,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from memtopo import machine
 from memtopo.common.errors import MemtopoError
@@ -64,8 +65,7 @@ class Tried(NamedTuple):
     why_not: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaHost:
+class ReplicaHost(Struct, frozen=True):
     """Machine on which replicas are built, real or simulated; `visible` are its visible GPUs, if not all are.
 
     A child has `limit` seconds; `command` replaces memtopo's own.

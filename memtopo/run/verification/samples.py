@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import chain, islice
 from operator import itemgetter
+
+from msgspec import Struct
 
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind
 from memtopo.executor import STRIDE
@@ -31,12 +32,11 @@ _GPU = LocationKind.GPU
 """Looked up once: a member of an enumeration takes longer to find than most of what is done for a chunk."""
 
 
-@dataclass(slots=True)
-class _Round:
+class _Round(Struct):
     """Views that one process writes and reads in one round, by the devices that do."""
 
-    writes: dict[tuple[int, ...], list[SampledView]] = field(default_factory=dict)
-    reads: dict[tuple[int, ...], list[SampledView]] = field(default_factory=dict)
+    writes: dict[tuple[int, ...], list[SampledView]] = {}
+    reads: dict[tuple[int, ...], list[SampledView]] = {}
 
 
 class SampleVerifier(Verifier):

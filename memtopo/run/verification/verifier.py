@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
+
+from msgspec import Struct
 
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics.model import Path
@@ -16,8 +17,7 @@ from memtopo.kinds.views import Identity, MappedMemory, RecordedEvent
 from memtopo.plans.report import Rate
 
 
-@dataclass(frozen=True, slots=True)
-class VerificationContext:
+class VerificationContext(Struct, frozen=True):
     """Memory and events of every process by its label, and the driver and layout of this process.
 
     `raise_if_stopped` raises if a stop of the run was requested; `advance` reports progress: bytes for a verifier with

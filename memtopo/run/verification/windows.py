@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.common.signals import deferred
 from memtopo.driver.batches import copy_each
@@ -24,8 +25,7 @@ WINDOW = 64
 """Bytes verified at each end of a chunk."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampledView:
+class SampledView(Struct, frozen=True):
     """Memory at one of its addresses, `offset` in the range or buffer `label`, with the seed of its bytes."""
 
     address: int
@@ -81,8 +81,7 @@ LEAST = 256
 """Windows for which the memory is worth its allocation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Staging:
+class Staging(Struct, frozen=True):
     """Page-locked memory, with a stream of a GPU's context, which is current during the copies."""
 
     driver: Driver

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from memtopo.common.errors import InternalError, MemtopoError, internal_errors
 from memtopo.common.processes import RunningClock
@@ -22,8 +24,7 @@ from memtopo.sharing.status import MemoryChange
 _LISTED_EXPORTS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRequest:
+class ChangeRequest(Struct, frozen=True):
     """A change that a client requested, or a signal, which has no connection; `action` is its name in the log.
 
     Importers of memory that is released have `wait` seconds to let go; with `force` the change is made even if they do
@@ -233,7 +234,7 @@ class Changes:
             self._notify_changed(request, replaced | differing)
         self._record_made(request, checks)
         now = {"generation": self._responder.generation, "checks": messages.encode_checks(checks)}
-        now |= {"seconds": ended - began, "memory": [*map(asdict, differences(memory, self._responder.memory()))]}
+        now |= {"seconds": ended - began, "memory": [*map(to_builtins, differences(memory, self._responder.memory()))]}
         answer = {"name": self._responder.name, **request.answer, **now}
         return {"ok": answer | {"kept": kept}}
 

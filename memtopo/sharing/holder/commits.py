@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.processes import RunningClock
@@ -20,8 +22,7 @@ _WAIT = "give the writer longer (wait=60 in Python); a writer attaches with role
 _BESIDE = "readers attach without a role; for new content, add an export with 'memtopo change'"
 
 
-@dataclass(slots=True)
-class _Content:
+class _Content(Struct):
     """Content of one export. `discarded` memory has bytes of an earlier content, and has to be created anew."""
 
     writer: ClientConnection | None = None
@@ -117,8 +118,7 @@ class Served(Protocol):
         """Generation in which the objects of an export were made."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(Struct, frozen=True):
     """Request of a client that waits for the lease to write exports, or for their commit."""
 
     connection: ClientConnection

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import process_name
@@ -17,8 +19,7 @@ from memtopo.sharing.messages import Block, LendRequest
 from memtopo.sharing.offers import ExportProvider, Lender, Offer
 
 
-@dataclass(slots=True, eq=False)
-class Lease:
+class Lease(Struct, eq=False):
     """Lease of one object by its number. Without a client, what is sealed under the key waits for a successor."""
 
     number: int

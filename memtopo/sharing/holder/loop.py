@@ -6,8 +6,9 @@ import selectors
 import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.processes import RunningClock
@@ -32,8 +33,7 @@ _INTERVAL_WITHOUT_SIGNALS = 0.2
 _RETRY_PAUSE = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class HoldTerms:
+class HoldTerms(Struct, frozen=True):
     """Terms of a hold: the limit of clients, their `patience` and `grace` in seconds, other users, and its end.
 
     `stop` returns the number of a signal, a negative number if a part of the layout has ended, or else 0. It is called
@@ -50,8 +50,7 @@ class HoldTerms:
     finished: Callable[[], bool] = lambda: True
 
 
-@dataclass(frozen=True, slots=True)
-class _Retry:
+class _Retry(Struct, frozen=True):
     """A request that is retried until a time of the monotonic clock."""
 
     connection: ClientConnection

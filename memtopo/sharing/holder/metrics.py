@@ -8,8 +8,9 @@ from __future__ import annotations
 import selectors
 import socket
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import process_name
@@ -34,8 +35,7 @@ _PATHS = (b"/", b"/metrics")
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsTarget:
+class MetricsTarget(Struct, frozen=True):
     """Target of metrics: `write` replaces a file, or a `claim` of the path of a socket.
 
     `render` makes their text, with the time in seconds of the epoch as the holder's heartbeat.
@@ -79,8 +79,7 @@ class MetricsFile:
         """Leave the file to its owner."""
 
 
-@dataclass(slots=True)
-class _Exchange:
+class _Exchange(Struct):
     """One connection: what was received of its request, what is left of its answer, and its deadline."""
 
     sock: socket.socket

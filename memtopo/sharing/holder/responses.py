@@ -7,10 +7,12 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError, internal_errors, on_failure
 from memtopo.common.units import shorten
@@ -117,7 +119,8 @@ class Responder:
                 text = source if request.request == "source" else self._nodes_text.of(connection, request.first)
                 return messages.text_part(text, request.first)
             case Request(request="metrics"):
-                return asdict(self.statistics())
+                found: dict[str, Any] = to_builtins(self.statistics())
+                return found
         return messages.encode_status(self.status("", ()))
 
     def importers(self, clients: Clients) -> Iterator[Importer]:
@@ -436,7 +439,7 @@ class NodesText:
         """Return the text for a client that requests it from a character on."""
         if not first:
             found = self._nodes.statuses() if self._nodes else ()
-            self._texts[connection] = json.dumps([asdict(each) for each in found]) if found else ""
+            self._texts[connection] = json.dumps([to_builtins(each) for each in found]) if found else ""
         return self._texts.get(connection, "")
 
 

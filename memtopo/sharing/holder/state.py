@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from msgspec import Struct, field
 
 from memtopo.machine import MachineLine
 from memtopo.plans.progress import CountedProgress
@@ -37,8 +38,7 @@ PERIOD = 60.0
 _LISTED = 4
 
 
-@dataclass(frozen=True, slots=True)
-class HolderEvent:
+class HolderEvent(Struct, frozen=True):
     """One event. Texts among the values may come from clients, and are not safe to print as they are."""
 
     text: str
@@ -76,8 +76,7 @@ Why = Literal["signal", "release", "deadline", "failure", "ended"]
 """Reason for the end of a hold; `ended` is that of a process or another part of the layout."""
 
 
-@dataclass(frozen=True, slots=True)
-class HolderInfo:
+class HolderInfo(Struct, frozen=True):
     """Description that a holder reports: the layout's name, the path of its spec, and the machine.
 
     `source` is the text from which clients can draw the layout; empty if it is not reported. The content of `committed`
@@ -91,8 +90,7 @@ class HolderInfo:
     committed: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class HoldSummary:
+class HoldSummary(Struct, frozen=True):
     """End of a hold, after `seconds`: by a `signal` (its number, else 0), or as `why` says.
 
     `lost` are importers that used an export over ipc until the end; `kept` those whose descriptors, handles and
@@ -110,8 +108,7 @@ class HoldSummary:
     notes: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class Counters:
+class Counters(Struct):
     """Counts of events of a layout while it is held; `statistics` makes a record of them."""
 
     changes: int = 0
@@ -132,8 +129,7 @@ class Counters:
         )
 
 
-@dataclass(slots=True)
-class Shutdown:
+class Shutdown(Struct):
     """Shutdown of a hold, which has begun if `why` is set. Times are in seconds of the monotonic clock."""
 
     deadline: float | None
@@ -207,8 +203,7 @@ class ProgressNotices(CountedProgress):
                 each.send(notice)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldNodes:
+class HeldNodes(Struct, frozen=True):
     """Nodes of a layout by name.
 
     `statuses` returns what their holders reported last; `report` reports on the holder of the `own` one.
@@ -248,8 +243,7 @@ It returns a source, or raises `MemtopoError`.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Supervision:
+class Supervision(Struct, frozen=True):
     """Reports of a holder, and its reloads.
 
     `memory` returns the memory that the layout has now. Metrics are kept where `metrics` says. `reload` is called as

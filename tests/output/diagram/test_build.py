@@ -3,11 +3,11 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo import machine, planner
 from memtopo.common.units import GiB, MiB

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from memtopo.common.text import printable
 from memtopo.output.blocks import Drawing
@@ -47,8 +48,8 @@ def worded(value: Any, word: str) -> Any:
     """A picture with another word in place of each of its own, as far as it is one of the spec."""
     if isinstance(value, tuple):
         return tuple(worded(each, word) for each in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: worded(getattr(value, field.name), word) for field in fields(value)})
+    if isinstance(value, Struct):
+        return replace(value, **{name: worded(each, word) for name, each in asdict(value).items()})
     return word if isinstance(value, str) and value else value
 
 

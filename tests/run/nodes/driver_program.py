@@ -12,9 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from memtopo.cli.process import Stopper
+from memtopo.common.decoding import encode
 from memtopo.kinds.nodes import nodes_of
 from memtopo.language import read_file
 from memtopo.machine import Cluster
@@ -53,4 +52,4 @@ def print_serving(sockets: object, _front: object) -> None:
 
 if __name__ == "__main__":
     os.environ["RAY_ADDRESS"] = sys.argv[2]
-    sys.stdout.buffer.write(TypeAdapter(Report).dump_json(run(Path(sys.argv[1]), json.loads(sys.argv[3]))))
+    sys.stdout.buffer.write(encode(run(Path(sys.argv[1]), json.loads(sys.argv[3]))))

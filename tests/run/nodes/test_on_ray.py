@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
+from memtopo.common.decoding import decode
 from memtopo.machine import dump
 from memtopo.plans.report import Report
 from memtopo.run.nodes.agent import RUN_VARIABLE
@@ -128,7 +128,7 @@ def drive(cluster: RayCluster, spec: Path, **options: Any) -> tuple[Report | Non
     done = subprocess.run(
         [*program, json.dumps(options)], capture_output=True, text=True, env=cluster.environment, check=False
     )
-    report = TypeAdapter(Report).validate_json(done.stdout) if done.stdout else None
+    report = decode(done.stdout, Report) if done.stdout else None
     return report, done.returncode, done.stderr
 
 
@@ -219,7 +219,7 @@ def test_a_node_that_dies_while_held_is_lost_and_not_taken_down(cluster: RayClus
         out, errors = driver.communicate(timeout=120)
     cluster.add_node()
     assert out, errors
-    report = TypeAdapter(Report).validate_json(out)
+    report = decode(out, Report)
     assert (report.outcome, report.exit_code) == ("leaked", 5), report
     assert [each.outcome for each in report.nodes] == ["taken down", "lost", "taken down"]
     assert [each.what for each in report.leaks] == ["node b: 2 MiB of gpu0 of rank.1"]

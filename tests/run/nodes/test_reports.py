@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
+from msgspec.structs import replace
 
+from memtopo.common.decoding import encode
 from memtopo.machine import Cluster
 from memtopo.plans.report import Checks, DeviceMemory, Failure, Leak, Left, PhaseTime, ProcessReport, Report, Tally
 from memtopo.run.nodes.agent import NodeResult
@@ -28,11 +28,11 @@ def report(node: str, **changes: object) -> Report:
     """Report of a node whose processes were built and taken down."""
     processes = tuple(ProcessReport(label, 7, "ok", left=LEFT) for label in REQUEST.geometry.nodes[node])
     made = Report("two-nodes", None, REQUEST.machine, "ok", 0, REQUEST.summary(), (), CHECKS, left=LEFT)
-    return replace(made, **{"processes": processes, **changes})  # type: ignore[arg-type]
+    return replace(made, **{"processes": processes, **changes})
 
 
 def ended(node: str, cause: str = "", **changes: object) -> NodeEnd:
-    return NodeEnd(NodeResult(TypeAdapter(Report).dump_json(report(node, **changes)).decode(), cause))
+    return NodeEnd(NodeResult(encode(report(node, **changes)).decode(), cause))
 
 
 def merged(a: NodeEnd, b: NodeEnd, *order: RunEnd, interrupted: int = 0) -> Report:

@@ -7,15 +7,14 @@ Arguments: the spec's file, the machine's name, seconds of silence after which a
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-from pydantic import TypeAdapter
+from msgspec.structs import replace
 
 from memtopo.cli.process import Stopper
+from memtopo.common.decoding import encode
 from memtopo.drivers import target
 from memtopo.language import SpecText, read_file
-from memtopo.plans.report import Report
 from memtopo.run import processes
 from memtopo.session.composition import Composition
 
@@ -29,7 +28,7 @@ def run(spec: str, machine: str, timeout: float, *, rehearse: bool) -> bytes:
     with Stopper() as stopper:
         ensemble = processes.Ensemble(request, SpecText.of(document), found.machine, timeout, worker=WORKER)
         report = replace(processes.apply(ensemble, stop=stopper.signal), machine=request.machine)
-    return TypeAdapter(Report).dump_json(report)
+    return encode(report)
 
 
 if __name__ == "__main__":

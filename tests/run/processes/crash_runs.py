@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
+from memtopo.common.decoding import decode
 from memtopo.plans.report import Report
 from tests.helpers.python_process import PythonProcess
 
@@ -57,7 +56,7 @@ def run_with_crash(
         out, errors = conductor.communicate(timeout=120)
     seconds = time.monotonic() - start
     assert not wait_for_none(conductor.pid), "processes are left"
-    report = TypeAdapter(Report).validate_json(out) if out else None
+    report = decode(out, Report) if out else None
     return CrashRun(report, conductor.returncode, seconds, errors.decode())
 
 

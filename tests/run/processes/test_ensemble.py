@@ -6,11 +6,11 @@ import errno
 import os
 import select
 import signal
-from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo import machine
 from memtopo.common.errors import MemtopoError, UsageError

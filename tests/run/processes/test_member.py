@@ -6,12 +6,12 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.version import __version__

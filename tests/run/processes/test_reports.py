@@ -7,10 +7,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo import machine
 from memtopo.common.errors import UsageError

@@ -8,11 +8,12 @@ import signal
 import socket
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo import machine as machines
 from memtopo.common.errors import InternalError, MemtopoError

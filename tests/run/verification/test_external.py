@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Barrier
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.driver.types import Access, DriverError, HandleType, LocationKind, Properties, gpu
 from memtopo.drivers.sim import SimDriver

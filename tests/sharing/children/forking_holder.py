@@ -9,7 +9,8 @@ import json
 import os
 import select
 import sys
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 import memtopo
 from memtopo.sharing.claims import claim

@@ -6,8 +6,10 @@ import json
 import os
 import resource
 import sys
-from dataclasses import asdict, replace
 from typing import Any
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from memtopo.cli.process import Stopper
 from memtopo.common.errors import MemtopoError
@@ -65,7 +67,7 @@ def main(
                 supervision=Supervision(memory=lambda: (LocationMemory("gpu0", GPU, PAGE, 1),)),
                 **terms,
             )
-        print_json({"held": asdict(held), "fds": open_descriptors() - before})
+        print_json({"held": to_builtins(held), "fds": open_descriptors() - before})
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby, islice, pairwise
+
+from msgspec.structs import replace
 
 from memtopo.common.keyed import by_key
 from memtopo.geometry import Geometry
