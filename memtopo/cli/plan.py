@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import cached_property, partial
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from memtopo import planner
 from memtopo.cli import options
-from memtopo.cli.held import connect_to, followed
 from memtopo.cli.options import AllowUid, AsJson, MachineNames, Set, argument, option, settings
 from memtopo.cli.results import pages, save, save_in_folder, show
 from memtopo.cli.specs import load, print_diagnostics, valid
@@ -45,10 +44,12 @@ from memtopo.session.saved import (
     saved_nodes,
     spec_digest,
 )
-from memtopo.sharing.client import Client
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.status import Status
 from memtopo.sharing.wire import parsed_source
+
+if TYPE_CHECKING:
+    from memtopo.sharing.client import Client
+    from memtopo.sharing.status import Status
 
 SpecOrName = Annotated[str, argument("SPEC", "A spec; - reads standard input. With AFTER: a held layout.")]
 After = Annotated[str | None, argument("[AFTER]", "A spec that a held layout is to be changed to.")]
@@ -104,6 +105,8 @@ def plan_command(
         if output.calls or output.language:
             message = "--calls and --as are for a spec, not for a change"
             raise UsageError(message, hint="omit AFTER")
+        from memtopo.cli.held import connect_to  # a plan of a spec connects to nobody
+
         document = settings(given).read(after)
         with connect_to(spec, socket, allow_uid or ()) as client:
             return _plan_change(client, document, output)
@@ -246,6 +249,8 @@ def change_command(
     has handles then, the change is refused. If a call fails, the layout stays as it was. The exit status is 6 if
     the check afterwards finds a difference, 5 if the layout was lost.
     """
+    from memtopo.cli.held import connect_to, followed
+
     patience = options.duration(wait)
     chosen = settings(given)
     if saved := open_saved_change(spec):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memtopo.common.units import exact, shorten
 from memtopo.driver.argument_texts import argument_text, constant_text, property_flags
@@ -15,8 +15,10 @@ from memtopo.driver.types import PoolProperties, Properties
 from memtopo.output import humanize
 from memtopo.output.blocks import Page, Pairs, Section, Table, Toned, columns, notes, sections
 from memtopo.plans.calls import CallNames, Entry, Exchange, NamedCall, Object, ObjectAddress, reference
-from memtopo.plans.trace import FailedCall, TracedCall, TraceSummary
-from memtopo.records.replay import Replay, ReplayDifference
+
+if TYPE_CHECKING:
+    from memtopo.plans.trace import FailedCall, TracedCall, TraceSummary
+    from memtopo.records.replay import Replay, ReplayDifference
 
 _SIZES = ("size", "count", "alignment", "offset", "max_size")
 TEST = "a test: not kept, importers get handles of their own"

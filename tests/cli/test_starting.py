@@ -60,6 +60,13 @@ LATE_IN_APPLY = {
 MOST_MODELS = 39
 """Models of pydantic: entries of the sections, and recorded machines."""
 
+# Modules that the plan of a spec does not import, and what imports them.
+LATE_IN_PLAN = {
+    "memtopo.records": "replay, diff and draw of records",
+    "memtopo.sharing.client": "plan of a change",
+    "memtopo.sharing.messages": "plan of a change",
+    "memtopo.cli.held": "plan of a change",
+}
 SCRIPT = """
 import sys
 from memtopo.cli import main
@@ -125,6 +132,12 @@ def test_apply_imports_only_what_its_entries_and_options_need() -> None:
     assert not imported & LATE_IN_APPLY.keys()
 
 
+def test_plan_imports_nothing_of_held_layouts_and_records() -> None:
+    imported = imports_of("plan")
+    assert "memtopo.planner" in imported
+    assert not imported & LATE_IN_PLAN.keys()
+
+
 CLASSES = """
 import sys
 from dataclasses import is_dataclass
@@ -186,7 +199,7 @@ def test_the_last_machine_of_an_apply_is_this_one(
     assert applies_here(line.split()) == here
 
 
-@pytest.mark.parametrize("name", LATE | LATE_IN_APPLY)
+@pytest.mark.parametrize("name", LATE | LATE_IN_APPLY | LATE_IN_PLAN)
 def test_every_late_module_exists(name: str) -> None:
     assert importlib.util.find_spec(name) or name == "cuda"
 
