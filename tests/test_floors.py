@@ -48,7 +48,7 @@ IMPORTERS: dict[str, set[str]] = {
     "vulkan": {"vulkan"},
     "yaml": {"language"},
     "msgspec": {room for floor in FLOORS for room in floor} - _WITHOUT_RECORDS,
-    "pydantic": {"diagnostics", "kinds", "language", "machine", "output", "spec", "storage"},
+    "pydantic": {"diagnostics", "kinds", "language", "machine", "output", "spec"},
     "pytest": {"pytest_plugin"},
     "ray": {"run.nodes"},
     "torch": {"torch"},

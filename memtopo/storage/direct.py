@@ -11,13 +11,14 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
+
+from msgspec import Struct
 
 from memtopo.common.units import rounded_up
 
@@ -37,8 +38,7 @@ Beat = Callable[[int], None]
 """Called with the number of tasks that are done since the last call, and once a second; it may raise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """Memory of a transfer at a page boundary, at an address of this process."""
 
     memory: mmap.mmap
@@ -61,21 +61,22 @@ class Buffer:
         return self.part(whole)
 
 
-@dataclass(slots=True, eq=False)
 class Transfer:
     """Threads with a buffer each, and the tasks that they do; `beat` is called while these are awaited.
 
     `announce` is called with the number of tasks before they begin.
     """
 
-    beat: Beat
-    announce: Callable[[int], None] = lambda _tasks: None
-    buffers: tuple[Buffer, ...] = field(default_factory=lambda: tuple(Buffer.allocate() for _ in range(THREADS)))
-    _pool: ThreadPoolExecutor = field(init=False)
-    _free: SimpleQueue[Buffer] = field(init=False, default_factory=SimpleQueue)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        beat: Beat,
+        announce: Callable[[int], None] = lambda _tasks: None,
+        buffers: Sequence[Buffer] | None = None,
+    ) -> None:
+        self.beat, self.announce = beat, announce
+        self.buffers = [Buffer.allocate() for _ in range(THREADS)] if buffers is None else buffers
         self._pool = ThreadPoolExecutor(len(self.buffers), thread_name_prefix="memtopo-files")
+        self._free: SimpleQueue[Buffer] = SimpleQueue()
         for each in self.buffers:
             self._free.put(each)
 
@@ -116,8 +117,7 @@ class Transfer:
         return result
 
 
-@dataclass(slots=True)
-class DirectFile:
+class DirectFile(Struct):
     """Open file; `direct` is false once the file system has refused direct I/O."""
 
     fd: int

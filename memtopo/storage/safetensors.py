@@ -11,13 +11,13 @@ import math
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple, NoReturn
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from msgspec import Meta, Struct
 
+from memtopo.common.decoding import Mismatch, convert
 from memtopo.common.errors import Failed, reason
 from memtopo.common.files import closing_fd
 from memtopo.common.units import rounded_up
@@ -35,26 +35,19 @@ BITS = {
 }  # fmt: skip
 """Bits of an element of each dtype."""
 
-Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class BadTensors(Failed):
     """A file that is not of the format of safetensors, or tensors that do not fit."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
     """Entry of a header."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
-
     dtype: str
-    shape: Annotated[tuple[Count, ...], Field(max_length=64)]
+    shape: Annotated[tuple[Count, ...], Meta(max_length=64)]
     data_offsets: tuple[Count, Count]
-
-
-_ENTRIES = TypeAdapter(dict[str, _Entry])
-_METADATA = TypeAdapter(dict[str, str])
 
 
 class Tensor(NamedTuple):
@@ -95,13 +88,10 @@ def _entries(path: str | Path, text: bytes) -> dict[str, _Entry]:
         header = json.loads(text.decode(), object_pairs_hook=_unique)
         if not isinstance(header, dict):
             _refuse(path, "has a header that is no JSON object")
-        _METADATA.validate_python(header.pop("__metadata__", None) or {}, strict=True)
-        # Not as Python objects, in which a list is no tuple.
-        return _ENTRIES.validate_json(json.dumps(header), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        _refuse(path, f"has a header with a wrong entry: {where}: {first['msg'].lower()}", error)
+        convert(header.pop("__metadata__", None) or {}, dict[str, str])
+        return convert(header, dict[str, _Entry])
+    except Mismatch as error:
+        _refuse(path, f"has a header with a wrong entry: {error}", error)
     except (ValueError, RecursionError) as error:
         _refuse(path, f"has a header that is no JSON: {error}", error)
 

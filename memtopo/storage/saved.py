@@ -15,13 +15,14 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, NamedTuple, Protocol, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
+from memtopo.common.decoding import Mismatch, decode, encode
 from memtopo.common.errors import Failed, reason
 from memtopo.common.files import closing_fd, read_descriptor
 from memtopo.common.units import exact, rounded, rounded_up
@@ -35,9 +36,9 @@ _OWN = re.compile(r"[0-9a-f]{16}-[A-Za-z0-9_.-]+\.(bin|json)")
 """Names of the files of saves, besides the index."""
 
 T = TypeVar("T")
-Count = Annotated[int, Field(ge=0, lt=1 << 63)]
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-FileName = Annotated[str, Field(pattern=rf"^{_OWN.pattern}$", max_length=255)]
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+FileName = Annotated[str, Meta(pattern=rf"^{_OWN.pattern}$", max_length=255)]
 
 
 class FolderRefused(Failed):
@@ -61,11 +62,8 @@ class PieceMemory(Protocol):
         """Copy bytes from an address of this process to a piece."""
 
 
-@dataclass(frozen=True, slots=True)
-class SavedPiece:
+class SavedPiece(Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes of a piece from an offset of a file on, with the SHA-256 of each chunk."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     name: str
     size: Count
@@ -83,14 +81,11 @@ class SavedPiece:
         return self.size > 0 and not self.offset % BLOCK and len(self.digests) == len(range(0, self.size, BUFFER))
 
 
-@dataclass(frozen=True, slots=True)
-class SavedFile:
+class SavedFile(Struct, frozen=True, forbid_unknown_fields=True):
     """File with pieces one after another."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
-
     name: FileName
-    pieces: Annotated[tuple[SavedPiece, ...], Field(min_length=1)]
+    pieces: Annotated[tuple[SavedPiece, ...], Meta(min_length=1)]
 
     @property
     def size(self) -> int:
@@ -103,11 +98,8 @@ class SavedFile:
         return tuple(each.piece for each in self.pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True, forbid_unknown_fields=True):
     """Files of one process of a layout; `direct` is false if some were written through the page cache."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     files: tuple[SavedFile, ...]
     chunk: Count = BUFFER
@@ -119,24 +111,18 @@ class Part:
         return {piece.name: piece for file in self.files for piece in file.pieces}
 
 
-@dataclass(frozen=True, slots=True)
-class PartFile:
+class PartFile(Struct, frozen=True, forbid_unknown_fields=True):
     """File with a `Part` as JSON, and its SHA-256."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     name: FileName
     sha256: Digest
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(Struct, frozen=True, forbid_unknown_fields=True):
     """Contents of a saved folder: the layout, the fingerprint of its spec, and the part of each process by label.
 
     `committed` are the exports whose content a writer had committed.
     """
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     layout: str
     spec: str
@@ -145,18 +131,14 @@ class Index:
     version: int = VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class _SignedIndex:
+class _SignedIndex(Struct, frozen=True, forbid_unknown_fields=True):
     """The text of an index, with its SHA-256."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     index: str
     sha256: Digest
 
 
-@dataclass(frozen=True, slots=True)
-class SavedPart:
+class SavedPart(Struct, frozen=True):
     """Result of the save of a process: bytes of new files, and bytes of files that stay unchanged.
 
     Entries that were `left_out` have memory that is not saved.
@@ -170,21 +152,20 @@ class SavedPart:
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(Struct, frozen=True):
     """A layout whose bytes a folder has: the number of pieces, bytes `written` now, and those `unchanged` there.
 
     `direct` is false if files were written through the page cache. `left_out` has some of the entries whose memory is
     not saved.
     """
 
-    name: Annotated[str, Field(max_length=256)]
-    folder: Annotated[str, Field(max_length=4096)]
+    name: Annotated[str, Meta(max_length=256)]
+    folder: Annotated[str, Meta(max_length=4096)]
     pieces: Count
     written: Count
     unchanged: Count
     direct: bool
-    left_out: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=64)] = ()
+    left_out: Annotated[tuple[Annotated[str, Meta(max_length=256)], ...], Meta(max_length=64)] = ()
 
 
 class Folder:
@@ -226,9 +207,8 @@ class Folder:
 
     def write_index(self, index: Index) -> None:
         """Replace the index, which makes a save complete, and remove the files of earlier ones. Raises `OSError`."""
-        text = json.dumps(asdict(index))
-        signed = {"index": text, "sha256": sha256(text.encode()).hexdigest()}
-        self.write(_NEW_INDEX, json.dumps(signed).encode())
+        text = encode(index)
+        self.write(_NEW_INDEX, encode(_SignedIndex(text.decode(), sha256(text).hexdigest())))
         os.fsync(self.fd)
         os.rename(_NEW_INDEX, INDEX, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         os.fsync(self.fd)
@@ -284,8 +264,8 @@ class Folder:
 
     def _parsed(self, name: str, kind: type[T], text: bytes) -> T:
         try:
-            return TypeAdapter(kind).validate_json(text, strict=True)
-        except ValidationError as error:
+            return decode(text, kind)
+        except Mismatch as error:
             raise self.changed(name) from error
 
 
@@ -376,7 +356,7 @@ def save_part(
     with refusing(folder.path):
         written = writer.write([(f"{prefix}-{number}.bin", group) for number, group in enumerate(changed)])
         part = Part((*kept.values(), *written), direct=writer.direct and (before.direct or not kept))
-        text = json.dumps(asdict(part)).encode()
+        text = encode(part)
         folder.write(f"{prefix}.json", text)
     file = PartFile(f"{prefix}.json", sha256(text).hexdigest())
     new, same = (sum(each.size for each in files) for files in (written, kept.values()))
@@ -476,8 +456,7 @@ def _sync(fd: int, _: Buffer) -> None:
     os.fsync(fd)
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     """Names of the pieces whose bytes came back; of saved ones that the layout has not, and that were not saved.
 
     A piece of another size counts as another one. `direct` is false if files were read through the page cache.

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 
-from pydantic import TypeAdapter, ValidationError
+from msgspec import Struct
 
+from memtopo.common.decoding import Mismatch, decode
 from memtopo.common.units import rounded_up
 from memtopo.storage.safetensors import LARGEST_HEADER, Tensor
 
@@ -26,11 +26,9 @@ _ALIGNED = 256
 """Alignment of each tensor, as that of allocations of CUDA."""
 
 _LARGEST = 1 << 62
-_ENTRIES = TypeAdapter(list[Tensor])
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """Result of a load: the number of tensors, and of their bytes, in an export of a layout."""
 
     name: str
@@ -65,6 +63,6 @@ def read_table(prefix: bytes, read: Callable[[int, int], bytes], size: int) -> T
     if sha256(data).digest() != prefix[16:48]:
         return {}
     try:
-        return {each.name: each for each in _ENTRIES.validate_json(data)}
-    except ValidationError:
+        return {each.name: each for each in decode(data, list[Tensor])}
+    except Mismatch:
         return {}

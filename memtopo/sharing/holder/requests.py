@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict
+
+from msgspec import to_builtins
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import process_name
@@ -64,7 +65,7 @@ class Requests:
                 self._require_changeable(connection, "save")
                 with self._changes.progress.to(connection):
                     saved = self._responder.saved(request.folder)
-                connection.send({"ok": asdict(saved)})
+                connection.send({"ok": to_builtins(saved)})
             case HandlesRequest() | LendRequest():
                 self._send_handles(connection, request)
             case LetGoRequest():
