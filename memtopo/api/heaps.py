@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
 from memtopo.api.memory import Shape, ViewRequest, described, whole_number
-from memtopo.common.arguments import word
+from memtopo.common.arguments import path, word
 from memtopo.common.units import exact
 from memtopo.driver.types import HandleType
 from memtopo.native import NoLibrary
@@ -148,8 +148,8 @@ class Heap:
         if keep is not None:
             word("keep", keep, get_args(Keep))
         with self._changing_memory():
-            path = None if folder is None else os.fspath(folder)
-            heaps.sleep(self._memory.driver, self._memory.layout, self.name, keep, path)
+            kept_in = None if folder is None else os.fspath(path("folder", folder))
+            heaps.sleep(self._memory.driver, self._memory.layout, self.name, keep, kept_in)
 
     def wake(self) -> None:
         """Give all allocations memory again, at their addresses and with the bytes that were kept."""

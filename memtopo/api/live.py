@@ -350,12 +350,11 @@ class Live:
         not of the format, and for tensors that do not fit, before anything is written.
         """
         self._require_open()
-        several = [files] if isinstance(files, str | os.PathLike) else files
         labels = self._tensor_ranges
         if into is None and len(labels) != 1:
             raise Unsuitable(f"the layout has {len(labels)} ranges", hint=f"name one: into={(labels or ['w'])[0]!r}")
         with self._elastic.lock, deferred():
-            return self._tensors.load(self._memory, into or labels[0], [os.fspath(each) for each in several])
+            return self._tensors.load(self._memory, into or labels[0], [*map(os.fspath, files)])
 
     @checked()
     def tensor(self, name: str) -> View:

@@ -112,6 +112,11 @@ def _names(name: str, given: object) -> Any:
     return given
 
 
+def _paths(name: str, given: object) -> Any:
+    several = given if isinstance(given, list | tuple) else [given]
+    return [path(name, each) for each in several]
+
+
 def _uids(name: str, given: object) -> Any:
     if not isinstance(given, Collection) or not all(type(each) is int and each >= 0 for each in given):
         raise refused(name, given, "a list of numbers of users", f"write {name}=[1000]")
@@ -135,12 +140,13 @@ def _function(name: str, given: object) -> Any:
 
 
 READERS: Mapping[str, Callable[[str, object], Any]] = {
-    **dict.fromkeys(("name", "process", "state", "label", "expect"), text),
-    **dict.fromkeys(("layout", "socket", "where", "file", "cupti"), path),
+    **dict.fromkeys(("name", "process", "state", "label", "expect", "into"), text),
+    **dict.fromkeys(("layout", "socket", "where", "file", "cupti", "source", "folder"), path),
     **dict.fromkeys(("timeout", "wait", "grace", "lasting"), seconds),
     **dict.fromkeys(("params", "bind", "reserve"), mapping),
     **dict.fromkeys(("exports", "names"), _names),
     **dict.fromkeys(("log", "on_change"), _function),
+    "files": _paths,
     "allow_uids": _uids,
     "device": _device,
 }
