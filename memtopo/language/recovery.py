@@ -27,8 +27,11 @@ MOST_TRIES = 8
 MOST_ERRORS = 5
 """Errors of YAML after which the rest of a text is not parsed."""
 
-_KEY = re.compile(r"(?:- +)*(\"[^\"]*\"|'[^']*'|[^\s#:{}\[\],&*!|>'\"%@`-][^:#{}\[\]]*?) *:(?: |$)")
+_KEY = re.compile(r"(?:- +)*(\"[^\"]*\" *|'[^']*' *|[^\s#:{}\[\],&*!|>'\"%@`-][^:#{}\[\]]*):(?: |$)")
 
+
+_SUBSCRIPTED = re.compile(r"(?:\$|(?<![\w.-])[A-Za-z])[\w.-]*[{(\[][^{}()\[\],]*[})\]]")
+"""Word with braces or brackets. A search begins once in each word, so that its time grows with the text alone."""
 
 UNKNOWN = "<<"
 """Key of a left out entry whose own key is not known: that of a merge, as which any entry may be missing."""
@@ -107,7 +110,7 @@ def _corrected(text: str, numbers: set[int]) -> tuple[str, str, str] | None:
     written = text.split("\n")
     first: tuple[str, str] | None = None
     for number in sorted(numbers):
-        for word in re.findall(r"[A-Za-z$][\w.-]*[{(\[][^{}()\[\],]*[})\]]", written[number]):
+        for word in _SUBSCRIPTED.findall(written[number]):
             meant = plain_subscripts(plainly_used(word))
             if meant != word:
                 written[number] = written[number].replace(word, meant.ljust(len(word)))
@@ -152,7 +155,7 @@ def _entries(written: list[str], numbers: list[int]) -> Iterator[_Entry]:
 def _key(line: str) -> str:
     """Key at the start of a line; that of a merge, which has unknown entries, for a line without one."""
     match = _KEY.match(line.lstrip())
-    return match[1].strip("'\"") if match else UNKNOWN
+    return match[1].rstrip(" ").strip("'\"") if match else UNKNOWN
 
 
 def _has_others(written: list[str], above: int, first: int, end: int) -> bool:

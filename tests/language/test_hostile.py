@@ -85,6 +85,8 @@ ROWS: dict[str, tuple[bytes, str, str]] = {
 
 # What libyaml might be slow on: each is repeated up to a size, and must stay fast, whatever the answer.
 REPEATED = [
+    ("name: [\n", "x" * 1000, ""),
+    ("chunks:\n  c: [}\n  a", " " * 1000, "b\n"),
     ("a: ", "[", ""), ("a: ", "[\n", ""), ("a: ", "{", ""), ("a: ", "[? ", ""), ("a: ", "{a: ", ""), ("", ": ", ""),
     ("", "- ", ""), ("", "? ", ""), ("a:\n  ", ": ", ""), ("", " ", ""), ("", "\n", ""), ("", "\r\n", ""),
     ("", "\t", ""),
