@@ -44,7 +44,9 @@ CACHE = next(block.text for block in blocks(ROOT / "docs" / "changing.md") if bl
 FRAGMENTS = [
     block
     for block in of("python")
-    if block.page not in family("api") and not block.title and "gpu" not in block.info.split()  # run on a GPU alone
+    if block.page not in family("api")
+    and not block.title
+    and not {"gpu", "notest"} & set(block.info.split())  # run on a GPU alone, or beside what the page has started
 ]
 GIVEN = """
 import functools

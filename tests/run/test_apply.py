@@ -161,7 +161,7 @@ def test_failure_has_the_hint_of_its_error() -> None:
     report = run_on(_Full(MACHINE), run_request(big, MACHINE)).report
     assert report.failure
     assert report.failure.error == "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY"
-    assert "nvidia-smi" in (report.failure.hint or "")
+    assert "memtopo who" in (report.failure.hint or "")
 
 
 class _Full(SimDriver):

@@ -29,7 +29,7 @@ params: {pages: 2}
 chunks: {page: {location: gpu0, size: 2MiB, count: $pages, handles: fd}}
 exports: {pages: {chunk: page, via: fd}}
 """
-OF_SPEC = ("plan", "geometry", "spec", "position_of", "warnings", "params")
+OF_SPEC = ("plan", "geometry", "spec", "position_of", "warnings", "params", "digest")
 """Fields of a request that are those of its spec."""
 
 JOINED = """
