@@ -19,7 +19,17 @@ from memtopo.kinds.layout import Layout, current
 from memtopo.run.verification.fingerprints import readable_places
 from memtopo.sharing.offers import Offer
 from memtopo.storage.direct import BUFFER, Transfer
-from memtopo.storage.saved import FolderRefused, Piece, Restored, Saved, SavedPart, opened_folder, restore, save_part
+from memtopo.storage.saved import (
+    FolderRefused,
+    Piece,
+    Restored,
+    Saved,
+    SavedPart,
+    opened_folder,
+    read_saved,
+    restore,
+    save_part,
+)
 
 _LISTED = 20
 """Names in a note."""
@@ -110,9 +120,7 @@ def has_content(pieces: Collection[Piece], offer: Offer) -> bool:
 def restored(execution: Execution, path: str, process: str) -> Restored:
     """Copy the bytes of a saved folder to the memory of a process. Raises `FolderRefused` and `Stopped`."""
     with opened_folder(path) as folder, transferring(execution) as (memory, transfer):
-        index, wanted = folder.read_index(), memory.pieces
-        if index is None:
-            raise FolderRefused(f"{path!r} has no saved layout", hint="'memtopo save NAME FOLDER' writes one")
+        index, wanted = read_saved(folder), memory.pieces
         part = folder.read_part(index, process)
         if part is None:
             return Restored(without=tuple(each.name for each in wanted))

@@ -25,6 +25,7 @@ from memtopo.session.request import Revision, RunRequest
 from memtopo.session.saved import SavedPlan
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.wire import layout_source, parsed_source
+from memtopo.storage.saved import opened_folder, read_saved
 
 
 class InvalidOnMachine(MemtopoError):
@@ -137,9 +138,13 @@ class Composition(Struct, frozen=True, dict=True):
     def request(self, before: RunRequest | None = None, **options: Any) -> RunRequest:
         """Return the request to apply the spec, or to change the layout of a request to it; `options` are its fields.
 
-        Raises `InvalidOnMachine`, `NeverTried`, and `StalePlan` if a saved plan no longer agrees with the spec.
+        Raises `InvalidOnMachine`, `NeverTried`, `StalePlan` if a saved plan no longer agrees with the spec, and
+        `FolderRefused` for a `source` without saved bytes.
         """
         self.require_tried()
+        if options.get("source"):
+            with opened_folder(options["source"]) as folder:
+                read_saved(folder)
         if self.saved:
             whole = self.whole or self
             saved.compare(self.saved, self.origin, whole.geometry, whole.plan)

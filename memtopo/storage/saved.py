@@ -295,10 +295,18 @@ def opened_folder(path: str, *, write: bool = False, lock: bool = True) -> Itera
                 message = f"{path!r} belongs to uid {about.st_uid}, and this process has uid {os.geteuid()}"
                 raise FolderRefused(message, hint="name a folder of this user")
             if about.st_mode & stat.S_IWOTH:
-                raise FolderRefused(f"every user may write to {path!r}", hint=f"chmod o-w {path}")
+                raise FolderRefused(f"every user may write to {path!r}", hint=f"name a folder in it: {path}/NAME")
             if lock:
                 _lock(path, fd, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
             yield Folder(path, fd)
+
+
+def read_saved(folder: Folder) -> Index:
+    """Return the index of a folder. Raises `FolderRefused`, also if it has none."""
+    index = folder.read_index()
+    if index is None:
+        raise FolderRefused(f"{folder.path!r} has no saved layout", hint="'memtopo save NAME FOLDER' writes one")
+    return index
 
 
 @contextmanager

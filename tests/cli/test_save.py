@@ -86,12 +86,7 @@ def of_another_layout(folder: Path) -> str:
     return "has layout 'single-gpu', and nothing of it has a name and size of this layout"
 
 
-def removed(folder: Path) -> str:
-    (folder / "index.json").unlink()
-    return "has no saved layout"
-
-
-@pytest.mark.parametrize("damage", [flipped, of_another_layout, removed])
+@pytest.mark.parametrize("damage", [flipped, of_another_layout])
 def test_a_damaged_folder_is_refused_and_everything_undone(
     tmp_path: Path, run_inline: InlineRunner, damage: object
 ) -> None:
@@ -147,3 +142,21 @@ def test_the_content_of_a_weights_server_is_committed_again(tmp_path: Path, run_
         assert (np.from_dlpack(shared.range("weights", dtype="uint8")) == 7).all()
     with held(tmp_path, spec, "--set", "size=2MiB", "--set", "shards=3", "--from", saved):
         assert run_inline("show", "weights-server", "--json", **here).document["offers"][0]["commit"] == "empty"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("missing", "no such file"), ("empty", "has no saved layout"), ("spec.yaml", "not a directory")],
+)
+def test_a_folder_without_a_save_is_refused_before_anything_is_built(
+    tmp_path: Path, run_inline: InlineRunner, name: str, message: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    done = run_inline("apply", tmp_path / "spec.yaml", "-m", "h100x1", "--from", tmp_path / name, "--json")
+    assert (done.status, done.document.keys()) == (4, {"error"})
+    assert message in done.document["error"]["message"]
+    with (
+        pytest.raises(FolderRefused, match=message),
+        memtopo.applied(tmp_path / "spec.yaml", machine="h100x1", source=tmp_path / name),
+    ):
+        pass
