@@ -354,7 +354,8 @@ class Live:
         if into is None and len(labels) != 1:
             raise Unsuitable(f"the layout has {len(labels)} ranges", hint=f"name one: into={(labels or ['w'])[0]!r}")
         with self._elastic.lock, deferred():
-            return self._tensors.load(self._memory, into or labels[0], [*map(os.fspath, files)])
+            several = [files] if isinstance(files, str | os.PathLike) else files
+            return self._tensors.load(self._memory, into or labels[0], [os.fspath(each) for each in several])
 
     @checked()
     def tensor(self, name: str) -> View:

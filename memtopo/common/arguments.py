@@ -113,8 +113,9 @@ def _names(name: str, given: object) -> Any:
 
 
 def _paths(name: str, given: object) -> Any:
-    several = given if isinstance(given, list | tuple) else [given]
-    return [path(name, each) for each in several]
+    for each in given if isinstance(given, list | tuple) else [given]:
+        path(name, each)
+    return given
 
 
 def _uids(name: str, given: object) -> Any:
