@@ -305,9 +305,11 @@ class AttachTerms(Struct, frozen=True):
             if name not in offers:
                 raise unknown("export", name, offers)
         chosen = {name: offer for name, offer in offers.items() if self.exports is None or name in self.exports}
+        if not offers:
+            hint = "declare 'exports' in its spec, and 'memtopo change' the layout to it"
+            raise Unsuitable(f"nothing is exported at {path!r}", hint=hint)
         if not chosen:
-            hint = "declare 'exports' in its spec, and 'memtopo change' the layout to it" if not offers else None
-            raise Unsuitable(f"nothing is exported at {path!r}" if not offers else "no export is requested", hint=hint)
+            raise Unsuitable("no export is requested")
         return chosen
 
     def _require_expected(self, client: Client, name: str) -> None:

@@ -89,5 +89,7 @@ def view_of(tensor: Tensor) -> tuple[str, ViewPart]:
     """Type of the view of a tensor, and its part of the range. Raises `Unsuitable` for one without elements."""
     if not tensor.size:
         raise Unsuitable(f"tensor {tensor.name!r} of shape {list(tensor.shape)} has no elements")
-    dtype, shape = DTYPES.get(tensor.dtype, "uint8"), tensor.shape if tensor.dtype in DTYPES else (tensor.size,)
+    dtype, shape = DTYPES.get(tensor.dtype), tensor.shape
+    if dtype is None:
+        dtype, shape = "uint8", (tensor.size,)
     return dtype, {"shape": shape, "offset": tensor.offset, "size": tensor.size}

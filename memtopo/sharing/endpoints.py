@@ -214,9 +214,12 @@ def _checked(fd: int, folder: str, objection: Callable[[os.stat_result], str | N
     found = os.fstat(fd)
     if why := objection(found):
         os.close(fd)
-        others = named and found.st_uid not in (0, os.geteuid())
-        closed = _CLOSED if found.st_uid == os.geteuid() and objection is _not_private else _MADE
-        raise _untrusted(folder, why, _TRUSTED.format(found.st_uid) if others else closed)
+        hint = _MADE
+        if named and found.st_uid not in (0, os.geteuid()):
+            hint = _TRUSTED.format(found.st_uid)
+        elif found.st_uid == os.geteuid() and objection is _not_private:
+            hint = _CLOSED
+        raise _untrusted(folder, why, hint)
     return fd
 
 
