@@ -276,7 +276,7 @@ static int load_cupti(const char *path) {
 
 static const function_t *function_named(const char *name) {
     size_t length = strlen(name);
-    if (length > 5 && (!strcmp(name + length - 5, "_ptsz") || !strcmp(name + length - 5, "_ptds"))) length -= 5;
+    if (length > 5 && !strcmp(name + length - 5, "_ptsz")) length -= 5;
     for (size_t at = 0; at < FUNCTIONS; at++)
         if (strlen(functions[at].name) == length && !strncmp(functions[at].name, name, length)) return functions + at;
     return NULL;

@@ -156,6 +156,7 @@ CASES = [
     ),
     Case("cuMemPoolSetAttribute", [u64(POOL), i32(2), ("to_i32", 1)], {"pool": POOL, "attribute": 2, "value": 1}),
     Case("cuMemPoolGetAttribute", [u64(POOL), i32(7), made(SIZE)], {"pool": POOL, "attribute": 7}, SIZE),
+    Case("cuMemPoolGetAttribute", [u64(POOL), i32(13), made(1 << 40)], {"pool": POOL, "attribute": 13}, 1 << 40),
     Case("cuMemPoolSetAccess", [u64(POOL), GRANTS, u64(2)], {"pool": POOL, "grants": GRANTED}),
     Case("cuMemPoolGetAccess", [("to_i32", 3), u64(POOL), at("2i", *GPU)], {"pool": POOL, "location": "gpu3"}, 3),
     Case("cuMemPoolTrimTo", [u64(POOL), u64(SIZE)], {"pool": POOL, "keep": SIZE}),
