@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from secrets import token_hex
 from typing import Literal
 
@@ -101,7 +101,7 @@ def sleep(driver: Driver, layout: Layout, label: str, keep: Keep | None, folder:
     """Give the memory of a heap back, and keep the addresses of its allocations, and their bytes if requested.
 
     They are kept in a `folder`, if there is one. Work of the GPU is awaited. Raises `HeapRefused` and `HeapFailed`,
-    with the heap as before.
+    with the heap as before unless the text says that it is asleep.
     """
     content = _awake(layout, label)
     step, native = content.step, content.native
@@ -117,12 +117,14 @@ def sleep(driver: Driver, layout: Layout, label: str, keep: Keep | None, folder:
             else:
                 content.kept = _copied(driver, content) if keep else {}
                 content.empty()
+            content.asleep = True
     except (DriverError, OSError, FolderRefused) as error:
+        if content.asleep:
+            raise HeapFailed(f"heap {label!r} is asleep: {message_of(error)}") from error
         native.open()
         content.saved = None
         after = f"it can only be taken down: {content.broken}" if content.broken else "it is as before"
         raise HeapFailed(f"heap {label!r} is not asleep: {message_of(error)}; {after}") from error
-    content.asleep = True
 
 
 def _move_out(driver: Driver, content: HeapContent) -> None:
@@ -132,24 +134,20 @@ def _move_out(driver: Driver, content: HeapContent) -> None:
     """
     allocations = content.native.allocations()
     places = grow_backups(driver, content, allocations)
-    with on_failure(_move_back, driver, content), ExitStack() as events:
-        copies = [(part, _copying(driver, part, places, events)) for part in _parts(allocations)]
+    parts = list(_parts(allocations))
+    while len(content.events) < len(parts):
+        content.events.append(driver.event_create(EventFlags.DISABLE_TIMING))
+    with on_failure(_move_back, driver, content):
+        for part, event in zip(parts, content.events, strict=False):
+            for each in part:
+                driver.memcpy_async(places[each.number], each.address, each.size)
+            driver.event_record(event)
         content.kept = places
-        for part, event in copies:
+        for part, event in zip(parts, content.events, strict=False):
             driver.event_synchronize(event)
             for each in part:
                 content.native.unmap_one(each.address)
     content.empty()
-
-
-def _copying(driver: Driver, part: list[Allocation], places: dict[int, int], events: ExitStack) -> int:
-    """Start the copies of a part; return an event that follows them, and ends with `events`."""
-    event = driver.event_create(EventFlags.DISABLE_TIMING)
-    events.callback(driver.event_destroy, event)
-    for each in part:
-        driver.memcpy_async(places[each.number], each.address, each.size)
-    driver.event_record(event)
-    return event
 
 
 def _parts(allocations: list[Allocation]) -> Iterator[list[Allocation]]:
@@ -194,7 +192,7 @@ _PIECE = 64 << 20
 def wake(driver: Driver, layout: Layout, label: str) -> None:
     """Give the allocations of a heap that sleeps memory again, with the bytes that were kept.
 
-    Raises `HeapRefused`, and `HeapFull` and `HeapFailed` with the heap asleep as before.
+    Raises `HeapRefused`, and `HeapFull` and `HeapFailed` with the heap asleep as before, or awake as the text says.
     """
     content = heaps(layout)[label]
     if not content.asleep:
@@ -202,20 +200,23 @@ def wake(driver: Driver, layout: Layout, label: str) -> None:
     if not content.present:
         raise _absent(label)
     try:
-        with current(driver, layout.contexts[content.step.device]), on_failure(_take_back, driver, content):
-            _give_back(driver, content)
-            if content.saved:
-                _restore(driver, layout, content, *content.saved)
+        with current(driver, layout.contexts[content.step.device]):
+            with on_failure(_take_back, driver, content):
+                _give_back(driver, content)
+                if content.saved:
+                    _restore(driver, layout, content, *content.saved)
+            content.asleep, content.saved = False, None
+            content.native.open()
     except FolderRefused as error:
         raise HeapFailed(f"heap {label!r} stays asleep: {error.message}") from error
     except DriverError as error:
+        if not content.asleep:
+            raise HeapFailed(f"heap {label!r} is awake: {error}") from error
         if content.broken:
             raise HeapFailed(f"heap {label!r} can only be taken down: {content.broken}") from error
         kind = HeapFull if error.name == "CUDA_ERROR_OUT_OF_MEMORY" else HeapFailed
         hint = "free memory of the GPU, and try again"
         raise kind(f"heap {label!r} stays asleep: {error}", hint=hint) from error
-    content.asleep, content.saved = False, None
-    content.native.open()
 
 
 def _saved(driver: Driver, layout: Layout, content: HeapContent, path: str) -> str:

@@ -39,10 +39,10 @@ class HeapContent(Struct, eq=False):
     """Allocations of one heap, in the addresses of its range.
 
     `backups` has host memory by the number of the allocation whose bytes it keeps, or kept last, and `kept` the
-    addresses of the bytes that come back with the memory. A heap is `asleep` from the program's own request for that to
-    its end, whatever the state of the layout, and `present` in states that give it memory. `held` is the number of
-    bytes that it gave back and that others keep in use, until that is reported. `broken` is the reason why the heap can
-    only be taken down.
+    addresses of the bytes that come back with the memory. `events` follow the copies of a sleep. A heap is `asleep`
+    from the program's own request for that to its end, whatever the state of the layout, and `present` in states that
+    give it memory. `held` is the number of bytes that it gave back and that others keep in use, until that is reported.
+    `broken` is the reason why the heap can only be taken down.
     """
 
     step: KeepHeap
@@ -51,6 +51,7 @@ class HeapContent(Struct, eq=False):
     budget: Budget
     backups: dict[int, Backup] = {}
     kept: dict[int, int] = {}
+    events: list[int] = []
     saved: tuple[str, str] | None = None
     """Folder that keeps the bytes while the heap is asleep, and the number of the save."""
     asleep: bool = False
@@ -127,9 +128,12 @@ class KeepHeap(Step, frozen=True):
         """Free the memory of all allocations, and of their backups."""
         if content := heaps(layout).get(self.label):
             error = content.native.end()
-            if content.backups:
+            if content.backups or content.events:
                 with current(driver, layout.contexts[self.device]):
                     release_backups(driver, content, [*content.backups])
+                    while content.events:
+                        driver.event_destroy(content.events[-1])
+                        content.events.pop()
             del layout.of(HEAPS)[self.label]
             if error:
                 raise LateError(error)
