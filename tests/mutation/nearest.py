@@ -15,10 +15,13 @@ ELSEWHERE = {
         "tests/geometry/test_access.py",
         "tests/geometry/test_groups.py",
         "tests/rules/test_bad.py",
+        "tests/rules/test_answers.py",
         "tests/plans",
         "tests/kinds",
     ),
     "memtopo/kinds": ("tests/rules", "tests/geometry", "tests/plans"),
+    "memtopo/diagnostics": ("tests/rules/test_answers.py",),
+    "memtopo/language": ("tests/rules/test_answers.py",),
     "memtopo/planner.py": ("tests/run/test_states.py", "tests/plans"),
     "memtopo/rules": ("tests/rules/test_bad.py", "tests/rules", "tests/geometry", "tests/kinds"),
     "memtopo/rules/files.py": (
@@ -55,7 +58,7 @@ ELSEWHERE = {
     "memtopo/sharing/holder/requests.py": ("tests/cli/test_service.py",),
     "memtopo/sharing/holder/systemd.py": ("tests/cli/test_service.py",),
     "memtopo/sharing/producers.py": ("tests/sharing/test_programs.py",),
-    "memtopo/spec.py": ("tests/language", "tests/kinds"),
+    "memtopo/spec.py": ("tests/language", "tests/kinds", "tests/rules/test_answers.py"),
 }
 """Tests that do not have the name of what they test, the quickest first.
 
