@@ -16,16 +16,6 @@ from memtopo.diagnostics.messages import (
     unknown_state,
 )
 from memtopo.diagnostics.model import Diagnostic
-from tests.helpers.language import diagnosed
-from tests.helpers.specs import diagnose
-
-
-def test_a_misspelled_key_excuses_the_missing_one_in_its_own_entry_alone() -> None:
-    misspelled, missing = {"location": "gpu0", "sise": "2MiB"}, {"location": "gpu0"}
-    assert diagnosed(chunks={"a": misspelled, "b": missing}) == [
-        ("MT101", ("chunks", "a", "sise"), "key"),
-        ("MT102", ("chunks", "b", "size"), "value"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -85,23 +75,6 @@ def test_known_names_are_listed_up_to_a_number() -> None:
     assert unknown_state("kv", "zz", names)[1] == f"write one of {', '.join(names[:LISTED])}"
     assert unknown_state("kv", "aslep", ["awake", "asleep"])[1] == "did you mean 'asleep'?"
     assert choose("zz", ["fd"]) == "write fd"
-
-
-@pytest.mark.parametrize(
-    ("text", "message", "help"),
-    [
-        ("ranges: {kv: 4MiB}", "expected a mapping, found '4MiB'", "write 'kv: {size: 4MiB}'"),
-        ("ranges: {kv: }", "expected a mapping, found nothing", "write 'kv: {size: 2MiB}'"),
-        ("ranges: {kv: {size: 4MiB, elastic: [x]}}", "expected a mapping, found a list", None),
-        ("states: {s: {offload: [kv]}}", "expected a mapping, found a list", "write 'offload: {kv: host}'"),
-        ("chunks: {c: {handles: }}", "expected at least one, found none", "omit it, or list one"),
-        ("states: {s: {drop: {kv: a}}}", "expected a name, found a mapping", None),
-        ("map: {kv: [{chunk: a}, {offset: 0}]}", "entry 2 of 'kv' needs 'chunk'", "add 'chunk: …'"),
-        ("access: {kv: [{size: 4MiB, grant: [x]}]}", "expected a mapping, found a list", "write 'grant: {x: …}'"),
-    ],
-)
-def test_an_entry_of_another_form_has_its_own_form_as_help(text: str, message: str, help: str | None) -> None:
-    assert (message, help) in [(each.message, each.help) for each in diagnose(text)]
 
 
 def test_a_name_is_text() -> None:

@@ -26,8 +26,3 @@ access: {kv: {gpu0: rw}}
 def test_a_value_without_a_space_before_it_has_help(right: str, wrong: str, meant: str) -> None:
     helps = [each.help for each in diagnose(SPEC.replace(right, wrong, 1)) if each.code in ("MT101", "MT103")]
     assert helps == [f"write {meant!r}, with a space after the colon"]
-
-
-def test_a_numa_node_without_its_access_lacks_no_space() -> None:
-    (found,) = (each for each in diagnose(SPEC.replace("{gpu0: rw}", "{host:0}")) if each.code == "MT103")
-    assert found.help is None

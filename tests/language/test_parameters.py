@@ -106,11 +106,6 @@ def test_a_setting_of_a_misspelled_parameter_gets_the_nearest_name() -> None:
     assert found.help == "did you mean pages?"
 
 
-def test_what_depends_on_a_parameter_with_an_error_is_silent() -> None:
-    found = diagnose(POOL.replace("16", "16 / $none"))
-    assert [(each.code, each.path) for each in found] == [("MT901", ("params", "pages"))]
-
-
 def test_a_use_is_reported_at_its_own_place() -> None:
     text = POOL.replace("count: $pages", "count: $pgaes")
     (found,) = diagnose(text)
@@ -130,12 +125,6 @@ def test_each_use_without_a_value_is_reported_at_its_own_place() -> None:
     ]
 
 
-def test_a_diagnostic_of_a_replaced_value_names_the_parameter_and_its_value() -> None:
-    (found,) = diagnose(POOL.replace("count: $pages", "count: $pages * $page"))
-    assert found.code == "MT106"
-    assert found.notes == ("$pages * $page is 32MiB: $pages is 16, $page is 2MiB",)
-
-
 def test_a_value_of_a_wrong_form_is_reported_and_corrected_where_it_is_written() -> None:
     """Once for all uses, which are labels. A value that is computed or was set is reported where it is used."""
     text = "params: {size: 65MB, same: $size, twice: $size}\nranges: {a: {size: $size}, b: {size: $same}}\n"
@@ -148,22 +137,11 @@ def test_a_value_of_a_wrong_form_is_reported_and_corrected_where_it_is_written()
     assert where == [("ranges", "a", "size"), ("ranges", "b", "size")]
 
 
-def test_a_value_that_no_arithmetic_can_use_is_corrected_for_its_parameter() -> None:
-    """Not in place of the arithmetic."""
-    (found,) = diagnose("params: {size: 65MB, twice: $size * 2}\nranges: {a: {size: $twice}}\n")
-    assert (found.code, found.path, found.help) == ("MT903", ("params", "twice"), "write 65MiB for $size")
-
-
 def test_several_values_in_one_setting_are_explained() -> None:
     text = "params: {pages: 16}\nchunks: {page: {location: gpu0, size: 2MiB, count: $pages}}"
     (found,) = validate(document(text).with_settings({"pages": "1,2"}), load("h200x2")).diagnostics
     assert found.help is None
     assert found.notes == ("$pages is 1,2 as set, and only 'memtopo validate' accepts several values",)
-
-
-def test_a_parameter_that_only_an_unused_one_uses_is_not_reported_itself() -> None:
-    (found,) = diagnose(POOL.replace("{pages", "{layers: $depth, depth: 2, pages"))
-    assert (found.code, found.path) == ("MT907", ("params", "layers"))
 
 
 def test_a_setting_makes_no_other_parameter_unused() -> None:

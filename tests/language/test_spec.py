@@ -21,7 +21,7 @@ from memtopo.language.scalars import LARGEST_COUNT, LARGEST_PROCESSES
 from memtopo.rules.validation import validate
 from tests.helpers.language import diagnosed, read
 from tests.helpers.machines import invented
-from tests.helpers.specs import diagnose, document
+from tests.helpers.specs import document
 
 CHUNK = {"location": "gpu0", "size": "2MiB"}
 
@@ -125,25 +125,6 @@ def test_a_reference_is_a_name_an_index_or_a_slice(text: str, meant: Reference) 
     assert parse_reference(str(meant)) == meant
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("page.", "MT104"), ("page.:4", "MT104"), ("page.2:", "MT104"), ("page.-1", "MT104"), ("9page", "MT104"),
-        ("page.1.2", "MT104"), ("page.x", "MT104"), ("pa ge", "MT104"), ("page.99999999", "MT104"),
-        ("page.٣", "MT104"), ("x" * 129, "MT104"), ("page.4:4", "MT202"), ("page.4:3", "MT202"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("where", ["map key", "access key", "map value"])
-def test_an_invalid_reference_is_diagnosed_at_its_position(text: str, code: str, where: str) -> None:
-    """As a value and as a key; an empty slice is one."""
-    if where == "map key":
-        assert diagnosed(map={text: "hot"}) == [(code, ("map", text), "key")]
-    elif where == "access key":
-        assert diagnosed(access={text: {"gpu0": "r"}}) == [(code, ("access", text), "key")]
-    else:
-        assert diagnosed(map={"kv": [text]}) == [(code, ("map", "kv", 0, "chunk"), "value")]
-
-
 @pytest.mark.parametrize("section", ["devices", "ranges", "chunks"])
 @pytest.mark.parametrize("name", ["9hot", "", "a.b", "a b", "größe", "-a", "a" * 129, "page.0"])
 def test_a_name_is_a_letter_and_up_to_127_word_characters(section: str, name: str) -> None:
@@ -151,26 +132,6 @@ def test_a_name_is_a_letter_and_up_to_127_word_characters(section: str, name: st
     entry: Any = {"devices": "0", "ranges": {"size": "2MiB"}, "chunks": CHUNK}[section]
     assert diagnosed(**{section: {name: entry}}) == [("MT104", (section, name), "key")]
     assert read(**{section: {"a" * 128: entry}}).section(section)
-
-
-@pytest.mark.parametrize(
-    ("section", "name", "key", "value", "found"),
-    [
-        ("chunks", "hot", "count", {"min": "1"}, ("MT102", ("chunks", "hot", "count", "max"), "value")),
-        ("chunks", "hot", "count", {"min": "-1", "max": "2"}, ("MT106", ("chunks", "hot", "count", "min"), "value")),
-        ("chunks", "hot", "count", {"max": "0"}, ("MT106", ("chunks", "hot", "count", "max"), "value")),
-        ("chunks", "hot", "count", {"mix": "1", "max": "2"}, ("MT101", ("chunks", "hot", "count", "mix"), "key")),
-        ("ranges", "kv", "elastic", "yes", ("MT107", ("ranges", "kv", "elastic"), "value")),
-        ("ranges", "kv", "elastic", [], ("MT103", ("ranges", "kv", "elastic"), "value")),
-        ("ranges", "kv", "elastic", {"zeros": "z"}, ("MT101", ("ranges", "kv", "elastic", "zeros"), "key")),
-        ("ranges", "kv", "elastic", {"chunks": []}, ("MT103", ("ranges", "kv", "elastic", "chunks"), "value")),
-    ],
-)
-def test_a_wrong_key_of_elastic_memory_is_diagnosed_at_its_position(
-    section: str, name: str, key: str, value: Any, found: Any
-) -> None:
-    around: Any = {"chunks": CHUNK, "ranges": {"size": "2MiB"}}[section]
-    assert diagnosed(**{section: {name: {**around, key: value}}}) == [found]
 
 
 def test_elastic_counts_and_ranges_are_typed() -> None:
@@ -243,58 +204,6 @@ def test_an_offset_may_be_0(value: str) -> None:
     (entry,) = read(map={"kv": {"chunk": "hot", "offset": value}}).section("map")["kv"]
     assert isinstance(entry, MapEntry)
     assert str(entry.offset) == (value if value != "2097152B" else "2MiB").replace("16384KiB", "16MiB")
-
-
-@pytest.mark.parametrize(
-    ("sections", "code", "path", "at"),
-    [
-        # something else where a mapping, a list or text is expected
-        ({"devices": []}, "MT103", ("devices",), "value"),
-        ({"ranges": "kv"}, "MT103", ("ranges",), "value"),
-        ({"chunks": ["hot"]}, "MT103", ("chunks",), "value"),
-        ({"map": ["hot"]}, "MT103", ("map",), "value"),
-        ({"access": "rw"}, "MT103", ("access",), "value"),
-        ({"devices": {"a": []}}, "MT103", ("devices", "a"), "value"),
-        ({"devices": {"a": ""}}, "MT103", ("devices", "a"), "value"),
-        ({"ranges": {"kv": "96MiB"}}, "MT103", ("ranges", "kv"), "value"),
-        ({"ranges": {"kv": ""}}, "MT103", ("ranges", "kv"), "value"),
-        ({"chunks": {"hot": ["2MiB"]}}, "MT103", ("chunks", "hot"), "value"),
-        ({"chunks": {"hot": {"size": "2MiB", "location": {}}}}, "MT103", ("chunks", "hot", "location"), "value"),
-        ({"chunks": {"hot": {"size": "2MiB", "location": []}}}, "MT103", ("chunks", "hot", "location"), "value"),
-        ({"chunks": {"hot": {"size": "2MiB", "location": [["gpu0"]]}}}, "MT103", ("chunks", "hot", "location", 0),
-         "value"),
-        ({"chunks": {"hot": CHUNK | {"handles": "win"}}}, "MT107", ("chunks", "hot", "handles", 0), "value"),
-        ({"chunks": {"hot": CHUNK | {"handles": ["fd", "FD"]}}}, "MT107", ("chunks", "hot", "handles", 1), "value"),
-        ({"map": {"kv": ""}}, "MT103", ("map", "kv"), "value"),
-        ({"map": {"kv": []}}, "MT103", ("map", "kv"), "value"),
-        ({"map": {"kv": [["hot"]]}}, "MT103", ("map", "kv", 0), "value"),
-        ({"map": {"kv": ["hot", ""]}}, "MT103", ("map", "kv", 1, "chunk"), "value"),
-        ({"map": {"kv": [{"chunk": "hot", "offset": "x"}]}}, "MT105", ("map", "kv", 0, "offset"), "value"),
-        ({"access": {"kv": "rw"}}, "MT103", ("access", "kv"), "value"),
-        ({"access": {"kv": {"gpu0": "w"}}}, "MT107", ("access", "kv", "gpu0"), "value"),
-        ({"access": {"kv": {"gpu0": ["r"]}}}, "MT103", ("access", "kv", "gpu0"), "value"),
-        ({"access": {"kv": ["rw"]}}, "MT103", ("access", "kv", 0), "value"),
-        ({"access": {"kv": [{"size": "2MiB", "grant": "rw"}]}}, "MT103", ("access", "kv", 0, "grant"), "value"),
-        ({"access": {"kv": [{"size": "0", "grant": {}}]}}, "MT105", ("access", "kv", 0, "size"), "value"),
-        # what is missing
-        ({"ranges": {"kv": {}}}, "MT102", ("ranges", "kv", "size"), "value"),
-        ({"chunks": {"hot": {"location": "gpu0"}}}, "MT102", ("chunks", "hot", "size"), "value"),
-        ({"chunks": {"hot": {"size": "2MiB"}}}, "MT102", ("chunks", "hot", "location"), "value"),
-        ({"map": {"kv": [{"offset": "0"}]}}, "MT102", ("map", "kv", 0, "chunk"), "value"),
-        ({"access": {"kv": [{"size": "2MiB"}]}}, "MT102", ("access", "kv", 0, "grant"), "value"),
-        ({"access": {"kv": [{"grant": {}}]}}, "MT102", ("access", "kv", 0, "size"), "value"),
-        # unknown keys
-        ({"chunk": {}}, "MT101", ("chunk",), "key"),
-        ({"ranges": {"kv": {"size": "2MiB", "length": "1"}}}, "MT101", ("ranges", "kv", "length"), "key"),
-        ({"chunks": {"hot": CHUNK | {"device": "0"}}}, "MT101", ("chunks", "hot", "device"), "key"),
-        ({"map": {"kv": [{"chunk": "hot", "at": "0"}]}}, "MT101", ("map", "kv", 0, "at"), "key"),
-        ({"access": {"kv": [{"size": "2MiB", "grant": {}, "to": "x"}]}}, "MT101", ("access", "kv", 0, "to"), "key"),
-    ],
-)  # fmt: skip
-def test_a_wrong_missing_or_unknown_key_is_one_diagnostic_at_its_path(
-    sections: Any, code: str, path: Path, at: str
-) -> None:
-    assert diagnosed(**sections) == [(code, path, at)]
 
 
 @pytest.mark.parametrize(
@@ -385,11 +294,3 @@ def test_processes_are_a_mapping_of_at_most_128_instances(processes: Any, expect
     document = Document.from_object({"memtopo": 1, "name": "test", "processes": processes})
     found = validate(document, invented(2))
     assert [diagnostic.code for diagnostic in found.diagnostics] == expected
-
-
-@pytest.mark.parametrize(
-    "section", ["devices", "ranges", "chunks", "map", "access", "buffers", "events", "exports", "imports"]
-)
-def test_sections_beside_processes_are_refused(section: str) -> None:
-    (diagnostic,) = diagnose(f"{section}: {{x: 1}}\nprocesses: {{a: {{}}}}\n")
-    assert (diagnostic.code, diagnostic.path, diagnostic.at) == ("MT110", (section,), "key")

@@ -18,7 +18,7 @@ from memtopo.language.names import NAME, ImportSource, Reference
 from memtopo.language.scalars import LARGEST_PROCESSES
 from memtopo.spec import SECTIONS, Spec
 from tests.helpers.language import diagnosed, read
-from tests.helpers.specs import codes, document
+from tests.helpers.specs import document
 
 FRAME = {"from": "camera", "via": "opaque_fd", "device": "gpu0", "size": "8MiB"}
 READY = {"from": "camera", "via": "timeline_fd", "device": "gpu0"}
@@ -266,24 +266,6 @@ def test_the_number_of_processes_is_unknown_with_a_merge_key() -> None:
     assert [each.countless for each in found.processes.values()] == [True, False]
 
 
-VIEW = "ranges: {v: {size: 2MiB}}, map: {v: c}, access: {v: {gpu0: r}}"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "processes: {<<: *x, p: {imports: {c: {from: q.y}}, " + VIEW + "}}",
-        "processes: {p: {<<: *x, " + VIEW + "}}",
-        "processes: {p: {imports: {<<: *x}, " + VIEW + "}}",
-        "processes: {p: {imports: {c: {from: q.y}}, " + VIEW + "}, q: {<<: *x}}",
-        "processes: {p: {imports: {c: {from: q.y}}, " + VIEW + "}, q: *x}",
-    ],
-)
-def test_a_merge_key_or_an_alias_is_diagnosed_once(text: str) -> None:
-    """The processes and sections that it refers to are not reported as missing."""
-    assert codes(text) in (["MT008"], ["MT006"], ["MT006", "MT008"], ["MT008", "MT006"])
-
-
 def test_the_first_thousand_diagnostics_of_all_processes_are_reported_with_a_note() -> None:
     bad = {f"c{index}": "x." for index in range(100)}
     processes = {f"p{index}": {"chunks": bad} for index in range(LARGEST_PROCESSES)}
@@ -351,26 +333,6 @@ def test_a_producer_has_an_export_of_the_name_of_the_entry(text: str, meant: Imp
     assert str(meant) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "help"),
-    [
-        ("server.frame", "is imported under 'imports'"),
-        ("/run/x.sock", "/run/x.sock/frame"),
-        ("/run/x/", "/run/x/frame"),
-        ("camera/pe.frame", "the name of the export"),
-        ("camera/frame.0", "the name of the export"),
-        ("a.b.c", "/path/to/socket/EXPORT"),
-        ("9", "/path/to/socket/EXPORT"),
-        ("/", "/path/to/socket/EXPORT"),
-    ],
-)
-def test_text_that_is_no_producer_is_diagnosed_with_a_correction(text: str, help: str) -> None:
-    (fault,) = language.read({"memtopo": "1", "name": "test", "external": {"frame": FRAME | {"from": text}}})[1]
-    assert (fault.code, fault.path) == ("MT104", ("external", "frame", "from"))
-    assert fault.help
-    assert help in fault.help
-
-
 def test_an_unknown_key_of_a_part_is_diagnosed_with_the_keys_of_parts() -> None:
     """And one of external memory with those of external memory."""
     part = {"memtopo": "1", "name": "t", "external": {"f": FRAME | {"buffers": {"y": {"size": "1B", "frob": "1"}}}}}
@@ -392,14 +354,6 @@ def test_a_number_and_a_boolean_of_the_other_semaphore_kind_have_a_correction(en
     assert fault.help == help
 
 
-@pytest.mark.parametrize("key", ["[key]", "<grant>"])
-def test_a_key_that_equals_a_mark_of_the_validator_is_refused(key: str) -> None:
-    """At its position."""
-    parts = diagnosed(external={"f": FRAME | {"buffers": {key: {"size": "1B"}}}})
-    assert parts == [("MT104", ("external", "f", "buffers", key), "key")]
-    assert diagnosed(external={"f": FRAME | {key: "1"}}) == [("MT101", ("external", "f", key), "key")]
-
-
 def test_a_process_has_its_nodes_and_says_whether_it_is_held_and_counted() -> None:
     processes = {"a": {"held": "true", "node": "x"}, "b": {"count": "2", "nodes": ["x", "y"]}, "c": {"count": "1"}}
     found = read(processes=processes | {"d": {}})
@@ -419,18 +373,6 @@ def test_what_was_left_out_may_be_there_under_any_name() -> None:
     assert ([*whole.names("chunks")], [*whole.names("map")]) == (["a", "b"], [])
     countless = [Spec("x", left_out=frozenset({each})).countless for each in (("count", ""), ("<<", ""), ("held", ""))]
     assert countless == [True, True, False]
-
-
-def test_instances_of_all_processes_together_are_limited() -> None:
-    processes = {"a": {"count": str(LARGEST_PROCESSES - 1)}, "b": {"count": "1"}}
-    assert diagnosed(processes=processes) == []
-    assert diagnosed(processes=processes | {"c": {}}) == [("MT109", ("processes",), "key")]
-
-
-@pytest.mark.parametrize(("written", "meant"), [("H100X1", "h100x1"), ("h200x", None), ("local", None)])
-def test_a_machine_is_replaced_by_the_only_one_that_is_near(written: str, meant: str | None) -> None:
-    (fault,) = language.read({"memtopo": "1", "name": "x", "machines": written})[1]
-    assert (fault.code, fault.edit and fault.edit.new) == ("MT205", meant)
 
 
 def test_keys_that_the_text_had_but_were_refused_are_not_missing() -> None:
