@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memtopo.driver.types import Access, Location, LocationKind, gpu
 from memtopo.geometry.access import AccessParts, access_spans, granted, mappings
-from tests.helpers.specs import diagnose, geometry_of
+from tests.helpers.specs import geometry_of
 
 MIB = 1 << 20
 M = 2 * MIB
@@ -21,44 +21,11 @@ chunks: {hot: {location: gpu0, size: 4MiB}, page: {location: [gpu0, gpu1], size:
 """
 
 
-@pytest.mark.parametrize(
-    ("grants", "expected"),
-    [
-        ("{a: r, gpu0: rw}", ["MT204"]),
-        ("{host: r, 'host:0': rw}", ["MT204"]),  # the driver keeps one access for the host and its nodes
-        ("[{size: 2MiB, grant: {a: r, b: r}}]", ["MT204"]),
-        ("[{size: 2MiB, grant: {a: r}}, {size: 2MiB, grant: {b: rw}}]", []),
-    ],
-)
-def test_two_names_of_one_device_in_a_grant_are_refused(grants: str, expected: list[str]) -> None:
-    head = "devices: {a: 0, b: gpu0}\nranges: {kv: {size: 2MiB}}\n"
-    head += "chunks: {c: {location: host:0, size: 2MiB}}\nmap: {kv: c}"
-    found = diagnose(f"{head}\naccess: {{kv: {grants}}}")
-    assert [diagnostic.code for diagnostic in found if diagnostic.severity == "error"] == expected
-
-
 @pytest.mark.parametrize("name", ["host", "host:0"])
 def test_host_and_its_nodes_are_one_device(name: str) -> None:
     head = "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: host:0, size: 2MiB}}\nmap: {kv: c}"
     (part,) = geometry_of(f"{head}\naccess: {{kv: {{{name}: r}}}}").parts["kv"]
     assert part.grants == ((HOST, Access.R),)
-
-
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        ("grid: {gpu0: r}, grid.2: {gpu0: rw}", ["MT204"]),
-        ("grid.2: {gpu0: rw}, grid: {gpu0: r}", ["MT204"]),
-        ("grid.0:3: {gpu0: r}, grid.2:4: {gpu0: rw}", ["MT204"]),
-        ("grid.1: {gpu0: r}, grid.01: {gpu0: rw}", ["MT204"]),
-        ("grid.3: {gpu0: r}, grid.0: {gpu0: r}, grid.1:3: {gpu0: rw}", []),
-        ("grid.0: {gpu0: r}, grid.3: {gpu0: r}, grid.0:4: {gpu0: rw}", ["MT204"]),
-        ("grid.1: {gpu0: r}, grid.3: {gpu0: r}, grid.2:4: {gpu0: rw}, grid.0:2: {gpu0: rw}", ["MT204", "MT204"]),
-    ],
-)
-def test_two_keys_for_one_range_are_refused(keys: str, expected: list[str]) -> None:
-    found = diagnose(f"{HEAD}map: {{grid: page}}\naccess: {{{keys}}}")
-    assert [diagnostic.code for diagnostic in found if diagnostic.severity == "error"] == expected
 
 
 def stretches_of(text: str) -> list[tuple[str, int, int, str]]:
@@ -110,22 +77,6 @@ def test_access_covers_mappings_and_later_parts_override_earlier_ones(access: st
 )
 def test_access_names_all_one_or_a_slice_of_counted_ranges(access: str, expected: list[str]) -> None:
     assert [span[0] for span in stretches_of(f"{HEAD}map: {{grid: page}}\naccess: {{{access}}}")] == expected
-
-
-@pytest.mark.parametrize(
-    ("part", "expected"),
-    [
-        ("{size: 2MiB, grant: {gpu0: r}}", "MT308"),
-        ("{offset: 2MiB, size: 6MiB, grant: {gpu0: r}}", "MT308"),
-        ("{size: 3MiB, grant: {gpu0: r}}", "MT303"),
-        ("{offset: 12MiB, size: 6MiB, grant: {gpu0: r}}", "MT309"),
-        ("{offset: 18446744073709551615 granules, size: 2MiB, grant: {gpu0: r}}", "MT309"),
-    ],
-)
-def test_parts_cover_whole_mappings_within_their_range(part: str, expected: str) -> None:
-    """Fact 20."""
-    found = diagnose(f"{HEAD}map: {{kv: [hot, page]}}\naccess: {{kv: [{part}]}}")
-    assert expected in [diagnostic.code for diagnostic in found]
 
 
 GRANULES = 12

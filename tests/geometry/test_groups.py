@@ -29,7 +29,7 @@ from memtopo.kinds.ipc import BufferGroup
 from memtopo.language.names import Reference
 from memtopo.spec import read
 from tests.helpers.machines import invented
-from tests.helpers.specs import diagnose, document, geometry_of
+from tests.helpers.specs import document, geometry_of
 
 HOST = Location(LocationKind.HOST)
 X = Geometry("x")
@@ -168,11 +168,6 @@ def test_a_layout_has_its_process_or_all_of_them_as_members() -> None:
     several = geometry_of("processes: {a: {events: {e: {device: gpu0}}}, b: {count: 2, events: {e: {device: gpu0}}}}")
     assert list(several.members) == list(several.processes) == ["a", "b.0", "b.1"]
     assert several.processes["b.0"] is several.processes["b.1"]
-
-
-def test_an_import_from_a_process_with_an_error_is_not_reported_besides() -> None:
-    text = "processes: {a: [], r: {imports: {i: {from: a.w}, j: {from: b.w}}}}"
-    assert [each.path for each in diagnose(text)] == [("processes", "a"), ("processes", "r", "imports", "j", "from")]
 
 
 @pytest.mark.parametrize(

@@ -68,31 +68,6 @@ def test_a_range_in_granules_of_an_unknown_chunk_is_not_checked(size: str) -> No
     assert codes(text.replace("4MiB", "4Mib"), mixed()) == ["MT105"]
 
 
-def test_the_note_names_the_granule_of_chunks_or_of_plain_memory() -> None:
-    (empty,) = (diagnostic for diagnostic in diagnose("ranges: {kv: {size: 3MiB}}") if diagnostic.code == "MT302")
-    assert empty.notes == ("without chunks in it, plain memory of this machine has a granularity of 2MiB",)
-    (filled,) = (
-        diagnostic
-        for diagnostic in diagnose(f"ranges: {{kv: {{size: 3MiB}}}}\nmap: {{kv: a}}{HEAD}")
-        if diagnostic.code == "MT302"
-    )
-    assert filled.notes == ("the chunks in it have a granularity of 2MiB",)
-    (far,) = (
-        diagnostic for diagnostic in diagnose("ranges: {kv: {size: 2MiB, align: 256TiB}}") if diagnostic.code == "MT306"
-    )
-    assert far.help == "the default is 2MiB, without 'align'"
-
-
-@pytest.mark.parametrize(
-    ("address", "help"), [("0x123", "write 0x200000"), ("0x10000001000", "write 0x10000000000 or 0x10000200000")]
-)
-def test_an_unaligned_address_suggests_the_nearest_aligned_ones_but_0(address: str, help: str) -> None:
-    (fault,) = (
-        fault for fault in diagnose(f"ranges: {{kv: {{size: 2MiB, address: {address}}}}}") if fault.code == "MT307"
-    )
-    assert fault.help == help
-
-
 def test_managed_memory_that_exceeds_its_gpu_takes_nothing_from_shares() -> None:
     text = "chunks: {a: {location: gpu0, size: 90%}}\n"
     alone, beside = (geometry_of(text + more).of(ChunkGroup)["a"].size for more in ("", EXCEEDING))

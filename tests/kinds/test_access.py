@@ -36,32 +36,6 @@ chunks: {hot: {location: gpu0, size: 2MiB}, page: {location: [gpu0, gpu1], size:
 """
 
 
-@pytest.mark.parametrize(
-    ("entries", "access", "expected"),
-    [
-        ("page.0", "{gpu0: rw}", []),
-        ("page", "{gpu0: rw}", ["MT403"]),
-        ("page.1", "{gpu0: rw}", ["MT403"]),
-        ("[page.0, page.2]", "{gpu0: rw}", []),
-        ("page", "[{size: 2MiB, grant: {gpu0: rw}}, {offset: 2MiB, size: 2MiB, grant: {gpu1: r}}]", []),
-        ("hot", "[{size: 8MiB, grant: {gpu0: rw, gpu1: rw}}, {size: 2MiB, grant: {gpu1: none}}]", []),
-        ("hot", "[{size: 2MiB, grant: {gpu1: none}}, {size: 8MiB, grant: {gpu1: rw}}]", ["MT403"]),
-        ("hot", "[{size: 8MiB, grant: {host: rw}}, {size: 2MiB, grant: {host: none, gpu0: r}}]", []),
-        ("hot", "[{offset: 2MiB, size: 6MiB, grant: {gpu1: rw}}, {size: 2MiB, grant: {gpu0: r}}]", []),
-        ("hot", "[{size: 2MiB, grant: {gpu1: rw}}, {size: 2MiB, grant: {gpu9: none}}]", ["MT401"]),
-    ],
-)  # fmt: skip
-def test_effective_access_to_mapped_chunks_needs_peer_access(entries: str, access: str, expected: list[str]) -> None:
-    found = diagnose(f"{HEAD}map: {{kv: {entries}}}\naccess: {{kv: {access}}}", APART)
-    assert [diagnostic.code for diagnostic in found if diagnostic.severity == "error"] == expected
-
-
-@pytest.mark.parametrize(("access", "expected"), [("none", []), ("r", ["MT403"])])
-def test_access_to_an_elastic_range_needs_peer_access_to_its_chunks(access: str, expected: list[str]) -> None:
-    text = "ranges: {kv: {size: 8MiB, elastic: true}}\nchunks: {c: {location: gpu0, size: 2MiB, count: {max: 4}}}\n"
-    assert codes(f"{text}access: {{kv: {{gpu0: rw, gpu1: {access}}}}}", APART) == expected
-
-
 def test_the_host_and_its_nodes_have_one_access() -> None:
     text = "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: host:0, size: 2MiB}}\nmap: {kv: c}\n"
     text += "access: {kv: {ACCESS}}"
@@ -70,21 +44,6 @@ def test_the_host_and_its_nodes_have_one_access() -> None:
     )
     assert of_node[0].grants == of_host[0].grants
     assert codes(text.replace("ACCESS", "host: rw, host:0: r")) == ["MT204"]
-
-
-def test_a_gpu_of_two_sets_of_one_entry_is_declared_twice() -> None:
-    (found, *_) = diagnose(f"{HEAD}map: {{kv: hot}}\naccess: {{kv: {{gpus: rw, peers: r}}}}", invented(2))
-    assert (found.code, found.path) == ("MT204", ("access", "kv", "peers"))
-    assert "it is one of 'gpus' and of 'peers'" in found.message
-
-
-def test_a_grant_without_peer_access_is_reported_once_at_its_part() -> None:
-    parts = "[{size: 8MiB, grant: {gpu1: r}}, {size: 2MiB, grant: {gpu0: rw}}"
-    parts += ", {offset: 4MiB, size: 2MiB, grant: {gpu0: r}}]"
-    found = diagnose(f"{HEAD}map: {{kv: [page.0, page.2, page.0]}}\naccess: {{kv: {parts}}}", APART)
-    assert [(diagnostic.code, diagnostic.path) for diagnostic in found if diagnostic.severity == "error"] == [
-        ("MT403", ("access", "kv", 0, "grant", "gpu1"))
-    ]
 
 
 def test_the_work_for_many_parts_over_a_hole_is_linear() -> None:
@@ -194,12 +153,6 @@ def test_a_store_that_was_lost_in_one_direction_does_not_count_for_the_other(
     machine = changed(peers, peers=[peers.peers[0], [lost, None]])
     text = f"ranges: {{r: {{size: 2MiB}}}}\nchunks: {{c: {{location: {owner}, size: 2MiB}}}}\nmap: {{r: c}}\n"
     assert codes(f"{text}access: {{r: {{{user}: rw}}}}", machine) == expected
-
-
-def test_a_size_that_splits_a_mapping_is_corrected_from_the_offset_of_its_part() -> None:
-    text = "ranges: {r: {size: 16MiB}}\nchunks: {c: {location: gpu0, size: 4MiB, count: 4}}\nmap: {r: c}\n"
-    found = diagnose(f"{text}access: {{r: [{{offset: 4MiB, size: 6MiB, grant: {{gpu0: r}}}}]}}")
-    assert [(each.code, each.help) for each in found if each.code == "MT308"] == [("MT308", "write 'size: 8MiB'")]
 
 
 def page_access(parts: str, count: int = 4) -> str:

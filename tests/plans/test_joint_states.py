@@ -9,7 +9,7 @@ from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transitions
 from memtopo.run.layout_plans import WHOLE, LayoutPlans, lost
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, geometry_of, plan_of
+from tests.helpers.specs import geometry_of, plan_of
 
 TWO = invented(2)
 SERVED = """
@@ -105,19 +105,6 @@ def test_a_switch_gives_imports_back_before_and_takes_them_after_their_memory() 
     assert [action.step.verb for action in there["server"].stages[Stage.RELEASE]] == ["export"] + ["create"] * 4
     assert [action.step.verb for action in back["server"].stages[Stage.CREATE]] == ["create"] * 4 + ["export"]
     assert [action.step.verb for action in back["engine.0"].stages[Stage.MAP]][:4] == ["import"] * 4
-
-
-def test_memory_that_keeps_bytes_is_validated_over_all_processes() -> None:
-    """Each process alone fits into the host, whose memory the record does not have: 1 TiB is assumed."""
-    process = """
-      chunks: {w: {location: host:0, size: 300GiB}}
-      ranges: {w: {size: 300GiB}}
-      map: {w: [w]}
-      access: {w: {gpu0: rw}}
-      states: {asleep: {offload: {w: host:0}}}
-    """
-    assert "MT402" not in codes(f"processes:\n  one:\n{process}", TWO)
-    assert "MT402" in codes(f"processes:\n  one:\n{process}\n  other:\n{process}", TWO)
 
 
 def test_memory_by_state_is_that_of_all_processes() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from memtopo.common.units import GiB
-from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.machine import queries
 from tests.helpers.machines import invented, with_nodes
 from tests.helpers.specs import codes, diagnose, run, run_request, validate_text
@@ -31,46 +30,6 @@ def test_a_context_needs_memory() -> None:
     assert diagnostic.code == "MT402"
     assert diagnostic.notes[-1] == "a context takes about 512 MiB of the GPU's memory in addition"
     assert run(run_request(text.format("81408MiB"), machine), machine).report.exit_code == 0
-
-
-def test_the_largest_entry_is_blamed_and_the_next_three_are_named() -> None:
-    sizes = {"a": "30GiB", "b": "40GiB", "d": "2GiB", "e": "1GiB"}
-    chunks = [f"{name}: {{location: gpu0, size: {size}}}" for name, size in sizes.items()]
-    text = f"chunks: {{{', '.join(chunks)}, c: {{location: [gpu0, gpu1], size: 10GiB, count: 2}}}}"
-    (diagnostic,) = [each for each in diagnose(text, invented(2)) if each.code == "MT402"]
-    assert diagnostic == Diagnostic(
-        "MT402",
-        "the layout needs 83 GiB on gpu0, which has 80 GiB: 3.5 GiB too much",
-        ("chunks", "b", "size"),
-        labels=tuple(
-            Label(f"{size} of it here", ("chunks", name, "size"))
-            for name, size in (("a", "30 GiB"), ("c", "10 GiB"), ("d", "2 GiB"))
-        ),
-        notes=("'b' takes 40 GiB of it", "a context takes about 512 MiB of the GPU's memory in addition"),
-        help="the largest size that fits is 37376MiB, and 'size: 90%' is a share of what other entries leave; or use "
-        "memory of another device",
-    )
-
-
-def test_shares_of_the_instances_of_a_process_are_one_entry() -> None:
-    text = "processes:\n a: {count: 3, chunks: {c: {location: gpu0, size: 20GiB}, d: {location: gpu0, size: 30GiB}}}"
-    (diagnostic,) = [each for each in diagnose(text, invented(2)) if each.code == "MT402"]
-    assert diagnostic.path == ("processes", "a", "chunks", "d", "size")
-    assert diagnostic.message == "the layout needs 150 GiB on gpu0, which has 80 GiB: 71.5 GiB too much"
-    assert diagnostic.labels == (Label("60 GiB of it here", ("processes", "a", "chunks", "c", "size")),)
-    assert diagnostic.notes == (
-        "'d' takes 90 GiB of it",
-        "the contexts of 3 processes take about 1.5 GiB of the GPU's memory in addition",
-    )
-
-
-@pytest.mark.parametrize(
-    ("last", "over"), [("510MiB", None), ("512MiB", None), ("514MiB", "2 MiB"), ("1536MiB", "1 GiB")]
-)
-def test_a_layout_may_fill_a_gpu_to_the_last_byte(last: str, over: str | None) -> None:
-    text = f"chunks: {{a: {{location: gpu0, size: 79GiB}}, b: {{location: gpu0, size: {last}}}}}"
-    found = [each.message.rpartition(": ")[2] for each in diagnose(text, invented(1)) if each.code == "MT402"]
-    assert found == ([f"{over} too much"] if over else [])
 
 
 MEMORY = (
@@ -276,24 +235,6 @@ def test_the_failure_of_pinned_memory_names_the_host() -> None:
     assert failure.reason == "the host has 4 GiB free"
     assert str(failure.cause).startswith("6GiB of the host's memory cannot be page-locked")
     assert "nvidia-smi" not in str(failure.hint)
-
-
-@pytest.mark.parametrize(
-    ("advice", "places"),
-    [
-        ("prefer: host, accessed_by: [gpu0, gpu1]", []),
-        ("prefer: gpu1, accessed_by: gpu0", ["gpu1"]),
-        ("prefer: host, prefetch: gpu0", ["gpu0"]),
-        ("accessed_by: [gpu0, gpu1]", ["gpu0", "gpu1"]),
-        ("attach: global", ["gpu0"]),
-    ],
-)
-def test_managed_memory_counts_where_it_may_be(advice: str, places: list[str]) -> None:
-    text = f"managed: {{m: {{size: 81GiB, {advice}}}}}"
-    said = [
-        line for each in diagnose(text, invented(2)) if each.code == "MT402" for line in (each.message, *each.notes)
-    ]
-    assert [place for place in ("gpu0", "gpu1") if any(f" on {place}" in line for line in said)] == places
 
 
 @pytest.mark.parametrize(

@@ -46,14 +46,6 @@ INSTANCES = """processes:
 """
 
 
-def test_an_error_of_each_instance_on_its_own_gpu_is_one_that_names_the_gpus() -> None:
-    (size,) = validate_text(INSTANCES.replace("33MiB", "33MiB, handles: fd")).diagnostics
-    assert (size.code, "on gpu0, gpu1 is 2MiB" in size.notes[0]) == ("MT301", True)
-    text = INSTANCES.replace("33MiB", "32MiB, handles: fabric").replace("via: fd", "via: fabric")
-    (handles,) = validate_text(text).diagnostics
-    assert (handles.code, handles.notes[-1]) == ("MT404", "the same on gpu1")
-
-
 def test_errors_of_instances_whose_gpus_give_different_reasons_stay_apart() -> None:
     machine, errors = invented(2), ("CUDA_ERROR_NOT_PERMITTED", "CUDA_ERROR_NOT_SUPPORTED")
     for device, error in zip(machine.devices, errors, strict=True):
