@@ -16,7 +16,7 @@ from memtopo.kinds.ranges.steps import AGREED, SAME_ADDRESS, ReserveRange
 from memtopo.output.diagram.build import build_diagram
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
-from tests.helpers.specs import clean_geometry, codes, diagnose, plan_of, steps_of
+from tests.helpers.specs import clean_geometry, diagnose, plan_of, steps_of
 
 CHUNK = "chunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: c}\naccess: {r: {gpu0: rw}}\n"
 
@@ -84,12 +84,6 @@ def test_a_range_that_fits_nowhere_has_no_suggestion() -> None:
     assert first is None
 
 
-def test_addresses_of_contexts_are_free_for_hints_and_in_layouts_without_a_gpu() -> None:
-    assert helps("r: {size: 2MiB, address: 0x200000000}") == []
-    empty = diagnose("ranges: {e: {size: 2MiB, address: 0x200000000, fixed: true}}")
-    assert [each.code for each in empty if each.code == "MT307"] == []
-
-
 def test_only_the_first_of_many_overlaps_have_a_suggestion() -> None:
     """Each compares the range with all others."""
     found = helps(", ".join(f"r{n}: {{size: 2MiB, address: 0x20000000000, fixed: true}}" for n in range(20)))
@@ -104,39 +98,6 @@ PE = (
 
 def pe(more: str = "", count: str = "count: 2, ") -> str:
     return PE.replace("MORE", more).replace("COUNT", count)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (pe(count=""), "but this process is not counted"),
-        ("ranges: {heap: {size: 4MiB, same_address: true}}\n", "but this spec has no processes"),
-        (pe(", address: 0x30000000000, fixed: true"), "range 'heap' has a fixed address"),
-    ],
-)
-def test_only_processes_of_a_counted_process_agree_on_an_address(text: str, message: str) -> None:
-    diagnostic = next(each for each in diagnose(text) if each.code == "MT609")
-    assert diagnostic.path[-3:] == ("ranges", "heap", "same_address")
-    assert message in diagnostic.message
-
-
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        ("", []),
-        (", address: 0x30000000000", []),
-        (", address: 0x30000200000", ["MT307"]),
-        (", address: 0x7fffffe00000", ["MT307"]),
-        (", count: 1000000", ["MT109", "MT109", "MT502"]),
-        (", align: 64TiB", []),
-    ],
-)
-def test_an_address_of_such_a_range_is_the_first_that_is_tried(more: str, expected: list[str]) -> None:
-    assert codes(pe(more)) == expected
-
-
-def test_a_count_with_an_error_is_not_judged() -> None:
-    assert codes(pe(count="count: 0, ")) == ["MT106"]
 
 
 def test_such_a_range_begins_at_a_block_and_is_reserved_first() -> None:

@@ -21,7 +21,7 @@ from memtopo.output.diagram.formats import FORMATS
 from memtopo.output.json import dumps
 from memtopo.spec import read
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, diagnose, document, geometry_of
+from tests.helpers.specs import document, geometry_of
 
 WORKS = Trial(advertised=True, works=True)
 FABRIC = {"fabric": WORKS, "fd+fabric": WORKS}
@@ -141,20 +141,6 @@ def test_an_import_from_a_holder_takes_what_the_holder_takes() -> None:
         origin = geometry_of(text, invented(2, trials=trials)).of(ChunkGroup)["w"].origin
         assert origin
         assert origin.via == via
-
-
-def test_help_names_the_alternatives_of_the_handles() -> None:
-    text = "chunks: {c: {location: gpu0, size: 2MiB, handles: fabric else fd}}\nexports: {w: {chunk: c, via: fabric}}"
-    (found,) = (each for each in diagnose(text) if each.severity == "error")
-    assert (found.code, found.help) == ("MT601", "write 'via: fabric else fd', as for its handles")
-    assert codes(text.replace("via: fabric", "via: fabric else ipc")) == ["MT107"]
-
-
-def test_the_reasons_of_all_alternatives_are_notes_of_the_error() -> None:
-    (found,) = diagnose("chunks: {c: {location: host, size: 2MiB, handles: fabric else fd}}\nranges: {}")
-    assert (found.code, found.path) == ("MT408", ("chunks", "c", "handles"))
-    assert "IMEX" in (found.help or "")
-    assert found.notes == ("fabric: memory of 'host' has no handle types", "fd: memory of 'host' has no handle types")
 
 
 def test_plans_drawings_and_json_name_what_was_taken() -> None:

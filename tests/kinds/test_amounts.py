@@ -153,17 +153,6 @@ def test_a_count_in_percent_has_equal_parts_for_ranges_without_a_size(parts: int
     assert clean_geometry(both).of(ChunkGroup)["page"].count == whole - whole % lcm(parts, 3)
 
 
-def test_a_share_without_a_chunk_for_each_range_is_refused() -> None:
-    text = shared(size="1GiB", count="5%").replace("kv: {size: fill}", "kv: {size: fill, count: 64}")
-    (found,) = [each for each in diagnose(text) if each.code == "MT407"]
-    assert "1GiB in each of 64 ranges" in found.message
-    (none,) = [each for each in diagnose(shared(size="79GiB", count="50%")) if each.code == "MT407"]
-    assert [each.help for each in (found, none)] == [
-        "lower a size or a count of other entries on gpu0, or increase the share",
-        "lower a size or a count of other entries on gpu0",
-    ]
-
-
 def test_a_share_is_of_the_free_memory_of_a_live_gpu() -> None:
     free = 8 << 30
     devices = [device.model_copy(update={"free_bytes": free}) for device in MACHINE.devices]
@@ -237,34 +226,6 @@ def test_all_instances_of_a_counted_process_have_as_many_chunks_as_the_one_with_
     assert counts == [room * 60 // 100 // GRANULE] * 2
 
 
-def test_shares_of_one_gpu_in_all_processes_are_at_most_the_whole() -> None:
-    found = diagnose(PROCESSES.replace("40%", "40.001%"))
-    assert [each.code for each in found] == ["MT407", "MT407"]
-    assert "100.001%" in found[0].message
-    assert [each.path[-2:] for each in found] == [("kv", "size"), ("most", "size")]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "code", "key"),
-    [
-        ("SHARE", "101%", "MT106", "size"),
-        ("SHARE", "0%", "MT106", "size"),
-        ("SHARE", "1000000000000000000%", "MT106", "size"),
-        ("SHARE", "1e1%", "MT106", "size"),
-        ("SHARE", "0.001%", "MT407", "size"),
-        ("size: SHARE", "size: 2MiB, count: 101%", "MT106", "count"),
-        ("size: SHARE", "size: 64GiB, count: 1%", "MT407", "count"),
-        ("size: SHARE", "size: 50%, count: 50%", "MT314", "count"),
-        ("size: SHARE", "size: 50%, count: fill", "MT314", "count"),
-        ("size: SHARE", "size: 2MiB, count: fill", "MT314", "count"),
-        ("size: SHARE", "size: 2MiB, count: filled", "MT106", "count"),
-    ],
-)
-def test_hostile_amounts_are_refused_where_they_are_written(before: str, after: str, code: str, key: str) -> None:
-    found = [each for each in diagnose(shared().replace(before, after)) if each.code not in ("MT501", "MT502")]
-    assert [(each.code, each.path[-1]) for each in found] == [(code, key)]
-
-
 FILLING = """
 ranges: {kv: {size: 16MiB}, other: {size: 8MiB}, open: {size: fill}}
 chunks: {page: {location: gpu0, size: 2MiB, count: fill}, w: {location: gpu0, size: 16MiB}}
@@ -272,28 +233,6 @@ imports: {i: {from: server/i, location: gpu0, size: 2MiB}}
 map: MAP
 access: {kv: {gpu0: rw}, other: {gpu0: rw}, open: {gpu0: rw}}
 """
-
-
-@pytest.mark.parametrize(
-    ("written", "message", "help"),
-    [
-        ("{kv: [w]}", "is not mapped as a whole",
-         "map it into a range: 'map: {kv: [page]}', or write a number of chunks",
-        ),
-        ("{kv: [page], other: [page]}", "'kv' needs 8 chunks, and 'other' 4", "write a number of chunks"),
-        ("{kv: [w, page]}", "'kv' has no room for a chunk of 2MiB", "make the range larger, or the chunks smaller"),
-        ("{open: [page]}", "depends on 'open', whose size depends on its chunks", "write one of them as a number"),
-        ("{kv: [i, page]}", "the entries next to 'page' in 'kv' are imported",
-         "write '{chunk: page, offset: …}', and an offset for the entry after it"),
-        ("{kv: [page], open: [{chunk: w, each: fill}]}", "the size of 'open' follows from its mappings",
-         "write one of them as a number"),
-    ],
-)  # fmt: skip
-def test_an_amount_that_does_not_follow_has_a_fix(written: str, message: str, help: str) -> None:
-    (found,) = [
-        each for each in diagnose(FILLING.replace("MAP", written)) if each.code == "MT314" and message in each.message
-    ]
-    assert found.help == help
 
 
 def test_a_chunk_beside_an_import_fills_what_offsets_leave() -> None:
@@ -359,38 +298,3 @@ def test_a_largest_number_that_fills_is_that_of_all_elastic_ranges_that_may_have
     assert chunk(text.replace("elastic: true", "elastic: {chunks: big}")).limit == 3 * 10
     assert chunk(text.replace("min: 2", "min: 33")).count == 33
     assert any("33 of 6MiB, as many as kv and heap have room for" in note for note in plan_of(text, MACHINE).notes)
-
-
-@pytest.mark.parametrize(
-    ("count", "code", "key"),
-    [
-        ("{max: 101%}", "MT106", "max"),
-        ("{min: 0%, max: 1%}", "MT106", "min"),
-        ("{min: 1e1%, max: 1%}", "MT106", "min"),
-        ("{min: fill, max: fill}", "MT106", "min"),
-        ("{max: 0.001%}", "MT407", "max"),
-        ("{min: 0.001%, max: 50%}", "MT407", "min"),
-        ("{min: 2000000, max: 50%}", "MT803", "min"),
-        ("{min: 51%, max: 50%}", "MT803", "min"),
-        ("{min: 1%, max: 50}", "MT314", "min"),
-        ("{min: 1%, max: fill}", "MT314", "min"),
-        ("{min: 20000, max: fill}", "MT803", "min"),
-    ],
-)
-def test_hostile_numbers_of_elastic_chunks_are_refused_where_they_are_written(count: str, code: str, key: str) -> None:
-    found = [each for each in diagnose(elastic(count)) if each.code not in ("MT501", "MT502")]
-    assert [(each.code, each.path[-1]) for each in found] == [(code, key)]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("map: {w", "map: {kv: [w], w", "follow from 'kv', in which other chunks are mapped"),
-        ("size: 64GiB", "size: 4MiB", "'kv' has no room for a chunk of 6MiB"),
-        ("size: 64GiB, elastic: {chunks: page}", "size: 64GiB", "no elastic range can contain chunk 'page'"),
-    ],
-)
-def test_a_largest_number_that_does_not_follow_is_refused(before: str, after: str, message: str) -> None:
-    (found,) = [each for each in diagnose(elastic("{max: fill}").replace(before, after)) if each.code == "MT314"]
-    assert message in found.message
-    assert found.path[-1] == "max"

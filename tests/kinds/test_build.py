@@ -6,16 +6,12 @@ from collections import Counter
 
 import pytest
 
-from memtopo.diagnostics.model import Diagnostic
-from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.machine import Granularity, Machine
 from tests.helpers.machines import HANDLES, invented
 from tests.helpers.specs import diagnose, geometry_of
 
 MIB = 1 << 20
-HOST = Location(LocationKind.HOST)
 # (range, offset, chunk), a line for each mapping
 Mappings = list[tuple[str, int, str]]
 
@@ -74,34 +70,6 @@ chunks: {hot: {location: gpu0, size: 4MiB}, page: {location: [gpu0, gpu1], size:
 )  # fmt: skip
 def test_chunks_are_mapped_consecutively_or_at_their_offset(entries: str, expected: Mappings) -> None:
     assert mappings(f"{HEAD}map: {{{entries}}}") == expected
-
-
-@pytest.mark.parametrize(
-    ("entries", "expected"),
-    [
-        ("kv: [page, hot, page.0]", "MT305"),  # 18 MiB into 16
-        ("kv: [{chunk: hot, offset: 14MiB}]", "MT305"),
-        ("kv: [{chunk: hot, offset: 99 TiB}]", "MT305"),
-        ("grid: [hot, hot, hot, hot, hot]", "MT305"),
-        ("grid: [page.0, hot]", "MT305"),  # would cross from grid.0 into grid.1
-        ("grid.1:2: [hot, page.0]", "MT305"),  # grid.2 is not named
-        ("kv: [hot, {chunk: page.0, offset: 2MiB}]", "MT304"),
-        ("kv: [hot, {chunk: hot, offset: 0}]", "MT304"),
-        ("grid: [page], grid.2: [page.0]", "MT304"),
-        ("kv: [{chunk: hot, offset: 1MiB}]", "MT303"),
-        ("kv: [page.6]", "MT202"),
-        ("kv: [page.4:7]", "MT202"),
-        ("kv: [hot.0]", "MT202"),
-        ("kv.0: [hot]", "MT202"),
-        ("grid.4: [hot]", "MT202"),
-        ("grid.2:5: [hot]", "MT202"),
-        ("kv: [cold]", "MT201"),
-        ("vk: [hot]", "MT201"),
-    ],
-)
-def test_overlaps_overruns_and_unknown_names_are_refused(entries: str, expected: str) -> None:
-    errors = [diagnostic.code for diagnostic in diagnose(f"{HEAD}map: {{{entries}}}") if diagnostic.severity == "error"]
-    assert errors == [expected]
 
 
 @pytest.mark.parametrize(
@@ -192,53 +160,6 @@ access: {{kv: [{{offset: 48 granules, size: 16 granules, grant: {{gpu0: r}}}}]}}
     assert geometry.of(RangeGroup)["half"].size == 2 * MIB  # holds nothing, so plain GPU memory's
 
 
-@pytest.mark.parametrize(
-    ("text", "message", "help"),
-    [
-        ("chunks: {a: {location: gpu0, size: 3MiB}}", "1 MiB over", "write 2MiB or 4MiB, or 'round: up'"),
-        ("chunks: {a: {location: gpu0, size: 1B}}", "not a multiple of 2MiB", "write 2MiB, or 'round: up'"),
-        ("ranges: {kv: {size: 5MiB}}", "1 MiB over", "write 4MiB or 6MiB, or 'round: up'"),
-        (f"{HEAD}map: {{kv: [{{chunk: hot, offset: 3MiB}}]}}", "1 MiB over", "write 2MiB or 4MiB"),
-    ],
-)
-def test_a_size_that_is_no_multiple_suggests_the_nearest_multiples(text: str, message: str, help: str) -> None:
-    diagnostic = next(diagnostic for diagnostic in diagnose(text) if diagnostic.severity == "error")
-    assert message in diagnostic.message
-    assert diagnostic.help == help
-
-
-def test_the_note_of_a_granularity_names_each_location_once() -> None:
-    text = "chunks: {a: {location: [gpu1, gpu0, gpu1], size: 3MiB, count: 3}}"
-    (found,) = [each for each in diagnose(text) if each.severity == "error"]
-    assert found.path == ("chunks", "a", "size")
-    assert found.notes == ("the granularity of chunks with these properties on gpu1, gpu0 is 2MiB on this machine",)
-
-
-@pytest.mark.parametrize(
-    ("section", "help"),
-    [
-        (
-            "chunks: {s: {location: [gpu0, gpu1, gpu0], size: 2MiB}}",
-            "for one at each location, write 'count: 3', or omit the others",
-        ),
-        (
-            "buffers: {s: {location: [gpu0, gpu1], size: 2MiB}}",
-            "for one at each location, write 'count: 2', or omit the others",
-        ),
-        (
-            "processes: {pe: {count: 2, chunks: {s: {location: [gpu0, gpu1], size: 2MiB}}}}",
-            (
-                "for one location in each process, write 'devices: {mine: [gpu0, gpu1]}' in the process, "
-                "and 'location: mine'"
-            ),
-        ),
-    ],
-)
-def test_more_locations_than_the_count_are_an_error_at_the_first_one_beyond_it(section: str, help: str) -> None:
-    (found,) = (each for each in diagnose(section) if each.code == "MT506")
-    assert (found.severity, found.path[-3:], found.help) == ("error", ("s", "location", 1), help)
-
-
 def test_ranks_that_would_all_be_on_the_first_gpu_are_an_error_and_the_suggestion_is_not() -> None:
     text = """\
 processes:
@@ -259,14 +180,3 @@ processes:
     assert [str(each.of(ChunkGroup)["c"].location_of(0)) for each in geometry.members.values()] == [
         f"gpu{n}" for n in range(4)
     ]
-
-
-def test_all_processes_together_declare_at_most_as_many_as_one() -> None:
-    half = LARGEST_COUNT // 2
-    for second, refused in ((LARGEST_COUNT - half, False), (LARGEST_COUNT - half + 1, True)):
-        chunks = [f"chunks: {{c: {{location: host:0, size: 2MiB, count: {count}}}}}" for count in (half, second)]
-        text = f"processes:\n a: {{{chunks[0]}}}\n b: {{{chunks[1]}}}\n"
-        found = [each for each in diagnose(text) if each.code == "MT109"]
-        limit = f"{LARGEST_COUNT + 1:,} chunks in all processes are more than the {LARGEST_COUNT:,}"
-        message = f"{limit} allowed in one spec"
-        assert found == ([Diagnostic("MT109", message, ("processes",), "key")] if refused else [])

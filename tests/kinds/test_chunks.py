@@ -96,20 +96,6 @@ def test_without_a_trial_the_attribute_decides(word: str, attribute: str) -> Non
     assert errors(f"location: gpu0, handles: {word}", invented(1, trials=untried)) == []
 
 
-@pytest.mark.parametrize("word", ["win32", "win32_kmt"])
-@pytest.mark.parametrize("place", ["gpu0", "host:0"])
-def test_windows_handles_are_refused_on_linux(word: str, place: str) -> None:
-    """Fact 3."""
-    says = {"HANDLE_TYPE_WIN32_HANDLE_SUPPORTED": 1, "HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED": 1}
-    machine = invented(1, trials={"win32": UNTRIED}, attributes=says)
-    (diagnostic,) = (
-        each
-        for each in diagnose(f"chunks: {{c: {{location: {place}, size: 2MiB, handles: {word}}}}}", machine)
-        if each.severity == "error"
-    )
-    assert (diagnostic.code, diagnostic.notes) == ("MT404", ("the driver returns INVALID_VALUE on Linux",))
-
-
 def test_host_memory_has_the_handle_types_of_its_node() -> None:
     """Facts 6, 61."""
     works = invented(1, nodes=2)
@@ -172,42 +158,12 @@ def test_parts_follow_one_another_and_one_takes_the_rest(
     assert clean_geometry(one(parts, size)).of(ChunkGroup)["c"].parts == expected
 
 
-@pytest.mark.parametrize(
-    ("parts", "expected", "path"),
-    [
-        ("{a: 4MiB, b: 1B}", "MT313", ("parts",)),
-        ("{a: 18446744073709551615B}", "MT313", ("parts",)),
-        ("{a: 4MiB, b: rest}", "MT313", ("parts", "b")),
-        ("{a: 5MiB, b: rest}", "MT313", ("parts",)),
-        ("{a: rest, b: rest}", "MT204", ("parts",)),
-        ("{}", "MT103", ("parts",)),
-        ("[signal]", "MT103", ("parts",)),
-        ("{a: 0}", "MT105", ("parts", "a")),
-        ("{a: left}", "MT105", ("parts", "a")),
-        ("{a: {}}", "MT103", ("parts", "a")),
-        ("{a.b: 4KiB}", "MT104", ("parts", "a.b")),
-        ("{0: 4KiB}", "MT104", ("parts", "0")),
-        (f"{{{', '.join(f'p{number}: 1B' for number in range(LARGEST_PARTS + 1))}}}", "MT109", ("parts",)),
-    ],
-)
-def test_parts_that_do_not_fit_are_refused_at_their_place(parts: str, expected: str, path: tuple[str, ...]) -> None:
-    (diagnostic,) = diagnose(one(parts))
-    assert (diagnostic.code, diagnostic.path) == (expected, ("chunks", "c", *path))
-
-
 def test_an_import_has_the_parts_of_its_export() -> None:
     text = f"processes:\n server: {{{', '.join(one(PARTS).splitlines())}}}\n"
     reader = " reader: {imports: {x: {from: server.cMORE}}, ranges: {v: {size: 8MiB}}, map: {v: x}, "
     text += reader + "access: {v: {gpu0: r}}}\n"
     assert clean_geometry(text.replace("MORE", "")).processes["reader"].of(ChunkGroup)["x"].parts == OFFSETS
     assert codes(text.replace("MORE", f", parts: {PARTS}")) == ["MT604"]
-
-
-def test_only_an_import_of_chunks_declares_parts() -> None:
-    text = "imports: {x: {from: l/x, location: gpu0, size: 4MiB, parts: {a: 1MiB}MORE}}\n"
-    assert codes(text.replace("MORE", "")) == ["MT501"]
-    assert codes(text.replace("MORE", ", via: ipc")) == ["MT603"]
-    assert codes(text.replace("a: 1MiB", "a: 5MiB").replace("MORE", "")) == ["MT313"]
 
 
 def test_a_drawing_has_the_parts_of_each_chunk() -> None:

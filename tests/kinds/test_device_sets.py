@@ -11,7 +11,7 @@ from memtopo.kinds.managed import ManagedAllocation
 from memtopo.machine import Machine, load
 from memtopo.machine.queries import changed
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, diagnose, geometry_of, validate_text
+from tests.helpers.specs import diagnose, geometry_of, validate_text
 
 KV = "ranges: {kv: {size: 64MiB}}\nmap: {kv: [page]}\n"
 MACHINES = {"h100x1": 1, "h200x2": 2, "h200x4": 4}
@@ -100,16 +100,6 @@ def test_peers_are_the_gpus_that_can_access_all_the_memory() -> None:
     assert [grant.location.id for grant in second.grants] == [0, 2]
 
 
-def test_peers_of_an_elastic_range_reach_all_that_a_program_may_map() -> None:
-    text = """ranges: {kv: {size: 64MiB, elastic: {zero: blank}}}
-chunks: {page: {location: gpu0, size: 2MiB, count: {max: 8}}, blank: {location: gpu1, size: 2MiB}}
-access: {kv: {peers: rw}}"""
-    assert granted(text, invented(2)) == {"gpu0": "rw", "gpu1": "rw"}
-    (found,) = (each for each in diagnose(text, invented(2, peers=False)) if each.severity == "error")
-    assert (found.code, found.path) == ("MT403", ("access", "kv", "peers"))
-    assert [label.text for label in found.labels] == ["'page' is on gpu0", "'blank' is on gpu1"]
-
-
 def test_gpus_of_a_process_are_those_that_it_sees() -> None:
     text = """processes:
   p:
@@ -183,79 +173,3 @@ def test_managed_memory_is_accessed_by_a_set() -> None:
     text = "managed: {m: {size: 2MiB, prefer: {near: gpu1}, accessed_by: gpus}}"
     group = geometry_of(text, with_nodes(0, 1)).of(ManagedAllocation)["m"]
     assert [str(each) for each in (group.prefer, *group.accessed_by)] == ["host:1", "gpu0", "gpu1"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["chunks: {c: {location: gpus, size: 2MiB}}", "chunks: {c: {location: {near: gpus}, size: 2MiB}}",
-     "processes: {p: {count: 2, devices: {mine: gpus}}}", "processes: {p: {visible: gpus}}",
-     "ranges: {c: {size: 2MiB}}\naccess: {c: {gpus: r}}", "ranges: {c: {size: 2MiB}}\naccess: {c: {peers: r}}"],
-)  # fmt: skip
-def test_an_empty_set_is_an_error(text: str) -> None:
-    found = [each for each in diagnose(text, invented(0)) if each.severity == "error"]
-    assert [each.code for each in found] == ["MT401"]
-    name = "peers" if "peers" in text else "gpus"
-    assert found[0].message == f"'{name}' is empty: the machine has no GPUs"
-
-
-PARTS, HOST = "grant access to parts of the range, each with memory of one GPU", "declare chunk 'page' on host:0"
-
-
-@pytest.mark.parametrize(
-    ("page", "access", "key", "help"),
-    [("gpus", "gpus: rw", "gpus", f"{PARTS}, or {HOST}"),
-     ("gpus", "gpu0: rw", "gpu0", f"{PARTS}, or declare chunk 'page' on gpu0"),
-     ("gpu1", "gpus: rw", "gpus", "write peers for the GPUs that can access all the memory"),
-     ("gpu1", "gpu0: rw", "gpu0", "grant access to gpu1 only, or declare chunk 'page' on gpu0"),
-     ("gpu1", "gpu0: rw, gpu1: r", "gpu0", f"grant access to gpu1 only, or {HOST}"),
-     ("gpu1, rdma: true", "gpu0: rw, gpu1: r", "gpu0", "grant access to gpu1 only")],
-)  # fmt: skip
-def test_help_without_peer_access_is_valid_on_the_machine(page: str, access: str, key: str, help: str) -> None:
-    text = f"{KV}chunks: {{page: {{location: {page}, size: 2MiB}}}}\naccess: {{kv: {{{access}}}}}"
-    (found, *_) = diagnose(text, machine := invented(4, peers=False))
-    assert (found.code, found.path, found.at, found.help) == ("MT403", ("access", "kv", key), "key", help)
-    _, declared, place = help.rpartition(" 'page' on ")
-    assert not declared or codes(text.replace(page, f"'{place}'", 1), machine) == []
-    if help.startswith(("grant access to gpu1 only", "write peers")):
-        assert codes(text.replace(access, "peers: rw" if key == "gpus" else "gpu1: rw"), machine) == []
-
-
-def test_peers_of_memory_with_an_error_are_not_judged() -> None:
-    text = f"{KV}chunks: {{page: {{location: gpus, size: 3MiB}}}}\naccess: {{kv: {{peers: rw}}}}"
-    assert codes(text, invented(2, peers=False)) == ["MT301"]
-
-
-def test_a_set_in_place_of_one_device_is_an_error_that_names_its_places() -> None:
-    (found,) = diagnose("events: {e: {device: gpus}}")
-    assert (found.code, found.path) == ("MT103", ("events", "e", "device"))
-    assert found.help == (
-        "name one device; 'gpus' can be used in 'location', 'accessed_by', 'access', 'visible' and 'devices'"
-    )
-    (found,) = diagnose("chunks: {c: {location: [gpu0, peers], size: 2MiB, count: 2}}")
-    assert (found.path, found.help) == (
-        ("chunks", "c", "location", 1),
-        "name one device; 'peers' can be used in 'access'",
-    )
-
-
-@pytest.mark.parametrize("value", ["gpus", "{near: gpus}"])
-@pytest.mark.parametrize("key", ["prefer", "prefetch"])
-def test_managed_memory_has_one_preferred_location_and_is_prefetched_to_one(key: str, value: str) -> None:
-    (found,) = diagnose(f"managed: {{m: {{size: 2MiB, {key}: {value}}}}}")
-    where = ("managed", "m", key) if value == "gpus" else ("managed", "m", key, "near")
-    assert (found.code, found.path) == ("MT103", where)
-
-
-def test_devices_of_two_sets_are_an_error_at_the_second_one() -> None:
-    text = f"{KV}chunks: {{page: {{location: gpu0, size: 2MiB}}}}\naccess: {{kv: {{gpus: r, peers: rw}}}}"
-    (found,) = diagnose(text)
-    assert (found.code, found.path, found.at) == ("MT204", ("access", "kv", "peers"), "key")
-    (label,) = found.labels
-    assert (label.text, label.path, label.at) == ("one of 'gpus'", ("access", "kv", "gpus"), "key")
-
-
-def test_a_grant_to_an_unknown_device_is_an_error_at_its_key() -> None:
-    text = f"{KV}chunks: {{page: {{location: gpu0, size: 2MiB}}}}\naccess: {{kv: {{peer: r}}}}"
-    (found,) = diagnose(text)
-    assert (found.code, found.path, found.at) == ("MT201", ("access", "kv", "peer"), "key")
-    assert found.help == "did you mean 'peers'?"

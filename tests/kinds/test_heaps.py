@@ -18,7 +18,7 @@ from memtopo.plans.transition import transition
 from tests.helpers.conducted import make_transition
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
-from tests.helpers.specs import clean_geometry, codes, geometry_of, plan_of
+from tests.helpers.specs import clean_geometry, geometry_of, plan_of
 from tests.run.test_transition import Built, built
 
 M = 2 << 20
@@ -227,26 +227,6 @@ def test_an_allocation_that_its_program_frees_while_it_is_checked_is_no_failure(
         found = list(opening(layout).check(Frees(layout.ledger), layout.execution.layout))
         assert [each.address for each in heap(layout).native.allocations()] == [kept]
         assert {each.subject.partition(" ")[0] for each in found} == {"weights.1"}
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        ("limit: weights", "limit: 16MiB", []),
-        ("limit: weights", "limit: cache", ["MT811"]),
-        ("limit: weights", "limit: nothing", ["MT201"]),
-        ("limit: 16MiB", "limit: 128MiB", []),
-        ("limit: 16MiB", "limit: 130MiB", ["MT811"]),
-        ("limit: 16MiB", "limit: 1MiB", ["MT811"]),
-        ("limit: 16MiB", "limit: 2MiB", []),
-        (", limit: 16MiB", "", ["MT811"]),
-        ("cache: {location: gpu0", "cache: {location: gpu1", ["MT811"]),
-        ("cache: {gpu0: rw}", "cache: [{size: 2MiB, grant: {gpu0: rw}}]", ["MT308"]),
-    ],
-)
-def test_a_heap_shares_the_limit_of_another_one_at_its_location(before: str, after: str, expected: list[str]) -> None:
-    assert before in SPEC
-    assert [code for code in codes(SPEC.replace(before, after)) if code != "MT503"] == expected
 
 
 @pytest.mark.parametrize(("access", "gpu"), [("{gpu0: r, gpu1: rw}", 1), ("{gpu0: rw, gpu1: rw}", 0)])

@@ -23,7 +23,7 @@ from memtopo.kinds.resources import AWAITED, WAITING, Synchronize, Wait
 from memtopo.kinds.step import Step
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, diagnose, plan_of, steps_of
+from tests.helpers.specs import diagnose, plan_of, steps_of
 
 ENTRIES = {"imports": "{from: l/w, location: gpu0, size: 2MiB}", "allocations": "{pool: pool, size: 8MiB}"}
 NAMED = [kind for kind in KINDS if kind.keys is Keys.UNIQUE]
@@ -63,19 +63,6 @@ def test_entries_of_two_kinds_have_distinct_names_in_any_order(first: Kind, seco
 def test_an_imported_buffer_has_an_address_and_cannot_be_named_like_a_range() -> None:
     imported = "imports: {w: {from: l/w, via: ipc, location: gpu0, size: 2MiB}}"
     assert errors(f"ranges: {{w: {{size: 2MiB}}}}\n{imported}") == [("MT203", ("imports", "w"), "key")]
-
-
-@pytest.mark.parametrize(
-    ("chunk", "more"),
-    [
-        ("w", "chunks: {w: {location: gpu0, size: 2MiB, handles: fd}}\nexports: {w: {chunk: w, via: fd}}\n"),
-        ("w", "imports: {w: {from: w/w, location: gpu0, size: 2MiB}}"),
-        ("c", "chunks: {c: {location: gpu0, size: 2MiB}}\nevents: {w: {device: gpu0}}"),
-    ],
-)
-def test_ranges_chunks_exports_and_devices_can_share_a_name(chunk: str, more: str) -> None:
-    view = f"ranges: {{w: {{size: 2MiB}}}}\nmap: {{w: {chunk}}}\naccess: {{w: {{w: r}}}}\ndevices: {{w: gpu0}}\n"
-    assert codes(view + more) == []
 
 
 VIEW = "ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\n"

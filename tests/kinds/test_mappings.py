@@ -17,10 +17,9 @@ from memtopo.geometry.access import granted, mappings
 from memtopo.kinds.chunks.steps import RETAINED, CreateChunk
 from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk, UnmapChunks, joined, parts_of
 from memtopo.kinds.step import Step
-from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.output.diagram.build import build_diagram
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, diagnose, geometry_of, plan_of, steps_of
+from tests.helpers.specs import codes, geometry_of, plan_of, steps_of
 from tests.run.test_transition import built
 
 MACHINE = invented(2)
@@ -169,48 +168,6 @@ def test_entries_are_the_same_as_their_mappings_by_hand(made: list[tuple[str, Pa
     assert drawn[0] == drawn[1]
 
 
-@pytest.mark.parametrize(
-    ("count", "help"),
-    [
-        (30, "increase the size of 'kv' to 60MiB, or map less"),
-        (99_999, "map fewer chunks: the machine does not have the memory to fill a larger 'kv'"),
-    ],
-)
-def test_a_larger_range_is_suggested_if_the_machine_can_fill_it(count: int, help: str) -> None:
-    chunks = f"chunks: {{page: {{location: gpu0, size: 2MiB, count: {count}}}}}"
-    found = diagnose(
-        f"ranges: {{kv: {{size: 40MiB}}}}\n{chunks}\nmap: {{kv: [page]}}\naccess: {{kv: {{gpu0: rw}}}}", MACHINE
-    )
-    assert [each.help for each in found if each.code == "MT305"] == [help]
-
-
-@pytest.mark.parametrize(
-    ("entry", "help"),
-    [
-        ("{chunk: page, each: 9}", "write 'each: 8', or increase the count of 'page' to 27"),
-        ("{chunk: page, each: 30}", "increase the size of 'layer' to 60MiB, or write 'each: 20'"),
-        ("{chunk: page, stride: 4MiB}", "write '{chunk: page, each: N}' for N chunks in each range, or 'each: all'"),
-        ("{chunk: wide, each: 2, order: round-robin}", "omit 'order'"),
-        ("{chunk: page, each: fil}", "did you mean 'fill'?"),
-        ("{chunk: page, each: 8, stride: 1GiB}", "increase the size of 'layer' to 7170MiB, or write 'each: 1'"),
-    ],
-)
-def test_a_wrong_distribution_has_a_fix(entry: str, help: str) -> None:
-    text = f"ranges: {{layer: {{size: 40MiB, count: 3}}}}\n{CHUNKS}map: {{layer: [{entry}]}}\n{ACCESS}"
-    (found,) = diagnose(text, MACHINE)
-    assert found.help == help
-    assert found.path[:3] == ("map", "layer", 0)
-
-
-def test_mappings_of_all_entries_count_against_the_limit() -> None:
-    half = f"[{{chunk: wide, each: {LARGEST_COUNT // 2}}}]"
-    text = (
-        f"ranges: {{layer: {{size: {LARGEST_COUNT // 2 * 4}MiB, count: 2}}}}\n{CHUNKS}{ACCESS}map: {{layer: {half}}}\n"
-    )
-    assert codes(text, MACHINE) == ["MT501"]
-    assert "MT109" in codes(text.replace("count: 2}", "count: 3}"), MACHINE)
-
-
 def test_a_zero_page_behind_many_slots_is_one_placement_and_one_span_of_a_drawing() -> None:
     slots = 71_488
     geometry = geometry_of(
@@ -222,14 +179,6 @@ def test_a_zero_page_behind_many_slots_is_one_placement_and_one_span_of_a_drawin
     assert (placement.count, placement.step, list(placement.indices)) == (slots, 0, [0])
     (span,) = build_diagram(geometry, MACHINE).ranges[0].pieces
     assert (span.first, span.last, span.count, span.elsewhere) == ("zero", "zero", slots, 0)
-
-
-def test_each_entry_that_overlaps_a_long_mapping_is_reported_whatever_lies_between_them() -> None:
-    entries = "wide, {chunk: page.0, offset: 0}, {chunk: page.1, offset: 2MiB}"
-    text = f"ranges: {{layer: {{size: 4MiB}}}}\n{CHUNKS}map: {{layer: [{entries}]}}\n{ACCESS}"
-    found = [each for each in diagnose(text, MACHINE) if each.code == "MT304"]
-    first, second, third = (("map", "layer", index) for index in range(3))
-    assert [(each.path, each.labels[0].path) for each in found] == [(second, first), (third, first)]
 
 
 M = 2 << 20
