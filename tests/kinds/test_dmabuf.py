@@ -13,10 +13,9 @@ from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.exports import touched_exports
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.step import Phase
-from memtopo.machine import Trial
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
-from tests.helpers.specs import clean_geometry, codes, diagnose, geometry_of, plan_of, steps_of
+from tests.helpers.specs import clean_geometry, codes, geometry_of, plan_of, steps_of
 from tests.run.test_transition import built
 
 OWN = """
@@ -34,96 +33,6 @@ events: {e: {device: gpu0}}
 
 
 NEVER = "  n: {location: gpu0, size: 2MiB}\n"
-
-
-@pytest.mark.parametrize(
-    ("entry", "expected"),
-    [
-        ("{chunk: w, via: dmabuf}", []),
-        ("{chunk: w, part: flags, via: dmabuf}", []),
-        ("{chunk: w, part: odd, via: dmabuf}", ["MT714"]),
-        ("{chunk: w, part: tail, via: dmabuf}", ["MT714"]),
-        ("{chunk: w, part: data, via: dmabuf}", []),
-        ("{chunk: w, part: nothing, via: dmabuf}", ["MT201"]),
-        ("{chunk: q, part: data, via: dmabuf}", ["MT201"]),
-        ("{chunk: q, via: dmabuf}", []),
-        ("{chunk: q.1:3, via: dmabuf}", []),
-        ("{chunk: q.9, via: dmabuf}", ["MT202"]),
-        ("{chunk: p, via: dmabuf}", ["MT713"]),
-        ("{chunk: p.0, via: dmabuf}", []),
-        ("{chunk: p.1, via: dmabuf}", ["MT713"]),
-        ("{chunk: n, via: dmabuf}", ["MT713"]),
-        ("{range: r, via: dmabuf}", []),
-        ("{range: half, via: dmabuf}", ["MT713"]),
-        ("{range: two, via: dmabuf}", []),
-        ("{range: two.1, via: dmabuf}", []),
-        ("{range: mixed, via: dmabuf}", ["MT713"]),
-        ("{range: nothing, via: dmabuf}", ["MT201"]),
-        ("{range: w, via: dmabuf}", ["MT201"]),
-        ("{chunk: r, via: fd}", ["MT201"]),
-        ("{range: r, via: fd}", ["MT601"]),
-        ("{range: r, via: fabric else fd}", ["MT601"]),
-        ("{buffer: b, via: dmabuf}", []),
-        ("{buffer: b.1, via: dmabuf}", []),
-        ("{buffer: b, part: flags, via: dmabuf}", ["MT201"]),
-        ("{event: e, via: dmabuf}", ["MT601"]),
-        ("{chunk: w, part: flags, via: fd}", ["MT601"]),
-        ("{chunk: w, mapping: pcie, via: fd}", ["MT601"]),
-        ("{chunk: w, mapping: pcie, via: dmabuf}", ["MT404"]),
-        ("{chunk: w, mapping: bar1, via: dmabuf}", ["MT107"]),
-        ("{chunk: w, via: dmabuf else fd}", ["MT107"]),
-        ("{chunk: w, via: dma_buf}", ["MT107"]),
-        ("{chunk: w, via: dmabuf, commit: required}", ["MT607"]),
-    ],
-)
-def test_a_dma_buf_is_of_mapped_memory_of_one_gpu_in_whole_pages(entry: str, expected: list[str]) -> None:
-    """Fact 83."""
-    assert [code for code in codes(f"{OWN}exports: {{x: {entry}}}\n") if code != "MT501"] == expected
-
-
-@pytest.mark.parametrize(
-    ("entry", "note", "helps"),
-    [("{allocation: a, via: dmabuf}", "no memory of pools", True), ("{event: e, via: dmabuf}", "fact 83", False)],
-)
-def test_what_cannot_be_a_dma_buf_has_the_reason_and_what_can_if_there_is_something(
-    entry: str, note: str, helps: bool
-) -> None:
-    text = "events: {e: {device: gpu0}}\npools: {p: {location: gpu0, handles: fd}}\n"
-    text += "allocations: {a: {pool: p, size: 2MiB}}\n"
-    (found,) = [each for each in diagnose(f"{text}exports: {{x: {entry}}}\n") if each.code == "MT601"]
-    assert (note in found.notes[0], found.help is not None) == (True, helps)
-
-
-@pytest.mark.parametrize(
-    ("attributes", "trials", "pcie", "expected"),
-    [
-        ({"DMA_BUF_SUPPORTED": 0}, {}, "", ["MT404"]),
-        ({"DMA_BUF_SUPPORTED": 0}, {"dmabuf": Trial(works=True)}, "", []),
-        ({}, {"dmabuf": Trial(works=False, error="CUDA_ERROR_NOT_SUPPORTED")}, "", ["MT404"]),
-        ({}, {"dmabuf-pcie": Trial(works=True)}, ", mapping: pcie", []),
-        ({}, {"dmabuf-pcie": Trial(works=False, error="CUDA_ERROR_NOT_SUPPORTED")}, ", mapping: pcie", ["MT404"]),
-    ],
-)
-def test_trials_decide_about_dma_bufs(
-    attributes: dict[str, int], trials: dict[str, Trial], pcie: str, expected: list[str]
-) -> None:
-    text = f"buffers: {{b: {{location: gpu0, size: 2MiB}}}}\nexports: {{x: {{buffer: b, via: dmabuf{pcie}}}}}\n"
-    assert codes(text, invented(1, attributes=attributes, trials=trials)) == expected
-
-
-@pytest.mark.parametrize("exported", ["chunk: w", "range: r"])
-def test_compressible_memory_is_no_dma_buf(exported: str) -> None:
-    """Fact 83."""
-    text = "ranges: {r: {size: 2MiB}}\nchunks: {w: {location: gpu0, size: 2MiB, compressible: true}}\n"
-    text += f"map: {{r: w}}\naccess: {{r: {{gpu0: rw}}}}\nexports: {{x: {{{exported}, via: dmabuf}}}}\n"
-    assert codes(text) == ["MT405"]
-
-
-def test_nothing_is_said_about_addresses_where_the_mapping_has_an_error() -> None:
-    text = f"{OWN}exports: {{x: {{range: r, via: dmabuf}}}}\n"
-    assert codes(text.replace("q.0, q.1]", "q.0, nothing]")).count("MT713") == 0
-    assert codes(text.replace("r: {size: 8MiB}", "r: {size: 7B}")).count("MT713") == 0
-    assert codes(text.replace("w: {location: gpu0", "w: {location: gpu7")).count("MT713") == 0
 
 
 PROCESSES = """
@@ -150,33 +59,6 @@ def test_an_imported_chunk_is_exported_as_a_dma_buf() -> None:
     assert geometry.kept_contexts == {1}
     hidden = PROCESSES.replace("  reader:\n", "  reader:\n    visible: gpu0\n").replace("access: {v: {gpu1: r}}", "")
     assert "MT606" in codes(hidden)
-
-
-OPENED = """
-processes:
-  server:
-    buffers: {b: {location: gpu0, size: 2MiB}}
-    exports: {b: {buffer: b, via: ipc}}
-  reader:
-    imports: {b: {from: server.b}}
-    exports: {nic: {buffer: b, via: dmabuf}}
-"""
-
-
-def test_a_buffer_that_is_opened_is_no_dma_buf() -> None:
-    """Fact 83."""
-    (found,) = diagnose(OPENED)
-    assert (found.code, found.path) == ("MT602", ("processes", "reader", "exports", "nic", "buffer"))
-    assert "server.b" in found.message
-
-
-def test_no_process_imports_a_dma_buf() -> None:
-    """Fact 84."""
-    text = PROCESSES.replace("from: server.w", "from: server.nic")
-    (found,) = [each for each in diagnose(text) if each.code == "MT604"]
-    assert found.path == ("processes", "reader", "imports", "w", "from")
-    assert found.labels[0].path == ("processes", "server", "exports", "nic")
-    assert "fd" in str(found.help)
 
 
 def test_dma_bufs_are_tried_after_all_mappings() -> None:

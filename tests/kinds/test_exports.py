@@ -57,27 +57,6 @@ def test_an_import_is_not_exported_again() -> None:
     assert only_diagnostic(text).code == "MT602"
 
 
-def test_a_ring_of_exported_imports_is_reported_in_every_process() -> None:
-    ring = [
-        f" p{i}: {{imports: {{x: {{from: p{(i + 1) % 3}.x}}}}, exports: {{x: {{chunk: x, via: fd}}}}}}\n"
-        for i in range(3)
-    ]
-    assert codes("processes:\n" + "".join(ring)) == ["MT602"] * 3
-
-
-def test_exported_chunks_are_used_and_unmapped_imports_are_not() -> None:
-    text = "chunks: {c: {location: gpu0, size: 2MiB, count: 4, handles: fd}}\n"
-    assert codes(text) == ["MT501"]
-    assert codes(text + "exports: {c: {chunk: c, via: fd}}") == []
-    (some,) = diagnose(text + "exports: {c: {chunk: c.1:3, via: fd}}")
-    assert some.message == "2 of the 4 chunks 'c' are not mapped"
-    (unused,) = diagnose(reader("{from: server.w}", ""))
-    assert (unused.code, unused.message) == ("MT501", "import 'x' is not mapped")
-    (part,) = diagnose(reader("{from: server.w}", VIEW.replace("v: x", "v: x.0")))
-    assert part.message == "3 of the 4 imported chunks 'x' are not mapped"
-    assert codes(reader("{from: server.b}", "")) == codes(reader("{from: server.e}", "")) == []
-
-
 REQUIRED = ", commit: required"
 
 
@@ -93,34 +72,10 @@ def test_an_export_that_gets_more_chunks_has_to_be_committed_again(before: str, 
     assert list(emptied_exports(old, new, ())) == emptied
 
 
-@pytest.mark.parametrize(
-    ("entry", "help", "edited"),
-    [
-        ("{chunk: n, via: fd}", "'handles: [fd]'", True),
-        ("{chunk: w, via: fabric}", "'handles: [fd, fabric]'", False),
-        ("{chunk: n, via: fabric else fd}", "'handles: [fabric]'", False),
-        ("{chunk: b, via: dmabuf}", "write '{buffer: b, via: dmabuf}'", False),
-        ("{chunk: e, via: dmabuf}", "write '{event: e, via: ipc}'", False),
-        ("{chunk: w, part: a, via: fd}", "omit 'part'", False),
-        ("{chunk: w, mapping: pcie, via: fd}", "omit 'mapping'", False),
-    ],
-)
-def test_an_export_that_cannot_be_names_what_can(entry: str, help: str, edited: bool) -> None:
-    found = diagnose("processes:\n server:\n" + OWN + f"  exports: {{x: {entry}}}\n")[0]
-    assert (help in (found.help or ""), found.edit is not None) == (True, edited)
-
-
 @pytest.mark.parametrize(("chunk", "counted"), [("w", True), ("w.0:2", True), ("w.1:2", False), ("w.1", False)])
 def test_an_export_of_one_element_is_not_counted(chunk: str, counted: bool) -> None:
     text = "chunks: {w: {location: gpu0, size: 2MiB, count: 2, handles: fd}}\n"
     assert geometry_of(f"{text}exports: {{x: {{chunk: {chunk}, via: fd}}}}").of(ExportGroup)["x"].counted is counted
-
-
-def test_a_quota_of_chunks_that_are_not_elastic_points_at_their_count_if_they_have_one() -> None:
-    for count, labels in ((", count: 2", 1), ("", 0)):
-        text = f"chunks: {{w: {{location: gpu0, size: 2MiB, handles: fd{count}}}}}\n"
-        (found,) = diagnose(text + "exports: {w: {chunk: w, via: fd, quota: 2}}")
-        assert (found.code, len(found.labels)) == ("MT804", labels)
 
 
 FAILED = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
@@ -178,32 +133,6 @@ def test_a_change_touches_an_export_whose_first_handles_are_others(change: dict[
     assert list(touched_exports(old, gone, ())) == []
     assert list(touched_exports(old, gone, {("chunk", "w.1")})) == ["w"]
     assert list(emptied_exports(old, old, {("chunk", "w.2")})) == []
-
-
-COMMITTED = """
-processes:
-  server:
-    HELDchunks: {w: {location: gpu0, size: 2MiB, count: 2, handles: fd}}
-    exports: {w: {chunk: w.0, via: fd, commit: required}, v: {chunk: SECOND, via: fd}}
-  reader: {imports: {x: {from: server.FROM}}}
-"""
-
-
-@pytest.mark.parametrize(
-    ("held", "second", "source", "expected"),
-    [
-        ("", "w.1", "v", []),
-        ("", "w", "v", ["MT607"]),
-        ("", "w.0", "v", ["MT607"]),
-        ("", "w.1", "w", ["MT607"]),
-        ("held: true\n    ", "w.1", "w", []),
-    ],
-)
-def test_committed_objects_have_one_export_that_nobody_imports_while_it_is_built(
-    held: str, second: str, source: str, expected: list[str]
-) -> None:
-    text = COMMITTED.replace("HELD", held).replace("SECOND", second).replace("FROM", source)
-    assert [code for code in codes(text) if code != "MT501"] == expected
 
 
 ELASTIC = """

@@ -13,7 +13,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError, gpu
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver, external_api
-from memtopo.kinds.external import MEMORY_KINDS, ExternalObject, produced
+from memtopo.kinds.external import ExternalObject, produced
 from memtopo.kinds.external.semaphores import ImportedSemaphore
 from memtopo.kinds.external.steps import (
     DESCRIPTORS,
@@ -33,7 +33,7 @@ from tests.helpers.external_specs import FAILED, FRAME, NEVER, TIMELINE, semapho
 from tests.helpers.failing_driver import Failing
 from tests.helpers.in_process_producer import InProcessProducer, camera
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, diagnose, geometry_of, plan_of, steps_of
+from tests.helpers.specs import codes, geometry_of, plan_of, steps_of
 
 
 def test_entries_become_groups_with_place_size_and_origin() -> None:
@@ -79,15 +79,6 @@ def test_instances_of_a_counted_process_use_their_own_device() -> None:
     assert set(codes(hidden)) == {"MT606"}
 
 
-@pytest.mark.parametrize("via", [via for via in MEMORY_KINDS if via != "opaque_fd"])
-def test_memory_handle_types_that_linux_cannot_import_are_refused_with_the_reason(via: str) -> None:
-    """Fact 54."""
-    (diagnostic,) = diagnose(FRAME.replace("opaque_fd", via))
-    assert (diagnostic.code, diagnostic.path) == ("MT702", ("external", "frame", "via"))
-    assert "NOT_SUPPORTED" in diagnostic.notes[0]
-    assert ("Windows" in diagnostic.notes[0]) == (via not in ("dmabuf", "dma_buf", "nvscibuf"))
-
-
 DMABUF = FRAME.replace("opaque_fd", "dmabuf")
 BINARY = TIMELINE.replace("timeline_fd", "opaque_fd").replace("signal: 1", "signal: true")
 
@@ -114,99 +105,6 @@ def test_a_trial_decides_and_without_one_timelines_must_be_advertised(
     text: str, attributes: dict[str, int], trials: dict[str, Trial], expected: list[str]
 ) -> None:
     assert codes(text, invented(1, attributes=attributes, trials=trials)) == expected
-
-
-@pytest.mark.parametrize(
-    ("part", "help"),
-    [
-        ("{size: 8388609B}", "write 'size: 8MiB' at most"),
-        ("{offset: 4MiB, size: 5MiB}", "write 'size: 4MiB' at most"),
-        ("{offset: 8388607B, size: 2B}", "write 'size: 1B' at most"),
-        ("{offset: 8MiB, size: 1B}", None),
-        ("{offset: 18446744073709551615B, size: 18446744073709551615B}", None),
-    ],
-)
-def test_parts_end_within_their_object(part: str, help: str | None) -> None:
-    (diagnostic,) = diagnose(FRAME.replace("8MiB}", f"8MiB, buffers: {{y: {part}}}}}"))
-    assert (diagnostic.code, diagnostic.path, diagnostic.help) == (
-        "MT703",
-        ("external", "frame", "buffers", "y", "size"),
-        help,
-    )
-    assert diagnostic.labels[0].path == ("external", "frame", "size")
-    assert codes(FRAME.replace("8MiB}", "8MiB, buffers: {y: {size: 8MiB}, z: {offset: 8388607B, size: 1B}}}")) == []
-
-
-@pytest.mark.parametrize(("part", "expected"), [("{size: 1MiB}", []), ("{offset: 1MiB, size: 1MiB}", ["MT703"])])
-def test_parts_of_a_dedicated_object_begin_with_it(part: str, expected: list[str]) -> None:
-    assert codes(FRAME.replace("8MiB}", f"8MiB, dedicated: true, buffers: {{y: {part}}}}}")) == expected
-
-
-def test_what_is_wrong_beside_a_device_that_does_not_exist_is_reported_too() -> None:
-    assert codes(FRAME.replace("gpu0", "gpu7").replace("opaque_fd", "opaque_win32")) == ["MT401", "MT702"]
-
-
-def test_a_producer_cannot_have_the_name_of_a_process() -> None:
-    text = f"processes:\n  camera: {{buffers: {{b: {{location: gpu0, size: 1MiB}}}}}}\n  p: {{{FRAME.strip()}}}\n"
-    (diagnostic,) = diagnose(text)
-    assert (diagnostic.code, diagnostic.path) == ("MT203", ("processes", "p", "external", "frame", "from"))
-    assert codes(text.replace("from: camera", "from: camera/frame")) == ["MT203"]
-    assert codes(text.replace("from: camera", "from: ./camera/frame")) == []
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "message"),
-    [
-        (
-            "external: {%s: {from: %s, via: opaque_fd, device: gpu0, size: 8MiB}}",
-            "size: 4MiB",
-            "size is 4MiB here and 8MiB",
-        ),
-        (
-            "external: {%s: {from: %s, via: opaque_fd, device: gpu0, size: 8MiB}}",
-            "device: gpu1",
-            "device is gpu1 here and gpu0",
-        ),
-        (
-            "external: {%s: {from: %s, via: opaque_fd, device: gpu0, size: 8MiB}}",
-            "dedicated: true",
-            "is dedicated here",
-        ),
-        (
-            "semaphores: {%s: {from: %s, via: timeline_fd, device: gpu0}}",
-            "via: opaque_fd",
-            "is a binary semaphore here",
-        ),
-        ("semaphores: {%s: {from: %s, via: timeline_fd, device: gpu0}}", "device: gpu1", None),
-        ("semaphores: {%s: {from: %s, via: timeline_fd, device: gpu0}}", "signal: 4", None),
-        ("external: {%s: {from: %s, via: opaque_fd, device: gpu0, size: 8MiB}}", "buffers: {y: {size: 1MiB}}", None),
-    ],
-)
-def test_entries_of_one_object_declare_equal_properties(one: str, other: str, message: str | None) -> None:
-    first, again = one % ("f", "camera"), one % ("g", "camera/f")
-    key = other.partition(":")[0]
-    written = [each for each in again.removesuffix("}}").split(", ") if not each.startswith(f"{key}:")]
-    text = f"processes:\n  a: {{{first}}}\n  b: {{{', '.join([*written, other])}}}}}}}\n"
-    found = diagnose(text)
-    assert [diagnostic.code for diagnostic in found] == ["MT707"] * (message is not None), found
-    assert message is None or message in found[0].message
-    assert codes(text.replace("camera/f", "camera/h")) == []
-
-
-def test_one_export_is_not_both_memory_and_semaphore() -> None:
-    (diagnostic,) = diagnose(FRAME + "semaphores: {s: {from: camera/frame, via: timeline_fd, device: gpu0}}")
-    assert (diagnostic.code, diagnostic.path) == ("MT707", ("semaphores", "s"))
-    assert diagnostic.message == "'s' is camera/frame, whose kind is a timeline semaphore here and memory for 'frame'"
-
-
-@pytest.mark.parametrize("entry", ["device: host", "device: host:0", "device: gpu9", "device: nobody"])
-def test_the_device_is_an_existing_gpu(entry: str) -> None:
-    for text in (FRAME, TIMELINE):
-        assert codes(text.replace("device: gpu0", entry)) in (["MT405"], ["MT401"], ["MT201"])
-
-
-def test_unused_objects_and_semaphores_give_no_warning() -> None:
-    assert codes("devices: {d: 0}\n" + (FRAME + semaphores("")).replace("gpu0", "d")) == []
 
 
 def test_a_descriptor_whose_number_another_file_has_is_not_closed() -> None:

@@ -10,7 +10,7 @@ from memtopo.geometry.groups import ChunkGroup
 from memtopo.kinds.views import all_mapped_memory
 from tests.helpers.lockstep import apply_together
 from tests.helpers.machines import invented
-from tests.helpers.specs import clean_geometry, codes, diagnose
+from tests.helpers.specs import clean_geometry
 
 PE = (
     "processes:\n pe: {count: COUNT, devices: {mine: [gpu0, gpu1]}, ranges: {heap: {size: 64MiB}}, "
@@ -74,43 +74,6 @@ def test_an_order_pairs_the_processes_of_equal_counts() -> None:
     found = clean_geometry(RANKS.replace("OTHER", "")).processes
     assert sources(found["right.0"]) == [("left.0", 0), ("left.2", 0)]
     assert sources(found["right.2"]) == [("left.2", 0), ("left.1", 0)]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (RANKS.replace("OTHERcount: 3", "count: 2"), "'right' and 'left' have different counts"),
-        (RANKS.replace("OTHERcount: 3, ", ""), "process 'right' is not counted"),
-        (RANKS.replace("left: {count: 3, ", "left: {").replace("OTHER", ""), "process 'left' is not counted"),
-        (RANKS.replace("left.c", "held/c").replace("OTHER", ""), "held/c is outside of this spec"),
-    ],
-)
-def test_an_order_is_between_counted_processes_of_one_count(text: str, message: str) -> None:
-    (diagnostic,) = diagnose(text)
-    assert (diagnostic.code, diagnostic.path) == ("MT608", ("processes", "right", "imports", "x", "order"))
-    assert message in diagnostic.message
-
-
-def test_an_order_of_a_process_with_an_invalid_count_is_not_judged() -> None:
-    assert codes(RANKS.replace("OTHERcount: 3", "count: 0")) == ["MT106"]
-    assert codes(RANKS.replace("left: {count: 3", "left: {count: x").replace("OTHER", "")) == ["MT106"]
-
-
-@pytest.mark.parametrize(
-    ("order", "expected"),
-    [
-        ("[own, own]", "MT204"),
-        ("[own-first, next]", "MT103"),
-        ("[own-first, own-first]", "MT103"),
-        ("[]", "MT103"),
-        ("last", "MT107"),
-        ("{own: next}", "MT103"),
-        ("[[own]]", "MT103"),
-        ("''", "MT103"),
-    ],
-)
-def test_an_order_names_each_process_once(order: str, expected: str) -> None:
-    assert codes(PE.replace("COUNT", "3").replace("ORDER", order)) == [expected]
 
 
 def test_every_process_maps_its_own_part_first_and_reads_what_its_neighbours_wrote() -> None:

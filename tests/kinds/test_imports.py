@@ -133,18 +133,6 @@ def test_locations_of_a_slice_continue_the_round_robin_distribution() -> None:
     assert [run.properties_of(index).location for index in range(run.count)] == [gpu(1), gpu(0), gpu(0)]
 
 
-def test_a_declared_size_is_that_before_or_after_rounding() -> None:
-    text = reader("{from: server.b, size: SIZE}", "")
-    assert [codes(text.replace("SIZE", size)) for size in ("64KiB", "2MiB", "128KiB")] == [[], [], ["MT604"]]
-    assert codes(text.replace("SIZE", "1 granule")) == ["MT105"]
-    assert codes(reader("{from: server.e, size: 2MiB}", "")) == ["MT604"]
-    text = """processes:
-  a: {chunks: {w: {location: gpu0, size: 3MiB, round: up, handles: fd}}, exports: {w: {chunk: w, via: fd}}}
-  b: {imports: {w: {from: a.w, size: SIZE}}, ranges: {r: {size: 4MiB}}, map: {r: w}, access: {r: {gpu0: r}}}
-"""
-    assert [codes(text.replace("SIZE", size)) for size in ("3MiB", "4MiB", "2MiB")] == [[], [], ["MT604"]]
-
-
 def test_an_export_with_different_sizes_cannot_be_imported() -> None:
     small, large = invented(1), invented(1, granule=4 << 20)
     machine = small.model_copy(update={"devices": [*small.devices, *large.devices], "peers": invented(2).peers})
@@ -230,57 +218,11 @@ def test_a_process_can_import_its_own_chunks() -> None:
     assert first.identity == second.identity
 
 
-LEFT_OUT = [
-    # error of the server, and its codes; the reader that depends on it has no diagnostics
-    (
-        "{location: gpu0, size: 2MiB, count: 4, handles: fd}",
-        "{location: gpu0, size: 3MiB, count: 4, handles: fd}",
-        ["MT301"],
-    ),
-    (
-        "{location: gpu0, size: 2MiB, count: 4, handles: fd}",
-        "{location: gpu7, size: 2MiB, count: 4, handles: fd}",
-        ["MT401"],
-    ),
-    (
-        "{location: gpu0, size: 2MiB, count: 4, handles: fd}",
-        "{location: gpu0, size: 2, count: 4, handles: fd}",
-        ["MT105"],
-    ),
-    ("w: {chunk: w, via: fd}", "w: {chunk: w, via: x}", ["MT107"]),
-    ("w: {chunk: w, via: fd}", "w: *w", ["MT006"]),
-    ("exports: {w: {chunk: w, via: fd}, b: {buffer: b, via: ipc}, e: {event: e, via: ipc}}", "exports: []", ["MT103"]),
-    ("exports: {w: {chunk: w, via: fd}, ", "exports: {<<: *x, ", ["MT008"]),
-    (" server:\n", " 9server: {}\n server: []\n other:\n", ["MT104", "MT103"]),
-]
-
-
-@pytest.mark.parametrize(("good", "bad", "expected"), LEFT_OUT)
-def test_imports_of_entries_with_errors_are_not_checked(good: str, bad: str, expected: list[str]) -> None:
-    text = reader("{from: server.w}", VIEW.replace("v: x", "v: [x.0, x.3, {chunk: x.7, offset: 6MiB}]"))
-    assert good in text
-    wrong = text.replace(good, bad)
-    assert codes(wrong) == expected
-
-
-def test_errors_of_exporter_and_importer_are_reported_together() -> None:
-    text = reader("{from: server.w, count: 5}").replace("b: {buffer: b, via: ipc}", "b: {buffer: b, via: fd}")
-    assert codes(text) == ["MT601", "MT604"]
-
-
 @pytest.mark.parametrize("of", ["b", "e"])
 def test_imported_buffers_and_events_cannot_be_mapped(of: str) -> None:
     diagnostic = only_diagnostic(reader(f"{{from: server.{of}}}"))
     assert (diagnostic.code, diagnostic.path) == ("MT201", ("processes", "reader", "map", "v", 0, "chunk"))
     assert "only chunks can be mapped" in diagnostic.message
-
-
-def test_access_to_imports_needs_peer_access() -> None:
-    apart = validate_text(reader("{from: server.w}"), invented(2, peers=False)).diagnostics
-    assert [(diagnostic.code, diagnostic.path[:2]) for diagnostic in apart] == [
-        ("MT403", ("processes", "server")),
-        ("MT403", ("processes", "reader")),
-    ]
 
 
 def test_support_is_checked_where_a_chunk_is_created_only() -> None:
@@ -331,27 +273,6 @@ def test_a_process_that_joins_takes_handles_from_the_held_layout_and_others_from
     assert [each[:3] for each in found] == [("test", f"server.{n}.w", at) for n in (0, 1) for at in (0, 1)]
     assert [each.text for each in found] == ["test/server.0.w"] * 2 + ["test/server.1.w"] * 2
     assert [(each.resource, each.imported) for each in found] == [(None, None)] * 4
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        ("    held: true\n", "", []),
-        ("reader: {", "reader: {held: true, ", []),
-        ("held: true\n    count: 2\n", "count: 2\n", []),
-        (
-            "x: {from: server.w}}}",
-            "x: {from: o.b}}}\n  o: {events: {b: {device: gpu0}}, exports: {b: {event: b, via: ipc}}}",
-            ["MT616"],
-        ),
-        ("imports: {own: {from: server.w}}", "imports: {own: {from: reader.e}}", ["MT616"]),
-    ],
-)
-def test_imports_are_from_processes_that_are_there_when_the_importing_one_is_built(
-    old: str, new: str, expected: list[str]
-) -> None:
-    assert old in JOINED
-    assert [code for code in codes(JOINED.replace(old, new)) if code != "MT501"] == expected
 
 
 LENT = """

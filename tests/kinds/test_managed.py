@@ -61,13 +61,6 @@ def test_home_is_a_visible_gpu() -> None:
         assert set(codes(text % f", {key}: gpu1", invented(4))) == {"MT606"}
 
 
-@pytest.mark.parametrize("key", ["prefer", "prefetch", "accessed_by"])
-def test_devices_of_advice_are_used_and_exist(key: str) -> None:
-    assert codes(f"devices: {{d: 1}}\nmanaged: {{m: {{size: 2MiB, {key}: d}}}}") == []
-    assert codes(f"managed: {{m: {{size: 2MiB, {key}: gpu7}}}}") == ["MT401"]
-    assert codes(f"managed: {{m: {{size: 2MiB, {key}: nobody}}}}") == ["MT201"]
-
-
 def test_accessed_by_names_no_numa_node() -> None:
     """Fact 60."""
     (diagnostic,) = diagnose("managed: {m: {size: 2MiB, accessed_by: [gpu0, host:0]}}")
@@ -172,12 +165,6 @@ def test_a_prefetch_to_the_host_needs_support_of_the_home_gpu() -> None:
     assert codes(text % 1, mixed) == ["MT701"]
 
 
-def test_uses_of_entries_with_errors_are_reported_if_the_kind_is_certain() -> None:
-    assert codes("managed: {m: {size: none}}\nexports: {x: {buffer: m, via: ipc}}") == ["MT105", "MT706"]
-    assert codes("managed: []\nexports: {x: {buffer: m, via: ipc}}") == ["MT103"]
-    assert codes("managed: {<<: *x}\naccess: {m: {gpu0: r}}") == ["MT008"]
-
-
 def test_managed_memory_counts_in_full_on_every_gpu_that_may_hold_it() -> None:
     machine = invented(2)
     busy = machine.devices[1].model_copy(update={"free_bytes": 30 << 30})
@@ -192,13 +179,3 @@ def test_managed_memory_counts_in_full_on_every_gpu_that_may_hold_it() -> None:
     each = "processes:\n  p: {count: %d, managed: {m: {size: 20GiB}}}"
     assert codes(each % 3, machine) == []
     assert codes(each % 4, machine) == ["MT402"]
-
-
-def test_more_memory_than_any_device_has_is_refused() -> None:
-    """Fact 60."""
-    assert codes("managed: {m: {size: 32TiB}}") == ["MT402"]
-    assert codes("managed: {m: {size: 18446744073709551615B}}") == ["MT310", "MT402"]
-
-
-def test_all_wrong_devices_of_an_entry_are_reported() -> None:
-    assert codes("managed: {m: {size: 2MiB, prefer: gpu9, accessed_by: [gpu8]}}") == ["MT401", "MT401"]

@@ -170,21 +170,6 @@ def test_an_import_has_the_team_of_its_export() -> None:
     assert rank.of(BindGroup)["of-creator"].locations == (gpu(1),)
 
 
-@pytest.mark.parametrize(("size", "expected"), [("4MiB", []), ("3MiB", []), ("2 granules", []), ("8MiB", ["MT604"])])
-def test_an_import_may_declare_the_size_before_rounding_or_in_granules(size: str, expected: list[str]) -> None:
-    text = RANKS.replace("BOUND", "[part]").replace("gpus, size: 4MiB", "gpus, size: 3MiB, round: up")
-    found = codes(text.replace("creator.team", f"creator.team, size: {size}"), WORKS)
-    assert [code for code in found if code == "MT604"] == expected
-
-
-def test_only_shareable_memory_is_bound_to_an_imported_object() -> None:
-    """Fact 87."""
-    text = RANKS.replace("BOUND", "[part]")
-    assert codes(text, WORKS) == []
-    (found,) = diagnose(text.replace("mine, size: 4MiB, handles: fd", "mine, size: 4MiB"), WORKS)
-    assert (found.code, found.path[-2:]) == ("MT720", ("of-creator", 0))
-
-
 def test_a_team_is_of_one_node() -> None:
     text = RANKS.replace("BOUND", "[part]").replace("fd}", "fabric}").replace("count: 2", "count: 2\n    nodes: [a, b]")
     text = text.replace("  creator:\n", "  creator:\n    node: a\n").replace("handles: fd", "handles: fabric")

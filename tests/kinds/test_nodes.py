@@ -201,11 +201,6 @@ def test_peers_reach_imported_memory_of_other_nodes() -> None:
     assert found.processes["reader"].gpus == [0, 1]
 
 
-def test_the_host_cannot_access_memory_of_a_gpu_of_another_node() -> None:
-    text = PAIR.replace("VIA", "fabric").replace("view: {gpu0: r}", "view: {gpu0: r, host: r}")
-    assert codes(text, with_fabric(2)) == ["MT406"]
-
-
 def test_each_node_has_its_own_devices() -> None:
     text = pages("nodes: [a, b]").replace("gpu0", "gpu1")
     (found,) = diagnose(text, Cluster({"a": invented(2), "b": invented(1)}))
@@ -216,13 +211,6 @@ def test_a_machine_for_a_node_that_the_spec_does_not_have_is_an_error() -> None:
     machines = Cluster({"a": invented(1), "b": invented(1), "c": invented(1)})
     assert codes(pages("nodes: [a, b]"), machines) == ["MT615"]
     assert codes("ranges: {kv: {size: 2MiB}}", Cluster({"a": invented(1)})) == ["MT615"]
-
-
-@pytest.mark.parametrize(("count", "help"), [(3, "write 'count: 2 or 4', or 1 node"), (1, "write 'count: 2'")])
-def test_a_count_that_does_not_divide_is_answered_with_counts_that_do(count: int, help: str) -> None:
-    (found,) = diagnose(pages("nodes: [a, b]", count=count))
-    assert found.code == "MT612"
-    assert str(found.help).startswith(help)
 
 
 def test_fabric_that_failed_on_the_exporting_node_is_reported_once() -> None:
@@ -260,11 +248,6 @@ def test_a_choice_names_the_process_on_another_node() -> None:
     choices = [each.text for each in found.processes["server"].choices]
     assert len(choices) == 2
     assert all("not fd (process 'reader' imports it on another node)" in each for each in choices)
-
-
-def test_alternatives_of_which_none_crosses_are_refused() -> None:
-    """Fabric does not work on this machine, and file descriptors are of one node."""
-    assert codes(PAIR.replace("VIA", "fabric else fd"), invented(1)) == ["MT408"]
 
 
 def test_what_does_not_work_on_a_node_names_the_node() -> None:
@@ -314,15 +297,6 @@ def test_an_import_of_the_own_node_is_from_a_process_with_another_count_too() ->
     assert [each and each.holders for each in origins] == [("server.0", "server.1"), ("server.2", "server.3")]
 
 
-def test_an_import_of_the_own_node_from_a_process_elsewhere_is_refused() -> None:
-    text = PAIR.replace("VIA", "fd").replace("node: a", "count: 1\n    nodes: [a]")
-    (found,) = diagnose(text.replace("server.w", "server.w, order: own-node"), invented(1))
-    assert (found.code, found.message) == (
-        "MT608",
-        "import 'w' is from the own node, and process 'server' is not on 'b'",
-    )
-
-
 def test_own_node_is_no_part_of_a_list() -> None:
     (found,) = diagnose(HEAP.replace("from: pe.part", "from: pe.part, order: [own-node, next]"), with_fabric(4))
     assert found.code == "MT103"
@@ -346,11 +320,6 @@ processes:
     assert group.origin.holders == ("rank.2", "rank.3")
     assert group.origin.own_label(0) == "signal"
     assert group.origin.own_label(1) is None
-
-
-def test_imports_of_a_process_without_a_valid_node_are_not_judged() -> None:
-    text = PAIR.replace("VIA", "fd").replace("node: b", "node: [b]")
-    assert codes(text, invented(1)) == ["MT104"]
 
 
 def test_a_saved_plan_of_nodes_holds_on_their_machines() -> None:

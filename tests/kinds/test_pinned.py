@@ -55,16 +55,6 @@ def test_memory_is_accessed_by_the_first_visible_gpu_by_default() -> None:
     assert [each.of(PinnedGroup)["p"].gpus for each in found] == [(3,), (2,)]
 
 
-@pytest.mark.parametrize("name", ["host", "gpu0", "gpu7", "gpus", "peers", "pinned"])
-def test_no_name_hides_a_device_that_keeps_offloaded_bytes(name: str) -> None:
-    (diagnostic,) = diagnose(f"pinned: {{{name}: {{size: 2MiB}}}}")
-    assert (diagnostic.code, diagnostic.path, diagnostic.at) == ("MT203", ("pinned", name), "key")
-
-
-def test_memory_without_a_gpu_is_refused() -> None:
-    assert codes("pinned: {p: {size: 2MiB}}", invented(0)) == ["MT401"]
-
-
 def test_memory_of_a_file_is_that_of_another_program() -> None:
     """It takes nothing of the host, and checks do not write it"""
     text = "pinned: {p: {file: /dev/shm/f, offset: 4096B, size: 5000B, count: 3, read_only: true}}"
@@ -149,21 +139,11 @@ def test_a_file_is_mapped_and_registered_once_for_all_its_objects() -> None:
     assert order.index(MapFile) < order.index(RegisterMemory)
 
 
-@pytest.mark.parametrize("path", ["f", "./f", "/dev/shm/", "", "~/f"])
-def test_a_path_that_is_not_absolute_is_refused(path: str) -> None:
-    assert codes(f"pinned: {{p: {{file: '{path}', size: 2MiB}}}}") == ["MT103"]
-
-
 def test_a_path_that_the_system_cannot_have_is_refused() -> None:
     assert codes(f"pinned: {{p: {{file: '/{'x' * 4095}', size: 2MiB}}}}") == ["MT103"]
     assert codes('pinned: {p: {file: "/a\\nb", size: 2MiB}}') == ["MT103"]
     assert codes(f"pinned: {{p: {{file: '/{'x' * 4094}', size: 2MiB}}}}") == []
     assert codes(f"pinned: {{p: {{file: '/{'ä' * 2048}', size: 2MiB}}}}") == ["MT103"]
-
-
-@pytest.mark.parametrize("entry", ["offset: 0B", "from: engine, offset: 0B", "from: engine, count: 1"])
-def test_a_key_that_an_entry_cannot_have_is_refused_whatever_its_value(entry: str) -> None:
-    assert codes(f"pinned: {{p: {{size: 2MiB, {entry}}}}}") == ["MT715"]
 
 
 LAYOUT = """
@@ -191,12 +171,6 @@ def test_a_device_comes_before_pinned_memory_of_the_same_name() -> None:
     text = f"devices: {{p: gpu1}}\n{LAYOUT}pinned: {{p: {{size: 1B}}}}\nstates: {{a: {{offload: {{w: p}}}}}}"
     (area,) = clean_geometry(text).of(OffloadArea).values()
     assert (area.location, area.inside) == (gpu(1), None)
-
-
-def test_pinned_memory_with_an_error_is_reported_once() -> None:
-    text = f"{LAYOUT}pinned: {{p: {{size: 64}}}}\nstates: {{a: {{offload: {{w: p}}}}}}"
-    assert codes(text) == ["MT105"]
-    assert codes(text.replace("w: p}", "w: q}").replace("64}", "64MiB}")) == ["MT201"]
 
 
 class Sent(HandleSource):

@@ -42,7 +42,7 @@ from memtopo.plans.transition import transitions
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.sharing_specs import only_diagnostic
-from tests.helpers.specs import clean_geometry, codes, diagnose, geometry_of, plan_of, steps_of
+from tests.helpers.specs import clean_geometry, codes, geometry_of, plan_of, steps_of
 
 HOST, NODE = Location(LocationKind.HOST), Location(LocationKind.HOST_NUMA, 0)
 RW = Access.RW
@@ -384,13 +384,6 @@ def test_pools_that_cannot_be(text: str, code: str) -> None:
     assert only_diagnostic(text).code == code
 
 
-def test_the_maximum_size_counts_whole_units() -> None:
-    """Fact 80."""
-    text = "pools: {p: {location: gpu0, max_size: SIZE}}\nallocations: {a: {pool: p, size: 8MiB, count: 4}}"
-    assert codes(text.replace("SIZE", "1B")) == []
-    assert codes(text.replace("SIZE", "1B").replace("count: 4", "count: 5")) == ["MT711"]
-
-
 def test_allocations_count_as_memory_in_whole_units_of_their_pool() -> None:
     text = "pools: {p: {location: gpu0}}\nallocations: {a: {pool: p, size: SIZE}}"
     room = invented(2).devices[0].room
@@ -402,22 +395,6 @@ def test_a_pool_is_shared_where_a_trial_of_it_succeeded() -> None:
     text = "pools: {p: {location: gpu0, handles: fd}}\nallocations: {a: {pool: p, size: 8MiB}}"
     assert codes(text, failed) == ["MT404"]
     assert codes(text.replace(", handles: fd", ""), failed) == []
-
-
-def test_a_gpu_has_to_support_pools() -> None:
-    text = "pools: {p: {location: gpu0}}\nallocations: {a: {pool: p, size: 8MiB}}"
-    assert codes(text, invented(1, attributes={"MEMORY_POOLS_SUPPORTED": 0})) == ["MT710"]
-    assert codes(text.replace("gpu0", "host"), invented(1, attributes={"MEMORY_POOLS_SUPPORTED": 0})) == []
-    assert codes(text.replace("gpu0", "host"), invented(0)) == ["MT401"]
-
-
-def test_peers_have_access_to_a_pool_only_where_they_are_peers() -> None:
-    text = "pools: {p: {location: gpu0, accessed_by: gpu1}}\nallocations: {a: {pool: p, size: 8MiB}}"
-    assert codes(text, invented(2)) == []
-    (found,) = diagnose(text, invented(2, peers=False))
-    assert (found.code, found.notes) == ("MT403", ())
-    imported = "imports: {a: {from: s/a, pool: gpu0, size: 8MiB, accessed_by: gpu1}}"
-    assert codes(imported, invented(2, peers=False)) == ["MT403"]
 
 
 def one_pool(text: str, pool: str = "location: gpu0, handles: fd", size: str = "size: 8MiB") -> str:

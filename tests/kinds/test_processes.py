@@ -49,14 +49,6 @@ def test_a_count_of_1_is_counted() -> None:
     assert (run.counted, run.count, run.label(0)) == (True, 1, "every.0")
 
 
-def test_dependents_of_an_invalid_count_are_not_checked() -> None:
-    text = PE.replace("COUNT", "0") + (
-        " all: {ranges: {v: {size: 64MiB}}, imports: {x: {from: pe.part}}, map: {v: x.63}, access: {v: {gpu0: r}}}\n"
-    )
-    assert codes(text) == ["MT106"]
-    assert codes(text.replace("devices: {mine: [gpu0, gpu1, gpu0]}, ", "").replace("mine", "gpu0")) == ["MT106"]
-
-
 def test_equal_diagnostics_of_instances_are_reported_once() -> None:
     text = "processes:\n w: {count: 4, devices: {m: [gpu0, gpu1]}, chunks: {c: {location: m, size: 2MiB}}}\n"
     assert codes(text) == ["MT501"]

@@ -17,7 +17,7 @@ from memtopo.planner import Plan
 from memtopo.plans.transition import transition
 from tests.helpers.conducted import make_transition
 from tests.helpers.machines import invented
-from tests.helpers.specs import clean_geometry, codes, diagnose, geometry_of, plan_of, steps_of
+from tests.helpers.specs import clean_geometry, geometry_of, plan_of, steps_of
 from tests.run.test_transition import Built, built
 
 M = 2 << 20
@@ -130,82 +130,6 @@ def test_a_chunk_is_copied_by_its_own_gpu_where_that_may_write_or_in_a_window() 
     assert [(each.device, each.chunks) for each in windows(geometry)] == [(1, ("read",))]
 
 
-RULES = """
-ranges: {kv: {size: 10MiB}, heap: {size: 8MiB, elastic: {chunks: seg}}}
-chunks:
-  page: {location: gpu0, size: 2MiB, count: 4}
-  host: {location: "host:0", size: 2MiB}
-  any: {location: host, size: 2MiB}
-  seg: {location: gpu0, size: 2MiB, count: {min: 1, max: 4}}
-imports: {w: {from: server/w, location: gpu0, size: 2MiB}}
-map: {kv: [page.0:2, host, w, any]}
-access: {kv: {gpu0: rw}, heap: {gpu0: rw}}
-heaps: {h: {location: gpu0, size: 8MiB}, i: {location: gpu0, size: 8MiB}}
-pinned: {p: {size: 4MiB}, q: {size: 4MiB, count: 2}, r: {size: 8MiB, file: /f, read_only: true}}
-states: {s: {STATE}, t: {OTHER}}
-"""
-
-
-@pytest.mark.parametrize(
-    ("state", "other", "expected"),
-    [
-        ("offload: {'page.0:2': p}", "offload: {page.0: p}", ["MT717"]),
-        ("offload: {'page.0:2': p}", "offload: {'page.0:2': p}", []),
-        ("offload: {page.0: q}", "", ["MT717"]),
-        ("offload: {page.0: r}", "", ["MT717"]),
-        ("offload: {page.0: gpu0}", "", ["MT809"]),
-        ("offload: {host: pinned}", "", ["MT809"]),
-        ("offload: {host: gpu1}", "", []),
-        ("offload: {any: 'host:0'}", "", ["MT809"]),
-        ("offload: {w: host}", "", ["MT802"]),
-        ("drop: [w]", "", []),
-        ("offload: {page.3: host}", "", []),
-        ("offload: {seg: host}", "", ["MT804"]),
-        ("offload: {heap: host}", "", ["MT804"]),
-        ("drop: [seg.0]", "", ["MT804"]),
-        ("drop: ['page.0:2', page.1]", "", ["MT204"]),
-        ("drop: [page.1, page.0]", "", []),
-        ("drop: [page.0], offload: {'page.0:2': host}", "", ["MT204"]),
-        ("drop: [h], offload: {h: pinned}", "", ["MT204"]),
-        ("offload: {h: p}", "offload: {h: pinned}", ["MT812"]),
-        ("offload: {h: host}", "", ["MT812"]),
-        ("offload: {h: p, i: p}", "", ["MT717"]),
-        ("offload: {h: p}", "offload: {page.0: p}", ["MT717"]),
-        ("offload: {h: q}", "", ["MT717"]),
-        ("offload: {h: r}", "", ["MT717"]),
-        ("offload: {h: p}", "offload: {h: p}", []),
-    ],
-)
-def test_what_a_state_cannot_drop_or_keep_is_refused(state: str, other: str, expected: list[str]) -> None:
-    text = RULES.replace("STATE", state).replace("OTHER", other)
-    assert [code for code in codes(text) if code not in ("MT501", "MT503", "MT504")] == expected
-
-
-@pytest.mark.parametrize(
-    ("state", "at", "words"),
-    [
-        ("drop: [page.0], offload: {'page.0:2': host}", "key", "listed twice"),
-        ("drop: ['page.0:2', page.1]", "value", "listed twice"),
-        ("offload: {host: pinned}", "value", "to pinned host memory"),
-        ("offload: {page.0: pined}", "value", "did you mean 'pinned'"),
-        ("offload: {page.0: pp}", "value", "did you mean 'p'"),
-    ],
-)
-def test_what_is_wrong_in_a_state_is_named_with_its_part_of_the_entry(state: str, at: str, words: str) -> None:
-    found = [
-        each for each in diagnose(RULES.replace("STATE", state).replace("OTHER", ""), TWO) if each.path[0] == "states"
-    ]
-    assert [(each.at, words in f"{each.message} {each.help}") for each in found] == [(at, True)]
-
-
-def test_chunks_that_are_absent_are_counted_over_all_states() -> None:
-    text = (
-        "chunks: {c: {location: gpu0, size: 2MiB, count: 1100000}}\nstates: {s: {drop: [c]}, t: {drop: ['c.0:900001']}}"
-    )
-    assert codes(text).count("MT109") == 1
-    assert codes(text.replace("900001", "900000")).count("MT109") == 0
-
-
 def test_an_area_is_of_a_gpu_of_the_layout_and_all_of_these_may_write_it() -> None:
     text = SPEC.partition("states:")[0].replace("gpu0", "gpu1") + "states: {s: {offload: {a: pinned}}}"
     area = clean_geometry(text).of(OffloadArea)["a@pinned"]
@@ -252,9 +176,3 @@ def test_states_that_keep_the_same_chunks_in_the_same_memory_share_it() -> None:
     assert {name: (area.size // M, area.location == gpu(1)) for name, area in areas.items()} == {
         "page@pinned": (4, False), "a@pinned": (1, False), "page@gpu1": (4, True)
     }  # fmt: skip
-
-
-def test_a_state_of_a_heap_with_an_error_is_not_judged() -> None:
-    text = "heaps: {h: {location: gpu0, size: SIZE}}\nstates: {s: {offload: {h: pinned}}, t: {drop: [h]}}"
-    assert codes(text.replace("SIZE", "3MiB")) == ["MT302"]
-    assert codes(text.replace("SIZE", "3")) == ["MT105"]
