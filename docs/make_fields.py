@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from memtopo.language.entries import Entry
 from memtopo.spec import ProcessKeys
 
@@ -26,7 +28,8 @@ def main() -> None:
 
 def with_tables(page: str) -> str:
     """Return a page with its tables of fields. A comment before each names the class of its entry."""
-    classes = {each.__name__: each for each in (ProcessKeys, *_subclasses(Entry))}  # all kinds are imported by spec
+    entries: list[type[BaseModel]] = [ProcessKeys, *_subclasses(Entry)]  # all kinds are imported by spec
+    classes = {each.__name__: each for each in entries}
     return _TABLE.sub(lambda match: match[1] + "\n".join(_table(classes[match[2]])) + "\n", page)
 
 
@@ -36,7 +39,7 @@ def _subclasses(of: type[Entry]) -> Iterator[type[Entry]]:
         yield from _subclasses(each)
 
 
-def _table(entry: type[Entry]) -> Iterator[str]:
+def _table(entry: type[BaseModel]) -> Iterator[str]:
     yield from ("| field | | meaning |", "|---|---|---|")
     for name, field in entry.model_fields.items():
         meaning = _CODE.sub(r"`\g<0>`", field.description or "")

@@ -14,9 +14,10 @@ from docs.make_fact_index import PAGE as FACTS
 from docs.make_fact_index import calls, links
 from memtopo import machine
 from memtopo.driver.protocol import call_name
+from memtopo.driver.wrappers import METHODS as PROTOCOL
 from memtopo.testing.abi import exported, plain_name
 from memtopo.testing.calls import Calls
-from memtopo.testing.program import FUNCTIONS, PROTOCOL
+from memtopo.testing.program import FUNCTIONS
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "simulated-calls.md"

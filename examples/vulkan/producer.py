@@ -38,7 +38,7 @@ def main() -> int:
         frame, ready = gpu.allocate(FRAME), gpu.timeline()
         # An importer gets duplicates of these descriptors (fact 54).
         memory_fd, semaphore_fd = frame.fd(), ready.fd()
-        exports = {
+        exports: dict[str, memtopo.ExternalMemory | memtopo.Semaphore] = {
             "frame": memtopo.ExternalMemory(memory_fd, frame.whole, gpu=gpu.uuid),
             "ready": memtopo.Semaphore(semaphore_fd, timeline=True, gpu=gpu.uuid),
         }
