@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from tests.story.coverage import Reached, lines
 from tests.story.director import Situation
 from tests.story.nodes import tell_run
+from tests.story.notation import written
 from tests.story.shrink import shrink
 from tests.story.story import LENGTH, Told, apart, tell
 
@@ -66,11 +67,9 @@ def _simulate(given: argparse.Namespace) -> int:
 
 
 def _listed(told: Told) -> Iterator[str]:
-    """Lines of what happens, of the events as a test has them, and of the failure."""
+    """Lines of what happens, of the story as `found.txt` has it, and of the failure."""
     yield from told.trace
-    yield "\nevents:\n"
-    yield from (f"    {event!r}," for event in told.events)
-    yield f"\n{told.failure}"
+    yield f"\n{written('…', told.seed, told.events)}\n\n{told.failure}"
 
 
 def _covered(seen: Counter[Situation]) -> Iterator[str]:
