@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any, ClassVar
 
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.geometry.groups import Group
-from memtopo.kinds.layout import Layout, LayoutTable
+from memtopo.kinds.layout import Layout, LayoutTable, Reservation, current
 from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, Undoing
 
 
 class ObjectStep(Step, frozen=True):
-    """Base of steps that create or import one object, which a table of the layout has under its label."""
+    """Base of steps that create or import one object, which a table of the layout has under its label.
+
+    A subclass describes its object: `call` is made with the fields that it `passes` and returns the object, and the
+    call of `undoing` ends it.
+    """
 
     label: str
 
@@ -23,6 +30,10 @@ class ObjectStep(Step, frozen=True):
     """Table of the layout with the objects of the kind, or the field of the layout that has them."""
     addressed: ClassVar[bool] = False
     """True if each object has an address of its own, which the driver chooses."""
+    passes: ClassVar[tuple[str, ...]] = ()
+    """Fields that are the arguments of `call`, in order."""
+    ended_in_context: ClassVar[bool] = False
+    """True if the object is ended in the context that it is created in."""
 
     @property
     def provides(self) -> Hashable:
@@ -38,17 +49,60 @@ class ObjectStep(Step, frozen=True):
         found: dict[str, Any] = getattr(layout, cls.table) if isinstance(cls.table, str) else layout.of(cls.table)
         return found
 
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in self.objects(layout):
-            self.end(driver, layout, self.objects(layout)[self.label])
-            del self.objects(layout)[self.label]
+    def arguments(self, layout: Layout) -> tuple[Any, ...]:
+        """Arguments of `call`, which may be taken from the layout or from another process."""
+        return tuple(getattr(self, name) for name in self.passes)
 
-    def end(self, driver: Driver, layout: Layout, found: Any) -> None:
-        """Make the call that ends the object: its handle, or its address and size."""
-        raise NotImplementedError
+    def context(self, driver: Driver, layout: Layout) -> AbstractContextManager[None]:
+        """Context that is current while `call` is made; by default it needs none."""
+        return nullcontext()
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        arguments = self.arguments(layout)
+        with self.context(driver, layout):
+            self.objects(layout)[self.label] = self.kept(method(driver, self.call)(*arguments))
+
+    def kept(self, made: int) -> Any:
+        """Value in the table of the layout for what `call` has returned."""
+        return made
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        objects = self.objects(layout)
+        if self.label in objects:
+            with self.context(driver, layout) if self.ended_in_context else nullcontext():
+                self.end(driver, objects[self.label])
+                del objects[self.label]
+
+    def end(self, driver: Driver, found: Any) -> None:
+        """End an object: a handle, or an address and size."""
+        method(driver, self.undoing.call)(found.address if self.addressed else found)
 
     def leak_name(self) -> str:
         return self.leak(self.label)
+
+
+class GpuObjectStep(ObjectStep, frozen=True):
+    """Base of steps that make their object in the context of a GPU; `size` is 0 if it has no memory."""
+
+    device: int
+    size: int
+
+    def context(self, driver: Driver, layout: Layout) -> AbstractContextManager[None]:
+        return current(driver, layout.contexts[self.device])
+
+    def kept(self, made: int) -> Any:
+        return Reservation(made, self.size) if self.addressed else made
+
+
+def method(driver: Driver, call: str) -> Callable[..., Any]:
+    """Method of a driver for a C function: `mem_free` for `cuMemFree`."""
+    found: Callable[..., Any] = getattr(driver, _method_name(call))
+    return found
+
+
+@cache
+def _method_name(call: str) -> str:
+    return re.sub("(?<=.)(?=[A-Z])", "_", call.removeprefix("cu")).lower()
 
 
 class ImportStep(Step, frozen=True):

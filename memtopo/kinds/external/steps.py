@@ -11,7 +11,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType
 from memtopo.kinds.ipc.steps import BufferStep
-from memtopo.kinds.layout import LateError, Layout, LayoutTable, Reservation, current
+from memtopo.kinds.layout import LateError, Layout, LayoutTable, current
 from memtopo.kinds.objects import ObjectStep
 from memtopo.kinds.resources import STREAMS, WAITING, DeviceStep, Wait
 from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step, StepDescription, Undoing
@@ -95,7 +95,7 @@ class ImportObject(ObjectStep, frozen=True):
     def undo(self, driver: Driver, layout: Layout) -> None:
         """Destroy the object, at most once: a second call would end the process (fact 57)."""
         if self.label in self.objects(layout):
-            self.end(driver, layout, self.objects(layout).pop(self.label))
+            self.end(driver, self.objects(layout).pop(self.label))
 
 
 class ImportMemory(ImportObject, frozen=True):
@@ -125,9 +125,6 @@ class ImportMemory(ImportObject, frozen=True):
     def import_descriptor(self, driver: Driver, fd: int) -> int:
         return driver.import_external_memory(fd, self.kind, self.size, dedicated=self.dedicated)
 
-    def end(self, driver: Driver, layout: Layout, found: int) -> None:
-        driver.destroy_external_memory(found)
-
     def describe(self) -> StepDescription:
         words = [self.kind.name.lower(), *(["dedicated"] if self.dedicated else [])]
         return StepDescription(self.label, f"gpu{self.device}", self.size, note=", ".join(words))
@@ -156,12 +153,8 @@ class MapExternal(BufferStep, frozen=True):
     }
     required: ClassVar = {"external": "memory"}
 
-    def do(self, driver: Driver, layout: Layout) -> None:
-        with current(driver, layout.contexts[self.device]):
-            address = driver.external_memory_get_mapped_buffer(
-                layout.of(EXTERNAL_HANDLES)[self.memory], self.offset, self.size
-            )
-            layout.buffers[self.label] = Reservation(address, self.size)
+    def arguments(self, layout: Layout) -> tuple[int, int, int]:
+        return layout.of(EXTERNAL_HANDLES)[self.memory], self.offset, self.size
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, f"gpu{self.device}", self.size, self.memory)
@@ -195,9 +188,6 @@ class ImportSemaphore(ImportObject, frozen=True):
 
     def import_descriptor(self, driver: Driver, fd: int) -> int:
         return driver.import_external_semaphore(fd, self.kind)
-
-    def end(self, driver: Driver, layout: Layout, found: int) -> None:
-        driver.destroy_external_semaphore(found)
 
     def describe(self) -> StepDescription:
         kind = "timeline" if self.kind is SemaphoreHandleType.TIMELINE_FD else "binary"

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, EventFlags, Location, gpu
-from memtopo.kinds.layout import Layout, LayoutTable, Reservation, current
-from memtopo.kinds.objects import Alias, ImportStep, ObjectStep, TryExport
+from memtopo.kinds.layout import Layout, LayoutTable, current
+from memtopo.kinds.objects import Alias, GpuObjectStep, ImportStep, TryExport
 from memtopo.kinds.step import (
     DEFECT_ADVICE,
     ErrorHint,
@@ -23,14 +23,8 @@ from memtopo.kinds.step import (
 EVENT_HANDLES = LayoutTable[str, int]()
 
 
-class BufferStep(ObjectStep, frozen=True):
-    """Base of steps that create, open or map a buffer of `size` bytes, outside of ranges.
-
-    It is freed unless a step undoes it otherwise.
-    """
-
-    device: int
-    size: int
+class BufferStep(GpuObjectStep, frozen=True):
+    """Base of steps that create, open or map a buffer of `size` bytes, outside of ranges."""
 
     noun = "buffer"
     table = "buffers"
@@ -38,9 +32,6 @@ class BufferStep(ObjectStep, frozen=True):
     leaks_as = "buffer"
     aspect: ClassVar = "buffer"
     """Aspect of the finding that compares its address and size."""
-
-    def end(self, driver: Driver, layout: Layout, found: Reservation) -> None:
-        driver.mem_free(found.address)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare address and size with what the driver reports in the context of the GPU."""
@@ -65,6 +56,7 @@ class AllocateBuffer(BufferStep, frozen=True):
     phase = Phase.CREATE
     verb = "allocate"
     call = "cuMemAlloc"
+    passes = ("size",)
     undoing = Undoing("cuMemFree", "free")
 
     @property
@@ -74,10 +66,6 @@ class AllocateBuffer(BufferStep, frozen=True):
     @property
     def readable(self) -> Readable:
         return Readable(self.provides, self.label, 0, self.size, (self.device,))
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        with current(driver, layout.contexts[self.device]):
-            layout.buffers[self.label] = Reservation(driver.mem_alloc(self.size), self.size)
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, f"gpu{self.device}", self.size)
@@ -91,6 +79,7 @@ class OpenBuffer(BufferStep, ImportStep, frozen=True):
     verb = "open buffer"
     call = "cuIpcOpenMemHandle"
     undoing = Undoing("cuIpcCloseMemHandle", "close")
+    ended_in_context = True
     leaks_as = "opened buffer"
     hints: ClassVar = {
         "INVALID_CONTEXT": ErrorHint(
@@ -103,16 +92,8 @@ class OpenBuffer(BufferStep, ImportStep, frozen=True):
         "INVALID_VALUE": ErrorHint("the exporter has freed the memory (fact 46)", "keep it allocated while it is used"),
     }
 
-    def do(self, driver: Driver, layout: Layout) -> None:
-        handle = self.source.fetch_bytes(layout.handle_source)
-        with current(driver, layout.contexts[self.device]):
-            layout.buffers[self.label] = Reservation(driver.ipc_open_mem_handle(handle), self.size)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in layout.buffers:
-            with current(driver, layout.contexts[self.device]):
-                driver.ipc_close_mem_handle(layout.buffers[self.label].address)
-                del layout.buffers[self.label]
+    def arguments(self, layout: Layout) -> tuple[bytes]:
+        return (self.source.fetch_bytes(layout.handle_source),)
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, "ipc")
@@ -136,19 +117,13 @@ class TryExportBuffer(TryExport, frozen=True):
     call = "cuIpcGetMemHandle"
 
 
-class EventStep(ObjectStep, frozen=True):
+class EventStep(GpuObjectStep, frozen=True):
     """Base of steps that create or open an event of a GPU, which has no size."""
-
-    device: int
-    size: int
 
     noun = "event"
     table = EVENT_HANDLES
     leaks_as = "event"
     undoing = Undoing("cuEventDestroy", "destroy")
-
-    def end(self, driver: Driver, layout: Layout, found: int) -> None:
-        driver.event_destroy(found)
 
 
 class CreateEvent(EventStep, frozen=True):
@@ -160,10 +135,9 @@ class CreateEvent(EventStep, frozen=True):
     verb = "create event"
     call = "cuEventCreate"
 
-    def do(self, driver: Driver, layout: Layout) -> None:
-        flags = EventFlags.DISABLE_TIMING | (EventFlags.INTERPROCESS if self.shared else EventFlags(0))
-        with current(driver, layout.contexts[self.device]):
-            layout.of(EVENT_HANDLES)[self.label] = driver.event_create(flags)
+    def arguments(self, layout: Layout) -> tuple[EventFlags]:
+        sharing = EventFlags.INTERPROCESS if self.shared else EventFlags(0)
+        return (EventFlags.DISABLE_TIMING | sharing,)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare the state: an event is complete before its first recording (fact 47)."""
@@ -189,10 +163,8 @@ class OpenEvent(EventStep, ImportStep, frozen=True):
         )
     }
 
-    def do(self, driver: Driver, layout: Layout) -> None:
-        handle = self.source.fetch_bytes(layout.handle_source)
-        with current(driver, layout.contexts[self.device]):
-            layout.of(EVENT_HANDLES)[self.label] = driver.ipc_open_event_handle(handle)
+    def arguments(self, layout: Layout) -> tuple[bytes]:
+        return (self.source.fetch_bytes(layout.handle_source),)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         state = "open" if self.label in layout.of(EVENT_HANDLES) else "gone"

@@ -8,8 +8,8 @@ from typing import ClassVar
 from memtopo.common.units import KiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HOST, Advice, Location, LocationKind, MemAttach, RangeAttribute
-from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.kinds.objects import ObjectStep
+from memtopo.kinds.layout import Layout, current
+from memtopo.kinds.objects import GpuObjectStep
 from memtopo.kinds.resources import STREAMS
 from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Step, StepDescription, Undoing
 
@@ -29,14 +29,12 @@ PAGE = 4 * KiB
 _NOT_CONCURRENT = "{where} cannot use managed memory while the CPU does (fact 60)"
 
 
-class AllocateManaged(ObjectStep, frozen=True):
+class AllocateManaged(GpuObjectStep, frozen=True):
     """Allocate `size` bytes in whole pages, in a GPU's context; `attach` is GLOBAL or HOST (facts 60, 70).
 
     Plans count them at the location that they prefer, which advice sets.
     """
 
-    device: int
-    size: int
     attach: MemAttach
     preferred: Location
 
@@ -47,6 +45,7 @@ class AllocateManaged(ObjectStep, frozen=True):
     phase = Phase.CREATE
     verb = "allocate managed"
     call = "cuMemAllocManaged"
+    passes = ("whole", "attach")
     undoing = Undoing("cuMemFree", "free")
     hints: ClassVar = {
         "OUT_OF_MEMORY": ErrorHint(
@@ -59,19 +58,12 @@ class AllocateManaged(ObjectStep, frozen=True):
     def counted(self) -> tuple[Location, int]:
         return self.preferred, self.size
 
-    def do(self, driver: Driver, layout: Layout) -> None:
-        with current(driver, layout.contexts[self.device]):
-            layout.memory[self.label] = Reservation(driver.mem_alloc_managed(self._whole, self.attach), self.size)
-
-    def end(self, driver: Driver, layout: Layout, found: Reservation) -> None:
-        driver.mem_free(found.address)
-
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         address = layout.memory[self.label].address
         with current(driver, layout.contexts[self.device]):
             base, size = driver.mem_get_address_range(address)
             managed = driver.pointer_is_managed(address)
-        yield Finding("managed", self.label, (hex(address), self._whole), (hex(base), size), self.path)
+        yield Finding("managed", self.label, (hex(address), self.whole), (hex(base), size), self.path)
         yield Finding("managed", self.label, "managed", "managed" if managed else "not managed", self.path)
 
     def describe(self) -> StepDescription:
@@ -81,7 +73,8 @@ class AllocateManaged(ObjectStep, frozen=True):
         return (self.leak_name(),)
 
     @property
-    def _whole(self) -> int:
+    def whole(self) -> int:
+        """Bytes of its whole pages."""
         return -(-self.size // PAGE) * PAGE
 
 

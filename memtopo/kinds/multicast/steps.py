@@ -42,12 +42,10 @@ class CreateMulticast(MulticastStep, frozen=True):
     phase = Phase.CREATE
     verb = "create"
     call = "cuMulticastCreate"
+    passes = ("devices", "size", "handles")
     hints: ClassVar = {
         "NOT_SUPPORTED": ErrorHint("multicast was never tried on this machine (fact 87)", "plan and draw it only")
     }
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        layout.chunks[self.label] = driver.multicast_create(self.devices, self.size, self.handles)
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.team, self.size, note=", ".join(("multicast", *self.handles.words)))

@@ -10,7 +10,7 @@ from memtopo.common.units import rounded
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, HandleType, Location, PoolAttribute, PoolProperties
 from memtopo.kinds.ipc.steps import BufferStep
-from memtopo.kinds.layout import Layout, LayoutTable, Reservation, current
+from memtopo.kinds.layout import Layout, LayoutTable, Reservation
 from memtopo.kinds.objects import Alias, ImportStep, ObjectStep, TryExport
 from memtopo.kinds.step import (
     PROBE_ADVICE,
@@ -50,9 +50,6 @@ class OpenPool(ObjectStep, frozen=True):
     leaks_as = "pool"
     undoing = Undoing("cuMemPoolDestroy", "destroy pool")
 
-    def end(self, driver: Driver, layout: Layout, found: int) -> None:
-        driver.mem_pool_destroy(found)
-
 
 class PoolSetting(Step, frozen=True):
     """Base of steps that change a pool, in the context of a GPU."""
@@ -72,6 +69,7 @@ class CreatePool(OpenPool, frozen=True):
     phase = Phase.CREATE
     verb = "create pool"
     call = "cuMemPoolCreate"
+    passes = ("properties",)
     hints: ClassVar = {
         "NOT_SUPPORTED": ErrorHint("{where} does not support memory pools", PROBE_ADVICE),
         "INVALID_VALUE": ErrorHint("{where} does not support pools with these handle types (fact 80)", PROBE_ADVICE),
@@ -79,9 +77,6 @@ class CreatePool(OpenPool, frozen=True):
             "the maximum size is more than the driver has addresses for (fact 80)", "lower 'max_size'"
         ),
     }
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        layout.of(POOL_HANDLES)[self.label] = driver.mem_pool_create(self.properties)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare the access of the location that has the memory."""
@@ -247,7 +242,11 @@ class AllocationStep(BufferStep, frozen=True):
 
 
 class AllocateFromPool(AllocationStep, frozen=True):
-    """Allocate `size` bytes from a pool in stream 0 of a GPU, whose work is waited for after building (fact 80)."""
+    """Allocate `size` bytes from a pool in stream 0 of a GPU, whose work is waited for after building (fact 80).
+
+    It is freed in stream 0: `cuMemFree` would leave it counted as in use by its pool (fact 80). Its memory is back once
+    the pool is destroyed, or the GPU is waited for at the end of a change.
+    """
 
     location: Location
 
@@ -255,6 +254,7 @@ class AllocateFromPool(AllocationStep, frozen=True):
     verb = "allocate from pool"
     call = "cuMemAllocFromPoolAsync"
     undoing = Undoing("cuMemFreeAsync", "free")
+    ended_in_context = True
     hints: ClassVar = {
         "OUT_OF_MEMORY": ErrorHint(
             "the pool has reserved its maximum size, or {where} has no room for {bytes} (fact 80)",
@@ -271,20 +271,8 @@ class AllocateFromPool(AllocationStep, frozen=True):
     def readable(self) -> Readable:
         return Readable(self.provides, self.label, 0, self.size, self.readers)
 
-    def do(self, driver: Driver, layout: Layout) -> None:
-        with current(driver, layout.contexts[self.device]):
-            address = driver.mem_alloc_from_pool_async(self.size, layout.of(POOL_HANDLES)[self.pool])
-            layout.buffers[self.label] = Reservation(address, self.size)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        """Free it in stream 0: `cuMemFree` would leave it counted as in use by its pool (fact 80).
-
-        Its memory is back once the pool is destroyed, or the GPU is waited for at the end of a change.
-        """
-        if self.label in layout.buffers:
-            with current(driver, layout.contexts[self.device]):
-                driver.mem_free_async(layout.buffers[self.label].address)
-                del layout.buffers[self.label]
+    def arguments(self, layout: Layout) -> tuple[int, int]:
+        return self.size, layout.of(POOL_HANDLES)[self.pool]
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, str(self.location), self.size, self.pool)
