@@ -24,6 +24,8 @@ class ObjectStep(Step, frozen=True):
 
     label: str
 
+    size = 0
+    """Bytes of its memory, a field of objects that have memory."""
     noun: ClassVar[str]
     """Noun for the objects in resources."""
     table: ClassVar[LayoutTable[str, Any] | str]
@@ -105,8 +107,8 @@ def _method_name(call: str) -> str:
     return re.sub("(?<=.)(?=[A-Z])", "_", call.removeprefix("cu")).lower()
 
 
-class ImportStep(Step, frozen=True):
-    """Base of steps that take a handle from another process, their `source`."""
+class ImportStep(ObjectStep, frozen=True):
+    """Base of steps that take a handle from another process, their `source`, and import an object by it."""
 
     phase = Phase.IMPORT
     required: ClassVar = {"holder": "source.holder"}
@@ -116,8 +118,16 @@ class ImportStep(Step, frozen=True):
         raise NotImplementedError
 
     @property
+    def note(self) -> str:
+        """Transport of the handle, in a plan."""
+        raise NotImplementedError
+
+    @property
     def imports(self) -> tuple[str, Hashable] | None:
         return self.source.imported
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.source.text, self.size, self.source.holder, self.note)
 
 
 class Alias(Step, frozen=True):
@@ -131,11 +141,15 @@ class Alias(Step, frozen=True):
     size: int
     own: str
 
-    opens: ClassVar[type[ObjectStep]]
+    opens: ClassVar[type[ImportStep]]
     """Step that would import the object in another process."""
     phase = Phase.IMPORT
     undoing = Undoing(verb="end use")
     calls = 0
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.verb, cls.call = f"use own {cls.opens.noun}", cls.opens.call
 
     @property
     def provides(self) -> Hashable:

@@ -128,8 +128,9 @@ class ImportChunk(ChunkStep, ImportStep, frozen=True):
         location = properties.location if self.location.node else self.location
         yield Finding("imported", self.label, Properties(location), observed, self.path)
 
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.source.text, self.size, self.source.holder, ", ".join(self.kind.words))
+    @property
+    def note(self) -> str:
+        return ", ".join(self.kind.words)
 
 
 class TryExportChunk(TryExport, frozen=True):

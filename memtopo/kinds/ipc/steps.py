@@ -77,6 +77,7 @@ class OpenBuffer(BufferStep, ImportStep, frozen=True):
     source: HandleReference
 
     verb = "open buffer"
+    note = "ipc"
     call = "cuIpcOpenMemHandle"
     undoing = Undoing("cuIpcCloseMemHandle", "close")
     ended_in_context = True
@@ -95,15 +96,10 @@ class OpenBuffer(BufferStep, ImportStep, frozen=True):
     def arguments(self, layout: Layout) -> tuple[bytes]:
         return (self.source.fetch_bytes(layout.handle_source),)
 
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.source.text, self.size, self.source.holder, "ipc")
-
 
 class AliasBuffer(Alias, frozen=True):
     """Use a buffer of this process as one that it imports from itself."""
 
-    verb = "use own buffer"
-    call = "cuIpcOpenMemHandle"
     opens = OpenBuffer
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
@@ -154,6 +150,7 @@ class OpenEvent(EventStep, ImportStep, frozen=True):
     source: HandleReference
 
     verb = "open event"
+    note = "ipc"
     call = "cuIpcOpenEventHandle"
     leaks_as = "opened event"
     hints: ClassVar = {
@@ -170,22 +167,14 @@ class OpenEvent(EventStep, ImportStep, frozen=True):
         state = "open" if self.label in layout.of(EVENT_HANDLES) else "gone"
         yield Finding("event", self.label, "open", state, self.path)
 
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.source.text, like=self.source.holder, note="ipc")
-
 
 class AliasEvent(Alias, frozen=True):
     """Use an event of this process as one that it imports from itself."""
 
-    verb = "use own event"
-    call = "cuIpcOpenEventHandle"
     opens = OpenEvent
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         return CreateEvent(self.path, self.label, self.device, self.size, shared=True).check(driver, layout)
-
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.own)
 
 
 class TryExportEvent(TryExport, frozen=True):

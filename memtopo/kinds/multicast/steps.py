@@ -64,9 +64,9 @@ class ImportMulticast(MulticastStep, ImportStep, frozen=True):
         handle = self.source.fetch(layout.handle_source)
         layout.chunks[self.label] = driver.mem_import_from_shareable_handle(handle.shared, self.kind)
 
-    def describe(self) -> StepDescription:
-        note = ", ".join(("multicast", *self.kind.words))
-        return StepDescription(self.label, self.source.text, self.size, self.source.holder, note)
+    @property
+    def note(self) -> str:
+        return ", ".join(("multicast", *self.kind.words))
 
 
 class AddDevice(Step, frozen=True):

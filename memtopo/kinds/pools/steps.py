@@ -177,6 +177,7 @@ class ImportPool(OpenPool, ImportStep, frozen=True):
     source: HandleReference
 
     verb = "import pool"
+    note = "fd"
     call = "cuMemPoolImportFromShareableHandle"
     hints: ClassVar = dict.fromkeys(
         ("INVALID_VALUE", "UNKNOWN"),
@@ -204,15 +205,10 @@ class ImportPool(OpenPool, ImportStep, frozen=True):
             del layout.of(POOL_IMPORTS)[pool]
         del layout.of(POOL_HANDLES)[self.label]
 
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.source.text, like=self.source.holder, note="fd")
-
 
 class AliasPool(Alias, frozen=True):
     """Use a pool of this process as one that it imports from itself, to set the access that the import declares."""
 
-    verb = "use own pool"
-    call = "cuMemPoolImportFromShareableHandle"
     opens = ImportPool
 
 
@@ -287,6 +283,7 @@ class ImportPointer(AllocationStep, ImportStep, frozen=True):
     source: HandleReference
 
     verb = "import allocation"
+    note = "fd"
     call = "cuMemPoolImportPointer"
     undoing = Undoing("cuMemFree", "free")
     leaks_as = "imported allocation"
@@ -318,15 +315,10 @@ class ImportPointer(AllocationStep, ImportStep, frozen=True):
             driver.mem_free(layout.buffers[self.label].address)
         del layout.buffers[self.label], layout.of(POOL_POINTERS)[self.label]
 
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.source.text, self.size, self.source.holder, "fd")
-
 
 class AliasAllocation(Alias, frozen=True):
     """Use an allocation of this process as one that it imports from itself (fact 82)."""
 
-    verb = "use own allocation"
-    call = "cuMemPoolImportPointer"
     opens = ImportPointer
 
 
