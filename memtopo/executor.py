@@ -87,8 +87,6 @@ class Execution:
         self.baseline: ResourceSnapshot | None = None
         self.checked = 0
         self._suspended: list[Step] = []
-        self.generation = 1
-        """One more after each change that touched the layout, also one that was rolled back."""
 
     def build(self, *only: Phase) -> None:
         """Do every step, or the steps of some phases. Raises `StepFailed` or `Stopped`.
@@ -167,6 +165,15 @@ class Execution:
         self.done.clear()
         self.progress.end()
         return teardown
+
+    def note(self, steps: Iterable[Step]) -> None:
+        """Have a teardown undo some steps, too, which `act` may do; an undo without its `do` has no effect."""
+        self.done = [*self.done, *steps]
+
+    def adopt(self, plan: Plan) -> None:
+        """Have another plan, whose steps are in effect now, and no others. No step of it is suspended."""
+        self.plan = plan
+        self.done = list(plan.steps)
 
     def suspend(self, devices: Collection[int]) -> None:
         """Release the contexts of some GPUs, and what was loaded into them, until `resume`. Raises `StepFailed`.

@@ -46,8 +46,7 @@ class StagedTransition:
         self._attempted: list[Step] = []
         self._stop = execution.stop
         self._back = False
-        # A teardown in between has to find all that exists; undoing what does not exist has no effect.
-        execution.done = [*execution.done, *steps.do]
+        execution.note(steps.do)
 
     def advance(self, stage: Stage) -> None:
         """Do and undo the steps of one stage. Raises `StepFailed`, or `Stopped` unless it is rolled back."""
@@ -65,9 +64,7 @@ class StagedTransition:
 
     def adopt_new_plan(self) -> None:
         """Let the layout have the plan to which all stages brought it, to check it; it can still be rolled back."""
-        execution = self._execution
-        execution.plan = self._old if self._back else self._new
-        execution.done = list(execution.plan.steps)  # so that no step is suspended that a stage has undone
+        self._execution.adopt(self._old if self._back else self._new)
 
     def start_rollback(self) -> None:
         """Make the stages those of the rollback: undo what was attempted, and do again what was undone.
@@ -79,15 +76,13 @@ class StagedTransition:
         self._transition, self._back = Transition.of(self._rollback(back)), True
         self._execution.progress.extend(len(self._transition.actions))
         self._stop = lambda: False
-        self._execution.done = [*self._execution.done, *back.do]
+        self._execution.note(back.do)
 
     def end(self) -> bool:
         """End the transition: the layout has the new plan, or again the old one. Return true if it touched anything."""
         self.adopt_new_plan()
         self._execution.layout.of(LENT).clear()
-        touched = any(not step.in_change.repeated for step in (*self._attempted, *self._undone))
-        self._execution.generation += touched
-        return touched
+        return any(not step.in_change.repeated for step in (*self._attempted, *self._undone))
 
     def _take(self, actions: Sequence[Action]) -> None:
         undone, attempted = ([], []) if self._back else (self._undone, self._attempted)

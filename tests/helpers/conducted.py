@@ -21,8 +21,11 @@ def conducted(request: RunRequest, ledger: Ledger, **terms: Any) -> Conducted:
     return ThisProcess(ProcessRun(request, ledger, **terms))
 
 
-def make_transition(execution: Execution, plan: Plan) -> None:
-    """Bring a built layout to another plan, or back if it fails. Raises `StepFailed`, `Stopped`, `RollbackFailed`."""
+def make_transition(execution: Execution, plan: Plan) -> bool:
+    """Bring a built layout to another plan, or back if it fails; return true if that touched anything.
+
+    Raises `StepFailed`, `Stopped`, `RollbackFailed`.
+    """
     with execution.timed("change", announce=False):
         making = StagedTransition(execution, plan, transition(execution.plan.steps, plan.steps))
         try:
@@ -37,4 +40,4 @@ def make_transition(execution: Execution, plan: Plan) -> None:
                 raise RollbackFailed(str(failure), error) from error
             making.end()
             raise
-        making.end()
+        return making.end()

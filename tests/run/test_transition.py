@@ -138,26 +138,31 @@ def test_only_what_differs_is_touched() -> None:
     assert not transition(plan_of(BEFORE, TWO).steps, plan_of(BEFORE, TWO).steps).actions
 
 
-def test_the_generation_counts_changes_that_touched_the_layout() -> None:
-    """Also one that was rolled back, and none without steps."""
+def test_a_transition_without_steps_touches_nothing() -> None:
     old, new = plan_of(BEFORE, TWO), plan_of(AFTER, TWO)
     with built(old) as layout:
-        make_transition(layout.execution, old)
-        assert layout.execution.generation == 1
-        make_transition(layout.execution, new)
-        assert layout.execution.generation == 2
-        layout.failing.at = layout.failing.calls + 12
+        assert not make_transition(layout.execution, old)
+        assert make_transition(layout.execution, new)
+
+
+@pytest.mark.parametrize(("call", "nth", "touched"), [("ctx_synchronize", 2, False), ("mem_create", 1, True)])
+def test_a_change_that_only_waited_for_the_gpus_has_not_touched_the_layout(call: str, nth: int, touched: bool) -> None:
+    """One that was rolled back after any other call has."""
+    old, new = plan_of(BEFORE, TWO), plan_of(AFTER, TWO)
+    with built(old, failing={call}) as layout:
+        layout.failing.at = layout.failing.calls + nth
+        making = StagedTransition(layout.execution, new, transition(old.steps, new.steps))
         with pytest.raises(StepFailed):
-            make_transition(layout.execution, old)
-        assert layout.execution.generation == 3
+            advance(making)
+        layout.failing.at = 0
+        making.start_rollback()
+        advance(making)
+        assert making.end() is touched
 
 
-def test_a_change_that_only_waited_for_the_gpus_has_not_touched_the_layout() -> None:
-    with built(plan_of(BEFORE, TWO), failing={"ctx_synchronize"}) as layout:
-        layout.failing.at = layout.failing.calls + 2
-        with pytest.raises(StepFailed, match=r"^undo synchronize"):
-            make_transition(layout.execution, plan_of(AFTER, TWO))
-        assert layout.execution.generation == 1
+def advance(making: StagedTransition) -> None:
+    for stage in Stage:
+        making.advance(stage)
 
 
 def test_a_rollback_undoes_in_reverse_order() -> None:
@@ -200,8 +205,7 @@ def test_a_layout_can_be_taken_down_after_each_stage_of_a_rollback(last: Stage) 
     old, new = plan_of(BEFORE, TWO), plan_of(AFTER, TWO)
     with built(old) as layout:
         making = StagedTransition(layout.execution, new, transition(old.steps, new.steps))
-        for stage in Stage:
-            making.advance(stage)
+        advance(making)
         making.adopt_new_plan()
         making.start_rollback()
         for stage in Stage:
