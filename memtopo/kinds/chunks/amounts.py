@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TypeVar
-
-from msgspec.structs import replace
 
 from memtopo.common.errors import InternalError
 from memtopo.common.units import WHOLE_SHARE, Share, exact, rounded
@@ -19,13 +16,18 @@ from memtopo.kinds.chunks.entry import Chunk, resolve_parts
 from memtopo.kinds.chunks.support import taken_properties
 from memtopo.kinds.device_names import has_set
 from memtopo.kinds.kind import Scope
-from memtopo.kinds.mappings.fill import MapEntries, elastic_count, equal_parts, filled_count, number_path
+from memtopo.kinds.mappings.fill import (
+    ChunkNumber,
+    MapEntries,
+    SizedChunks,
+    elastic_count,
+    equal_parts,
+    filled_count,
+)
 from memtopo.kinds.resolution import Refused, together, whole_granules
 from memtopo.language.fields import ChunkCount
 from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.machine import Machine
-
-G = TypeVar("G", bound=ChunkGroup)
 
 
 def resolve_chunks(scope: Scope, entry: Chunk, path: Path, mapped: Callable[[], MapEntries]) -> ChunkGroup:
@@ -33,28 +35,33 @@ def resolve_chunks(scope: Scope, entry: Chunk, path: Path, mapped: Callable[[], 
     listed, taken = together(
         partial(scope.devices.resolve_all, entry.location, path), partial(taken_properties, scope, entry, path)
     )
-    number = entry.largest or (len(listed) if has_set(entry.location) else 1)
-    if isinstance(number, int):
-        listed = scope.devices.distributed(listed, number, path)
+    written = entry.largest or (len(listed) if has_set(entry.location) else 1)
+    if isinstance(written, int):
+        listed = scope.devices.distributed(listed, written, path)
     properties = tuple([taken._replace(location=location) for location in listed])
-    unit, counted = _granule(scope.machine, properties), entry.count is not None or has_set(entry.location)
-    limit = 0 if entry.elastic else None  # none is known yet
-    group = ChunkGroup(str(path[-1]), path, 0, unit, properties, tuple(listed), count=0, counted=counted, limit=limit)
-    largest = _largest(scope, entry, group, number, mapped)
-    created = _created(scope, entry, largest, mapped)
-    used = scope.devices.distributed(listed, largest.count, path)
+    unit = _granule(scope.machine, properties)
+    size, declared, share = _size(scope, entry, path, listed, unit, written)
+    chunks = SizedChunks(str(path[-1]), path, (*path, *entry.number_key), tuple(listed), unit, size)
+    largest = _largest(scope, entry, chunks, written, share, mapped)
+    created = _created(scope, entry, chunks, largest, mapped)
+    used = scope.devices.distributed(listed, largest.number, path)
     properties = properties[: len(used)]
     unit = _granule(scope.machine, properties)
     unknown = largest.share and scope.budgets is None
-    parts = resolve_parts(path, None if unknown else entry.parts, largest.size, unit)
-    return replace(
-        largest,
+    return ChunkGroup(
+        chunks.name,
+        path,
+        declared,
+        unit,
+        properties,
+        tuple(dict.fromkeys(used)),
+        largest.number if entry.elastic else None,
+        resolve_parts(path, None if unknown else entry.parts, size, unit),
+        share=largest.share,
+        filled=largest.filled,
         count=created,
-        granule=unit,
-        properties=properties,
-        distinct_locations=tuple(dict.fromkeys(used)),
-        limit=largest.count if entry.elastic else None,
-        parts=parts,
+        counted=entry.count is not None or has_set(entry.location),
+        size=size,
     )
 
 
@@ -62,42 +69,57 @@ def _granule(machine: Machine, properties: Sequence[Properties]) -> int:
     return max(granule(machine, each) for each in dict.fromkeys(properties))
 
 
-def _largest(
-    scope: Scope, entry: Chunk, group: ChunkGroup, number: ChunkCount, mapped: Callable[[], MapEntries]
-) -> ChunkGroup:
-    """The group with its size and the largest number of chunks, which `number` is or from which it follows."""
+def _size(
+    scope: Scope, entry: Chunk, path: Path, locations: Sequence[Location], unit: int, number: ChunkCount
+) -> tuple[int, int, TakenShare | None]:
+    """Bytes of each chunk, those that are declared, and the share that they follow from. Raises `Refused`."""
+    what, where = f"chunk {path[-1]!r}", (*path, "size")
     if isinstance(entry.size, Share):
-        if isinstance(number, int):
-            return of_shared_size(scope, replace(group, count=number), entry.size, (*group.path, "size"))
-        raise Refused(_both_follow(group))
-    declared = entry.size.bytes(group.granule)
-    note, where = granularity_note(group.granule, group.locations), (*group.path, "size")
-    what, rounding = f"chunk {group.name!r}", entry.round is not None
-    size = whole_granules("MT301", what, declared, group.granule, where, note, rounding=rounding)
-    group = replace(group, count=number if isinstance(number, int) else 0, size=size, declared=declared)
-    if isinstance(number, int):
-        return group
-    if isinstance(number, Share):
-        return _of_shared_number(scope, group, number, number_path(group), mapped)
-    return (elastic_count if entry.elastic else filled_count)(scope, group, mapped())
+        if not isinstance(number, int):
+            message = f"{what}: a size in percent and a count that follows leave both open"
+            help = "write a number of chunks, or the size of each"
+            raise Refused(Diagnostic("MT314", message, (*path, *entry.number_key), help=help))
+        size, share = of_shared_size(scope, path, locations, unit, number, entry.size, where)
+        return size, size, share
+    declared, note = entry.size.bytes(unit), granularity_note(unit, locations)
+    size = whole_granules("MT301", what, declared, unit, where, note, rounding=entry.round is not None)
+    return size, declared, None
 
 
-def _created(scope: Scope, entry: Chunk, largest: ChunkGroup, mapped: Callable[[], MapEntries]) -> int:
+def _largest(
+    scope: Scope,
+    entry: Chunk,
+    chunks: SizedChunks,
+    written: ChunkCount,
+    share: TakenShare | None,
+    mapped: Callable[[], MapEntries],
+) -> ChunkNumber:
+    """Largest number of chunks: what is `written`, or what follows from that. Their size may be of a `share`."""
+    if isinstance(written, int):
+        return ChunkNumber(written, share)
+    if isinstance(written, Share):
+        return _of_shared_number(scope, chunks, written, chunks.number_path, mapped)
+    return (elastic_count if entry.elastic else filled_count)(scope, chunks, mapped())
+
+
+def _created(
+    scope: Scope, entry: Chunk, chunks: SizedChunks, largest: ChunkNumber, mapped: Callable[[], MapEntries]
+) -> int:
     """Number of chunks that are created with the layout. Raises `Refused` with MT803 if it is more than the largest."""
     if not entry.elastic or entry.elastic.min == entry.elastic.max:
-        return largest.count
-    created, path = entry.elastic.min, (*largest.path, "count", "min")
-    label = Label("the largest number", number_path(largest))
+        return largest.number
+    created, path = entry.elastic.min, (*chunks.path, "count", "min")
+    label = Label("the largest number", chunks.number_path)
     if isinstance(created, Share):
         if not isinstance(entry.elastic.max, Share):
-            message = f"chunk {largest.name!r}: a min in percent, and a max that is not"
+            message = f"chunk {chunks.name!r}: a min in percent, and a max that is not"
             help = f"write 'max: {created}' or more, or a number for min"
             raise Refused(Diagnostic("MT314", message, path, labels=(label,), help=help))
-        created = _of_shared_number(scope, largest, created, path, mapped).count
-    if created > largest.count and (scope.budgets or not largest.share):
-        message = f"chunk {largest.name!r}: a min of {created:,} is more than the max of {largest.count:,}"
+        created = _of_shared_number(scope, chunks, created, path, mapped).number
+    if created > largest.number and (scope.budgets or not largest.share):
+        message = f"chunk {chunks.name!r}: a min of {created:,} is more than the max of {largest.number:,}"
         fixed = isinstance(entry.elastic.max, int) or isinstance(entry.elastic.min, Share)
-        help = f"write 'max: {entry.elastic.min}' or more" if fixed else f"write 'min: {largest.count}' or less"
+        help = f"write 'max: {entry.elastic.min}' or more" if fixed else f"write 'min: {largest.number}' or less"
         raise Refused(Diagnostic("MT803", message, path, labels=(label,), help=help))
     return created
 
@@ -115,37 +137,38 @@ def amount_notes(group: ChunkGroup) -> Iterator[str]:
         yield f"chunk {group.name}: {number}, as many as {group.filled} {needs}"
 
 
-def of_shared_size(scope: Scope, group: G, share: Share, path: Path) -> G:
-    """The group with chunks that take a share of each location, in whole granules. The share is written at `path`."""
-    number, unit = group.count, group.granule
+def of_shared_size(
+    scope: Scope, entry: Path, locations: Sequence[Location], unit: int, number: int, share: Share, path: Path
+) -> tuple[int, TakenShare]:
+    """Bytes of each of a number of chunks that take a share of each location together, in whole granules of `unit`.
+
+    They are those of the `entry` at its path, and the share is written at `path`.
+    """
     if scope.budgets is None:
-        return replace(group, size=unit, declared=unit, share=TakenShare(share, group.locations[0], 0, 0))
-    spread = _spread(scope.budgets, share, group, path)
-    at = scope.budgets.by_location
+        return unit, TakenShare(share, locations[0], 0, 0)
+    spread, at = _spread(scope.budgets, share, entry, locations, path), scope.budgets.by_location
     size, least = min(
         (share.of(at[location].left) // each // unit * unit, location)
-        for locations in spread
-        for location, each in round_robin(number, locations).items()
+        for places in spread
+        for location, each in round_robin(number, places).items()
     )
     if not size:
         more = at[least].left >= number * unit
         raise Refused(_nothing(share, least, at[least], f"granule of {exact(unit)}", path, more=more))
-    return _sharing(replace(group, size=size, declared=size), share, least, at[least], spread)
+    return size, TakenShare(share, least, at[least].left, size * _at_most(number, least, spread))
 
 
 def _of_shared_number(
-    scope: Scope, group: ChunkGroup, share: Share, path: Path, mapped: Callable[[], MapEntries]
-) -> ChunkGroup:
-    """The group with as many chunks as take at most a share of each location, round-robin.
+    scope: Scope, chunks: SizedChunks, share: Share, path: Path, mapped: Callable[[], MapEntries]
+) -> ChunkNumber:
+    """Number of chunks that take at most a share of each location, round-robin.
 
     Ranges of a counted entry without a size have equal parts of them. The share is written at `path`.
     """
-    parts = equal_parts(scope, mapped(), group.name)
+    parts, size, locations = equal_parts(scope, mapped(), chunks.name), chunks.size, chunks.locations
     if scope.budgets is None:
-        count = -(-len(group.locations) // parts) * parts
-        return replace(group, count=count, share=TakenShare(share, group.locations[0], 0, 0))
-    spread = _spread(scope.budgets, share, group, path)
-    at, size = scope.budgets.by_location, group.size
+        return ChunkNumber(-(-len(locations) // parts) * parts, TakenShare(share, locations[0], 0, 0))
+    spread, at = _spread(scope.budgets, share, chunks.path, locations, path), scope.budgets.by_location
     number, least = min(_most({each: share.of(at[each].left) // size for each in places}, places) for places in spread)
     number -= number % parts
     if not number:
@@ -155,13 +178,12 @@ def _of_shared_number(
         of = f"{share} of {rounded(at[least].left)} on {least}"
         message = f"{of} are {number:,} chunks, more than the {LARGEST_COUNT:,} allowed in one spec"
         raise Refused(Diagnostic("MT109", message, path, help="make the chunks larger"))
-    return _sharing(replace(group, count=number), share, least, at[least], spread)
+    return ChunkNumber(number, TakenShare(share, least, at[least].left, size * _at_most(number, least, spread)))
 
 
-def _sharing(group: G, share: Share, at: Location, budget: MemoryBudget, spread: Sequence[tuple[Location, ...]]) -> G:
-    """The group with the share that its chunks take at the location with the least room."""
-    taken = group.size * max(round_robin(group.count, each).get(at, 0) for each in spread)
-    return replace(group, share=TakenShare(share, at, budget.left, taken))
+def _at_most(number: int, location: Location, spread: Sequence[tuple[Location, ...]]) -> int:
+    """Largest number of some chunks that an instance of the process has at a location."""
+    return max(round_robin(number, each).get(location, 0) for each in spread)
 
 
 def _most(fits: Mapping[Location, int], locations: Sequence[Location]) -> tuple[int, Location]:
@@ -178,12 +200,14 @@ def _most(fits: Mapping[Location, int], locations: Sequence[Location]) -> tuple[
     raise InternalError("a round more would have been counted")
 
 
-def _spread(budgets: MemoryBudgets, share: Share, group: ChunkGroup, path: Path) -> Sequence[tuple[Location, ...]]:
-    """Locations of the chunks in each instance of the process.
+def _spread(
+    budgets: MemoryBudgets, share: Share, entry: Path, locations: Sequence[Location], path: Path
+) -> Sequence[tuple[Location, ...]]:
+    """Locations of the chunks of an entry in each instance of the process.
 
     Raises `Refused` with MT407 if their memory is not known, or if all shares of one are more than the whole.
     """
-    spread = budgets.spread.get(group.path, (group.locations,))
+    spread = budgets.spread.get(entry, (tuple(locations),))
     for location in dict.fromkeys(chain.from_iterable(spread)):
         budget = budgets.by_location.get(location)
         if budget is None:
@@ -194,11 +218,6 @@ def _spread(budgets: MemoryBudgets, share: Share, group: ChunkGroup, path: Path)
             note = "the shares of all entries of all processes at one location are added up"
             raise Refused(Diagnostic("MT407", message, path, notes=(note,), help="reduce them to 100% or less"))
     return spread
-
-
-def _both_follow(group: ChunkGroup) -> Diagnostic:
-    message = f"chunk {group.name!r}: a size in percent and a count that follows leave both open"
-    return Diagnostic("MT314", message, number_path(group), help="write a number of chunks, or the size of each")
 
 
 def _nothing(

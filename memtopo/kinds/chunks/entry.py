@@ -97,6 +97,11 @@ class Chunk(Entry):
         return self.count.max if isinstance(self.count, ElasticCount) else self.count
 
     @property
+    def number_key(self) -> tuple[str, ...]:
+        """Keys that lead to the largest number of chunks."""
+        return ("count", "max") if self.elastic else ("count",)
+
+    @property
     def alone(self) -> bool:
         """True if every equal entry has equal chunks: nothing in them depends on their name or on other entries.
 

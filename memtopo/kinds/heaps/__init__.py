@@ -206,8 +206,8 @@ def _limited(scope: Scope, heap: HeapGroup, limit: Size | Share | str | None, si
     if isinstance(limit, str):
         return replace(heap, budget=limit)
     if isinstance(limit, Share):
-        shared = of_shared_size(scope, replace(heap, count=1), limit, path)
-        return replace(shared, count=0, size=heap.granule, limit=min(shared.size, size) // heap.granule)
+        most, share = of_shared_size(scope, heap.path, heap.locations, heap.granule, 1, limit, path)
+        return replace(heap, limit=min(most, size) // heap.granule, share=share)
     if limit is None:
         return heap
     bytes_ = limit.bytes(heap.granule)

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import lcm
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
 from memtopo.common.keyed import by_key
 from memtopo.common.units import exact, rounded_up
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.geometry.groups import ChunkGroup, RangeGroup
+from memtopo.driver.types import Location
+from memtopo.geometry.groups import ChunkGroup, RangeGroup, TakenShare
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.mappings.placements import Content, resolve_content
 from memtopo.kinds.resolution import Refused, collected
@@ -75,9 +74,24 @@ def _elastic_ranges(scope: Scope) -> Mapping[str, list[tuple[int, str]]]:
     return found
 
 
-def number_path(chunks: ChunkGroup) -> Path:
+class SizedChunks(NamedTuple):
+    """Chunks of an entry before their number is known: of `size` bytes each, in whole granules."""
+
+    name: str
+    path: Path
+    number_path: Path
     """Path of the largest number of chunks in a spec."""
-    return (*chunks.path, "count", *(["max"] if chunks.growing else []))
+    locations: tuple[Location, ...]
+    granule: int
+    size: int
+
+
+class ChunkNumber(NamedTuple):
+    """Number of chunks, the largest one of elastic chunks, with the share or the range that it follows from."""
+
+    number: int
+    share: TakenShare | None = None
+    filled: str = ""
 
 
 class _Place(NamedTuple):
@@ -94,8 +108,8 @@ class _Place(NamedTuple):
     uniform: bool
 
 
-def filled_count(scope: Scope, chunks: ChunkGroup, entries: MapEntries) -> ChunkGroup:
-    """The group with as many chunks as fill the place where they are mapped.
+def filled_count(scope: Scope, chunks: SizedChunks, entries: MapEntries) -> ChunkNumber:
+    """Number of chunks that fill the place where they are mapped.
 
     Raises `Refused` with MT314 if there is no such place or its size is not known.
     """
@@ -124,8 +138,8 @@ def filled_count(scope: Scope, chunks: ChunkGroup, entries: MapEntries) -> Chunk
     raise Refused(_open(chunks, message, help))
 
 
-def elastic_count(scope: Scope, chunks: ChunkGroup, entries: MapEntries) -> ChunkGroup:
-    """The group with as many chunks as their elastic ranges have room for.
+def elastic_count(scope: Scope, chunks: SizedChunks, entries: MapEntries) -> ChunkNumber:
+    """Number of chunks that their elastic ranges have room for.
 
     Raises `Refused` with MT314 if there are none, or if `map` names one of them.
     """
@@ -147,10 +161,10 @@ def elastic_count(scope: Scope, chunks: ChunkGroup, entries: MapEntries) -> Chun
     raise Refused(_open(chunks, message, "declare a range with 'elastic: true', or write a number of chunks"))
 
 
-def _elastic_room(chunks: ChunkGroup, range_: Any, entries: MapEntries) -> int:
+def _elastic_room(chunks: SizedChunks, range_: Any, entries: MapEntries) -> int:
     """Number of chunks that elastic ranges of one entry have room for."""
     others = (entries.known.get(each) for each in (range_.elastic.zero, *range_.elastic.chunks))
-    unit = max(group.granule for group in (chunks, *others) if group)
+    unit = max([chunks.granule, *(group.granule for group in others if group)])
     size = rounded_up(range_.size.bytes(unit), unit)
     return int((range_.count or 1) * (size // chunks.size))
 
@@ -184,8 +198,9 @@ def fitting_size(scope: Scope, name: str, keys: Sequence[str], count: int | None
             message = f"the size of {name!r} follows from its mappings, and 'each: fill' from its size"
             label = Label("as many as fit", (*filled.path, "each"))
             raise Refused(Diagnostic("MT314", message, path, labels=(label,), help="write one of them as a number"))
-        one = RangeGroup(name, path[:-1], _UNBOUNDED, unit, 0, 0, fixed=False, size=_UNBOUNDED)
-        group = replace(one, count=count or 1, counted=count is not None)
+        members, counted = count or 1, count is not None
+        plain = name, path[:-1], _UNBOUNDED, unit, 0, 0
+        group = RangeGroup(*plain, fixed=False, count=members, counted=counted, size=_UNBOUNDED)
         content, diagnostics = collected(resolve_content(scope.spec.at("map", key), group, slices))
         if not content.complete:
             raise Refused(*diagnostics)
@@ -222,7 +237,7 @@ def _members(scope: Scope, key: str) -> int:
     return (reference.stop or 0) - reference.first
 
 
-def _place(scope: Scope, chunks: ChunkGroup, written: MapEntries, at: tuple[str, int]) -> _Place:
+def _place(scope: Scope, chunks: SizedChunks, written: MapEntries, at: tuple[str, int]) -> _Place:
     """The place of an entry. Raises `Refused` if the size of its range is not known."""
     key, nth = at
     reference, entries = parse_reference(key), written.section[key]
@@ -239,7 +254,7 @@ def _place(scope: Scope, chunks: ChunkGroup, written: MapEntries, at: tuple[str,
     return _Place(key, nth, entries, members, size, key in written.uniform)
 
 
-def _number(scope: Scope, chunks: ChunkGroup, place: _Place, entries: MapEntries) -> int:
+def _number(scope: Scope, chunks: SizedChunks, place: _Place, entries: MapEntries) -> int:
     """Number of chunks that fill a place: as many as `each` gives, or all that fit between the entries around it."""
     entry = place.entries[place.nth]
     if isinstance(entry.each, int):
@@ -257,7 +272,7 @@ def _number(scope: Scope, chunks: ChunkGroup, place: _Place, entries: MapEntries
     return int(fits * place.members if entry.each == "fill" else fits)
 
 
-def _bounds(chunks: ChunkGroup, place: _Place, whole: int, entries: MapEntries) -> tuple[int, int] | None:
+def _bounds(chunks: SizedChunks, place: _Place, whole: int, entries: MapEntries) -> tuple[int, int] | None:
     """Offsets between which an entry can be: the end of the one before it, and the beginning of those after it."""
     own = place.entries[place.nth]
     start = own.offset.bytes(chunks.granule) if own.offset is not None else _end_before(place, entries)
@@ -305,16 +320,16 @@ def _end(entry: Any, start: int | None, size: int, entries: MapEntries) -> int |
     return int(start + (number - 1) * stride + group.size)
 
 
-def _filled(chunks: ChunkGroup, number: int, key: str) -> ChunkGroup:
-    """The group with as many chunks as fill ranges. Raises `Refused` if these have room for none, or for too many."""
+def _filled(chunks: SizedChunks, number: int, key: str) -> ChunkNumber:
+    """Number of chunks that fill ranges. Raises `Refused` if these have room for none, or for too many."""
     if number > LARGEST_COUNT:
         message = f"{key!r} has room for {number:,} chunks, more than the {LARGEST_COUNT:,} allowed in one spec"
-        raise Refused(Diagnostic("MT109", message, number_path(chunks), help="make the chunks larger"))
+        raise Refused(Diagnostic("MT109", message, chunks.number_path, help="make the chunks larger"))
     if number <= 0:
         message = f"{key!r} has no room for a chunk of {exact(chunks.size)}, so {chunks.name!r} would have no chunks"
         raise Refused(_open(chunks, message, "make the range larger, or the chunks smaller"))
-    return replace(chunks, count=number, filled=key)
+    return ChunkNumber(number, filled=key)
 
 
-def _open(chunks: ChunkGroup, message: str, help: str, *labels: Label) -> Diagnostic:
-    return Diagnostic("MT314", message, number_path(chunks), labels=labels, help=help)
+def _open(chunks: SizedChunks, message: str, help: str, *labels: Label) -> Diagnostic:
+    return Diagnostic("MT314", message, chunks.number_path, labels=labels, help=help)
