@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Hashable, Iterator, Sequence
+from itertools import islice
 from typing import Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -23,7 +24,7 @@ from memtopo.kinds.multicast import MULTICAST
 from memtopo.kinds.pools import POOLS
 from memtopo.kinds.pools.allocations import ALLOCATIONS, AllocationGroup
 from memtopo.kinds.ranges import RANGES
-from memtopo.kinds.resolution import Refused, attempt, indices, trial_reason
+from memtopo.kinds.resolution import Refused, attempt, indices, refuse, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Alternatives, ChunkReference, Commit, Count, DmaBufMapping, ExportTransport, OwnName
 from memtopo.language.names import Reference
@@ -168,8 +169,7 @@ class Exports(Kind):
     def resolve_entry(self, scope: Scope, entry: Export, path: Path) -> ExportGroup:
         key, reference = entry.what[0]
         kind, where = ALL[key], (*path, key)
-        if wrong := _misplaced(path, entry, kind):
-            raise Refused(wrong)
+        refuse(islice(_misplaced(path, entry, kind), 1))
         if (group := scope.of(kind.group).get(reference.name)) is None:
             raise _missing(scope, path, kind, reference.name, entry)
         via = _via(scope, path, entry, group)
@@ -249,8 +249,7 @@ def _via(scope: Scope, path: Path, entry: Export, group: Group) -> Via:
     kind = EXPORTABLE[entry.what[0][0]]
     has, what = kind.handle_types(group), f"{group.noun} {group.name} is created"
     options: Sequence[Via] = entry.via.options if isinstance(entry.via, Alternatives) else (entry.via,)
-    if wrong := next(_unsupported(scope, path, options, group, kind), None):
-        raise Refused(wrong)
+    refuse(islice(_unsupported(scope, path, options, group, kind), 1))
 
     importer = scope.importer_elsewhere(str(path[-1]))
 
@@ -263,26 +262,25 @@ def _via(scope: Scope, path: Path, entry: Export, group: Group) -> Via:
     return via
 
 
-def _misplaced(path: Path, entry: Export, kind: Kind) -> Diagnostic | None:
-    """Return MT601 for a kind that cannot be a dma-buf, and for what only a dma-buf can be of."""
-    if entry.via == DMABUF:
-        if kind.group.noun in DMA_BUFS:
-            return None
+def _misplaced(path: Path, entry: Export, kind: Kind) -> Iterator[Diagnostic]:
+    """Yield MT601 for a kind that cannot be a dma-buf, and for what only a dma-buf can be of."""
+    if entry.via == DMABUF and kind.group.noun not in DMA_BUFS:
         message = f"export {path[-1]!r}: {kind.words.article} cannot be shared via {DMABUF}"
         pooled = kind is ALLOCATIONS  # the driver exports it, too (fact 83)
         note = "memtopo exports no memory of pools as dma-bufs" if pooled else "a dma-buf requires memory (fact 83)"
         help = "declare a buffer, or export it via fd to processes" if pooled else None
-        return Diagnostic("MT601", message, (*path, "via"), notes=(note,), help=help)
+        yield Diagnostic("MT601", message, (*path, "via"), notes=(note,), help=help)
+    if entry.via == DMABUF:
+        return
     if not isinstance(kind, ExportKind):
         message = f"export {path[-1]!r}: {kind.words.article} has no handle, and cannot be shared via {entry.via}"
         help = f"write 'via: {DMABUF}' for other devices, or export its chunks to other processes"
-        return Diagnostic("MT601", message, (*path, "via"), help=help)
+        yield Diagnostic("MT601", message, (*path, "via"), help=help)
     for key in ("part", "mapping"):
         if getattr(entry, key):
             message = f"export {path[-1]!r} has a {key}, and is not via {DMABUF}"
             note = "handles of other transports refer to whole objects (facts 13, 46)"
-            return Diagnostic("MT601", message, (*path, key), notes=(note,), help=f"omit {key!r}")
-    return None
+            yield Diagnostic("MT601", message, (*path, key), notes=(note,), help=f"omit {key!r}")
 
 
 def _unsupported(

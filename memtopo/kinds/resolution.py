@@ -39,6 +39,12 @@ def attempt(resolve: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Resol
         return None
 
 
+def refuse(faults: Iterable[Diagnostic]) -> None:
+    """Raise `Refused` with the diagnostics of all faults, if there are any."""
+    if found := tuple(faults):
+        raise Refused(*found)
+
+
 def together(*resolutions: Callable[[], Any]) -> list[Any]:
     """Return the values of several functions. Raises `Refused` with the diagnostics of all that are refused."""
     found: list[Any] = []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -15,7 +17,7 @@ from memtopo.geometry.groups import Group, InnerPart, Origin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.kind import Kind, Scope, Steps, Words
-from memtopo.kinds.resolution import Refused, require_on_gpu
+from memtopo.kinds.resolution import refuse, require_on_gpu, together
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, OffsetBytes, OwnName, PositiveBytes, ProducerText
 from memtopo.language.names import ImportSource, NamedDevice
@@ -165,12 +167,12 @@ class ExternalObjects(Kind):
             InnerPart(f"{name}.{key}", part.offset.bytes(1), part.size.bytes(1), (*path, "buffers", key))
             for key, part in entry.buffers.items()
         )
-        wrong = [
-            *unsupported(what, path, entry.via, *_HANDLE_TYPES),
-            *from_process(what, path, entry.source, scope.siblings.spec.processes),
-            *_misplaced(parts, size, path, dedicated=entry.dedicated),
-        ]
-        location = producer_gpu(scope, what, entry.device, path, wrong)
+        faults = chain(
+            unsupported(what, path, entry.via, *_HANDLE_TYPES),
+            from_process(what, path, entry.source, scope.siblings.spec.processes),
+            _misplaced(parts, size, path, dedicated=entry.dedicated),
+        )
+        location, _ = together(partial(producer_gpu, scope, what, entry.device, path), partial(refuse, faults))
         origin = producer_origin(name, entry.source, DMABUF if entry.via == DMABUF else "opaque_fd")
         return ExternalObject(
             name, path, location=location, origin=origin, size=size, dedicated=entry.dedicated, buffers=parts
@@ -227,15 +229,10 @@ def produced(geometry: Geometry) -> Iterator[ProducedGroup]:
     return geometry.instances_of(ProducedGroup)
 
 
-def producer_gpu(scope: Scope, what: str, device: NamedDevice, path: Path, wrong: Sequence[Diagnostic]) -> Location:
-    """GPU of an external object. Raises `Refused`, with what is `wrong` with other fields of its entry."""
-    try:
-        location = scope.devices.resolve(device, (*path, "device"))
-        require_on_gpu(what, [location], (*path, "device"))
-    except Refused as refused:
-        raise Refused(*refused.diagnostics, *wrong) from None
-    if wrong:
-        raise Refused(*wrong)
+def producer_gpu(scope: Scope, what: str, device: NamedDevice, path: Path) -> Location:
+    """GPU of an external object. Raises `Refused`."""
+    location = scope.devices.resolve(device, (*path, "device"))
+    require_on_gpu(what, [location], (*path, "device"))
     return location
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -22,6 +24,7 @@ from memtopo.kinds.external import (
     unsupported,
 )
 from memtopo.kinds.kind import Kind, Scope, Words
+from memtopo.kinds.resolution import refuse, together
 from memtopo.language.entries import Entry
 from memtopo.language.fields import DeviceName, Point, ProducerText
 from memtopo.language.scalars import FromWord
@@ -150,12 +153,12 @@ class Semaphores(Kind):
     def resolve_entry(self, scope: Scope, entry: Semaphore, path: Path) -> ImportedSemaphore:
         name, timeline = str(path[-1]), entry.via == "timeline_fd"
         what = f"semaphore {name!r}"
-        wrong = [
-            *unsupported(what, path, entry.via, "timeline_fd", "opaque_fd"),
-            *from_process(what, path, entry.source, scope.siblings.spec.processes),
-            *(_decreasing(what, path, entry.wait, entry.signal) if timeline else ()),
-        ]
-        location = producer_gpu(scope, what, entry.device, path, wrong)
+        faults = chain(
+            unsupported(what, path, entry.via, "timeline_fd", "opaque_fd"),
+            from_process(what, path, entry.source, scope.siblings.spec.processes),
+            _decreasing(what, path, entry.wait, entry.signal) if timeline else (),
+        )
+        location, _ = together(partial(producer_gpu, scope, what, entry.device, path), partial(refuse, faults))
         origin = producer_origin(name, entry.source, "timeline_fd" if timeline else "opaque_fd")
         wait, signal = (0 if point is True else point for point in (entry.wait, entry.signal))
         return ImportedSemaphore(name, path, timeline, wait, signal, location=location, origin=origin)

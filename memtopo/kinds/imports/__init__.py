@@ -17,7 +17,7 @@ from memtopo.kinds.exports import EXPORTABLE, EXPORTS
 from memtopo.kinds.imports.crossing import crosses, in_order, require_crossing, require_order
 from memtopo.kinds.imports.entry import LOCATIONS, Import, declared_access, from_outside, refuse_granules
 from memtopo.kinds.kind import Kind, ResolutionStage, Scope, Sibling, Words
-from memtopo.kinds.resolution import Refused, attempt, collected, together
+from memtopo.kinds.resolution import Refused, attempt, collected, refuse, together
 from memtopo.language.entries import Spec
 from memtopo.language.fields import OWN_NODE
 from memtopo.language.names import ImportSource
@@ -252,8 +252,7 @@ def _require_equal(scope: Scope, entry: Import, group: Group, export: ExportGrou
     key = next((key for key in entry.declared if key in LOCATIONS and key in kind.import_keys.required), "")
     names = entry.locations(key) if key else []
     locations, wrong = collected(attempt(scope.devices.resolve_all, names, path, key, anywhere=True))
-    if wrong := [*wrong, *_differences(entry, group, export, locations or ())]:
-        raise Refused(*wrong)
+    refuse([*wrong, *_differences(entry, group, export, locations or ())])
 
 
 def _differences(

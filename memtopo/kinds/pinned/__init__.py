@@ -16,7 +16,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.device_names import built_in
 from memtopo.kinds.external import FROM, from_process
 from memtopo.kinds.kind import Kind, Scope, Steps, Words
-from memtopo.kinds.resolution import Refused, require_gpu, together, trial_reason
+from memtopo.kinds.resolution import Refused, refuse, require_gpu, together, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, Count, Devices, OffsetBytes, PositiveBytes, ProducerText
 from memtopo.language.scalars import FromText, text, text_like
@@ -174,7 +174,7 @@ class PinnedMemory(Kind):
 
     def resolve_entry(self, scope: Scope, entry: Pinned, path: Path) -> PinnedGroup:
         name, origin = str(path[-1]), None
-        gpus, _ = together(partial(_gpus, scope, entry, path), partial(_require_consistent, scope, entry, path))
+        gpus, _ = together(partial(_gpus, scope, entry, path), partial(refuse, _faults(scope, entry, path)))
         if entry.source:
             origin = Origin((entry.source.holder,), entry.source.export or name, 1, "memfd", siblings=False)
         return PinnedGroup(
@@ -233,28 +233,25 @@ def _gpus(scope: Scope, entry: Pinned, path: Path) -> tuple[int, ...]:
     return tuple(dict.fromkeys(location.id for location in listed or first))
 
 
-def _require_consistent(scope: Scope, entry: Pinned, path: Path) -> None:
-    """Raise `Refused` for a name, keys, an offset and a producer that the entry cannot have.
+def _faults(scope: Scope, entry: Pinned, path: Path) -> Iterator[Diagnostic]:
+    """Yield MT203, MT715 and MT716 for a name, keys, an offset and a producer that the entry cannot have.
 
     A name must not hide a device, or `pinned`, where a state says what keeps offloaded bytes.
     """
     name, offset = str(path[-1]), entry.offset.bytes(1) if entry.offset else 0
-    wrong: list[Diagnostic] = []
     if (what := built_in(name)) or name == PinnedMemory.section:
         own = "stands for pinned memory of the layout's own under 'offload'"
         message = f"{name!r} {f'is the built-in name of {what}' if what else own}"
-        wrong.append(Diagnostic("MT203", message, path, "key", help="choose another name"))
-    wrong += _contradicting(entry, path)
+        yield Diagnostic("MT203", message, path, "key", help="choose another name")
+    yield from _contradicting(entry, path)
     if offset % PAGE:
         below = offset - offset % PAGE
         message = f"pinned memory {name!r} begins at {exact(offset)} of its file, which is not a multiple of a page"
         help = f"write {f'{below}B' if below else '0'} or {below + PAGE}B"
         notes = (f"the system maps files in pages of {exact(PAGE)}",)
-        wrong.append(Diagnostic("MT716", message, (*path, "offset"), notes=notes, help=help))
+        yield Diagnostic("MT716", message, (*path, "offset"), notes=notes, help=help)
     if entry.source:
-        wrong += from_process(f"pinned memory {name!r}", path, entry.source, scope.siblings.spec.processes)
-    if wrong:
-        raise Refused(*wrong)
+        yield from from_process(f"pinned memory {name!r}", path, entry.source, scope.siblings.spec.processes)
 
 
 def _contradicting(entry: Pinned, path: Path) -> Iterator[Diagnostic]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec.structs import replace
@@ -28,7 +29,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.access.grants import access_trial, can_access
 from memtopo.kinds.device_names import has_set
 from memtopo.kinds.kind import Kind, Scope, Steps, Words
-from memtopo.kinds.resolution import Refused, attempt, require_gpu, together, trial_reason
+from memtopo.kinds.resolution import attempt, refuse, require_gpu, together, trial_reason
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, Devices, one_or_more_of
 from memtopo.language.scalars import FromText, FromWord, bytes_or, text_like
@@ -189,8 +190,7 @@ class Pools(Kind):
         require_gpu(f"pool {path[-1]!r}", scope.machine, path, "its memory is allocated in a stream of a GPU")
         limit = entry.max_size.bytes(1) if entry.max_size else 0
         smaller = [each for each in locations if limit > _memory(scope.machine, each) > 0]
-        if wrong := next(_faults(entry, path, locations, limit, smaller), None):
-            raise Refused(wrong)
+        refuse(islice(_faults(entry, path, locations, limit, smaller), 1))
         counted = len(locations) > 1 or has_set(entry.location)
         users = [each.id for each in (*accessed_by, *scope.devices.gpus) if each.kind is LocationKind.GPU]
         return PoolGroup(
