@@ -9,25 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from memtopo.common.errors import Failed, Stopped
+from memtopo.common.errors import Stopped
 from memtopo.driver.handles import Handle
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import gpu
-from memtopo.executor import StepFailed
 from memtopo.kinds.layout import HandleSource
 from memtopo.language import SpecText
 from memtopo.plans.progress import Progress, SafeProgress
-from memtopo.plans.report import Checks, Report
+from memtopo.plans.report import Report
 from memtopo.run.conductor import Conductor, conduct
 from memtopo.run.layout_plans import Goal, LayoutPlans
-from memtopo.run.messages import ChangeCommand, ChangeResult, Command, SaveBytes
+from memtopo.run.messages import ChangeCommand, ChangeResult, Command
 from memtopo.run.process_run import ProcessRun, plans_of
 from memtopo.session.composition import Composition
 from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.offers import Offer
-from memtopo.storage.saved import SavedPart
 
 if TYPE_CHECKING:  # imported where it is used: a layout of one process that nobody holds needs none of it
     from memtopo.driver.kernels import KernelDriver
@@ -88,7 +86,7 @@ class ThisProcess(Conductor):
         return {self.run.request.process: os.getpid()}
 
     def each(self, command: Command) -> None:
-        self.run.execute(command)
+        self.run.handle(command)
 
     def plan(self, goal: Goal) -> LayoutPlans:
         plans = plans_of(goal.request) if goal.request else self.plans
@@ -96,18 +94,10 @@ class ThisProcess(Conductor):
         return plans
 
     def change_each(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
-        result = self.run.execute(command)
-        assert isinstance(result, ChangeResult)
-        return {self.run.request.process: result}
+        return self.ask(dict.fromkeys(self.labels, command))
 
-    def recheck_each(self) -> Mapping[str, Checks]:
-        return {self.run.request.process: self.run.recheck()}
-
-    def save_each(self, command: SaveBytes) -> Mapping[str, SavedPart]:
-        try:
-            return {self.run.request.process: self.run.save(command.folder, command.number)}
-        except (StepFailed, Stopped) as error:
-            raise Failed(f"not saved: {str(error) or 'interrupted'}") from error
+    def ask(self, commands: Mapping[str, Command]) -> Mapping[str, Any]:
+        return {label: self.run.handle(command) for label, command in commands.items()}
 
     def exports(self) -> Mapping[str, tuple[str, Offer]]:
         return {offer.name: (self.run.request.process, offer) for offer in self.run.offers or self.run.exports.offers()}
@@ -115,14 +105,8 @@ class ThisProcess(Conductor):
     def handle(self, export: str, index: int) -> Handle:
         return self.run.exports.handle(export, index)
 
-    def lend(self, export: str, count: int) -> Sequence[int]:
-        return self.run.exports.lend(export, count)
-
-    def take_back(self, export: str, numbers: Sequence[int]) -> None:
-        self.run.exports.take_back(export, numbers)
-
-    def lent(self, export: str) -> Collection[int]:
-        return self.run.exports.lent(export)
+    def exporter(self, export: str) -> tuple[str, str]:
+        return self.run.request.process, export
 
     @contextmanager
     def timed(self, phase: str, steps: int) -> Iterator[None]:

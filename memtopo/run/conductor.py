@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from secrets import token_hex
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from memtopo.common.errors import InternalError, Stopped, message_of
+from memtopo.common.errors import Failed, InternalError, Stopped, message_of
 from memtopo.driver.handles import Handle
-from memtopo.executor import failing
+from memtopo.executor import StepFailed, failing
 from memtopo.kinds.layout import HandleSource
 from memtopo.kinds.step import Phase
 from memtopo.language.names import AWAKE
@@ -22,14 +22,14 @@ from memtopo.plans.report import Check, Checks, Report
 from memtopo.plans.transition import Stage
 from memtopo.run import messages
 from memtopo.run.layout_plans import WHOLE, Absent, Goal, LayoutPlans, Variant, paths, stops
-from memtopo.run.messages import BuildPhase, ChangeCommand, ChangeResult, CheckChange, Command, MakeStage, SaveBytes
+from memtopo.run.messages import BuildPhase, ChangeCommand, ChangeResult, CheckChange, Command, Lend, MakeStage
 from memtopo.run.reports import merged_checks
 from memtopo.run.saving import SavedContents, has_content, require_pieces, saved_contents, saved_layout
 from memtopo.run.transition import RollbackFailed
 from memtopo.run.verification.rounds import UNSAFE
 from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.offers import ChangeFailed, Offer
-from memtopo.storage.saved import Index, Saved, SavedPart, refusing, saving_to
+from memtopo.storage.saved import Index, Saved, refusing, saving_to
 
 if TYPE_CHECKING:
     from memtopo.sharing.status import LayoutEnd
@@ -159,7 +159,11 @@ class Conductor:
         `committed` are the exports whose content is committed. Raises `MemtopoError`.
         """
         with saving_to(path) as folder:
-            parts = self.save_each(messages.SaveBytes(path, token_hex(8)))
+            try:
+                answers = self.ask(dict.fromkeys(self.labels, messages.SaveBytes(path, token_hex(8))))
+            except (StepFailed, Stopped) as error:
+                raise Failed(f"not saved: {str(error) or 'interrupted'}") from error
+            parts = {label: each.part for label, each in answers.items()}
             require_pieces(self.request.layout_name, parts.values())
             files = {process: part.file for process, part in parts.items()}
             with refusing(path):
@@ -214,7 +218,25 @@ class Conductor:
 
     def recheck(self) -> Checks:
         """Check the layout once more while it is held, by queries. Raises `MemtopoError`."""
-        return merged_checks(self.recheck_each())
+        answers = self.ask(dict.fromkeys(self.labels, messages.Recheck()))
+        return merged_checks({label: each.checks for label, each in answers.items()})
+
+    def lend(self, export: str, count: int) -> Sequence[int]:
+        """Have objects of an export for a client, and return their numbers. Raises `MemtopoError`."""
+        return self._lend(export, count=count)
+
+    def take_back(self, export: str, numbers: Sequence[int]) -> None:
+        """Have objects of an export that no client has any more. Raises `MemtopoError`."""
+        self._lend(export, back=tuple(numbers))
+
+    def lent(self, export: str) -> Collection[int]:
+        """Return the numbers of the objects of an export that clients have. Raises `MemtopoError`."""
+        return self._lend(export, listed=True)
+
+    def _lend(self, export: str, **what: Any) -> Sequence[int]:
+        label, name = self.exporter(export)
+        numbers: Sequence[int] = self.ask({label: Lend(name, **what)})[label].numbers
+        return numbers
 
     @contextmanager
     def announced(self, phase: str) -> Iterator[None]:
@@ -335,12 +357,8 @@ class Conductor:
         """
         raise NotImplementedError
 
-    def recheck_each(self) -> Mapping[str, Checks]:
-        """Check all processes once more, by queries. Raises `MemtopoError`."""
-        raise NotImplementedError
-
-    def save_each(self, command: SaveBytes) -> Mapping[str, SavedPart]:
-        """Have every process write its bytes to a folder. Raises `MemtopoError`."""
+    def ask(self, commands: Mapping[str, Command]) -> Mapping[str, Any]:
+        """Have processes execute commands for a client, by label, and return the answers. Raises `MemtopoError`."""
         raise NotImplementedError
 
     def exports(self) -> Mapping[str, tuple[str, Offer]]:
@@ -351,16 +369,8 @@ class Conductor:
         """Return a new handle of an object of an export. Raises `MemtopoError`."""
         raise NotImplementedError
 
-    def lend(self, export: str, count: int) -> Sequence[int]:
-        """Have objects of an export for a client, and return their numbers. Raises `MemtopoError`."""
-        raise NotImplementedError
-
-    def take_back(self, export: str, numbers: Sequence[int]) -> None:
-        """Have objects of an export that no client has any more. Raises `MemtopoError`."""
-        raise NotImplementedError
-
-    def lent(self, export: str) -> Collection[int]:
-        """Return the numbers of the objects of an export that clients have. Raises `MemtopoError`."""
+    def exporter(self, export: str) -> tuple[str, str]:
+        """Return the label of the process of an export, and its name there, even if it is not offered any more."""
         raise NotImplementedError
 
     def timed(self, phase: str, steps: int) -> AbstractContextManager[object]:

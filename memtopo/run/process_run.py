@@ -4,39 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import chain
 from threading import Lock
+from typing import Any
 
 from msgspec.structs import replace
 
 from memtopo import planner
-from memtopo.common.errors import InternalError, MemtopoError, Stopped, internal_errors, outcome
+from memtopo.common.errors import InternalError, MemtopoError, Stopped, outcome
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.recorder import CallContext
 from memtopo.executor import Execution, StepFailed, Teardown, TeardownGates, failing
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource, Reservation
+from memtopo.kinds.ranges.steps import AGREED, common_ranges
 from memtopo.kinds.step import Phase
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans import folding
 from memtopo.plans.progress import Progress
-from memtopo.plans.report import Checks, Left, Placed, Report
+from memtopo.plans.report import Check, Checks, Left, Placed, Report
 from memtopo.plans.transition import Stage, Transition
 from memtopo.run import messages, saving
 from memtopo.run.hints import exit_code, failure
 from memtopo.run.layout_plans import WHOLE, Absent, Goal, LayoutPlans, Variant, lost, transitions_between
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
-from memtopo.run.messages import ChangeCommand, ChangeResult, Command, Done, Lent, SaveResult
+from memtopo.run.messages import Addresses, Answer, ChangeResult, Command, Done, Lent, SaveResult
 from memtopo.run.reports import FindingTally, report_on
 from memtopo.run.transition import DoesNotFit, RollbackFailed, StagedTransition, require_declared, require_room
 from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
 from memtopo.run.verification.rounds import Verification
 from memtopo.session.request import HoldResult, RunRequest
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import LayoutExports, Offer
 from memtopo.storage.saved import Restored, SavedPart
+
+PlanSource = Callable[[str, Check], tuple[RunRequest, LayoutPlans]]
+"""Request of a process and the plans of all, by the source of a spec and its check. Raises `MemtopoError`."""
 
 
 class ProcessRun:
@@ -63,14 +68,16 @@ class ProcessRun:
         origin: float | None = None,
         context: CallContext | None = None,
         plans: LayoutPlans | None = None,
+        plan_source: PlanSource | None = None,
     ) -> None:
         """`origin` is that of the execution's times, and `context` has what the calls of each moment are made for.
 
         It is built without the resources that are `absent`, and what needs them. `plans` are those of all processes if
-        there are several.
+        there are several, and `plan_source` plans the spec that a command names.
         """
         self.request, self.ledger, self.context = request, ledger, context
         self.plans = plans or plans_of(request)
+        self._plan_source = plan_source or _no_source
         self.variant: Variant = AWAKE, absent
         plan = self.plans.to_build(request.process, absent)
         self.execution = Execution(plan, ledger, progress=progress, stop=stop, origin=origin, context=context)
@@ -92,44 +99,57 @@ class ProcessRun:
         self._exported = request.geometry
         self._change: Change | None = None
 
-    def execute(self, command: Command) -> Done | ChangeResult | Lent | SaveResult:
+    def handle(self, command: Command) -> Answer:
         """Execute a command, and return the answer. Raises `StepFailed`, `Stopped`, or `MemtopoError`."""
-        if isinstance(command, messages.ChangeCommand):
-            return self._execute_change(command)
-        if isinstance(command, messages.Recheck):
-            return ChangeResult(checks=self.recheck())
-        if isinstance(command, messages.Hold):
-            self.release_contexts()
-            self.offers = self.offers or self.query_exports()
-            return ChangeResult(offers=self.offers)
-        if isinstance(command, messages.Lend):
-            return self._lend(command)
-        if isinstance(command, messages.SaveBytes):
-            return self._saved(command)
-        self._build_or_verify(command)
-        return Done(self.as_declared, self.verification.safe)
+        answer = _ACTS[type(command)](self, command)
+        if answer is None:
+            changes = isinstance(command, messages.ChangeCommand)
+            return ChangeResult() if changes else Done(self.as_declared, self.verification.safe)
+        return answer
 
-    def _lend(self, command: messages.Lend) -> Lent:
-        """Objects that are lent, or why there are none."""
-        try:
-            with internal_errors():
-                if command.listed:
-                    return Lent(tuple(self.exports.lent(command.export)))
-                if command.back is not None:
-                    self.exports.take_back(command.export, command.back)
-                    return Lent()
-                return Lent(tuple(self.exports.lend(command.export, command.count)))
-        except MemtopoError as error:
-            return Lent(error=error.message, code=error.code if isinstance(error, ExchangeError) else None)
+    def goal(self, command: messages.PlanChange) -> tuple[Goal, LayoutPlans]:
+        """Goal of a change, and the plans of its spec. Raises `MemtopoError`."""
+        if not command.source:
+            absent = self.plans.resources_of(command.absent)
+            return Goal((command.state, absent), command.check, command.in_use), self.plans
+        request, plans = self._plan_source(command.source, command.check)
+        return Goal(WHOLE, command.check, command.in_use, request), plans
 
-    def _saved(self, command: messages.SaveBytes) -> SaveResult:
-        """Save the bytes, or return why they are not."""
-        try:
-            return SaveResult(self.save(command.folder, command.number))
-        except MemtopoError as error:
-            return SaveResult(error=error.message, hint=error.hint)
-        except (StepFailed, Stopped) as error:
-            return SaveResult(error=str(error) or "interrupted")
+    @property
+    def planned_change(self) -> Change:
+        """Change that was planned and is not ended."""
+        if self._change is None:
+            raise InternalError("a process was sent a command of a change, and no change is planned")
+        return self._change
+
+    def make_stage(self, stage: Stage, *, back: bool) -> None:
+        """Do one stage of the change, or of its rollback. Raises `StepFailed` or `Stopped`, or `RollbackFailed`."""
+        change = self.planned_change
+        (change.roll_back if back else change.make)(stage)
+
+    def end_change(self) -> ChangeResult:
+        """End the change, or its rollback, of which all stages are done. Raises `RollbackFailed`."""
+        change, self._change = self.planned_change, None
+        return change.end()
+
+    def lend(self, command: messages.Lend) -> Lent:
+        """Lend objects of an export, take them back or list them. Raises `MemtopoError`."""
+        if command.listed:
+            return Lent(tuple(self.exports.lent(command.export)))
+        if command.back is None:
+            return Lent(tuple(self.exports.lend(command.export, command.count)))
+        self.exports.take_back(command.export, command.back)
+        return Lent()
+
+    def agree_on(self, addresses: Mapping[str, int]) -> Addresses:
+        """Reserve ranges where they are asked for, if they are free there. Raises `StepFailed`."""
+        layout = self.execution.layout
+        steps = {step.label: step for step in common_ranges(self.execution.plan.steps)}
+        layout.of(AGREED).update(addresses)
+        for label, address in addresses.items():
+            if layout.address(label) != address:
+                self.execution.act(steps[label], partial(steps[label].relocate, address=address))
+        return Addresses({label: layout.address(label) for label in steps})
 
     def save(self, folder: str, number: str) -> SavedPart:
         """Write the bytes of this process to a folder. Raises `MemtopoError`, `StepFailed` and `Stopped`."""
@@ -138,57 +158,23 @@ class ProcessRun:
         finally:
             self.suspend(self.request)
 
-    def _restore(self, folder: str) -> None:
+    def restore(self, folder: str) -> None:
+        """Copy the bytes of a saved folder to the memory of this process. Raises `StepFailed`."""
         with failing("restore of saved bytes"):
             self.restored = saving.restored(self.execution, folder, self.request.process)
         self.restored_from = folder
 
-    def _build_or_verify(self, command: Command) -> None:
-        match command:
-            case messages.BuildPhase(phase):
-                self.build(phase)
-            case messages.CheckSteps():
-                self.check()
-            case messages.WriteRound(index):
-                self.verification.write(index)
-            case messages.ReadRound(index):
-                self.verification.read(index)
-            case messages.TryForbidden():
-                self.verification.try_forbidden()
-            case messages.SkipVerification(reason):
-                self.verification.skip(reason)
-            case messages.WriteKept(states):
-                self.verification.rehearse(lost(self.plans.states, states), write=True)
-            case messages.ReadKept(states):
-                self._read_kept(states)
-            case messages.RestoreBytes(folder):
-                self._restore(folder)
-            case _:
-                raise InternalError(f"a process was sent {type(command).__name__} as a command")
+    def write_kept(self, states: Sequence[str]) -> None:
+        """Write the bytes that all of some states keep."""
+        self.verification.rehearse(lost(self.plans.states, states), write=True)
 
-    def _read_kept(self, path: Sequence[str]) -> None:
+    def read_kept(self, path: Sequence[str]) -> None:
         """Check every step, and read what all states of a path keep, in the state that the layout is in."""
         self.execution.progress.extend(len(self.execution.plan.steps))
         self.findings.add(self.execution.check())
         self.verification.rehearse(lost(self.plans.states, path, self.variant[0]), write=False)
         if self.switched:
             self.findings.merge_findings(self.switched, ASPECT)
-
-    def _execute_change(self, command: ChangeCommand) -> ChangeResult:
-        change = self._change
-        if change is None:
-            raise InternalError(f"a process was sent {type(command).__name__}, and no change is planned")
-        match command:
-            case messages.MakeStage(stage, back):
-                (change.roll_back if back else change.make)(stage)
-            case messages.CheckChange():
-                change.check()
-            case messages.StartRollback(reason):
-                change.start_rollback(reason)
-            case messages.EndChange():
-                self._change = None
-                return change.end()
-        return ChangeResult()
 
     def plan(self, goal: Goal, plans: LayoutPlans) -> None:
         """Plan to bring the layout to a goal; `plans` are those of its spec. Nothing is changed yet.
@@ -343,13 +329,15 @@ class ProcessRun:
         """True if no check found a difference from the spec."""
         return not self.findings.different
 
-    def release_contexts(self) -> None:
+    def hold(self) -> ChangeResult:
         """Keep the layout without the contexts that only its changes and checks need. Raises `StepFailed`.
 
         A context takes some 500 MiB of its GPU, and ends with a fault of any process that shares the GPU's channel.
         """
         self._held = True
         self.suspend(self.request)
+        self.offers = self.offers or self.query_exports()
+        return ChangeResult(offers=self.offers)
 
     def take_down(self, gates: TeardownGates | None = None) -> None:
         """Undo everything; `gates` as for `Execution.take_down`."""
@@ -408,6 +396,10 @@ class ProcessRun:
             yield from descriptor_notes(left)
 
 
+def _no_source(_source: str, _check: Check) -> tuple[RunRequest, LayoutPlans]:
+    raise InternalError("a process was sent a spec, and has one that it did not read")
+
+
 def built_plan(request: RunRequest) -> Plan:
     """Return the plan of a request as it is built: a full check needs kernels."""
     full = request.check == "full"
@@ -420,6 +412,28 @@ def plans_of(request: RunRequest) -> LayoutPlans:
 
 
 _LAST = tuple(Stage)[-1]
+_ACTS: Mapping[type[Any], Callable[[ProcessRun, Any], Answer | None]] = {
+    messages.BuildPhase: lambda run, command: run.build(command.phase),
+    messages.AgreeOn: lambda run, command: run.agree_on(command.addresses),
+    messages.CheckSteps: lambda run, _: run.check(),
+    messages.WriteRound: lambda run, command: run.verification.write(command.index),
+    messages.ReadRound: lambda run, command: run.verification.read(command.index),
+    messages.TryForbidden: lambda run, _: run.verification.try_forbidden(),
+    messages.SkipVerification: lambda run, command: run.verification.skip(command.reason),
+    messages.WriteKept: lambda run, command: run.write_kept(command.states),
+    messages.ReadKept: lambda run, command: run.read_kept(command.states),
+    messages.RestoreBytes: lambda run, command: run.restore(command.folder),
+    messages.Hold: lambda run, _: run.hold(),
+    messages.Recheck: lambda run, _: ChangeResult(checks=run.recheck()),
+    messages.Lend: lambda run, command: run.lend(command),
+    messages.SaveBytes: lambda run, command: SaveResult(run.save(command.folder, command.number)),
+    messages.PlanChange: lambda run, command: run.plan(*run.goal(command)),
+    messages.MakeStage: lambda run, command: run.make_stage(command.stage, back=command.back),
+    messages.CheckChange: lambda run, _: run.planned_change.check(),
+    messages.StartRollback: lambda run, command: run.planned_change.start_rollback(command.reason),
+    messages.EndChange: lambda run, _: run.end_change(),
+}
+"""Act of each command; if it returns none, the answer is `ChangeResult` or `Done`."""
 
 
 class Change:
@@ -527,12 +541,18 @@ def attempted(act: Callable[[], object]) -> ChangeResult:
         result = act()
     except RollbackFailed:
         raise
-    except StepFailed as failed:
-        return ChangeResult(str(failed))
-    except MemtopoError as refused:
-        return ChangeResult(refused.message, refused.hint)
-    except Stopped:
-        return ChangeResult("interrupted")
     except Exception as error:  # noqa: BLE001 an error of memtopo itself is rolled back as any other
-        return ChangeResult(f"internal error: {type(error).__name__}: {error}")
+        return failed(error)
     return result if isinstance(result, ChangeResult) else ChangeResult()
+
+
+def failed(error: Exception) -> ChangeResult:
+    """Result of a part of a change that was refused or has failed."""
+    match error:
+        case MemtopoError():
+            return ChangeResult(error.message, error.hint)
+        case StepFailed():
+            return ChangeResult(str(error))
+        case Stopped():
+            return ChangeResult("interrupted")
+    return ChangeResult(f"internal error: {type(error).__name__}: {error}")

@@ -563,7 +563,7 @@ def test_what_clients_that_ended_left_of_an_export_is_free_after_its_removal(
     with held(several, machine) as layout, connect(endpoint("pool")) as client:
         memory_of(client, "page", 1)
         client.let_go(["page"])
-        layout.run.execute(Lend("page", LEAST + 1))
+        layout.run.handle(Lend("page", LEAST + 1))
         if moved:
             several["exports"]["page"]["chunk"] = "other"
         else:
@@ -748,8 +748,8 @@ def test_a_process_lists_what_it_has_lent(layout: Held, client: Attached) -> Non
     with connect(endpoint("pool")) as other:
         borrowed(other, 1)
         client.range("kv").unmap(M, M, release=True)
-        assert layout.run.execute(Lend("page", listed=True)) == Lent((0, 2, 3))
-        assert layout.run.execute(Lend("page", 1)) == Lent((1,))
+        assert layout.run.handle(Lend("page", listed=True)) == Lent((0, 2, 3))
+        assert layout.run.handle(Lend("page", 1)) == Lent((1,))
 
 
 def test_each_of_two_exports_of_a_pool_lists_what_it_has_lent_itself(runtime: Path, machine: Target) -> None:
@@ -759,16 +759,16 @@ def test_each_of_two_exports_of_a_pool_lists_what_it_has_lent_itself(runtime: Pa
         lent = {"page": memory_of(one, "page", 2), "more": memory_of(other, "more", 3)}
         for export, blocks in lent.items():
             numbers = tuple(number for _, number, _ in blocks)
-            assert layout.run.execute(Lend(export, listed=True)) == Lent(numbers)
+            assert layout.run.handle(Lend(export, listed=True)) == Lent(numbers)
 
 
 def test_what_an_export_lent_that_a_change_has_removed_is_given_back(layout: Held) -> None:
     several = copy.deepcopy(SPEC)
     del several["exports"]["page"]
     with connect(endpoint("pool")) as other:
-        assert layout.run.execute(Lend("page", 1)) == Lent((0,))
+        assert layout.run.handle(Lend("page", 1)) == Lent((0,))
         other.change(json.dumps({"spec": json.dumps(several), "name": "held.yaml", "settings": {}}))
-        assert layout.run.execute(Lend("page", back=(0,))) == Lent()
+        assert layout.run.handle(Lend("page", back=(0,))) == Lent()
         assert not pool_of(layout).lent
 
 

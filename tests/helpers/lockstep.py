@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -26,7 +27,7 @@ from memtopo.run.apply import ThisProcess
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans
 from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, Command, MakeStage, ReadKept, WriteKept
 from memtopo.run.process_run import ProcessRun, attempted, built_plan
-from memtopo.run.processes.common_addresses import agree, bring_to
+from memtopo.run.processes.common_addresses import agree
 from memtopo.run.processes.worker import SiblingHandles
 from memtopo.run.processes.workers import require_made, require_planned
 from memtopo.run.verification.rounds import UNSAFE
@@ -102,7 +103,7 @@ class Together(ThisProcess):
 
     def each(self, command: Command) -> None:
         for run in self.runs.values():
-            run.execute(command)
+            run.handle(command)
 
     def agree(self) -> None:
         _agree(self.plans.of(WHOLE), self.runs)
@@ -123,7 +124,7 @@ class Together(ThisProcess):
             case MakeStage(back=False) | CheckChange():
                 require_made(results := self._attempt(command))
                 return results
-        answers = {label: run.execute(command) for label, run in self.runs.items()}
+        answers = {label: run.handle(command) for label, run in self.runs.items()}
         return {label: answer for label, answer in answers.items() if isinstance(answer, ChangeResult)}
 
     def change_to(self, whole: RunRequest) -> Checks:
@@ -142,7 +143,7 @@ class Together(ThisProcess):
 
     def _attempt(self, command: ChangeCommand) -> dict[str, ChangeResult]:
         self.before.pop(command, lambda: None)()
-        return {label: attempted(partial(run.execute, command)) for label, run in self.runs.items()}
+        return {label: attempted(partial(run.handle, command)) for label, run in self.runs.items()}
 
 
 @contextmanager
@@ -194,9 +195,11 @@ def _run(whole: RunRequest, label: str, driver: KernelDriver, runs: Mapping[str,
 
 def _agree(plans: Mapping[str, Plan], runs: Mapping[str, ProcessRun]) -> None:
     """Agree on the addresses that processes have in common."""
-    agree(
-        plans, lambda commands: {label: bring_to(runs[label].execution, command) for label, command in commands.items()}
-    )
+
+    def reserved(commands: Mapping[str, Command]) -> Mapping[str, Any]:
+        return {label: runs[label].handle(command) for label, command in commands.items()}
+
+    agree(plans, reserved)
 
 
 def _each(runs: Mapping[str, ProcessRun], do: Callable[[ProcessRun], None]) -> None:

@@ -26,6 +26,7 @@ from memtopo.run import elastic
 from memtopo.run.elastic import ElasticRefused, MapRequest, UnmapRequest
 from memtopo.run.messages import Lend, Lent
 from memtopo.run.transition import DoesNotFit
+from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.imports import HolderHandles
 from tests.helpers.conducted import conducted, make_transition
 from tests.helpers.examples import examples
@@ -397,14 +398,14 @@ def test_what_is_given_back_can_be_lent_again() -> None:
         simulator.init()
         run = conducted(run_request(LENDING, invented(1)), Ledger(simulator)).run
         run.build()
-        lent = run.execute(Lend("page", 2))
+        lent = run.handle(Lend("page", 2))
         assert isinstance(lent, Lent)
         assert sorted(lent.numbers) == [0, 1]
-        refused = run.execute(Lend("page", 1))
-        assert isinstance(refused, Lent)
-        assert (refused.numbers, refused.code) == ((), "full")
-        assert run.execute(Lend("page", back=(1,))) == Lent()
-        again = run.execute(Lend("page", 1))
+        with pytest.raises(ExchangeError) as refused:
+            run.handle(Lend("page", 1))
+        assert refused.value.code == "full"
+        assert run.handle(Lend("page", back=(1,))) == Lent()
+        again = run.handle(Lend("page", 1))
         assert (
             isinstance(again, Lent) and again.error,
             sorted(run.execution.layout.of(ELASTIC_POOLS)["page"].lent),

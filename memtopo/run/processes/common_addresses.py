@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from itertools import chain, groupby
 
 from memtopo.common.errors import Failed
 from memtopo.common.units import rounded_up
 from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
-from memtopo.executor import Execution
-from memtopo.kinds.ranges.steps import AGREED, ReserveRange, common_ranges
+from memtopo.kinds.ranges.steps import ReserveRange, common_ranges
 from memtopo.planner import Plan
 from memtopo.run.messages import Addresses, AgreeOn
 
@@ -32,17 +30,6 @@ CommandEach = Callable[[Mapping[str, AgreeOn]], Mapping[str, Addresses]]
 
 class NoCommonAddress(Failed):
     """Processes that found no address which is free in all of them."""
-
-
-def bring_to(execution: Execution, command: AgreeOn) -> Addresses:
-    """Reserve ranges of a process where they are asked for, if they are free there. Raises `StepFailed`."""
-    layout = execution.layout
-    steps = {step.label: step for step in common_ranges(execution.plan.steps)}
-    layout.of(AGREED).update(command.addresses)
-    for label, address in command.addresses.items():
-        if layout.address(label) != address:
-            execution.act(steps[label], partial(steps[label].relocate, address=address))
-    return Addresses({label: layout.address(label) for label in steps})
 
 
 def agree(plans: Mapping[str, Plan], command_each: CommandEach) -> None:

@@ -93,7 +93,7 @@ class Member(Worker):
         self._locks = locks
         self._coordinator = channel.peer.pid or None
         self.conductor = f"the coordinator (process {self._coordinator})" if self._coordinator else "the coordinator"
-        self._start, self._label, self._timeout = start, start.process, start.timeout
+        self._label, self._timeout = start.process, start.timeout
         self.timeout = start.timeout
         """Seconds of silence after which a process counts as lost, and within which it takes part."""
         self.over: str | None = None
@@ -221,7 +221,7 @@ class Member(Worker):
             case Ended() | StartWorker():
                 raise InternalError(f"a process was sent {type(command).__name__} before it left")
             case _:
-                self._channel.send(answer(self.run, self._start, command))
+                self._channel.send(answer(self.run, command))
 
     def require_complete(self) -> None:
         """Raise `ProcessLost` if another process has failed."""

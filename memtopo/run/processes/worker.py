@@ -30,11 +30,11 @@ from memtopo.machine import parse
 from memtopo.plans.progress import NO_PROCESSES, Progress
 from memtopo.plans.report import Check
 from memtopo.run import messages
-from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans
-from memtopo.run.messages import Command, FromWorker, HandleAnswer, HandleRequest, PlanChange, StartWorker, ToWorker
-from memtopo.run.process_run import ProcessRun, attempted, built_plan
-from memtopo.run.processes.common_addresses import bring_to
+from memtopo.run.layout_plans import LayoutPlans
+from memtopo.run.messages import Answer, Command, HandleAnswer, HandleRequest, StartWorker, ToWorker
+from memtopo.run.process_run import ProcessRun, built_plan, failed
 from memtopo.run.processes.gates import Gate, WorkerGates
+from memtopo.run.transition import RollbackFailed
 from memtopo.session.composition import Composition
 from memtopo.session.request import RunRequest
 from memtopo.sharing.channel import Channel, Received
@@ -127,7 +127,7 @@ class Worker:
         self._channel.send(messages.WorkerReady(run.verification.rounds, run.verification.volume))
         try:
             with run.recording_failure():
-                self._follow_commands(run, start)
+                self._follow_commands(run)
             if run.failure or run.stopped:
                 self._channel.send(messages.WorkerFailed(str(run.failure or "interrupted")))
         finally:
@@ -151,6 +151,7 @@ class Worker:
             origin=start.origin,
             context=trace.context if trace else None,  # the trace ends with the process
             plans=plans,
+            plan_source=partial(planned_source, start),
         )
 
     def _start_message(self) -> messages.StartWorker:
@@ -162,13 +163,13 @@ class Worker:
             raise InternalError(f"a worker's first message is {type(received.message).__name__}")
         return received.message
 
-    def _follow_commands(self, run: ProcessRun, start: messages.StartWorker) -> None:
+    def _follow_commands(self, run: ProcessRun) -> None:
         self._run = run
         try:
             while not isinstance(command := self._next_command(), messages.TakeDown):
                 if not isinstance(command, messages.Command):
                     raise InternalError(f"a worker was sent {type(command).__name__} after its start")
-                self._channel.send(answer(run, start, command))
+                self._channel.send(answer(run, command))
         finally:
             self._run = None
 
@@ -260,20 +261,25 @@ class Worker:
         return self._run.exports
 
 
-def answer(run: ProcessRun, start: messages.StartWorker, command: Command) -> FromWorker:
-    """Execute a command. A failure to check or to change leaves the layout as it is, and is the answer.
+def answer(run: ProcessRun, command: Command) -> Answer:
+    """Have a run handle a command. A failure that leaves the layout as it is, or is rolled back, is the answer.
 
-    Raises `StepFailed` or `Stopped`; `RollbackFailed` after which the layout can only be taken down.
+    Raises other failures, `StepFailed` or `Stopped`, and `RollbackFailed`: the layout can only be taken down.
     """
-    match command:
-        case messages.AgreeOn():
-            return bring_to(run.execution, command)
-        case messages.PlanChange():
-            return attempted(lambda: run.plan(*_goal(run, start, command)))
-        case messages.Recheck() | messages.MakeStage(back=False) | messages.CheckChange():
-            return attempted(lambda: run.execute(command))
-        case _:
-            return run.execute(command)
+    try:
+        return run.handle(command)
+    except RollbackFailed:
+        raise
+    except Exception as error:
+        result = failed(error)
+        match command:
+            case messages.PlanChange() | messages.Recheck() | messages.MakeStage(back=False) | messages.CheckChange():
+                return result
+            case messages.SaveBytes():
+                return messages.SaveResult(error=result.error, hint=result.hint)
+            case messages.Lend():
+                return messages.Lent(error=result.error, code=error.code if isinstance(error, ExchangeError) else None)
+        raise
 
 
 Commanded = Command | StartWorker | messages.TakeDown | messages.Participation
@@ -286,15 +292,6 @@ RequestHandles = Callable[[str, str, int, int], Sequence[Handle]]
 """Handles of a holder's export, from an index on, in order. Raises `MemtopoError`."""
 
 
-def _goal(run: ProcessRun, start: StartWorker, command: PlanChange) -> tuple[Goal, LayoutPlans]:
-    """Goal of a change, and the plans of its spec. Raises `MemtopoError`."""
-    if not command.source:
-        absent = run.plans.resources_of(command.absent)
-        return Goal((command.state, absent), command.check, command.in_use), run.plans
-    request, plans = planned(start, parsed_source(command.source).document, command.check)
-    return Goal(WHOLE, command.check, command.in_use, request), plans
-
-
 def planned(start: StartWorker, document: Document, check: Check) -> tuple[RunRequest, LayoutPlans]:
     """Plan all processes of a spec, and return the request of this one, too. Raises `MemtopoError`."""
     composed = Composition.of(document, _target(start))
@@ -302,6 +299,11 @@ def planned(start: StartWorker, document: Document, check: Check) -> tuple[RunRe
     whole = composed.request(check=check, seed=start.seed, timeout=start.timeout, exclusive=start.exclusive)
     request = whole.of_process(start.process)
     return request, LayoutPlans(composed.geometry, composed.plan).built_with(start.process, built_plan(request))
+
+
+def planned_source(start: StartWorker, source: str, check: Check) -> tuple[RunRequest, LayoutPlans]:
+    """Plan all processes of the spec of a source. Raises `MemtopoError`."""
+    return planned(start, parsed_source(source).document, check)
 
 
 def _target(start: StartWorker) -> Target:

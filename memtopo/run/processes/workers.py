@@ -26,7 +26,7 @@ from memtopo.plans.report import Check, Checks, PhaseTime, Report
 from memtopo.run import messages
 from memtopo.run.conductor import Aborted, Conductor, conduct, failures
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans
-from memtopo.run.messages import Addresses, AgreeOn, ChangeCommand, ChangeResult, Command, Lent, SaveBytes, SaveResult
+from memtopo.run.messages import Addresses, AgreeOn, Answer, ChangeCommand, ChangeResult, Command, Lent, SaveResult
 from memtopo.run.processes.common_addresses import agree
 from memtopo.run.processes.ensemble import Ensemble, NotStarted, merged_report, startup_limit
 from memtopo.run.processes.fork_server import WorkerServer
@@ -38,7 +38,6 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import ChangeFailed, Offer
 from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.status import LayoutEnd
-from memtopo.storage.saved import SavedPart
 
 SPARE = 3.0
 """Seconds beyond the timeout that a worker has for teardown before it is killed."""
@@ -52,7 +51,7 @@ _DRAIN = 1.0
 _START = "start"
 
 
-A = TypeVar("A", Addresses, ChangeResult, Lent, SaveResult)
+A = TypeVar("A", Addresses, ChangeResult)
 
 
 class ChangeRefused(MemtopoError):
@@ -309,24 +308,9 @@ class Workers(Conductor):
         (handle,) = self.request_handles(label, offer.name, index, 1)
         return handle
 
-    def lend(self, export: str, count: int) -> Sequence[int]:
-        return self._lent(export, lambda name: messages.Lend(name, count))
-
-    def take_back(self, export: str, numbers: Sequence[int]) -> None:
-        self._lent(export, lambda name: messages.Lend(name, back=tuple(numbers)))
-
-    def lent(self, export: str) -> Collection[int]:
-        return self._lent(export, lambda name: messages.Lend(name, listed=True))
-
-    def _lent(self, export: str, command: Callable[[str], Command]) -> Sequence[int]:
-        # A change may have removed the export from the offers, and clients have its objects until they return them.
+    def exporter(self, export: str) -> tuple[str, str]:
         label = next(each for each in self.workers if export.startswith(qualified(each, "")))
-        name = export.removeprefix(qualified(label, ""))
-        self._command({label: command(name)}, self._receive_for_caller)
-        answer = self._answers(Lent).get(label, Lent(error=f"process {label} has ended"))
-        if answer.error:
-            raise ExchangeError(answer.code, answer.error) if answer.code else MemtopoError(answer.error)
-        return answer.numbers
+        return label, export.removeprefix(qualified(label, ""))
 
     @contextmanager
     def recording_failure(self) -> Iterator[None]:
@@ -393,26 +377,11 @@ class Workers(Conductor):
             worker.channel.drain(_DRAIN)
         return report
 
-    def recheck_each(self) -> Mapping[str, Checks]:
-        self._command(dict.fromkeys(self.workers, messages.Recheck()), self._receive_for_caller)
-        results = self._answers(ChangeResult)
-        if errors := failures(results):
-            raise MemtopoError(errors)
-        checks = {label: each.checks for label, each in results.items() if each.checks}
-        if len(checks) < len(self.workers):
-            raise MemtopoError("a process has ended, and cannot be checked")
-        return checks
-
-    def save_each(self, command: SaveBytes) -> Mapping[str, SavedPart]:
-        self._command(dict.fromkeys(self.workers, command), self._receive_for_caller)
-        results = self._answers(SaveResult)
-        for label, each in results.items():
-            if each.error:
-                raise Failed(f"{label}: {each.error}", hint=each.hint)
-        parts = {label: each.part for label, each in results.items() if each.part}
-        if len(parts) < len(self.workers):
-            raise Failed("not saved: a process has ended")
-        return parts
+    def ask(self, commands: Mapping[str, Command]) -> Mapping[str, Any]:
+        self._command(commands, self._receive_for_caller)
+        for label in commands:
+            require_answer(label, self.workers[label].answer)
+        return {label: self.workers[label].answer for label in commands}
 
     def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
         """Handles of one process's export, for this process. Raises `MemtopoError`."""
@@ -539,6 +508,17 @@ def require_planned(results: Mapping[str, ChangeResult]) -> None:
     """Raise `ChangeRefused` unless all processes have planned a change."""
     if refused := failures(results):
         raise ChangeRefused(refused, hint=next((each.hint for each in results.values() if each.hint), None))
+
+
+def require_answer(label: str, answer: Answer | None) -> None:
+    """Raise `MemtopoError` unless a process has answered without an error."""
+    match answer:
+        case None:
+            raise Failed(f"process {label} has ended")
+        case Lent(error=str(error), code=code):
+            raise ExchangeError(code, error) if code else Failed(f"{label}: {error}")
+        case ChangeResult(error=str(error), hint=hint) | SaveResult(error=str(error), hint=hint):
+            raise Failed(f"{label}: {error}", hint=hint)
 
 
 def require_made(results: Mapping[str, ChangeResult]) -> None:

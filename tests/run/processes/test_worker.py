@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -23,7 +23,8 @@ from memtopo.language import SpecText
 from memtopo.run import messages
 from memtopo.run.layout_plans import WHOLE, Goal
 from memtopo.run.messages import HandleAnswer, HandleRequest
-from memtopo.run.processes.worker import SiblingHandles, _goal, planned
+from memtopo.run.process_run import ProcessRun
+from memtopo.run.processes.worker import SiblingHandles, planned, planned_source
 from memtopo.sharing.client import IN_FLIGHT
 from tests.helpers.failing_driver import Failing
 from tests.helpers.lockstep import together
@@ -92,9 +93,10 @@ def test_a_worker_plans_a_change_with_all_that_its_command_says() -> None:
     start, source = start_message(TEXT, "server"), json.dumps({"spec": f"memtopo: 1\nname: two{server_and_readers(3)}"})
     with together(server_and_readers(2), MACHINE) as layout:
         run, in_use, absent = layout.runs["server"], ("server.w",), layout.plans.resources_of(["server.w"])
-        goal, _ = _goal(run, start, messages.PlanChange("awake", "full", in_use, absent=in_use))
+        run = ProcessRun(run.request, run.ledger, plans=run.plans, plan_source=partial(planned_source, start))
+        goal, _ = run.goal(messages.PlanChange("awake", "full", in_use, absent=in_use))
         assert (goal, len(absent)) == (Goal(("awake", absent), "full", in_use), 2)
-        goal, plans = _goal(run, start, messages.PlanChange("awake", "full", in_use, source))
+        goal, plans = run.goal(messages.PlanChange("awake", "full", in_use, source))
         assert (goal.variant, goal.check, goal.in_use, goal.request and goal.request.check) == (
             WHOLE,
             "full",
