@@ -5,16 +5,12 @@ A trial may end the process or hang. The system releases the rest when the proce
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.processes import inherited_socket, signal_on_parent_death
-from memtopo.common.signals import TERMINAL
-from memtopo.common.text import printable
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
@@ -23,33 +19,22 @@ from memtopo.drivers import target
 from memtopo.probe import messages, trials
 from memtopo.probe.messages import FATAL, ImportAnswer, ImportRequest, Start, ToChild, TrialEnded
 from memtopo.probe.trial_table import RATES, PlannedTrial
-from memtopo.sharing.channel import Channel, Received
-
-_FAREWELL = 5.0
-"""Seconds for the last messages to be sent."""
+from memtopo.sharing.channel import Channel, Received, work_for_parent
 
 WrapDriver = Callable[[KernelDriver], KernelDriver]
 
 
 def main(descriptor: str, wrap: WrapDriver = lambda driver: driver) -> None:
     """Carry out the messages from a socket, until done or until the socket is closed; `wrap` wraps the driver."""
-    for number in TERMINAL:  # handled by the probe
-        signal.signal(number, signal.SIG_IGN)
-    signal_on_parent_death(signal.SIGKILL)
-    channel: Channel[ToChild] = Channel(inherited_socket(descriptor), get_args(ToChild))
-    try:
-        _Child(channel, wrap).work()
-    except Exception as error:  # noqa: BLE001 reported by the probe; a traceback here would be lost
-        channel.send(messages.Broken(printable(f"{type(error).__name__}: {error}")))
-    channel.drain(_FAREWELL)
+    work_for_parent(descriptor, get_args(ToChild), lambda channel: _Trials(channel, wrap).work())
 
 
-class _Child:
+class _Trials:
     """The child's end of the channel, and its driver."""
 
     def __init__(self, channel: Channel[ToChild], wrap: WrapDriver) -> None:
-        self._channel = channel
-        start = (self._receive() or sys.exit(0)).message
+        self._channel, self._received = channel, iter(channel)
+        start = self._receive().message
         assert isinstance(start, Start)
         self._trials = start.trials
         began = time.monotonic()
@@ -69,7 +54,7 @@ class _Child:
             self._channel.send(messages.Finished({} if self._ledger.empty else self._ledger.counts()))
 
     def _answer_imports(self) -> None:
-        while received := self._receive():
+        for received in self._received:
             assert isinstance(received.message, ImportRequest)
             self._channel.send(trials.import_shared(self._resources, received.message, *received.handles))
             received.close()
@@ -86,14 +71,12 @@ class _Child:
 
     def _import_elsewhere(self, request: ImportRequest, handle: Handle) -> ImportAnswer:
         self._channel.send(request, [handle])
-        answer = (self._receive() or sys.exit(0)).message
+        answer = self._receive().message
         assert isinstance(answer, ImportAnswer)
         return answer
 
-    def _receive(self) -> Received[ToChild] | None:
-        while not self._channel.wait():
-            pass  # only sent a queued message
-        return self._channel.receive()
+    def _receive(self) -> Received[ToChild]:
+        return next(self._received, None) or sys.exit(0)
 
 
 def _make(resources: trials.TrialResources, number: int, trial: PlannedTrial) -> TrialEnded:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from memtopo.probe.trial_table import PlannedTrial
+from memtopo.sharing.channel import Broken
 
 SharedObject = Literal["chunk", "ipc", "ipc_event", "pool"]
 
@@ -76,12 +77,6 @@ class Finished(Struct, frozen=True):
     """All trials of a child are made; `leaked` counts what they did not release, by kind."""
 
     leaked: dict[str, int] = {}
-
-
-class Broken(Struct, frozen=True):
-    """A child ends by an exception."""
-
-    error: str
 
 
 ToChild = Start | ImportRequest | ImportAnswer

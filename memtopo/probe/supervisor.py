@@ -12,20 +12,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Self, get_args
+from typing import get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError, signal_status
-from memtopo.common.processes import python_command, spawn_connected
+from memtopo.common.processes import python_command
 from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.plans.progress import Progress
 from memtopo.probe import messages
 from memtopo.probe.messages import FATAL, FromChild, ImportAnswer, ImportRequest, Start, TrialEnded
 from memtopo.probe.trial_table import PlannedTrial
-from memtopo.sharing.channel import Channel, Received
+from memtopo.sharing.channel import Broken, Child, Received
 from memtopo.sharing.errors import BadPacket
 
 TIMEOUT = "TIMEOUT"
@@ -33,6 +33,9 @@ TIMEOUT = "TIMEOUT"
 
 _NO_CONTEXT = "cuDevicePrimaryCtxRetain"
 _INTERVAL = 0.2
+_COMMAND = python_command("memtopo.probe.child:main")
+_EXIT = 5.0
+"""Seconds that a child has to end by itself once it has sent its last message."""
 
 
 class ProbeStopped(MemtopoError):
@@ -62,7 +65,7 @@ class _Lane(Struct):
     """Trials that one child after another makes in their order; `current` is the number of the one begun."""
 
     remaining: deque[tuple[int, PlannedTrial]]
-    child: ChildProcess | None = None
+    child: Child[FromChild] | None = None
     current: int | None = None
     deadline: float = 0.0
     error: str | None = None
@@ -71,10 +74,10 @@ class _Lane(Struct):
 class _Importer:
     """The importing child, which is replaced when it ends; it answers one request at a time."""
 
-    def __init__(self, launch: Callable[[], ChildProcess], stop: Callable[[], int], limits: Limits) -> None:
+    def __init__(self, launch: Callable[[], Child[FromChild]], stop: Callable[[], int], limits: Limits) -> None:
         self._launch, self._stop, self._limits = launch, stop, limits
         self._ready = False
-        self._child: ChildProcess | None = None
+        self._child: Child[FromChild] | None = None
 
     def start(self) -> None:
         """Launch the child, if the system has room for one more process."""
@@ -99,7 +102,7 @@ class _Importer:
                 received = _receive(self._child)
                 match received and received.message:
                     case None:
-                        return ImportAnswer(error=self.end(wait=True) or "SIGKILL")
+                        return ImportAnswer(error=self.end(_EXIT))
                     case messages.Ready():
                         self._ready, deadline = True, time.monotonic() + self._limits.request
                     case ImportAnswer() as answer:
@@ -109,10 +112,10 @@ class _Importer:
         self.end()
         return ImportAnswer(error=TIMEOUT)
 
-    def end(self, *, wait: bool = False) -> str | None:
-        """End the child; arguments and result are those of `ChildProcess.end`."""
+    def end(self, seconds: float = 0.0) -> str:
+        """End the child, if there is one, which has so many seconds to end by itself; return how it has ended."""
         child, self._child = self._child, None
-        return child.end(wait=wait) if child else None
+        return _ending(child.end(seconds)) if child else ""
 
 
 class Supervisor:
@@ -133,7 +136,7 @@ class Supervisor:
         self._progress, self._phase = progress or Progress(), phase
         self._record, self._stop, self._limits, self._command = record, stop, limits, command
         self._lanes: list[_Lane] = []
-        self._importer = _Importer(lambda: ChildProcess.launch(Start(None, record), command), stop, limits)
+        self._importer = _Importer(lambda: _start_child(Start(None, record), command), stop, limits)
         self._findings = Findings()
 
     def run(self, lanes: Sequence[Sequence[tuple[int, PlannedTrial]]], *, importing: bool) -> Findings:
@@ -156,7 +159,7 @@ class Supervisor:
         finally:
             for lane in self._lanes:
                 self._end(lane)
-            self._importer.end(wait=True)
+            self._importer.end(_EXIT)
         return self._findings
 
     def _receive_all(self) -> None:
@@ -174,11 +177,11 @@ class Supervisor:
         if not lane.remaining:
             return
         try:
-            lane.child = ChildProcess.launch(Start(tuple(lane.remaining), self._record), self._command)
+            lane.child = _start_child(Start(tuple(lane.remaining), self._record), self._command)
         except OSError as error:
             self._give_up(lane, f"no process could be started for it: {error.strerror}")
 
-    def _receive(self, lane: _Lane, child: ChildProcess) -> None:
+    def _receive(self, lane: _Lane, child: Child[FromChild]) -> None:
         received = _receive(child)
         if received is None:
             self._died(lane, child)
@@ -193,12 +196,12 @@ class Supervisor:
                 lane.deadline = time.monotonic() + self._limits.trial
             case messages.Ready(seconds):
                 self._findings.starting = max(self._findings.starting, seconds)
-            case messages.Broken(error):
+            case Broken(error):
                 lane.error = error
             case messages.Finished(leaked):
                 counts = ", ".join(f"{count} {kind}" for kind, count in leaked.items() if count)
                 self._findings.notes += [f"trials left {counts}, which ended with their process"] * bool(counts)
-                self._end(lane, wait=True)
+                self._end(lane, _EXIT)
 
     def _trial_ended(self, lane: _Lane, ended: TrialEnded) -> None:
         number, _ = lane.remaining.popleft()
@@ -208,8 +211,8 @@ class Supervisor:
         self._findings.outcomes[number] = replace(ended, works=works)
         lane.current, lane.deadline = None, time.monotonic() + self._limits.start
 
-    def _died(self, lane: _Lane, child: ChildProcess) -> None:
-        ending = child.end(wait=True) or "SIGKILL"
+    def _died(self, lane: _Lane, child: Child[FromChild]) -> None:
+        ending = _ending(child.end(_EXIT))
         lane.child = None
         if lane.current is not None:
             number, _ = lane.remaining.popleft()
@@ -223,10 +226,10 @@ class Supervisor:
             number, _ = lane.remaining.popleft()
             self._findings.outcomes[number] = TrialEnded(number, reason=reason)
 
-    def _end(self, lane: _Lane, *, wait: bool = False) -> None:
+    def _end(self, lane: _Lane, seconds: float = 0.0) -> None:
         if lane.child is None:
             return
-        lane.child.end(wait=wait)
+        lane.child.end(seconds)
         if pid := lane.child.stuck:
             self._findings.left.append(f"process {pid}, which does not end although it was killed")
         lane.child = None
@@ -245,51 +248,19 @@ class Supervisor:
             self._start(lane)
 
 
-def _receive(child: ChildProcess) -> Received[FromChild] | None:
+def _receive(child: Child[FromChild]) -> Received[FromChild] | None:
     """Message of a child; None if it has ended."""
     try:
         return child.channel.receive()
     except BadPacket as error:
-        return Received(messages.Broken(error.message))
+        return Received(Broken(error.message))
 
 
-_COMMAND = python_command("memtopo.probe.child:main")
-_EXIT = 5.0
-"""Seconds that a process has to end once it is killed; one that hangs in the kernel does not end."""
+def _start_child(start: Start, command: Sequence[str]) -> Child[FromChild]:
+    """Spawn a child; `command` replaces memtopo's own. Raises `OSError`."""
+    return Child(command or _COMMAND, get_args(FromChild), start, stderr=subprocess.DEVNULL)
 
 
-class ChildProcess:
-    """A spawned child."""
-
-    def __init__(self, process: subprocess.Popen[bytes], channel: Channel[FromChild]) -> None:
-        self._process, self.channel = process, channel
-
-    @classmethod
-    def launch(cls, start: Start, command: Sequence[str] = ()) -> Self:
-        """Spawn a child; `command` replaces memtopo's own. Raises `OSError` if no process can be started."""
-        process, sock = spawn_connected(command or _COMMAND, stderr=subprocess.DEVNULL)
-        channel: Channel[FromChild] = Channel(sock, get_args(FromChild))
-        channel.send(start)
-        return cls(process, channel)
-
-    def end(self, *, wait: bool = False) -> str | None:
-        """Kill the child, if it has not ended; with `wait` it has some seconds to end by itself.
-
-        Return how it ended by itself, such as `SIGSEGV` or `EXIT 0`, or None if it was killed here.
-        """
-        self.channel.close()
-        if wait:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_EXIT)
-        status = self._process.poll()
-        self._process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_EXIT)
-        if status is None:
-            return None
-        return signal_name(-status) if status < 0 else f"EXIT {status}"
-
-    @property
-    def stuck(self) -> int | None:
-        """Process id of a child that was killed and has not ended."""
-        return None if self._process.poll() is not None else self._process.pid
+def _ending(status: int) -> str:
+    """Error of a trial whose process has ended by itself, such as `SIGSEGV` or `EXIT 0`."""
+    return signal_name(-status) if status < 0 else f"EXIT {status}"

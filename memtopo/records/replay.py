@@ -134,7 +134,7 @@ def _opened(target: Target, opened: ExitStack) -> KernelDriver:
 
 
 def _started(gpus: Sequence[int], opened: ExitStack) -> PlayerProcess:
-    process = PlayerProcess.launch(gpus)
+    process = PlayerProcess(gpus)
     opened.callback(process.end)
     return process
 

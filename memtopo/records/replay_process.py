@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, Self, get_args
+from typing import Any, get_args
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from memtopo.common.errors import Exit, MemtopoError, system_errors
-from memtopo.common.processes import inherited_socket, python_command, signal_on_parent_death, spawn_connected
-from memtopo.common.text import printable, signal_name
+from memtopo.common.processes import python_command
+from memtopo.common.text import ending
 from memtopo.driver.handles import Handle
 from memtopo.drivers import target
 from memtopo.plans.trace import TracedCall
 from memtopo.records.player import Played, Player
-from memtopo.sharing.channel import Channel
+from memtopo.sharing.channel import Broken, Channel, Child, work_for_parent
 
 _COMMAND = python_command("memtopo.records.replay_process:main")
 _LIMIT = 60.0
@@ -50,14 +47,6 @@ class Answer(Struct, frozen=True):
     left_out: str | None = None
 
 
-class Broken(Struct, frozen=True):
-    """The process ends by an exception, of memtopo if it has an exit status."""
-
-    error: str
-    hint: str | None = None
-    status: int = Exit.BUG
-
-
 ToPlayer = Begin | Play
 FromPlayer = Answer | Broken
 
@@ -72,21 +61,12 @@ class ReplayFailed(MemtopoError):
 
 def main(descriptor: str) -> None:
     """Make the calls that come through a socket, until it is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # handled by the other end
-    signal_on_parent_death(signal.SIGKILL)
-    channel: Channel[ToPlayer] = Channel(inherited_socket(descriptor), get_args(ToPlayer))
-    try:
-        _answer(channel)
-    except MemtopoError as error:
-        channel.send(Broken(error.message, error.hint, error.exit_code))
-    except Exception as error:  # noqa: BLE001 reported by the replay; a traceback here would be lost
-        channel.send(Broken(printable(f"{type(error).__name__}: {error}")))
-    channel.drain(_EXIT)
+    work_for_parent(descriptor, get_args(ToPlayer), _answer)
 
 
 def _answer(channel: Channel[ToPlayer]) -> None:
     player: Player | None = None
-    while channel.wait() and (received := channel.receive()):
+    for received in channel:
         match received.message:
             case Begin(gpus):
                 player = Player(target.open_in_worker(None, simulated=False, visible=()), gpus)
@@ -100,19 +80,13 @@ def _answer(channel: Channel[ToPlayer]) -> None:
 
 
 class PlayerProcess:
-    """A process at the other end of a channel, with the methods of a `Player`."""
+    """A child with the methods of a `Player`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], channel: Channel[FromPlayer]) -> None:
-        self._process, self._channel = process, channel
-
-    @classmethod
-    def launch(cls, gpus: Sequence[int]) -> Self:
-        """Start a process; `ready` waits for its driver. Raises `ReplayFailed`."""
+    def __init__(self, gpus: Sequence[int]) -> None:
+        """Start it; `ready` waits for its driver. Raises `ReplayFailed`."""
         with system_errors(ReplayFailed, "a process of the replay cannot be started"):
-            process, sock = spawn_connected(_COMMAND)
-        channel: Channel[FromPlayer] = Channel(sock, get_args(FromPlayer))
-        channel.send(Begin(tuple(gpus)))
-        return cls(process, channel)
+            self._child: Child[FromPlayer] = Child(_COMMAND, get_args(FromPlayer), Begin(tuple(gpus)))
+        self.end = self._child.end
 
     def ready(self) -> None:
         """Wait until the driver is open. Raises `ReplayFailed`."""
@@ -120,26 +94,15 @@ class PlayerProcess:
 
     def play(self, call: TracedCall, shared: Handle | None = None) -> Played:
         """Make a call there; the handle is closed here. Raises `ReplayFailed`."""
-        self._channel.send(Play(asdict(call)), [shared] if shared else [])
+        self._child.channel.send(Play(asdict(call)), [shared] if shared else [])
         return self._receive()
 
-    def end(self) -> None:
-        """End the process, and with it all that it has."""
-        self._channel.close()
-        self._process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_EXIT)
-
     def _receive(self) -> Played:
-        if not self._channel.wait(_LIMIT):
+        if not self._child.channel.wait(_LIMIT):
             return Played(TIMEOUT, f"the call has not returned after {_LIMIT:.0f} s")
-        received = self._channel.receive()
+        received = self._child.channel.receive()
         if received is None:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_EXIT)
-            status = self._process.poll()
-            ended = signal_name(-status) if status is not None and status < 0 else f"status {status}"
-            return Played(PROCESS_ENDED, f"the process ended with {ended}")
+            return Played(PROCESS_ENDED, f"the process {ending(self._child.end(_EXIT))}")
         match received.message:
             case Broken(error, hint, status):
                 raise ReplayFailed(f"a process of the replay failed: {error}", hint=hint, status=status)

@@ -1,4 +1,4 @@
-"""Typed messages between a process and the children that it spawned.
+"""Children that memtopo spawns, and typed messages between a process and its children.
 
 A message is a record. Its packet has the name of the class, the fields as JSON text, and the handles sent beside it,
 with their descriptors; fields too long for a packet are in a memory file, the last of the descriptors. Both ends are
@@ -9,15 +9,29 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
+import subprocess
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Generic, TypeVar
 
 from msgspec import Meta, Struct
 
 from memtopo.common.decoding import decode, encode
-from memtopo.common.processes import LONGEST_STEP, RunningClock, memory_file
+from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.processes import (
+    LONGEST_STEP,
+    RunningClock,
+    Stream,
+    inherited_socket,
+    memory_file,
+    signal_on_parent_death,
+    spawn_connected,
+)
+from memtopo.common.signals import TERMINAL
+from memtopo.common.text import printable
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.language.limits import LARGEST_FILE
 from memtopo.sharing import wire
@@ -128,6 +142,16 @@ class Channel(Generic[M]):
             return None
         return self._decode(packet) if packet else None
 
+    def __iter__(self) -> Iterator[Received[M]]:
+        """Wait for one message after another, until the other end is closed. Raises `BadPacket`."""
+        while True:
+            while not self.wait():
+                pass  # only sent a queued message
+            received = self.receive()
+            if received is None:
+                return
+            yield received
+
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until `receive` does not block, and send queued messages meanwhile; false after that many seconds."""
         readable = self._system.wait((self,), seconds, (self,) if self._queue else ())
@@ -181,3 +205,69 @@ def _read(fd: int) -> bytes:
         if size > LARGEST:
             raise ValueError(f"a message of {size:,} bytes")
         return os.pread(file.fileno(), size, 0)
+
+
+_EXIT = 5.0
+"""Seconds that a process has to end once it is killed; one that hangs in the kernel does not end."""
+
+_FAREWELL = 5.0
+"""Seconds for the last messages of a child to be sent."""
+
+
+class Broken(Struct, frozen=True):
+    """Last message of a child that ends by an exception, with the exit status of an error of memtopo."""
+
+    error: str
+    hint: str | None = None
+    status: int = Exit.BUG
+
+
+class Child(Generic[M]):
+    """A process at the other end of a channel, which is killed when this one dies."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        types: Iterable[type[Any]],
+        first: object = None,
+        *,
+        stderr: Stream = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Spawn it, and send it a `first` message, if there is one. Raises `OSError` if it cannot be started."""
+        self.process, sock = spawn_connected(command, stderr=stderr, environment=environment)
+        self.channel: Channel[M] = Channel(sock, types)
+        if first is not None:
+            self.channel.send(first)
+
+    def end(self, seconds: float = 0.0) -> int:
+        """Close the channel, and kill the process unless it ends within so many seconds.
+
+        Return its exit status: the negative number of the signal that ended it, as that of a process killed here.
+        """
+        self.channel.close()
+        for limit in (seconds, _EXIT):
+            with suppress(subprocess.TimeoutExpired):
+                return self.process.wait(limit)
+            self.process.kill()
+        return -signal.SIGKILL
+
+    @property
+    def stuck(self) -> int | None:
+        """Process id of a child that was killed and has not ended."""
+        return None if self.process.poll() is not None else self.process.pid
+
+
+def work_for_parent(descriptor: str, types: Iterable[type[Any]], work: Callable[[Channel[Any]], object]) -> None:
+    """Do the work of a spawned `Child` at its end of the channel; an exception is sent as `Broken`."""
+    for number in TERMINAL:  # handled by the parent
+        signal.signal(number, signal.SIG_IGN)
+    signal_on_parent_death(signal.SIGKILL)
+    channel: Channel[Any] = Channel(inherited_socket(descriptor), types)
+    try:
+        work(channel)
+    except MemtopoError as error:
+        channel.send(Broken(error.message, error.hint, error.exit_code))
+    except Exception as error:  # noqa: BLE001 reported by the parent; a traceback here would be lost
+        channel.send(Broken(printable(f"{type(error).__name__}: {error}")))
+    channel.drain(_FAREWELL)

@@ -15,10 +15,10 @@ from memtopo.machine import Machine, Surroundings, Trial
 from memtopo.machine.queries import changed
 from memtopo.plans.progress import CountedProgress, Progress
 from memtopo.probe import Limits, Probed, ProbeStopped, probe
-from memtopo.probe.messages import Broken, Finished, ImportAnswer, ImportRequest, Start
+from memtopo.probe.messages import Finished, ImportAnswer, ImportRequest, Start
 from memtopo.probe.run import with_pinned
-from memtopo.probe.supervisor import ChildProcess, _Importer
-from memtopo.sharing.channel import Channel
+from memtopo.probe.supervisor import _Importer, _start_child
+from memtopo.sharing.channel import Broken, Channel
 from tests.helpers.machines import complete, invented
 
 DYING = python_command("tests.probe.dying_child:probe_and_die")
@@ -133,7 +133,7 @@ def test_a_probe_leaves_no_descriptor_open() -> None:
 
 def test_handles_are_closed_if_no_child_can_be_started_to_import_them() -> None:
     """The other end of a pipe has no writer then."""
-    importer = _Importer(lambda: ChildProcess.launch(Start(None, None), ["/nowhere/python"]), lambda: 0, SHORT)
+    importer = _Importer(lambda: _start_child(Start(None, None), ["/nowhere/python"]), lambda: 0, SHORT)
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as end:
         assert importer.answer(ImportRequest("chunk", 0), [Handle.of(writer)]) == ImportAnswer(error="EXIT")

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import errno
 import gc
-import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
+
+from msgspec import Struct
 
 from memtopo.common.decoding import decoder
 from memtopo.common.processes import (
@@ -30,14 +30,30 @@ from memtopo.common.processes import (
     is_stopped,
     python_command,
     spawn,
-    spawn_connected,
 )
+from memtopo.driver.handles import Handle
 from memtopo.kinds import KINDS
 from memtopo.run import messages
-from memtopo.sharing.channel import Envelope
+from memtopo.sharing.channel import Channel, Child, Envelope
 
-_LARGEST, _MOST_DESCRIPTORS = 64 << 10, 16
-"""Bytes of a request, and descriptors beside it."""
+
+class Fork(Struct, frozen=True):
+    """Request for a worker with variables and with the descriptors beside the message; answered by its process id."""
+
+    environment: dict[str, str]
+
+
+class AwaitEnd(Struct, frozen=True):
+    """Request for the exit status of a worker, which is killed after so many seconds."""
+
+    pid: int
+    seconds: float
+
+
+class Answer(Struct, frozen=True):
+    """Process id of a worker, or the negative number of the error of its fork, or its exit status."""
+
+    number: int
 
 
 def main(driver: str, descriptor: str) -> None:
@@ -49,21 +65,24 @@ def main(driver: str, descriptor: str) -> None:
     from memtopo.run.processes import worker  # noqa: PLC0415 the conductor, which starts a server, needs none of it
 
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as sent to all processes of a service, which the conductor ends
-    sock, server = inherited_socket(descriptor), os.getpid()
+    channel: Channel[Fork | AwaitEnd] = Channel(inherited_socket(descriptor), (Fork, AwaitEnd))
+    server = os.getpid()
     _prepare(driver)
-    while (received := socket.recv_fds(sock, _LARGEST, _MOST_DESCRIPTORS))[0]:
-        request, descriptors = json.loads(received[0]), received[1]
-        answer = end_of(request["ended"], request["seconds"]) if "ended" in request else _fork()
-        if answer == 0 and os.getpid() != server:
-            sock.close()
-            die_with_parent(server)
-            os.environ.update(request["environment"])
-            worker.main(*map(str, descriptors))
-            return
-        for fd in descriptors:
-            os.close(fd)
-        sock.send(answer.to_bytes(4, "little", signed=True))
-    sock.close()  # the conductor kills this process, which may be at its end by then
+    for received in channel:
+        match received.message:
+            case AwaitEnd(pid, seconds):
+                channel.send(Answer(end_of(pid, seconds)))
+            case Fork(environment):
+                if pid := _fork():
+                    received.close()
+                    channel.send(Answer(pid))
+                    continue
+                channel.close()
+                die_with_parent(server)
+                os.environ.update(environment)
+                worker.main(*(str(handle.fd) for handle in received.handles))
+                return
+    channel.close()  # the conductor kills this process, which may be at its end by then
 
 
 def _prepare(driver: str) -> None:
@@ -103,7 +122,7 @@ class WorkerServer:
 
     def __init__(self, driver: str, environment: Mapping[str, str], stderr: int | None = None) -> None:
         self._driver, self._environment, self._stderr = driver, environment, stderr
-        self._started: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+        self.child: Child[Answer] | None = None
 
     def start(
         self, descriptors: Sequence[int], environment: Mapping[str, str], command: Sequence[str] = ()
@@ -112,46 +131,33 @@ class WorkerServer:
         if command:
             words, variables = [*command, *map(str, descriptors)], {**self._environment, **environment}
             return SpawnedWorker(spawn(words, stderr=self._stderr, descriptors=descriptors, environment=variables))
-        if self._started is None:
+        if self.child is None:
             command = (*python_command(_SERVER, parent=os.getpid()), self._driver)
-            self._started = spawn_connected(command, stderr=self._stderr, environment=self._environment)
-        pid = self.request({"environment": dict(environment)}, descriptors)
+            self.child = Child(command, (Answer,), stderr=self._stderr, environment=self._environment)
+        pid = self.request(Fork(dict(environment)), [Handle(fd=os.dup(fd)) for fd in descriptors])
         if pid < 0:
             raise OSError(-pid, os.strerror(-pid))
         return ForkedWorker(pid, self)
 
-    def request(self, request: Mapping[str, Any], descriptors: Sequence[int] = (), limit: float = _LIMIT) -> int:
-        """Send a request, and return its answer. Raises `OSError`."""
-        if self._started:
-            process, sock = self._started
-            with suppress(BrokenPipeError, ConnectionResetError):
-                socket.send_fds(sock, [json.dumps(request).encode()], descriptors)
-                if answer := _answer(sock, process.pid, limit):
-                    return int.from_bytes(answer, "little", signed=True)
+    def request(self, request: Fork | AwaitEnd, handles: Sequence[Handle] = (), limit: float = _LIMIT) -> int:
+        """Send a request, and return its answer. Raises `OSError`, of which `TimeoutError` if there is none in time."""
+        if self.child:
+            self.child.channel.send(request, handles)
+            until = time.monotonic() + limit
+            while not self.child.channel.wait(max(min(_STEP, until - time.monotonic()), 0.001)):
+                if is_stopped(self.child.process.pid):
+                    raise TimeoutError(errno.ETIMEDOUT, "the process that starts them is stopped")
+                if time.monotonic() >= until:
+                    raise TimeoutError(errno.ETIMEDOUT, "the process that starts them does not answer")
+            if received := self.child.channel.receive():
+                return received.message.number
         raise OSError(errno.ECHILD, "the process that starts them has ended")
 
     def close(self) -> None:
         """End the server, and with it the workers that have not been waited for."""
-        if self._started:
-            process, sock = self._started
-            sock.close()
-            process.kill()  # its imports may take long
-            process.wait()
-            self._started = None
-
-
-def _answer(sock: socket.socket, pid: int, limit: float) -> bytes:
-    """Answer of a server. Raises `TimeoutError` if it gives none in time, or is stopped."""
-    until = time.monotonic() + limit
-    while True:
-        sock.settimeout(max(min(_STEP, until - time.monotonic()), 0.001))
-        try:
-            return sock.recv(4)
-        except TimeoutError:
-            if is_stopped(pid):
-                raise TimeoutError(errno.ETIMEDOUT, "the process that starts them is stopped") from None
-            if time.monotonic() >= until:
-                raise
+        if self.child:
+            self.child.end()  # its imports may take long
+            self.child = None
 
 
 class _StartedWorker:
@@ -175,7 +181,7 @@ class ForkedWorker(_StartedWorker):
     def end(self, seconds: float) -> int:
         """Exit status as of `end_of`, once; that of a killed worker if the server is gone."""
         with suppress(OSError):
-            return self._server.request({"ended": self.pid, "seconds": seconds}, limit=seconds + _LIMIT)
+            return self._server.request(AwaitEnd(self.pid, seconds), limit=seconds + _LIMIT)
         return -signal.SIGKILL
 
 

@@ -78,9 +78,9 @@ def ended(pidfd: int) -> bool:
 def test_forked_workers_are_children_of_the_server_and_are_killed_by_this_process() -> None:
     with gates() as ends, closing(simulated()) as server:
         workers = [started(server, ends), started(server, ends)]
-        assert server._started
+        assert server.child
         for each in workers:
-            assert status(each.process.pid, "PPid") == str(server._started[0].pid)
+            assert status(each.process.pid, "PPid") == str(server.child.process.pid)
             assert status(each.process.pid, "State")[0] in "SR"
             os.kill(each.process.pid, signal.SIGSTOP)  # it cannot end by itself once its channel closes
             each.kill("test")
@@ -146,8 +146,8 @@ def test_workers_end_with_their_server_and_no_other_is_started() -> None:
     with gates() as ends, closing(simulated()) as server:
         worker = started(server, ends)
         watched = os.pidfd_open(worker.process.pid)
-        assert server._started
-        server._started[0].kill()
+        assert server.child
+        server.child.process.kill()
         assert ended(watched)
         os.close(watched)
         with pytest.raises(OSError, match="the process that starts them has ended"):
@@ -158,8 +158,8 @@ def test_workers_end_with_their_server_and_no_other_is_started() -> None:
 def test_a_signal_that_ends_a_service_leaves_the_server_to_its_conductor() -> None:
     with gates() as ends, closing(simulated()) as server:
         workers = [started(server, ends)]
-        assert server._started
-        server._started[0].terminate()
+        assert server.child
+        server.child.process.terminate()
         workers.append(started(server, ends))
         assert [end(each) for each in workers] == [0, 0]
 
@@ -167,8 +167,8 @@ def test_a_signal_that_ends_a_service_leaves_the_server_to_its_conductor() -> No
 def test_a_stopped_server_starts_no_worker_and_is_not_waited_for() -> None:
     with gates() as ends, closing(WorkerServer("memtopo.drivers.sim", {})) as server:
         first = started(server, ends)
-        assert server._started
-        process = server._started[0]
+        assert server.child
+        process = server.child.process
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         begun = time.monotonic()
@@ -194,7 +194,7 @@ from memtopo.run.processes.worker_process import WorkerServer
 ends = [*os.pipe(), *os.pipe()]
 server = WorkerServer("memtopo.drivers.sim", {})
 workers = [launch("w", ends, {}, RunningClock(), server) for _ in range(2)]
-print(*[each.process.pid for each in workers], server._started[0].pid, flush=True)
+print(*[each.process.pid for each in workers], server.child.process.pid, flush=True)
 sys.stdin.readline()
 os.kill(os.getpid(), signal.SIGKILL)
 """
