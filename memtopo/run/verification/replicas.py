@@ -7,29 +7,29 @@ the layout, and with read and write access, to show that the kernels work. The p
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, NamedTuple
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from memtopo import machine
-from memtopo.common.errors import MemtopoError
-from memtopo.common.processes import python_command, spawn
+from memtopo.common.processes import python_command
 from memtopo.common.text import ending
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
+from memtopo.driver.types import Access, DriverError, Grant, Location, LocationKind, Properties, gpu
 from memtopo.drivers import target
 from memtopo.geometry import Geometry
 from memtopo.geometry.access import granted, mappings
 from memtopo.kinds.views import MappedMemory
 from memtopo.machine import Machine
+from memtopo.sharing.channel import Broken, Channel, Child, work_for_parent
+from memtopo.sharing.system import wait_readable
 
 LIMIT = 60
 """Seconds that a child may take: two contexts and a compilation of kernels, on a busy machine."""
@@ -39,6 +39,7 @@ MAX_CHILDREN = 4
 
 ENDS_PROCESS = "ends the process"
 
+_INTERVAL, _EXIT = 0.2, 5.0
 _WORD = 0x6D65_6D74_6F70_6F21
 _COMMAND = python_command("memtopo.run.verification.replicas:main")
 
@@ -58,11 +59,19 @@ class Replica(NamedTuple):
         return f"{verb} by gpu{self.device}, with access {self.access.word}, to memory of {self.properties.location}"
 
 
-class Tried(NamedTuple):
+class Tried(Struct, frozen=True):
     """Result of a try: `seen` is `ENDS_PROCESS` or what happened instead, `why_not` why it was not made."""
 
     seen: str
     why_not: str | None = None
+
+
+class Begin(Struct, frozen=True):
+    """First message to a child: the machine to simulate, None for real GPUs, its visible GPUs, and the replica."""
+
+    record: str | None
+    visible: tuple[int, ...]
+    replica: Replica
 
 
 class ReplicaHost(Struct, frozen=True):
@@ -119,62 +128,56 @@ def is_visible(geometry: Geometry, location: Location) -> bool:
 
 def try_all(tries: Iterable[Replica], host: ReplicaHost, poll: Callable[[], None]) -> Iterator[tuple[Replica, Tried]]:
     """Yield the result of each try as its child ends. `poll` is called regularly; its exceptions end the children."""
-    running = set[subprocess.Popen[bytes]]()
-    with ThreadPoolExecutor(MAX_CHILDREN) as pool:
-        pending = {pool.submit(_result, replica, host, running): replica for replica in tries}
-        try:
-            while pending:
-                poll()
-                for ended in wait(pending, 0.2, "FIRST_COMPLETED").done:
-                    yield pending.pop(ended), ended.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            started = [each for each in pending if not each.cancelled()]
-            while wait(started, 0.05).not_done:
-                for child in [*running]:
-                    child.kill()
-
-
-def _result(replica: Replica, host: ReplicaHost, running: set[subprocess.Popen[bytes]]) -> Tried:
-    """Have a child try one access, and return its result; kill it if it is late."""
     record = machine.dump(host.machine) if host.simulated else None
-    child = spawn(host.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    running.add(child)
+    waiting, running = deque(tries), dict[Child[Tried | Broken], tuple[Replica, float]]()
     try:
-        output, _ = child.communicate(json.dumps((record, host.visible, replica)).encode(), host.limit)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.communicate()
-        return Tried("", f"it took more than {host.limit:g} s")
+        while waiting or running:
+            poll()
+            while waiting and len(running) < MAX_CHILDREN:
+                replica = waiting.popleft()
+                begin = Begin(record, host.visible, replica)
+                child = Child[Tried | Broken](host.command, (Tried, Broken), begin, stderr=subprocess.DEVNULL)
+                running[child] = replica, time.monotonic() + host.limit
+            wait_readable([child.channel for child in running], _INTERVAL)
+            for child, (replica, deadline) in [*running.items()]:
+                if child.channel.wait(0.0) or time.monotonic() > deadline:
+                    del running[child]
+                    yield replica, _result(child, host.limit)
     finally:
-        running.discard(child)
-    if output:
-        return Tried(*json.loads(output))
-    return Tried("", f"the process {ending(child.returncode)}")
+        for child in running:
+            child.end()
 
 
-def main() -> None:
-    """Run a child: read the task from stdin, and write the result to stdout."""
-    signal.alarm(LIMIT)  # also if the parent has ended
-    record, visible, replica = json.loads(sys.stdin.read())
+def _result(child: Child[Tried | Broken], limit: float) -> Tried:
+    """Result of a child, which is then ended."""
     try:
-        simulated = machine.parse(record.encode(), "replica") if record else None
-        driver = target.open_in_worker(simulated, simulated=simulated is not None, visible=visible)
-        tried = _try(driver, _decoded(*replica))
-    except DriverError as error:
-        tried = Tried("", f"a replica could not be built: {error.message}")
-    except MemtopoError as error:
-        tried = Tried("", error.message)
-    sys.stdout.write(json.dumps(tried))
-    sys.stdout.flush()
+        received = child.channel.receive()
+    except BlockingIOError:
+        child.end()
+        return Tried("", f"it took more than {limit:g} s")
+    status = child.end(_EXIT)
+    match received and received.message:
+        case Tried() as tried:
+            return tried
+        case Broken(error):
+            return Tried("", error)
+    return Tried("", f"the process {ending(status)}")
+
+
+def main(descriptor: str) -> None:
+    """Run a child: receive the task, and send the result."""
+    work_for_parent(descriptor, (Begin,), _work)
     os._exit(0)  # the driver cannot shut down in order any more; the system cleans up
 
 
-def _decoded(properties: Sequence[Any], granule: int, device: int, access: int) -> Replica:
-    """Replica from JSON, in which flags are numbers."""
-    (kind, number, _), handles, *flags, _ = properties
-    created = Properties(Location(LocationKind(kind), number), HandleType(handles), *flags)
-    return Replica(created, granule, device, Access(access))
+def _work(channel: Channel[Begin]) -> None:
+    record, visible, replica = astuple(next(iter(channel)).message)
+    simulated = machine.parse(record.encode(), "replica") if record else None
+    driver = target.open_in_worker(simulated, simulated=simulated is not None, visible=visible)
+    try:
+        channel.send(_try(driver, replica))
+    except DriverError as error:
+        channel.send(Tried("", f"a replica could not be built: {error.message}"))
 
 
 def _try(driver: KernelDriver, replica: Replica) -> Tried:
