@@ -1,9 +1,9 @@
 """torch_memory_saver's interface, by heaps: `sys.modules["torch_memory_saver"] = memtopo.torch.saver`.
 
 It is that of its mode `torch`, with CUDA graphs as in its mode `preload`: nothing is preloaded. Its documentation
-holds, but there is no backup on disk, and only regions are paused, not all memory of a process. What is paused or
-resumed twice stays as it is, and without room to resume `torch.OutOfMemoryError` is raised, where torch_memory_saver
-ends the process.
+holds, but only regions are paused, not all memory of a process, and backups on disk are in a folder for each tag. What
+is paused or resumed twice stays as it is, and without room to resume `torch.OutOfMemoryError` is raised, where
+torch_memory_saver ends the process.
 """
 
 from __future__ import annotations
