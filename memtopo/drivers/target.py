@@ -53,7 +53,8 @@ class Target(Struct, frozen=True):
         """Description of the machine for a report; it has the GPUs of all nodes."""
         machines = [each.machine for each in self.nodes.values()] or [self.machine]
         names = tuple(device.name for machine in machines for device in machine.devices)
-        return MachineLine(self.name, self.simulated, names, self.machine.driver.name)
+        estimated = any(machine.estimated is not None for machine in machines)
+        return MachineLine(self.name, self.simulated, names, self.machine.driver.name, estimated)
 
     def open(self) -> KernelDriver:
         """Return an initialised driver; for a recorded machine, a new simulator of the machine of this process."""

@@ -75,7 +75,9 @@ def devices(names: Iterable[str]) -> str:
 
 
 def machine(line: MachineLine) -> str:
-    """Name of a machine: `h200x2 (simulated)`."""
+    """Name of a machine: `h200x2 (simulated)`, `a100x8 (simulated, estimated)`."""
+    if line.estimated:
+        return f"{line.name} (simulated, estimated)"
     return f"{line.name} (simulated)" if line.simulated else line.name
 
 

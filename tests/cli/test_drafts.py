@@ -68,7 +68,9 @@ def test_a_valid_spec_names_the_features_that_it_uses_and_nobody_tried(
     assert run_inline("machines", "--draft", record, "--gpus", "8", "--like", "a100-80gb").status == 0
     result = run_inline("validate", spec, "--machine", record)
     assert (result.status, result.out) == (0, f"{spec}: ok on {record} ({expected})\n")
-    assert run_inline("apply", spec, "--machine", record).status == 0
+    for command in ("plan", "apply", "budget"):
+        told = run_inline(command, spec, "--machine", record)
+        assert (told.status, "(simulated, estimated)" in " ".join(told.out.split())) == (0, True)
     both = run_inline("validate", spec, "--machine", record, "--machine", "h200x2")
     assert both.out.endswith(f": 1 ok; {record} is {expected}\n")
     assert [each["untried"] for each in both_json(run_inline, spec, record)] == [
