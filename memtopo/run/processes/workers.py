@@ -304,8 +304,8 @@ class Workers(Conductor):
         }
 
     def handle(self, export: str, index: int) -> Handle:
-        label, offer = self.exports()[export]
-        (handle,) = self.request_handles(label, offer.name, index, 1)
+        label, name = self.exporter(export)
+        (handle,) = self.request_handles(label, name, index, 1)
         return handle
 
     def exporter(self, export: str) -> tuple[str, str]:

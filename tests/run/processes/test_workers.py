@@ -425,6 +425,8 @@ def test_a_process_of_a_user_that_owes_an_answer_for_too_long_ends_the_layout() 
         with pytest.raises(MemtopoError, match=r"^process server has ended$"):
             workers.recheck()
         assert (workers.watch(), workers.workers["server"].death) == (-1, "was silent for 1 s")
+        with pytest.raises(MemtopoError, match="is about to be taken down"):
+            workers.handle("server.w", 0)
 
 
 class Leisurely(Answering):
