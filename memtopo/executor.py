@@ -204,6 +204,8 @@ class Execution:
         Raises `StepFailed`, and `Stopped` if a step that waits was asked to stop.
         """
         try:
+            if not (undo or call):
+                step.await_import(self.layout)  # before its call: requests of other processes are served meanwhile
             if self.context:  # not a `with` for each step: it takes as long as all else between two calls
                 verb = (step.undoing.verb or step.verb) if undo else step.verb
                 self.context.at(verb, step.describe().subject, undo=undo)

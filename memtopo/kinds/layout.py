@@ -47,6 +47,9 @@ class HandleSource:
     def detach(self, holder: str) -> None:
         """Close the connection, which ends the lease on everything received over it."""
 
+    def await_handle(self, holder: str, export: str, index: int) -> None:
+        """Wait until a process of this layout has sent a handle, of which `take` is next; its requests are served."""
+
     def take(self, holder: str, export: str, index: int) -> Handle:
         """Return one handle, which the source closes: it is valid until the next call.
 

@@ -129,6 +129,9 @@ class ImportStep(ObjectStep, frozen=True):
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, self.note)
 
+    def await_import(self, layout: Layout) -> None:
+        layout.handle_source.await_handle(self.source.holder, self.source.export, self.source.number)
+
 
 class Alias(Step, frozen=True):
     """Base of steps that use an object `own` of this process as one that it imports from itself, without a call.

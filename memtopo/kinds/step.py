@@ -282,6 +282,9 @@ class Step(Struct, frozen=True):
         """Range and offset by which a change orders the steps of one phase; empty for the order of the plan."""
         return "", 0
 
+    def await_import(self, layout: Layout) -> None:
+        """Wait for the handle that `do` takes from another process of the layout. Raises `MemtopoError`."""
+
     def do(self, driver: Driver, layout: Layout) -> None:
         """Make the call, and add its result to the layout."""
         raise NotImplementedError

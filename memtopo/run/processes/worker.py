@@ -174,7 +174,10 @@ class Worker:
             self._run = None
 
     def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
-        """Handles of a sibling's export; requests of siblings are answered meanwhile. Raises `MemtopoError`."""
+        """Handles of a sibling's export, between two steps; requests of siblings are answered meanwhile.
+
+        Raises `MemtopoError`.
+        """
         self._channel.send(HandleRequest(self._label, holder, export, first, count))
         while self._answer is None:
             # The only command that may come meanwhile is to take down.
@@ -351,13 +354,15 @@ class SiblingHandles(HandleSource):
     def detach(self, holder: str) -> None:
         self._external.detach(holder)
 
-    def take(self, holder: str, export: str, index: int) -> Handle:
-        if (holder, export) not in self._counts:
-            return self._external.take(holder, export, index)
-        if (holder, export, index) not in self._batch:
+    def await_handle(self, holder: str, export: str, index: int) -> None:
+        if (holder, export) in self._counts and (holder, export, index) not in self._batch:
             self.settle()
             self._fetch(holder, export, index)
-        return self._batch[holder, export, index]
+
+    def take(self, holder: str, export: str, index: int) -> Handle:
+        if (holder, export) in self._counts:
+            return self._batch[holder, export, index]
+        return self._external.take(holder, export, index)
 
     def lend(
         self, holder: str, export: str, count: int, *, key: str | None = None, first: int = 0, epoch: int | None = None

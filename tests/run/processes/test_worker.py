@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from typing import Any
@@ -27,6 +28,7 @@ from memtopo.run.process_run import ProcessRun
 from memtopo.run.processes.worker import SiblingHandles, planned, planned_source
 from memtopo.sharing.client import IN_FLIGHT
 from tests.helpers.failing_driver import Failing
+from tests.helpers.forwarding import ForwardingDriver
 from tests.helpers.lockstep import together
 from tests.helpers.processes import open_descriptors
 from tests.helpers.reports import tallies
@@ -200,6 +202,59 @@ def test_an_importer_requests_handles_and_maps_what_it_is_given(talk: Talk) -> N
     assert server.end().exit_code == 0
 
 
+MUTUAL = """
+memtopo: 1
+name: mutual
+processes:
+  one:
+    chunks: {a: {location: gpu0, size: 2MiB, handles: fd}}
+    exports: {a: {chunk: a, via: fd}}
+    imports: {b: {from: two.b}}
+  two:
+    chunks: {b: {location: gpu0, size: 2MiB, handles: fd}}
+    exports: {b: {chunk: b, via: fd}}
+    imports: {a: {from: one.a}}
+"""
+
+
+class NotesSteps(ForwardingDriver):
+    """Driver that notes for each exported handle whether a step is in the middle of its call."""
+
+    def __init__(self, driver: KernelDriver) -> None:
+        super().__init__(driver)
+        self.within: list[bool] = []
+
+    def mem_export_to_shareable_handle(self, *args: Any) -> Any:
+        self.within.append(any(frame.name == "do" for frame in traceback.extract_stack()))
+        return self._driver.mem_export_to_shareable_handle(*args)
+
+
+def test_a_worker_that_waits_for_a_handle_serves_others_between_its_steps() -> None:
+    """A step of its own has exported the handle once, to try it."""
+    drivers: list[NotesSteps] = []
+
+    def wrap(_label: str, driver: KernelDriver) -> KernelDriver:
+        drivers.append(NotesSteps(driver))
+        return drivers[-1]
+
+    with conversations() as start:
+        one, two = start(MUTUAL, "one", wrap), start(MUTUAL, "two")
+        for each in (one, two):
+            each.start()
+            assert imported(each)
+        given = []
+        for waiting, serving, export in ((one, two, "b"), (two, one, "a")):
+            serving.channel.send(HandleRequest(waiting.label, serving.label, export, 0, 1))
+            given.append(serving.receive())
+        for waiting, received in zip((one, two), given, strict=True):
+            assert received
+            waiting.channel.send(received.message, received.handles)
+        assert [one.hear(), two.hear()] == [GOOD, GOOD]
+        for each in (one, two):
+            each.end()
+    assert drivers[0].within == [True, False]
+
+
 def test_handles_of_a_sibling_are_taken_in_batches_of_which_one_is_open() -> None:
     """As many as the import has, also after a change."""
     requests: list[tuple[str, str, int, int]] = []
@@ -213,20 +268,25 @@ def test_handles_of_a_sibling_are_taken_in_batches_of_which_one_is_open() -> Non
         return run_request(server_and_readers(chunks), MACHINE).of_process("reader").geometry
 
     before, handles = open_descriptors(), SiblingHandles(geometry(IN_FLIGHT + 2), request, HandleSource())
-    assert handles.take("server", "w", 0) is handles.take("server", "w", 0)
+
+    def taken(index: int) -> Handle:
+        handles.await_handle("server", "w", index)
+        return handles.take("server", "w", index)
+
+    assert taken(0) is taken(0)
     assert open_descriptors() == before + IN_FLIGHT
-    handles.take("server", "w", IN_FLIGHT)
+    taken(IN_FLIGHT)
     assert requests == [("server", "w", 0, IN_FLIGHT), ("server", "w", IN_FLIGHT, 2)]
     assert open_descriptors() == before + 2
     handles.settle()
     assert open_descriptors() == before
     handles.expect(geometry(3))
-    handles.take("server", "w", 1)
+    taken(1)
     assert requests[2:] == [("server", "w", 1, 2)]
     handles.settle()
     given[0] = 1
     with pytest.raises(InternalError, match="server gave 4 of 3 handles of w"):
-        handles.take("server", "w", 0)
+        taken(0)
     assert open_descriptors() == before
 
 
