@@ -55,6 +55,8 @@ class ProcessRun:
     restored = Restored()
     """Pieces whose bytes came back from the folder `restored_from`."""
     restored_from = ""
+    stopped = False
+    _held = False
 
     def __init__(
         self,
@@ -85,14 +87,12 @@ class ProcessRun:
         self.execution.layout.handle_source = handle_source or HandleSource()
         self.execution.layout.timeout = request.timeout
         self.failure: StepFailed | None = None
-        self.stopped = False
         self.hold_result = HoldResult()
         self.balance = ResourceBalance(self.execution, ledger, exclusive=request.exclusive)
         self.findings = FindingTally()
         self.switched: FindingTally | None = None
         """Findings of the check of the last change, if it was checked."""
         self._reserved: Mapping[str, Reservation] = {}
-        self._held = False
         self._rechecking = Lock()
         self._teardown: Teardown | None = None
         self.verification = Verification(request, ledger, self.execution, self.findings)

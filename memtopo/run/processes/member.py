@@ -75,6 +75,14 @@ class Member(Worker):
     """This process as a process of a layout; `stopped` is called between steps, and may raise."""
 
     wrap: WrapDriver = staticmethod(lambda _process, driver: driver)
+    over: str | None = None
+    """Reason for which the layout can only be taken down; None as long as it is complete."""
+    lost = False
+    """True if that is the end or the failure of another process, or of the coordinator."""
+    _lost_process: tuple[str, int | None] = ("", None)
+    """Role and number of that process."""
+    generation = 1
+    _attending = False
 
     def __init__(
         self,
@@ -96,14 +104,6 @@ class Member(Worker):
         self._label, self._timeout = start.process, start.timeout
         self.timeout = start.timeout
         """Seconds of silence after which a process counts as lost, and within which it takes part."""
-        self.over: str | None = None
-        """Reason for which the layout can only be taken down; None as long as it is complete."""
-        self.lost = False
-        """True if that is the end or the failure of another process, or of the coordinator."""
-        self._lost_process: tuple[str, int | None] = ("", None)
-        """Role and number of that process."""
-        self.generation = 1
-        self._attending = False
         self.announce: Callable[[str, str], None] = lambda _state, _source: None
         """Function called before this process takes part in a change, with its state and the source of its spec.
 

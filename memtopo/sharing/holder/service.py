@@ -54,9 +54,8 @@ def hold(
     `ExchangeError` if there can be no socket, or if there are too few descriptors.
     """
     supervision = supervision or Supervision()
-    metrics, others = supervision.metrics, {*allow_uids} - {os.geteuid()}
-    lent = sum(each.lends.kept for each in provider.offers() if each.lends)
-    batch, max_clients, keep = _limits(MOST_CONNECTIONS if metrics and metrics.claim else 0, min(lent, _MOST_KEPT))
+    others = {*allow_uids} - {os.geteuid()}
+    batch, max_clients, keep = _limits(provider, supervision)
     began, deadline = system.now(), None if lasting is None else system.epoch() + lasting
     responder = Responder(
         provider, info, supervision, batch=batch, keep=keep, deadline=deadline, changeable=changeable, system=system
@@ -99,12 +98,10 @@ def _listening(
             loop.close()
 
 
-def _limits(more: int, wanted: int) -> tuple[int, int, int]:
-    """Return the limits of descriptors in one answer, of clients, and of handles that stay open, of those `wanted`.
-
-    There are `more` descriptors that are needed beside.
-    """
-    own = _OWN + more
+def _limits(provider: ExportProvider, supervision: Supervision) -> tuple[int, int, int]:
+    """Return the limits of descriptors in one answer, of clients, and of handles of lent objects that stay open."""
+    wanted = min(sum(each.lends.kept for each in provider.offers() if each.lends), _MOST_KEPT)
+    own = _OWN + (MOST_CONNECTIONS if supervision.metrics and supervision.metrics.claim else 0)
     free = reserve_descriptors(own + MOST_CLIENTS + MOST_FDS + wanted, own + _LEAST - _OWN) - own
     keep = max(min(free - MOST_CLIENTS - MOST_FDS, wanted), 0)
     batch = min(MOST_FDS, max((free - keep) // 2, free - keep - MOST_CLIENTS))
