@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -201,33 +200,6 @@ def start_hint(error: OSError) -> str | None:
     if error.errno != errno.EAGAIN:
         return None
     return "raise the limit of processes: 'ulimit -u', TasksMax= in a systemd unit, --pids-limit of a container"
-
-
-class ParentThread:
-    """Thread that starts a process and lives until `finish`.
-
-    The system sends a parent-death signal when the thread that started the process ends. In a main thread, which ends
-    with its process, the process is started directly.
-    """
-
-    def __init__(self, start: Callable[[], subprocess.Popen[bytes]]) -> None:
-        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 few layouts have programs to start
-
-        self._start, self._executor = start, ThreadPoolExecutor(1, "memtopo-parent")
-
-    def start_process(self) -> subprocess.Popen[bytes]:
-        """Start the process. Raises the errors of its start, and `OSError` if there can be no thread."""
-        if threading.current_thread() is threading.main_thread():
-            return self._start()
-        try:
-            started = self._executor.submit(self._start)
-        except RuntimeError as error:
-            raise OSError(errno.EAGAIN, "no thread can be started") from error
-        return started.result()
-
-    def finish(self) -> None:
-        """End the thread."""
-        self._executor.shutdown()
 
 
 def inherited_socket(descriptor: str) -> socket.socket:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import stat
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ from typing import Self
 
 from memtopo.common.errors import Failed, Stopped, on_failure, reason
 from memtopo.common.files import closing_fd
-from memtopo.common.processes import ParentThread, RunningClock, python_command, start_hint
+from memtopo.common.processes import RunningClock, python_command, start_hint
 from memtopo.common.text import ending
 from memtopo.sharing.claims import lock_stale, make_lock
 from memtopo.sharing.sockets import abandon_in_children, is_listening
@@ -28,31 +27,37 @@ from memtopo.sharing.sockets import abandon_in_children, is_listening
 _EXIT = 10.0
 """Seconds that a watcher has to end."""
 
+_STARTING = 0.1
+"""Seconds that a program has to begin which is being started when its parent dies."""
+
 _SEARCH_INTERVAL = 0.01
 _COMMAND = python_command("memtopo.sharing.programs:main")
 
 
-def _kill_all(entry: str, seconds: float) -> None:
-    """Kill all processes that have an entry in their environment, `NAME=VALUE`, until none is left or time is over."""
+def _signal_all(entry: str, number: int) -> bool:
+    """Send a signal to all processes that have an entry in their environment, `NAME=VALUE`; return whether any has."""
+    found = list(_processes_with(os.fsencode(entry)))
+    for descriptor in found:
+        with suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(descriptor, number)
+        os.close(descriptor)
+    return bool(found)
+
+
+def _await_all(entry: str, number: int, seconds: float) -> None:
+    """Send a signal again and again, 0 for none, until no process with an entry is left or time is over."""
     clock = RunningClock()
-    while clock.time() < seconds:
-        found = list(_processes_with(os.fsencode(entry)))
-        if not found:
-            return
-        for descriptor in found:
-            with suppress(ProcessLookupError, PermissionError):
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            os.close(descriptor)
+    while _signal_all(entry, number) and clock.time() < seconds:
         time.sleep(_SEARCH_INTERVAL)
 
 
-def _start_watcher(program: int, entry: str, grace: float) -> Popen[bytes]:
-    """Start a process that kills all processes with an entry once this one has died, until `_end_watcher`.
+def _start_watcher(entry: str, grace: float) -> Popen[bytes]:
+    """Start a process that ends all processes with an entry once this one has died, until `_end_watcher`.
 
-    The program has `grace` seconds to end by itself. Raises `OSError`.
+    They have `grace` seconds to end by themselves. Raises `OSError`.
     """
     return Popen(  # noqa: S603 a command of memtopo, and no shell
-        [*_COMMAND, str(os.getpid()), str(program), entry, str(grace)],
+        [*_COMMAND, str(os.getpid()), entry, str(grace)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -66,15 +71,14 @@ def _end_watcher(watcher: Popen[bytes]) -> None:
         watcher.communicate(b"\n", _EXIT)
 
 
-def main(parent: str, program: str, entry: str, grace: str) -> None:
-    """Wait for the death of the parent and the end of the program, within the grace, and kill what is left."""
+def main(parent: str, entry: str, grace: str) -> None:
+    """Wait for the death of the parent; then end all processes with an entry, and kill those left after the grace."""
     if _is_dismissed(int(parent)):
         return
-    with suppress(ProcessLookupError):
-        descriptor = os.pidfd_open(int(program))
-        select.select([descriptor], [], [], float(grace))
-        os.close(descriptor)
-    _kill_all(entry, float(grace))
+    time.sleep(_STARTING)
+    _signal_all(entry, signal.SIGTERM)
+    _await_all(entry, 0, float(grace))
+    _await_all(entry, signal.SIGKILL, float(grace))
 
 
 def _is_dismissed(parent: int) -> bool:
@@ -108,18 +112,6 @@ GRACE = 5.0
 _VARIABLE = "MEMTOPO_SOCKET"
 _FILE = "producer.sock"
 _INTERVAL = 0.01
-# The system sends SIGTERM when the parent dies for any reason. Signals that Python ignores are restored.
-_LAUNCH = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
-for number in (signal.SIGPIPE, signal.SIGXFSZ):
-    signal.signal(number, signal.SIG_DFL)
-if os.getppid() == int(sys.argv[1]):
-    try:
-        os.execvp(sys.argv[2], sys.argv[2:])
-    except OSError as error:
-        sys.exit(f"memtopo: {sys.argv[2]} cannot be started: {error.strerror.lower()}")
-"""
 
 
 class ProducerFailed(Failed):
@@ -139,7 +131,6 @@ class ProducerProgram:
         self._folder: PrivateFolder | None = None
         self._process: Popen[bytes] | None = None
         self._watcher: Popen[bytes] | None = None
-        self._parent: ParentThread | None = None
         self._until: float | None = None
         self._killed = False
 
@@ -216,11 +207,10 @@ class ProducerProgram:
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
     def _start(self) -> None:
-        self._parent = ParentThread(self._popen)
         try:
-            self._process = process = self._parent.start_process()
-            if self._stdin is None:  # memtopo's own programs start no others
-                self._watcher = _start_watcher(process.pid, self._entry, self._grace)
+            if self._stdin is None:  # memtopo's own programs end with their standard input, and start no others
+                self._watcher = _start_watcher(self._entry, self._grace)
+            self._process = process = self._popen()
         except OSError as error:
             message = f"the program of {self.name!r} cannot be started: {reason(error)}"
             raise ProducerFailed(message, hint=start_hint(error)) from error
@@ -238,9 +228,8 @@ class ProducerProgram:
         environment = {
             key: value for key, value in os.environ.items() if key != "MEMTOPO_WITH"
         }  # else a memtopo would start itself for ever
-        launch = (sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())) if self._stdin is None else ()
         return Popen(  # noqa: S603 the user's own command, run without a shell
-            [*launch, *self._command],
+            list(self._command),
             stdin=subprocess.DEVNULL if self._stdin is None else subprocess.PIPE,
             stdout=2,
             env=environment | {_VARIABLE: self.socket},
@@ -254,11 +243,9 @@ class ProducerProgram:
         finally:
             self._signal(signal.SIGKILL)
             self._killed = True
-            _kill_all(self._entry, self._grace)
+            _await_all(self._entry, signal.SIGKILL, self._grace)
             with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, or now belongs to another user
                 process.wait(self._grace)
-            if self._parent:
-                self._parent.finish()
             if process.stdin:
                 with suppress(BrokenPipeError):
                     process.stdin.close()

@@ -7,14 +7,12 @@ import errno
 import os
 import signal
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
 
 from memtopo.common.processes import (
     LONGEST_STEP,
-    ParentThread,
     ProcessStat,
     RunningClock,
     die_with_parent,
@@ -106,20 +104,6 @@ def test_a_process_has_a_session_of_its_own_if_that_is_asked_for() -> None:
 def test_only_a_process_that_the_system_has_no_room_for_has_the_hint_of_its_limits() -> None:
     assert "ulimit -u" in str(start_hint(OSError(errno.EAGAIN, "")))
     assert start_hint(OSError(errno.ENOENT, "")) is None
-
-
-def test_a_process_that_ends_with_its_parent_is_started_by_a_thread_that_lives_until_the_end() -> None:
-    """But in a main thread by that one."""
-    made: list[threading.Thread] = []
-    start = ParentThread(lambda: made.append(threading.current_thread()) or spawn(["/bin/true"]))  # type: ignore[func-returns-value]
-    assert start.start_process().wait() == 0
-    other = threading.Thread(target=lambda: start.start_process().wait())
-    other.start()
-    other.join()
-    assert made[0] is threading.main_thread()
-    assert made[1].is_alive()
-    start.finish()
-    assert not made[1].is_alive()
 
 
 def test_a_memory_file_is_read_from_its_beginning() -> None:
