@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 from msgspec.structs import replace
 
@@ -49,9 +49,6 @@ _DRAIN = 1.0
 """Seconds within which a process reads the report of all."""
 
 _START = "start"
-
-
-A = TypeVar("A", Addresses, ChangeResult)
 
 
 class ChangeRefused(MemtopoError):
@@ -378,10 +375,10 @@ class Workers(Conductor):
         return report
 
     def ask(self, commands: Mapping[str, Command]) -> Mapping[str, Any]:
-        self._command(commands, self._receive_for_caller)
+        answers = self._command(commands, self._receive_for_caller)
         for label in commands:
-            require_answer(label, self.workers[label].answer)
-        return {label: self.workers[label].answer for label in commands}
+            require_answer(label, answers.get(label))
+        return answers
 
     def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
         """Handles of one process's export, for this process. Raises `MemtopoError`."""
@@ -391,27 +388,23 @@ class Workers(Conductor):
     def _command_addresses(self, commands: Mapping[str, AgreeOn]) -> Mapping[str, Addresses]:
         """Have processes reserve ranges where they are asked to, and return the addresses that these have."""
         own = {label: command for label, command in commands.items() if label in self.workers}
-        self._command(own, self._receive_of_all)
-        found = self._gather(self._answers(Addresses))
+        found = self._gather(self._command(own, self._receive_of_all))
         every = {label: addresses for part in found for label, addresses in part.items()}
         return {label: every[label] for label in commands}
 
     def _change(self, command: ChangeCommand | messages.Hold) -> Mapping[str, ChangeResult]:
         """Have all processes execute a command of a change. Raises `ChangeFailed` if one has ended or is silent."""
-        self._command(dict.fromkeys(self.workers, command), self._receive_for_change)
+        results = self._command(dict.fromkeys(self.workers, command), self._receive_for_change)
         self._require_changeable()
-        return self._answers(ChangeResult)
+        return results
 
-    def _command(self, commands: Mapping[str, Command], receive: Callable[[], None]) -> None:
-        """Send each process its command, and `receive` messages until all of them have answered or ended."""
+    def _command(self, commands: Mapping[str, Command], receive: Callable[[], None]) -> dict[str, Any]:
+        """Send each process its command, and return the answers once all that have not ended have sent theirs."""
         with self.attended():
             for label, command in commands.items():
                 self.workers[label].command(command)
             self._await(receive)
-
-    def _answers(self, kind: type[A]) -> dict[str, A]:
-        """Answers of one kind to the latest command of each worker."""
-        return {label: each.answer for label, each in self.workers.items() if isinstance(each.answer, kind)}
+        return {label: each.answer for label, each in self.workers.items() if label in commands and each.answer}
 
     def _barrier(self) -> None:
         """Wait until all conductors of the run are here, and learn what their processes found."""
