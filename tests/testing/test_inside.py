@@ -15,8 +15,9 @@ INSIDE = sorted((Path(__file__).parent / "inside").glob("*.py"))
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest, with no other plugins than ours and its own."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
+    """Run pytest, with no other plugins than ours and its own; processes that it spawns do not import it."""
+    program = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
     return subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
 
 
@@ -107,7 +108,7 @@ def open_files():
 def before():
     return []
 
-@pytest.mark.parametrize("number", range(200))
+@pytest.mark.parametrize("number", range(60))
 def test_many(simulated_gpus, before, number):
     use()
     unmap(*mapped())
@@ -125,9 +126,9 @@ def test_nothing_is_left(before):
 """
 
 
-def test_nothing_is_left_after_two_hundred_tests(tmp_path: Path) -> None:
+def test_nothing_is_left_after_sixty_tests(tmp_path: Path) -> None:
     (tmp_path / "test_many.py").write_text(
         MANY.replace("def test_many(", '@pytest.mark.simulated_gpus(leaks="allow")\ndef test_many(')
     )
     done = run(str(tmp_path / "test_many.py"))
-    assert "201 passed" in done.stdout, done.stdout
+    assert "61 passed" in done.stdout, done.stdout

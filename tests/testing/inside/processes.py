@@ -7,9 +7,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from multiprocessing.connection import Connection
+from contextlib import ExitStack
 from multiprocessing.reduction import DupFd
 from typing import Any
 
@@ -17,7 +15,16 @@ import pytest
 from cuda.bindings import driver
 
 from memtopo.testing import Simulation, simulated
-from tests.helpers.client_calls import FD, SIZE, access, made, mapped, properties, unmap, use
+from tests.helpers.client_calls import FD, SIZE, made, mapped, properties, unmap, use
+from tests.helpers.spawned import (
+    fork_before_init,
+    leave_a_child,
+    open_event,
+    read_shared,
+    share_allocation,
+    take,
+    use_threads,
+)
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -39,13 +46,6 @@ class Child:
         self.connection.send("end")
         self.process.join(60)
         return self.process.exitcode
-
-
-def take(connection: Connection, size: int) -> None:
-    use()
-    status, _ = driver.cuMemCreate(size, properties(), 0)
-    connection.send((int(status), os.getpid()))
-    connection.recv()
 
 
 def test_memory_is_shared_and_comes_back_at_the_end_of_a_process(simulated_gpus: Simulation) -> None:
@@ -75,24 +75,6 @@ def test_a_killed_process_leaves_nothing(simulated_gpus: Simulation) -> None:
     assert not simulated_gpus.leaks
 
 
-def read_shared(connection: Connection, shared: Any, secret: bytes) -> None:
-    use(1)
-    handle = made(driver.cuMemImportFromShareableHandle(shared.detach(), FD))
-    address = made(driver.cuMemAddressReserve(SIZE, 0, 0, 0))
-    made(driver.cuMemMap(address, SIZE, 0, handle, 0))
-    made(driver.cuMemSetAccess(address, SIZE, [access(1)], 1))
-    data = bytearray(5)
-    made(driver.cuMemcpyDtoH(data, address, 5))
-    ipc = driver.CUipcMemHandle()
-    ctypes.memmove(ipc.getPtr(), secret, 64)
-    opened = made(driver.cuIpcOpenMemHandle(ipc, 1))
-    more = bytearray(3)
-    made(driver.cuMemcpyDtoH(more, opened, 3))
-    made(driver.cuMemcpyHtoD(address, b"reply", 5))
-    connection.send((bytes(data), bytes(more)))
-    connection.recv()
-
-
 def test_memory_is_exported_to_a_process(simulated_gpus: Simulation) -> None:
     use()
     address, handle = mapped()
@@ -108,15 +90,6 @@ def test_memory_is_exported_to_a_process(simulated_gpus: Simulation) -> None:
     os.close(fd)
     unmap(address, handle)
     made(driver.cuMemFree(allocation))
-
-
-def share_allocation(connection: Connection) -> None:
-    use()
-    address = made(driver.cuMemAlloc(SIZE))
-    connection.send(ctypes.string_at(made(driver.cuIpcGetMemHandle(address)).getPtr(), 64))
-    if connection.recv() == "free":
-        connection.send(made(driver.cuMemFree(address)))
-        connection.recv()
 
 
 @pytest.mark.parametrize(
@@ -170,16 +143,6 @@ def test_leaks_are_allowed_where_the_marker_says_so(simulated_gpus: Simulation) 
     assert len(simulated_gpus.leaks) == 3
 
 
-def open_event(connection: Connection, secret: bytes) -> None:
-    use()
-    handle = driver.CUipcEventHandle()
-    ctypes.memmove(handle.getPtr(), secret, 64)
-    event = made(driver.cuIpcOpenEventHandle(handle))
-    made(driver.cuEventRecord(event, 0))
-    connection.send(int(driver.cuEventQuery(event)[0]))
-    connection.recv()
-
-
 def test_an_event_is_opened_by_another_program_and_not_by_its_own(simulated_gpus: Simulation) -> None:
     use()
     flags = driver.CUevent_flags
@@ -192,21 +155,6 @@ def test_an_event_is_opened_by_another_program_and_not_by_its_own(simulated_gpus
     made(driver.cuEventDestroy(event))
 
 
-def use_threads(connection: Connection) -> None:
-    with ThreadPoolExecutor(1) as first:
-        context = first.submit(use).result()
-    made(driver.cuCtxSetCurrent(context))
-    made(driver.cuMemCreate(SIZE, properties(), 0))
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(50):
-        with ThreadPoolExecutor(1) as other:
-            made(other.submit(driver.cuDeviceGetCount).result())
-    handle = made(driver.cuMemCreate(SIZE, properties(), 0))
-    fd = made(driver.cuMemExportToShareableHandle(handle, FD, 0))
-    connection.send((len(os.listdir("/proc/self/fd")) - before, os.get_inheritable(fd)))
-    connection.recv()
-
-
 def test_a_program_goes_on_after_its_first_thread_and_threads_leave_no_descriptors(simulated_gpus: Simulation) -> None:
     child = Child(use_threads)
     more, is_inherited = child.answer()
@@ -215,31 +163,10 @@ def test_a_program_goes_on_after_its_first_thread_and_threads_leave_no_descripto
     assert child.end() == 0
 
 
-def fork_before_init(connection: Connection) -> None:
-    made(driver.cuDriverGetVersion())
-    pid = os.fork()
-    if not pid:
-        os._exit(int(driver.cuInit(0)[0]))
-    connection.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    connection.recv()
-
-
 def test_a_process_that_is_forked_before_init_has_a_driver(simulated_gpus: Simulation) -> None:
     child = Child(fork_before_init)
     assert child.answer() == 0
     assert child.end() == 0
-
-
-def leave_a_child(connection: Connection) -> None:
-    use()
-    made(driver.cuMemCreate(SIZE, properties(), 0))
-    if not os.fork():
-        with suppress(EOFError):
-            while connection.recv():
-                pass
-        os._exit(0)
-    connection.send(os.getpid())
-    signal.pause()
 
 
 def test_a_child_that_goes_on_keeps_nothing_of_a_process_that_has_ended(simulated_gpus: Simulation) -> None:

@@ -11,9 +11,10 @@ from cuda.bindings import driver
 
 from memtopo.testing import simulated
 from tests.helpers.client_calls import FD, SIZE, made, properties, use
+from tests.helpers.spawned import seen
 from tests.helpers.specs import ROOT
 
-CHILD = [sys.executable, "-c", f"from {__name__} import print_seen; print_seen()"]
+CHILD = [sys.executable, "-c", "from tests.helpers.spawned import print_seen; print_seen()"]
 ANSWERS = {
     "0": "gpus [0], imported from 0, on a second gpu: CUDA_ERROR_INVALID_DEVICE",
     "1": "gpus [1], imported from -2, on a second gpu: CUDA_ERROR_INVALID_DEVICE",
@@ -21,23 +22,6 @@ ANSWERS = {
     "": "CUDA_ERROR_NO_DEVICE, then CUDA_ERROR_NOT_INITIALIZED",
     "0,0": "CUDA_ERROR_INVALID_DEVICE, then CUDA_ERROR_NOT_INITIALIZED",
 }
-
-
-def seen(descriptor: int) -> str:
-    """Visible GPUs, the ordinal of that of an imported chunk, and the result of creating one on the second GPU."""
-    status = driver.cuInit(0)[0]
-    if status:
-        return f"{status.name}, then {driver.cuDeviceGetCount()[0].name}"
-    use()
-    uuids = [bytes(made(driver.cuDeviceGetUuid(each)).bytes)[-1] for each in range(made(driver.cuDeviceGetCount()))]
-    imported = made(driver.cuMemImportFromShareableHandle(descriptor, FD))
-    ordinal = made(driver.cuMemGetAllocationPropertiesFromHandle(imported)).location.id
-    second = driver.cuMemCreate(SIZE, properties(1), 0)[0].name
-    return f"gpus {uuids}, imported from {ordinal}, on a second gpu: {second}"
-
-
-def print_seen() -> None:
-    sys.stdout.write(seen(int(os.environ["EXPORTED"])))
 
 
 def test_other_processes_have_ordinals_of_their_own() -> None:
