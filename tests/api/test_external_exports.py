@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import shlex
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,6 +14,7 @@ from memtopo.sharing.programs import ProducerProgram
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import ROOT, environment
 from tests.helpers.machines import invented
+from tests.helpers.python_process import shell_command
 
 GPU = uuids(invented(2))[1]
 
@@ -23,9 +24,8 @@ def camera(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The socket of a program that has memory on gpu1 and a semaphore."""
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     monkeypatch.chdir(ROOT)
-    with ProducerProgram(
-        "camera", [sys.executable, "-m", "tests.sharing.children.misbehaving_producer", "serve", str(1 << 20), GPU]
-    ) as program:
+    command = shlex.split(shell_command("tests.sharing.children.misbehaving_producer"))
+    with ProducerProgram("camera", [*command, "serve", str(1 << 20), GPU]) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
         yield program.socket
 

@@ -21,11 +21,10 @@ from memtopo.drivers import target
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import MEMTOPO, QUICKSTART, ROOT, CommandResult, environment, run_memtopo
 from tests.helpers.holders import gone, until
-from tests.helpers.python_process import PythonProcess, run_python
+from tests.helpers.python_process import PythonProcess, run_python, shell_command
 
-BEHAVING = f"{sys.executable} -m tests.sharing.children.misbehaving_producer"
+PRODUCER = "tests.sharing.children.misbehaving_producer"
 GPU = target.uuids(target.resolve("h200x2").machine)[0]
-SERVE = f"{BEHAVING} serve 65536 {GPU}"
 SPEC = """memtopo: 1
 name: frames
 external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 64KiB}}
@@ -58,13 +57,18 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert [each for each in found.iterdir() if each.name != "memtopo"] == []
 
 
+def behaving(how: str, size: int = 65536) -> str:
+    """Return the command of a producer that behaves so."""
+    return f"{shell_command(PRODUCER)} {how} {size} {GPU}"
+
+
 def apply_with(spec: Path, *more: str, **variables: str) -> CommandResult:
     return run_memtopo("apply", spec, *M, "--json", *more, **variables)
 
 
 def test_a_producer_command_is_started_and_imported_from(spec: Path) -> None:
     """Its output is on stderr."""
-    result = apply_with(spec, "--with", f"camera={SERVE}")
+    result = apply_with(spec, "--with", f"camera={behaving('serve')}")
     assert (result.status, result.document["outcome"]) == (0, "ok")
     assert "serving" in result.err
     assert not any("simulated by" in note for note in result.document["notes"])
@@ -73,7 +77,7 @@ def test_a_producer_command_is_started_and_imported_from(spec: Path) -> None:
 def test_conductor_starts_a_producer_once_for_all_processes(tmp_path: Path) -> None:
     spec = tmp_path / "several.yaml"
     spec.write_text(SEVERAL)
-    result = apply_with(spec, "--with", f"camera={SERVE}")
+    result = apply_with(spec, "--with", f"camera={behaving('serve')}")
     assert (result.status, result.document["outcome"]) == (0, "ok")
     assert result.err.count("serving") == 1
 
@@ -81,7 +85,8 @@ def test_conductor_starts_a_producer_once_for_all_processes(tmp_path: Path) -> N
 def test_an_existing_socket_is_used_and_its_holder_goes_on(spec: Path, tmp_path: Path) -> None:
     where = str(tmp_path / "camera.sock")
     env = environment(MEMTOPO_SOCKET=where)
-    with PythonProcess(SERVE.split(), stdout=subprocess.PIPE, env=env, cwd=ROOT, text=True) as producer:
+    serve = [sys.executable, "-m", PRODUCER, "serve", "65536", GPU]
+    with PythonProcess(serve, stdout=subprocess.PIPE, env=env, cwd=ROOT, text=True) as producer:
         try:
             assert producer.stdout
             assert producer.stdout.readline() == f"serving as {producer.pid}\n"
@@ -94,7 +99,7 @@ def test_an_existing_socket_is_used_and_its_holder_goes_on(spec: Path, tmp_path:
 def test_what_is_bound_goes_before_a_socket_in_the_folder(spec: Path, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as nobody:
         nobody.bind(str(tmp_path / "camera.sock"))
-    result = apply_with(spec, "--socket", str(tmp_path), "--with", f"camera={SERVE}")
+    result = apply_with(spec, "--socket", str(tmp_path), "--with", f"camera={behaving('serve')}")
     assert result.document["outcome"] == "ok"
 
 
@@ -125,7 +130,7 @@ def test_holders_are_bound_by_options_or_the_variable(monkeypatch: pytest.Monkey
 
 
 def test_memtopo_with_is_split_like_a_shell_command(spec: Path) -> None:
-    result = apply_with(spec, MEMTOPO_WITH=f"'camera={SERVE}' other=/nowhere")
+    result = apply_with(spec, MEMTOPO_WITH=f"'camera={behaving('serve')}' other=/nowhere")
     assert (result.document["outcome"], "serving" in result.err) == ("ok", True)
     result = run_memtopo("apply", spec, *M, MEMTOPO_WITH="'camera=")
     assert (result.status, "MEMTOPO_WITH cannot be split" in result.err) == (2, True)
@@ -186,7 +191,7 @@ def test_a_name_for_a_spec_without_imports_is_rejected() -> None:
 
 def test_an_inherited_ignored_sigchld_does_not_keep_producers_alive(spec: Path) -> None:
     ignoring = "from signal import *; signal(SIGCHLD, SIG_IGN); from memtopo.cli import main; main()"
-    for more in ([], ["--with", f"camera={SERVE}"]):
+    for more in ([], ["--with", f"camera={behaving('serve')}"]):
         command = [sys.executable, "-c", ignoring, "apply", str(spec), *M, "--json", *more]
         done = run_python(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
         assert (done.returncode, json.loads(done.stdout)["outcome"]) == (0, "ok"), done.stderr
@@ -194,7 +199,7 @@ def test_an_inherited_ignored_sigchld_does_not_keep_producers_alive(spec: Path) 
 
 def test_a_producer_with_undeclared_properties_exits_with_4_after_undoing(spec: Path) -> None:
     """The declared entry is named."""
-    result = apply_with(spec, "--with", f"camera={BEHAVING} serve 4096 {GPU}")
+    result = apply_with(spec, "--with", f"camera={behaving('serve', 4096)}")
     assert (result.status, result.document["outcome"]) == (4, "failed")
     assert "external 'frame' declares size 64KiB; camera/frame has 4KiB" in result.document["failure"]["error"]
     assert not any(result.document["left"]["ledger_after"].values())
@@ -202,7 +207,7 @@ def test_a_producer_with_undeclared_properties_exits_with_4_after_undoing(spec: 
 
 def test_a_producer_that_dies_before_its_handle_exits_with_4_after_undoing(spec: Path) -> None:
     """The declared entry is named."""
-    result = apply_with(spec, "--with", f"camera={BEHAVING} vanishes 65536 {GPU}")
+    result = apply_with(spec, "--with", f"camera={behaving('vanishes')}")
     assert (result.status, result.document["outcome"]) == (4, "failed")
     assert result.document["failure"]["error"].startswith("external 'frame' cannot be imported: the holder ended")
     assert not any(result.document["left"]["ledger_after"].values())
@@ -225,7 +230,8 @@ def test_a_signal_during_the_start_ends_the_producer(spec: Path, number: signal.
 
 def test_imports_outlive_their_producer(spec: Path) -> None:
     """Fact 53; the report has the exit status of the producer."""
-    command = [*MEMTOPO, "apply", str(spec), *M, "--json", "--hold", "--with", f"camera={BEHAVING} dies 65536 {GPU}"]
+    dying = f"camera={sys.executable} -m {PRODUCER} dies 65536 {GPU}"  # no fork, whose client ends after it
+    command = [*MEMTOPO, "apply", str(spec), *M, "--json", "--hold", "--with", dying]
     env = environment()
     with PythonProcess(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=ROOT, text=True) as it:
         assert it.stderr

@@ -1,6 +1,6 @@
-"""A program for scripts of a shell: it has the tests' server fork a process of memtopo, and ends as that does.
+"""A program for scripts of a shell: it has the tests' server fork a process that runs a module, and ends as that does.
 
-    python -I -S fork_client.py ADDRESS ARGUMENT…
+    python -I -S fork_client.py ADDRESS MODULE ARGUMENT…
 
 It imports no more than it needs: an interpreter with memtopo takes twenty times as long to start. The process has its
 descriptors, folder and variables, and a group of its own: signals reach it from here.
@@ -36,12 +36,12 @@ def inherited() -> dict[str, Any]:
     }
 
 
-def main(address: str, arguments: list[str]) -> None:
-    """Run memtopo in a process of the server with an abstract address; in this process, if the server refuses."""
+def main(address: str, module: str, arguments: list[str]) -> None:
+    """Run a module in a process of the server with an abstract address; in this process, if the server refuses."""
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     descriptors = [fd for fd in map(int, os.listdir("/proc/self/fd")) if fd != sock.fileno() and _is_open(fd)]
     request = {
-        "option": "-m", "program": "memtopo", "arguments": arguments, "path": [""], "strict": False,
+        "option": "-m", "program": module, "arguments": arguments, "path": [""], "strict": False,
         "environment": dict(os.environ), "folder": os.getcwd(), "session": False, "group": 0,  # noqa: PTH109
         "descriptors": descriptors, **inherited(),
     }  # fmt: skip
@@ -52,7 +52,7 @@ def main(address: str, arguments: list[str]) -> None:
     pid = int.from_bytes(sock.recv(4), "little")
     if not pid:
         signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
-        os.execv(sys.executable, [sys.executable, "-m", "memtopo", *arguments])
+        os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
     _end_as(sock, pid, {*request["blocked"], *request["ignored"]})
 
 
@@ -79,4 +79,4 @@ def _end_as(sock: Any, pid: int, kept: set[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -52,12 +52,12 @@ class ForkServer:
         """Return whether an interpreter with these variables would start as the server did."""
         return _read_at_start(environment) == _read_at_start(self._environment)
 
-    def command(self) -> list[str]:
-        """Return the words with which a script of a shell runs memtopo, in a process that the server forks."""
+    def command(self, module: str) -> list[str]:
+        """Return the words with which a script of a shell runs a module, in a process that the server forks."""
         with self._lock:
             self._process = self._process or self._start()
         address = self._listener.getsockname()[1:].decode()
-        return [sys.executable, "-I", "-S", str(fork_client.__file__), address]
+        return [sys.executable, "-I", "-S", str(fork_client.__file__), address, module]
 
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
         """Return the id of a new child of this process; 0 if the server can make none."""
@@ -112,10 +112,10 @@ def _others_wait() -> bool:
     return all(waiting) and len(waiting) + 1 == tasks
 
 
-def shell_command() -> str:
-    """Return the command with which a script of a shell runs memtopo: that of the server, if this process has one."""
+def shell_command(module: str = "memtopo") -> str:
+    """Return the command with which a script of a shell runs a module: that of the server, if this process has one."""
     server = next(iter(PythonProcess.servers), None)
-    words = server.command() if isinstance(server, ForkServer) else [sys.executable, "-m", "memtopo"]
+    words = server.command(module) if isinstance(server, ForkServer) else [sys.executable, "-m", module]
     return shlex.join(words)
 
 
