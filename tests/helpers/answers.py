@@ -1,9 +1,9 @@
 """Tables of specs with the diagnostics of each, in text files that are read and written here.
 
-A rule begins with `#`. The machine follows after `>`, with what is left out of the diagnostics (`errors only`, or
-`without` some codes), then the spec after `|`, unless it is that of the block before. Each case is a line after `-`,
-with the texts for the holes `<1>`, `<2>`, … of the spec, separated by ` ¦ `; a spec without holes has the one case `-`.
-The lines below a case, indented by four spaces, are its diagnostics.
+A rule begins with `#`. The machine (`described_machine`) follows after `>`, with what is left out of the diagnostics
+(`errors only`, or `without` some codes), then the spec after `|`, unless it is that of the block before. Each case is
+a line after `-`, with the texts for the holes `<1>`, `<2>`, … of the spec, separated by ` ¦ `; a spec without holes
+has the one case `-`. The lines below a case, indented by four spaces, are its diagnostics.
 """
 
 from __future__ import annotations
@@ -11,17 +11,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.diagnostics.model import Path as Place
-from memtopo.machine import Machines, Trial, load
 from memtopo.rules.validation import Validated
-from tests.helpers.machines import invented, with_fabric, with_multicast
+from tests.helpers.described_machines import described_machine
 from tests.helpers.specs import validate_text
-from tests.helpers.strategies import machine as identified
 
 TABLES = Path(__file__).parent.parent / "answers"
 OF_EXAMPLES = TABLES / "bad.txt"
@@ -30,39 +27,6 @@ OF_EXAMPLES = TABLES / "bad.txt"
 INDENT = "    "
 SEPARATOR = " ¦ "
 ERRORS_ONLY = "errors only"
-MACHINES: dict[str, Machines] = {
-    "no GPU": invented(0),
-    "4 GPUs with identities": identified(),
-    "2 GPUs of one clique": with_fabric(2),
-    "2 GPUs with multicast": with_multicast(invented(2)),
-    "4 GPUs with multicast": with_multicast(invented(4)),
-    **{name: load(name) for name in ("h100x1", "h200x2", "h200x4", "h200x8")},
-}
-"""Machines that have a name of their own, see `machine`."""
-
-
-@cache
-def machine(words: str) -> Machines:
-    """Return the machine that a table describes: `2 GPUs, no peers, DMA_BUF_SUPPORTED 0, fd works`."""
-    if words in MACHINES:
-        return MACHINES[words]
-    number, *others = words.split(", ")
-    attributes: dict[str, int] = {}
-    trials: dict[str, Trial] = {}
-    for name, value in (each.split(" ", 1) for each in others if each != "no peers"):
-        if value.isdigit():
-            attributes[name] = int(value)
-        else:
-            trials[name] = _trial(value)
-    return invented(int(number.split()[0]), peers="no peers" not in others, attributes=attributes, trials=trials)
-
-
-def _trial(value: str) -> Trial:
-    if value == "never tried":
-        return Trial()
-    if value == "works":
-        return Trial(works=True)
-    return Trial(works=False, error=value.removeprefix("fails as "))
 
 
 class Block(NamedTuple):
@@ -78,7 +42,7 @@ class Block(NamedTuple):
         text = "\n".join(line[2:] for line in self.spec) + "\n"
         for number, value in enumerate(case[2:].split(SEPARATOR.rstrip()), 1):
             text = text.replace(f"<{number}>", value.strip())
-        yield from rendered(validate_text(text, machine(self.machine)), self.left_out)
+        yield from rendered(validate_text(text, described_machine(self.machine)), self.left_out)
 
 
 class Rule(NamedTuple):

@@ -26,7 +26,6 @@ from tests.helpers.specs import clean_geometry, codes, diagnose, run, run_reques
 
 FAILED = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
 
-UNTRIED = Trial()
 
 HOST_VMM = {"HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": 0}
 
@@ -58,21 +57,6 @@ def test_devices_without_vmm_are_refused_by_rule_and_simulator(
             sim.mem_create(2 * MiB, properties)
 
 
-def test_host_memory_needs_one_gpu_that_advertises_it() -> None:
-    none, some = invented(2, attributes=HOST_VMM | NODE_VMM), invented(2)
-    either = some.model_copy(update={"devices": [none.devices[0], some.devices[1]]})
-    assert errors("location: host", either) == []
-    assert errors("location: host:0", either) == []
-
-
-@pytest.mark.parametrize("word", ["rdma", "compressible"])
-def test_a_property_has_to_work_at_each_location(word: str) -> None:
-    able, unable = invented(2), invented(2, trials={word: FAILED})
-    mixed = able.model_copy(update={"devices": [able.devices[0], unable.devices[1]]})
-    assert errors(f"location: [gpu0, gpu1], count: 2, {word}: true", mixed) == ["MT405"]
-    assert errors(f"location: gpu0, {word}: true", mixed) == []
-
-
 def test_a_failed_trial_of_both_handle_types_refuses_their_combination_only() -> None:
     works = Trial(advertised=True, works=True)
     machine = invented(1, trials={"fabric": works, "fd+fabric": FAILED})
@@ -82,18 +66,6 @@ def test_a_failed_trial_of_both_handle_types_refuses_their_combination_only() ->
         sim.init()
         with refused("CUDA_ERROR_NOT_SUPPORTED"):
             sim.mem_create(2 * MiB, Properties(gpu(0), HandleType.FD | HandleType.FABRIC))
-
-
-@pytest.mark.parametrize(
-    ("word", "attribute"),
-    [("fd", "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED"), ("fabric", "HANDLE_TYPE_FABRIC_SUPPORTED")],
-)
-def test_without_a_trial_the_attribute_decides(word: str, attribute: str) -> None:
-    untried = {word: UNTRIED}
-    assert errors(f"location: gpu0, handles: {word}", invented(1, trials=untried, attributes={attribute: 0})) == [
-        "MT404"
-    ]
-    assert errors(f"location: gpu0, handles: {word}", invented(1, trials=untried)) == []
 
 
 def test_host_memory_has_the_handle_types_of_its_node() -> None:

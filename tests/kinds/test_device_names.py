@@ -6,8 +6,7 @@ import pytest
 
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry.groups import ChunkGroup
-from tests.helpers.machines import invented
-from tests.helpers.specs import clean_geometry, codes, geometry_of
+from tests.helpers.specs import clean_geometry, geometry_of
 from tests.helpers.strategies import machine as identified
 
 HOST = Location(LocationKind.HOST)
@@ -26,13 +25,6 @@ def test_devices_are_named_by_ordinal_uuid_bus_id_host_or_node(value: str, expec
     geometry = geometry_of(text, identified())
     assert geometry.devices == {"d": expected}
     assert geometry.of(ChunkGroup)["a"].distinct_locations == (expected,)
-
-
-@pytest.mark.parametrize("value", ["GPU-does-not-exist", "99:00.0"])
-def test_an_unreadable_recorded_bus_id_matches_nothing(value: str) -> None:
-    odd = invented(1)
-    odd = odd.model_copy(update={"devices": [odd.devices[0].model_copy(update={"bus_id": "virtual"})]})
-    assert codes(f"devices: {{d: {value}}}", odd)[:1] == ["MT401"]
 
 
 def test_visible_keeps_its_order_and_uses_device_names() -> None:

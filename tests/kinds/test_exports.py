@@ -8,8 +8,8 @@ from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.exports import emptied_exports, exported_resources, touched_exports
 from memtopo.machine import Trial
 from tests.helpers.machines import invented
-from tests.helpers.sharing_specs import OWN, VIEW, only_diagnostic, reader
-from tests.helpers.specs import clean_geometry, codes, diagnose, geometry_of
+from tests.helpers.sharing_specs import OWN
+from tests.helpers.specs import clean_geometry, codes, geometry_of
 
 EXPORTS = [
     ("{chunk: w, via: fd}", []),
@@ -47,16 +47,6 @@ def test_an_export_names_one_object_and_a_transport_that_supports_it(
     assert codes(f"{head}{own}{'  ' if head else ''}exports: {{x: {entry}}}\n") == expected
 
 
-def test_an_import_is_not_exported_again() -> None:
-    """Fact 26."""
-    diagnostic = only_diagnostic(reader("{from: server.w}", VIEW + ", exports: {onwards: {chunk: x, via: fd}}"))
-    assert (diagnostic.code, diagnostic.path) == ("MT602", ("processes", "reader", "exports", "onwards", "chunk"))
-    assert "server.w → x → onwards" in diagnostic.notes[0]
-    assert diagnostic.help == "import it from server.w directly"
-    text = "imports: {b: {from: l/b, via: ipc, location: gpu0, size: 2MiB}}\nexports: {c: {buffer: b, via: ipc}}\n"
-    assert only_diagnostic(text).code == "MT602"
-
-
 REQUIRED = ", commit: required"
 
 
@@ -76,32 +66,6 @@ def test_an_export_that_gets_more_chunks_has_to_be_committed_again(before: str, 
 def test_an_export_of_one_element_is_not_counted(chunk: str, counted: bool) -> None:
     text = "chunks: {w: {location: gpu0, size: 2MiB, count: 2, handles: fd}}\n"
     assert geometry_of(f"{text}exports: {{x: {{chunk: {chunk}, via: fd}}}}").of(ExportGroup)["x"].counted is counted
-
-
-FAILED = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
-
-IPC = """\
-buffers: {b: {location: gpu0, size: 2MiB}}
-events: {e: {device: gpu0}}
-exports: {out: {buffer: b, via: ipc}, done: {event: e, via: ipc}}
-"""
-
-
-@pytest.mark.parametrize(("what", "message"), [("ipc", "buffers"), ("ipc-event", "events")])
-def test_an_export_needs_legacy_ipc_whose_trial_did_not_fail(what: str, message: str) -> None:
-    found = diagnose(IPC, invented(1, trials={what: FAILED}))
-    assert [diagnostic.code for diagnostic in found] == ["MT404"]
-    assert f"legacy IPC of {message}" in found[0].message
-    assert not diagnose(IPC, invented(1))
-
-
-@pytest.mark.parametrize("failed", [0, 1])
-def test_an_export_needs_a_transport_whose_trial_failed_at_none_of_its_locations(failed: int) -> None:
-    machine = invented(2)
-    machine.devices[failed].memory.trials["ipc"] = FAILED
-    text = "buffers: {b: {location: [gpu0, gpu1], size: 2MiB, count: 2}}\nexports: {b: {buffer: b, via: ipc}}"
-    found = diagnose(text, machine)
-    assert [(each.code, f"does not work on gpu{failed} " in each.message) for each in found] == [("MT404", True)]
 
 
 WHOLE = "chunks: {{w: {{location: gpu0, size: 2MiB, count: {count}, handles: [fd, fabric]}}}}\n"

@@ -28,8 +28,7 @@ from memtopo.kinds.external.steps import (
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.resources import STREAMS, WAITING, Wait
 from memtopo.kinds.step import HandleReference
-from memtopo.machine import Trial
-from tests.helpers.external_specs import FAILED, FRAME, NEVER, TIMELINE, semaphores
+from tests.helpers.external_specs import FRAME, semaphores
 from tests.helpers.failing_driver import Failing
 from tests.helpers.in_process_producer import InProcessProducer, camera
 from tests.helpers.machines import invented
@@ -77,34 +76,6 @@ def test_instances_of_a_counted_process_use_their_own_device() -> None:
     assert codes(text.replace("semaphores", "external").replace("timeline_fd", "opaque_fd, size: 1MiB")) == ["MT707"]
     hidden = text.replace("semaphores:", "visible: gpu1, semaphores:").replace("device: d", "device: gpu0")
     assert set(codes(hidden)) == {"MT606"}
-
-
-DMABUF = FRAME.replace("opaque_fd", "dmabuf")
-BINARY = TIMELINE.replace("timeline_fd", "opaque_fd").replace("signal: 1", "signal: true")
-
-NO_TIMELINES = {"TIMELINE_SEMAPHORE_INTEROP_SUPPORTED": 0}
-
-
-@pytest.mark.parametrize(
-    ("text", "attributes", "trials", "expected"),
-    [
-        (FRAME, {}, {"external-memory": FAILED}, ["MT702"]),
-        (FRAME, NO_TIMELINES, {"external-memory": NEVER}, []),
-        (DMABUF, {}, {}, ["MT702"]),
-        (DMABUF, {}, {"external-dmabuf": FAILED}, ["MT702"]),
-        (DMABUF, {}, {"external-dmabuf": Trial(works=True), "external-memory": FAILED}, []),
-        (TIMELINE, {}, {"external-semaphore": FAILED}, ["MT702"]),
-        (TIMELINE, NO_TIMELINES, {}, ["MT702"]),
-        (TIMELINE, NO_TIMELINES, {"external-semaphore": Trial(works=True)}, []),
-        (TIMELINE, {}, {"external-semaphore": NEVER}, []),
-        (BINARY, NO_TIMELINES, {}, []),
-        (BINARY, {}, {"external-semaphore": FAILED}, ["MT702"]),
-    ],
-)
-def test_a_trial_decides_and_without_one_timelines_must_be_advertised(
-    text: str, attributes: dict[str, int], trials: dict[str, Trial], expected: list[str]
-) -> None:
-    assert codes(text, invented(1, attributes=attributes, trials=trials)) == expected
 
 
 def test_a_descriptor_whose_number_another_file_has_is_not_closed() -> None:

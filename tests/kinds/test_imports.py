@@ -14,12 +14,11 @@ from memtopo.kinds.ipc import BufferGroup, EventGroup
 from memtopo.kinds.pinned import PinnedGroup
 from memtopo.kinds.step import HandleReference
 from memtopo.kinds.views import Member, all_mapped_memory, recorded_events
-from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.machine import Trial
 from memtopo.spec import read
 from tests.helpers.machines import invented
-from tests.helpers.sharing_specs import SERVER, VIEW, member, only_diagnostic, reader
-from tests.helpers.specs import clean_geometry, codes, diagnose, document, geometry_of, validate_text
+from tests.helpers.sharing_specs import SERVER, VIEW, member, reader
+from tests.helpers.specs import clean_geometry, codes, document, geometry_of, validate_text
 
 IMPORTS = [
     ("{from: server.w}", []),
@@ -82,13 +81,6 @@ def test_an_import_declares_what_is_not_known_and_nothing_else_than_its_export(e
 def test_a_single_process_imports_from_outside_in_the_same_way(entry: str, expected: list[str]) -> None:
     text = "ranges: {v: {size: 8MiB}}\nmap: {v: x}\naccess: {v: {gpu1: r}}\n"
     assert codes(f"{text}imports: {{x: {entry}}}\n") == expected
-
-
-def test_an_import_from_a_process_needs_processes() -> None:
-    diagnostic = only_diagnostic("imports: {x: {from: server.w}}\n")
-    assert (diagnostic.code, diagnostic.path) == ("MT201", ("imports", "x", "from"))
-    assert "has no processes" in diagnostic.message
-    assert diagnostic.help == "write server/w for a held layout"
 
 
 def test_an_import_has_the_properties_of_its_export_and_creates_no_memory() -> None:
@@ -181,33 +173,6 @@ def test_two_processes_import_from_each_other() -> None:
         assert origin.holders == (other,)
 
 
-def test_handles_of_all_instances_count_against_the_largest_number() -> None:
-    """Of which each has fewer."""
-    text = """
-processes:
-  server:
-    count: 4
-    chunks: {w: {location: gpu0, size: 2MiB, count: COUNT, handles: fd}}
-    exports: {w: {chunk: w, via: fd}}
-  reader:
-    imports: {x: {from: server.w}}
-"""
-    machine = invented(1, memory=1 << 50)
-    for count, refused in ((LARGEST_COUNT // 4, False), (LARGEST_COUNT // 4 + 1, True)):
-        found = [each.message for each in diagnose(text.replace("COUNT", str(count)), machine) if each.code == "MT109"]
-        assert [each for each in found if f"import 'x' is {4 * count:,} handles" in each] == found[:refused]
-
-
-@pytest.mark.parametrize("of", ["b", "e"])
-def test_a_process_cannot_import_its_own_ipc_handles(of: str) -> None:
-    """Fact 31."""
-    own = "buffers: {b: {location: gpu0, size: 2MiB}}, events: {e: {device: gpu0}}, "
-    exports = "exports: {b: {buffer: b, via: ipc}, e: {event: e, via: ipc}}, "
-    diagnostic = only_diagnostic(f"processes:\n pe: {{{own}{exports}imports: {{x: {{from: pe.{of}}}}}}}\n")
-    assert (diagnostic.code, diagnostic.path) == ("MT605", ("processes", "pe", "imports", "x", "from"))
-    assert "fd" in (diagnostic.help or "")
-
-
 def test_a_process_can_import_its_own_chunks() -> None:
     """Fact 27."""
     text = (
@@ -216,13 +181,6 @@ def test_a_process_can_import_its_own_chunks() -> None:
     text += "imports: {again: {from: p.c}}, ranges: {v: {size: 4MiB}}, map: {v: [c, again]}, access: {v: {gpu0: r}}}\n"
     first, second = all_mapped_memory(clean_geometry(text))["p"]
     assert first.identity == second.identity
-
-
-@pytest.mark.parametrize("of", ["b", "e"])
-def test_imported_buffers_and_events_cannot_be_mapped(of: str) -> None:
-    diagnostic = only_diagnostic(reader(f"{{from: server.{of}}}"))
-    assert (diagnostic.code, diagnostic.path) == ("MT201", ("processes", "reader", "map", "v", 0, "chunk"))
-    assert "only chunks can be mapped" in diagnostic.message
 
 
 def test_support_is_checked_where_a_chunk_is_created_only() -> None:

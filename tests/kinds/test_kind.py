@@ -44,10 +44,6 @@ def written(sections: Mapping[str, Mapping[str, str]]) -> str:
     )
 
 
-def errors(text: str) -> list[tuple[str, tuple[object, ...], str]]:
-    return [(each.code, each.path, each.at) for each in diagnose(text) if each.severity == "error"]
-
-
 @pytest.mark.parametrize(
     ("first", "second"), [*permutations(NAMED, 2)], ids=lambda kind: kind.section if isinstance(kind, Kind) else None
 )
@@ -58,11 +54,6 @@ def test_entries_of_two_kinds_have_distinct_names_in_any_order(first: Kind, seco
     found = [each for each in diagnose(spec_of(first, second)) if each.code == "MT203"]
     assert [(each.path, each.at) for each in found] == [((later.section, "w"), "key")] * taken
     assert [each.labels[0].path for each in found] == [(earlier.section, "w")] * taken
-
-
-def test_an_imported_buffer_has_an_address_and_cannot_be_named_like_a_range() -> None:
-    imported = "imports: {w: {from: l/w, via: ipc, location: gpu0, size: 2MiB}}"
-    assert errors(f"ranges: {{w: {{size: 2MiB}}}}\n{imported}") == [("MT203", ("imports", "w"), "key")]
 
 
 VIEW = "ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\n"

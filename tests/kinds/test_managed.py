@@ -8,14 +8,11 @@ from memtopo.common.units import MiB
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.kinds.managed import ManagedAllocation
 from memtopo.kinds.managed.steps import Prefetch
-from memtopo.machine import Trial, queries
 from memtopo.plans.transition import transition
 from tests.helpers.machines import invented
 from tests.helpers.specs import clean_geometry, codes, diagnose, plan_of, steps_of
 
 HOST, NODE = Location(LocationKind.HOST), Location(LocationKind.HOST_NUMA, 0)
-
-FAILED = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
 
 
 def test_an_entry_becomes_an_allocation_with_distinct_locations() -> None:
@@ -106,76 +103,4 @@ def test_memory_that_gets_a_preferred_location_is_advised_and_not_allocated_agai
         assert {step.verb for step in (*found.undo, *found.do)} - {"synchronize"} == verbs
 
 
-def test_managed_memory_needs_a_gpu() -> None:
-    machine = queries.changed(invented(1), devices=[], peers=[])
-    assert codes("managed: {m: {size: 2MiB}}", machine) == ["MT401"]
-
-
-NONE = {"MANAGED_MEMORY": 0, "CONCURRENT_MANAGED_ACCESS": 0}
-
 ALONE = {"CONCURRENT_MANAGED_ACCESS": 0}
-
-UNTRIED = {"managed": Trial(), "concurrent": Trial()}
-
-WORKS = Trial(advertised=False, works=True)
-
-
-@pytest.mark.parametrize(
-    ("advice", "attributes", "trials", "expected"),
-    [
-        ("", NONE, {}, ["MT701"]),
-        ("", NONE, UNTRIED, ["MT701"]),
-        ("", NONE, {"managed": WORKS}, []),
-        ("", {}, {"managed": FAILED}, ["MT701"]),
-        ("", ALONE, {}, []),
-        (", prefer: host, accessed_by: host, attach: host", ALONE, {}, []),
-        (", read_mostly: true", ALONE, {}, ["MT701"]),
-        (", prefer: gpu1", ALONE, {}, ["MT701"]),
-        (", accessed_by: [host, gpu1]", ALONE, {}, ["MT701"]),
-        (", prefetch: gpu1", ALONE, {}, ["MT701"]),
-        (", oversubscribe: true", ALONE, {}, ["MT701"]),
-        (", oversubscribe: true", ALONE, {"concurrent": WORKS}, []),
-        (", oversubscribe: false", ALONE, {}, []),
-        (", prefetch: host", ALONE, {}, ["MT701"]),
-        (", prefetch: gpu1", ALONE, {"concurrent": WORKS}, []),
-        (", prefetch: gpu1", {}, {"concurrent": FAILED}, ["MT701"]),
-    ],
-)
-def test_a_trial_decides_and_without_one_the_attribute(
-    advice: str, attributes: dict[str, int], trials: dict[str, Trial], expected: list[str]
-) -> None:
-    machine = invented(2, attributes=attributes, trials=trials)
-    assert codes(f"managed: {{m: {{size: 2MiB{advice}}}}}", machine) == expected
-
-
-def test_every_gpu_that_may_hold_the_memory_supports_it() -> None:
-    able, unable = invented(2), invented(2, trials={"managed": FAILED})
-    mixed = able.model_copy(update={"devices": [able.devices[0], unable.devices[1]]})
-    assert codes("managed: {m: {size: 2MiB, prefer: gpu0}}", mixed) == []
-    (diagnostic,) = diagnose("managed: {m: {size: 2MiB, prefer: gpu0, accessed_by: gpu1}}", mixed)
-    assert diagnostic.message == "managed memory 'm' does not work on gpu1 of this machine"
-    assert diagnostic.notes == ("it is advertised, but a trial failed with CUDA_ERROR_NOT_SUPPORTED",)
-
-
-def test_a_prefetch_to_the_host_needs_support_of_the_home_gpu() -> None:
-    able, unable = invented(2), invented(2, attributes=ALONE)
-    mixed = able.model_copy(update={"devices": [able.devices[0], unable.devices[1]]})
-    text = "processes:\n  p: {visible: gpu%d, managed: {m: {size: 2MiB, prefetch: host}}}"
-    assert codes(text % 0, mixed) == []
-    assert codes(text % 1, mixed) == ["MT701"]
-
-
-def test_managed_memory_counts_in_full_on_every_gpu_that_may_hold_it() -> None:
-    machine = invented(2)
-    busy = machine.devices[1].model_copy(update={"free_bytes": 30 << 30})
-    live = queries.changed(machine, devices=[machine.devices[0], busy])
-    text = "buffers: {b: {location: gpu1, size: 10GiB}}\nmanaged: {m: {size: 20GiB, accessed_by: [gpu0%s]}}"
-    assert codes(text % "", live) == []
-    assert codes(text % ", gpu1", machine) == []
-    (diagnostic,) = diagnose(text % ", gpu1", live)
-    assert diagnostic.code == "MT402"
-    assert diagnostic.message == "the layout needs 30 GiB on gpu1, which has 30 GiB free: 512 MiB too much"
-    assert diagnostic.path == ("managed", "m", "size")
-    each = "processes:\n  p: {count: %d, managed: {m: {size: 20GiB}}}"
-    assert codes(each % 3, machine) == []
-    assert codes(each % 4, machine) == ["MT402"]

@@ -34,7 +34,7 @@ from memtopo.kinds.multicast.steps import (
     SetMulticastAccess,
 )
 from memtopo.kinds.step import Step
-from memtopo.machine import Cluster, Machine, Trial, dump, shipped
+from memtopo.machine import Cluster, Machine, dump, shipped
 from memtopo.machine.queries import changed
 from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
@@ -253,28 +253,12 @@ def test_no_shipped_machine_builds_a_team(name: str) -> None:
             require_tried(found.geometry, facts)
 
 
-@pytest.mark.parametrize("without", [0, 1])
-def test_the_gpu_of_a_team_that_has_no_multicast_is_named(without: int) -> None:
-    devices = [*WORKS.devices]
-    devices[without] = invented(2).devices[without]
-    found = validate_text(ALONE.replace("devices: gpu0", "devices: gpus"), changed(WORKS, devices=devices))
-    messages = [each.message for each in found.diagnostics if each.code == "MT405"]
-    assert messages == [f"multicast 'team': multicast does not work on gpu{without} of this machine"]
-
-
 @pytest.mark.parametrize("lacking", [0, 1])
 def test_each_gpu_of_a_team_has_access_to_the_memory_of_each_other_one(lacking: int) -> None:
     peers = [*WORKS.peers]
     peers[lacking] = invented(2, peers=False).peers[lacking]
     (found,) = (each for each in diagnose(TEAM, changed(WORKS, peers=peers)) if each.path[0] == "multicast")
     assert (found.code, found.path) == ("MT403", ("multicast", "team", "devices"))
-
-
-def test_handle_types_of_a_team_other_than_fd_have_been_tried_on_its_gpus() -> None:
-    untried = with_multicast(invented(2, trials={"fabric": Trial(advertised=True)}))
-    for word, expected in (("fd", []), ("fabric", ["MT404"])):
-        found = diagnose(TEAM.replace("8MiB}}\nbind", f"8MiB, handles: {word}}}}}\nbind"), untried)
-        assert [each.code for each in found if each.path == ("multicast", "team", "handles")] == expected
 
 
 def test_the_teams_of_all_processes_have_the_slots_of_a_switch_together() -> None:

@@ -134,13 +134,6 @@ def test_a_file_descriptor_does_not_cross_nodes(via: str) -> None:
     assert found == ([] if via == "fabric" else ["MT613"])
 
 
-def test_a_refused_edge_has_both_positions() -> None:
-    (found,) = diagnose(PAIR.replace("VIA", "fd"), with_fabric(1))
-    assert found.path == ("processes", "reader", "imports", "w", "from")
-    assert [each.path for each in found.labels] == [("processes", "server", "exports", "w", "via")]
-    assert "via: fabric" in str(found.help)
-
-
 def test_fabric_needs_the_same_clique_on_both_nodes() -> None:
     one = with_fabric(1)
     other, elsewhere = in_clique(one, clique=2), in_clique(one, cluster="another cluster")
@@ -266,15 +259,6 @@ def test_alternatives_of_a_process_are_the_same_on_all_its_nodes() -> None:
     assert transports(found) == {"fd"}
 
 
-@pytest.mark.parametrize(
-    ("order", "crosses"),
-    [("own", False), ("own-node", False), ("next", True), ("own-first", True), ("[own, previous]", True)],
-)
-def test_the_order_of_an_import_decides_whether_it_crosses(order: str, crosses: bool) -> None:
-    text = HEAP.replace("fabric", "fd").replace("from: pe.part", f"from: pe.part, order: {order}")
-    assert ("MT613" in codes(text, with_fabric(4))) == crosses
-
-
 def test_an_import_of_the_own_node_is_from_its_instances_in_order() -> None:
     text = HEAP.replace("fabric", "fd").replace("from: pe.part", "from: pe.part, order: own-node").replace("16", "8")
     found = clean_geometry(text, with_fabric(4))
@@ -295,11 +279,6 @@ def test_an_import_of_the_own_node_is_from_a_process_with_another_count_too() ->
     found = clean_geometry(text.replace("view: {size: 4MiB}", "view: {size: 8MiB}"), invented(1))
     origins = [found.processes[f"reader.{n}"].of(ChunkGroup)["w"].origin for n in range(2)]
     assert [each and each.holders for each in origins] == [("server.0", "server.1"), ("server.2", "server.3")]
-
-
-def test_own_node_is_no_part_of_a_list() -> None:
-    (found,) = diagnose(HEAP.replace("from: pe.part", "from: pe.part, order: [own-node, next]"), with_fabric(4))
-    assert found.code == "MT103"
 
 
 def test_buffers_of_the_own_node_are_shared_by_legacy_ipc() -> None:

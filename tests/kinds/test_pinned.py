@@ -8,7 +8,7 @@ import os
 import pytest
 
 from memtopo import planner
-from memtopo.common.units import GiB, MiB
+from memtopo.common.units import MiB
 from memtopo.driver.handles import Handle
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access, DriverError, HostFlags, Location, LocationKind, RegisterFlags, gpu
@@ -28,7 +28,7 @@ from memtopo.kinds.pinned.steps import (
 )
 from memtopo.kinds.states.groups import OffloadArea, kept_at
 from memtopo.kinds.step import HandleReference, Phase, remaining
-from memtopo.machine import Trial, queries
+from memtopo.machine import Trial
 from memtopo.plans.transition import transition
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
@@ -73,21 +73,6 @@ def test_memory_from_a_producer_is_an_export_via_memfd(source: str, holder: str,
     p = clean_geometry(f"pinned: {{p: {{from: {source}, size: 2MiB}}}}").of(PinnedGroup)["p"]
     assert p.origin
     assert (p.origin.holders, p.origin.export, p.origin.via, from_outside(p)) == ((holder,), export, "memfd", True)
-
-
-def test_allocated_memory_counts_as_memory_of_the_host() -> None:
-    machine = queries.changed(invented(1), host_bytes=GiB)
-    text = "pinned: {{p: {{size: {}, count: {}}}}}"
-    assert codes(text.format("256MiB", 4), machine) == []
-    (found,) = diagnose(text.format("256MiB", 5), machine)
-    assert found.code == "MT402"
-    assert found.path == ("pinned", "p", "size")
-
-
-def test_page_locked_memory_is_limited_apart_from_the_host() -> None:
-    machine = queries.changed(invented(1), host_bytes=4 * GiB, pinned_bytes=GiB)
-    assert codes("pinned: {p: {size: 2GiB}}", machine) == ["MT402"]
-    assert codes("pinned: {p: {size: 1GiB}}", machine) == []
 
 
 @pytest.mark.parametrize(

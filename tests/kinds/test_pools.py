@@ -37,11 +37,9 @@ from memtopo.kinds.pools.steps import (
     SetPoolAttribute,
 )
 from memtopo.kinds.step import HandleReference
-from memtopo.machine import Trial
 from memtopo.plans.transition import transitions
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
-from tests.helpers.sharing_specs import only_diagnostic
 from tests.helpers.specs import clean_geometry, codes, geometry_of, plan_of, steps_of
 
 HOST, NODE = Location(LocationKind.HOST), Location(LocationKind.HOST_NUMA, 0)
@@ -363,69 +361,14 @@ def test_an_attribute_that_goes_leaves_the_value_of_a_new_pool(
         assert driver.mem_pool_get_attribute(pool, attribute) == value
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("pools: {p: {location: host, handles: fd}}\nallocations: {a: {pool: p, size: 8MiB}}", "MT710"),
-        ("pools: {p: {location: gpu0, max_size: 1MiB}}\nallocations: {a: {pool: p, size: 33MiB}}", "MT711"),
-        ("pools: {p: {location: gpu0, accessed_by: host}}\nallocations: {a: {pool: p, size: 8MiB}}", "MT406"),
-        ("imports: {a: {from: s/a, pool: gpu0, size: 8MiB, accessed_by: host}}", "MT406"),
-        ("imports: {a: {from: s/a, pool: gpu0, size: 8MiB, via: ipc}}", "MT603"),
-        ("imports: {a: {from: s/a, pool: gpu0}}", "MT603"),
-        ("imports: {a: {from: s/a, pool: gpu0, location: gpu0, size: 8MiB}}", "MT603"),
-        ("imports: {a: {from: s/a, location: gpu0, size: 2MiB, accessed_by: gpu1}}", "MT603"),
-        (reader("{a: {from: server.a}, again: {from: server.odd}}"), "MT712"),
-        (reader("{a: {from: server.a, size: 4MiB}}"), "MT604"),
-        (reader("{a: {from: server.a, pool: gpu0}}"), "MT604"),
-        (reader("{a: {from: server.a, location: gpu0}}"), "MT604"),
-    ],
-)
-def test_pools_that_cannot_be(text: str, code: str) -> None:
-    assert only_diagnostic(text).code == code
-
-
 def test_allocations_count_as_memory_in_whole_units_of_their_pool() -> None:
     text = "pools: {p: {location: gpu0}}\nallocations: {a: {pool: p, size: SIZE}}"
     room = invented(2).devices[0].room
     assert codes(text.replace("SIZE", f"{room}B")) == ["MT402"]
 
 
-def test_a_pool_is_shared_where_a_trial_of_it_succeeded() -> None:
-    failed = invented(2, trials={"pool-fd": Trial(advertised=True, works=False, error="CUDA_ERROR_UNKNOWN")})
-    text = "pools: {p: {location: gpu0, handles: fd}}\nallocations: {a: {pool: p, size: 8MiB}}"
-    assert codes(text, failed) == ["MT404"]
-    assert codes(text.replace(", handles: fd", ""), failed) == []
-
-
 def one_pool(text: str, pool: str = "location: gpu0, handles: fd", size: str = "size: 8MiB") -> str:
     return f"pools: {{p: {{{pool}}}}}\nallocations: {{a: {{pool: p, {size}}}}}\n{text}"
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "advice"),
-    [
-        (one_pool("", "location: gpu0, max_size: 128TiB"), "MT710", "lower 'max_size'"),
-        (one_pool("", "location: gpu0, handles: fd, max_size: 1TiB"), "MT710", "omit it for no limit"),
-        (one_pool("", "location: gpu0, max_size: 1000000000000000000B"), "MT710", "lower 'max_size'"),
-        (one_pool("", "location: gpu0, max_size: 0B"), "MT105", "omit it for no limit"),
-        (one_pool("", "location: gpu0, release_threshold: 0B"), "MT105", "omit it: by default a pool keeps nothing"),
-        (one_pool("", "location: gpu0, max_size: 256"), "MT105", "write 256MiB, or 256B for bytes"),
-        (one_pool("", "location: gpu0, handles: []"), "MT103", "omit it, or list one"),
-        (one_pool("", "location: gpu0, max_size: 32MiB", "size: 20MiB, count: 3"), "MT711", "'max_size: 64MiB'"),
-        (one_pool("exports: {x: {allocation: [a], via: fd}}"), "MT103", "write a without brackets"),
-        (one_pool("exports: {x: {allocation: a, via: dmabuf}}"), "MT601", "declare a buffer"),
-        (one_pool("exports: {x: {pool: p, via: fd}}"), "MT101", "export an allocation of it: {allocation: a, via: fd}"),
-        (
-            "imports: {i: {from: s/a, location: gpu0, size: 8MiB, accessed_by: gpu1}}",
-            "MT603",
-            "for an allocation, write 'pool: …' in place of 'location: …'",
-        ),
-    ],
-)
-def test_errors_about_pools_say_what_to_write(text: str, code: str, advice: str) -> None:
-    found = only_diagnostic(text)
-    assert found.code == code
-    assert advice in (found.help or "")
 
 
 def test_a_limit_above_the_memory_is_noted() -> None:

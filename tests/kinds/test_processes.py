@@ -11,7 +11,7 @@ from memtopo.driver.types import gpu
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.rules.validation import Validated
 from tests.helpers.line_count import executed_lines
-from tests.helpers.specs import clean_geometry, codes, diagnose, validate_text
+from tests.helpers.specs import clean_geometry, validate_text
 
 PE = (
     "processes:\n pe: {count: COUNT, devices: {mine: [gpu0, gpu1, gpu0]}, ranges: {heap: {size: 64MiB}}, "
@@ -47,15 +47,6 @@ def test_an_import_from_a_counted_process_has_the_handles_of_all_instances() -> 
 def test_a_count_of_1_is_counted() -> None:
     run = clean_geometry(PE.replace("COUNT", "1").replace(", count: 2,", ",")).processes["pe.0"].of(ChunkGroup)["every"]
     assert (run.counted, run.count, run.label(0)) == (True, 1, "every.0")
-
-
-def test_equal_diagnostics_of_instances_are_reported_once() -> None:
-    text = "processes:\n w: {count: 4, devices: {m: [gpu0, gpu1]}, chunks: {c: {location: m, size: 2MiB}}}\n"
-    assert codes(text) == ["MT501"]
-    refused = text.replace("size: 2MiB", "size: 2MiB, handles: fabric")
-    (found,) = (diagnostic for diagnostic in diagnose(refused) if diagnostic.code == "MT404")
-    assert found.message.endswith("does not work on gpu0 of this machine")
-    assert found.notes[-1] == "the same on gpu1"
 
 
 COUNTED = "count: 127, devices: {m: [gpu0, gpu1]}"

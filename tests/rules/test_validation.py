@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memtopo.machine import Cluster, Machine, Trial
+from memtopo.machine import Cluster, Machine
 from memtopo.rules.validation import NeverTried, require_tried
 from tests.helpers.machines import invented, noted, with_multicast
 from tests.helpers.specs import geometry_of, validate_text
@@ -35,25 +35,6 @@ def test_an_ignored_warning_is_kept_apart_with_its_comment() -> None:
     assert (ignored.diagnostics, [each.code for each in ignored.ignored]) == ((), ["MT501"])
     assert len(ignored.used) == 1
     assert ignored.geometry is not None
-
-
-INSTANCES = """processes:
-  pe:
-    count: 2
-    devices: {mine: gpus}
-    chunks: {part: {location: mine, size: 33MiB}}
-    exports: {part: {chunk: part, via: fd}}
-"""
-
-
-def test_errors_of_instances_whose_gpus_give_different_reasons_stay_apart() -> None:
-    machine, errors = invented(2), ("CUDA_ERROR_NOT_PERMITTED", "CUDA_ERROR_NOT_SUPPORTED")
-    for device, error in zip(machine.devices, errors, strict=True):
-        device.memory.trials["fabric"] = Trial(advertised=True, works=False, error=error)
-    text = INSTANCES.replace("33MiB", "32MiB, handles: fabric").replace("via: fd", "via: fabric")
-    found = validate_text(text, machine).diagnostics
-    assert [each.code for each in found] == ["MT404", "MT404"]
-    assert all(error in each.notes[0] for each, error in zip(found, errors, strict=True))
 
 
 TEAM = """
