@@ -29,7 +29,7 @@ from memtopo.sharing.status import Notice
 from memtopo.usage import Usage, usage
 from tests.api.joined import MACHINE, TIMEOUT, Joined, Start, ready, reports
 from tests.helpers.holders import until
-from tests.helpers.python_process import run_python
+from tests.helpers.python_process import PythonProcess, run_python
 from tests.helpers.samples import sampled
 from tests.helpers.specs import ENSEMBLES, ROOT
 
@@ -911,7 +911,7 @@ def test_a_layout_is_lost_until_the_last_process_has_left_when_several_die_at_on
     ready([*members.values()])
     dying, staying = [members[rank] for rank in ranks[:count]], [members[rank] for rank in ranks[count:]]
     command = [sys.executable, "-m", "memtopo", "check", "four"]
-    asked = subprocess.Popen(command, stderr=subprocess.PIPE, text=True) if moment == "check" else None
+    asked = PythonProcess(command, stderr=subprocess.PIPE, text=True) if moment == "check" else None
     if moment == "teardown":
         dying[0].leave()
     for member in dying:

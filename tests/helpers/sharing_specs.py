@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry import Geometry
-from tests.helpers.specs import clean_geometry, diagnose
+from tests.helpers.specs import clean_geometry
 
 OWN = """
   ranges: {r: {size: 10MiB}}
@@ -22,12 +21,6 @@ VIEW = "ranges: {v: {size: 8MiB}}, map: {v: x}, access: {v: {gpu1: r}}"
 def reader(entry: str, more: str = VIEW, name: str = "reader") -> str:
     """Spec of a server and a process that imports `x`."""
     return f"{SERVER} {name}: {{imports: {{x: {entry}}}, {more}}}\n"
-
-
-def only_diagnostic(text: str) -> Diagnostic:
-    """The only diagnostic of a spec."""
-    (fault,) = diagnose(text)
-    return fault
 
 
 def member(text: str, label: str) -> Geometry:
