@@ -18,15 +18,16 @@ import pytest
 from memtopo.common.version import __version__
 from tests.helpers.command_line import environment, run_memtopo
 from tests.helpers.specs import ROOT
+from tests.helpers.tools import path_with_quick_compiler
 
 NAME = f"memtopo-{__version__}"
 WHEEL = re.compile(r"memtopo-([0-9.]+[0-9])-py3-none-any\.whl")
 PLACEHOLDER = re.compile(r"\bOWNER\b|github\.com/[^/\s]+/memtopo|\bmemtopo@v")
 
 
-def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a command without the checkout on the path of modules."""
-    variables = environment()
+    variables = environment(**more)
     del variables["PYTHONPATH"]
     done = subprocess.run([*map(str, command)], cwd=cwd, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -35,7 +36,18 @@ def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def build(source: Path, target: Path, *kinds: str) -> None:
     """Build distributions as `make dist` does, without a network."""
-    run(sys.executable, "-m", "hatchling", "build", "-d", target, *(f"-t{kind}" for kind in kinds), cwd=source)
+    path = path_with_quick_compiler(target / "bin")
+    run(
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "-d",
+        target,
+        *(f"-t{kind}" for kind in kinds),
+        cwd=source,
+        PATH=path,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from jsonschema import Draft7Validator
 from tests.helpers import ci_forms as forms
 from tests.helpers.command_line import environment, run_memtopo, write_program
 from tests.helpers.specs import ROOT
+from tests.helpers.tools import path_with_quick_compiler
 
 ACTION: Any = yaml.safe_load((ROOT / "action.yml").read_text())
 INSTALL, VALIDATE, COMPARE, COMMENT = ACTION["runs"]["steps"]
@@ -276,7 +277,7 @@ def test_installation_step_installs_the_files_of_the_action_and_no_module_of_the
         "PIP_NO_COMPILE": "1",
     }
     hostile = {"PYTHONPATH": f"{folder}::.", "PYTHONPYCACHEPREFIX": str(folder)}
-    done = step(INSTALL, folder, PATH=f"{python.parent}:{os.environ['PATH']}", **hostile, **offline)
+    done = step(INSTALL, folder, PATH=path_with_quick_compiler(python.parent), **hostile, **offline)
     assert done.returncode == 0, done.stderr
     assert [*(folder / "temp" / "memtopo").glob("lib/python*/site-packages/memtopo/cli/__init__.py")]
     (folder / "specs").symlink_to((ROOT / "examples" / "ci" / "specs").resolve())
