@@ -24,6 +24,8 @@ from memtopo.run import saving
 from memtopo.storage.direct import BUFFER, THREADS
 
 ROUNDS = 3
+LONGEST = 240.0
+"""Seconds after which no further round begins."""
 CHUNK = 1 << 30
 
 Times = dict[str, list[float]]
@@ -42,7 +44,8 @@ def main() -> None:
         machine = "h200x2"
     with tempfile.TemporaryDirectory(dir=given[0] if given else None) as folder:
         times = measured(machine, size, Path(folder))
-    print(f"{size >> 30} GiB, {THREADS} buffers of {BUFFER >> 20} MiB, median of {ROUNDS} rounds")
+    rounds = len(times["save"])
+    print(f"{size >> 30} GiB, {THREADS} buffers of {BUFFER >> 20} MiB, median of {rounds} rounds")
     for name, found in times.items():
         beside = times["dd write" if name.startswith("save") else "dd read"]
         ratio = statistics.median(b / a for a, b in zip(found, beside, strict=True))
@@ -64,14 +67,22 @@ def measured(machine: str, size: int, folder: Path) -> Times:
     (folder / "spec.yaml").write_text(spec)
     with memtopo.applied(folder / "spec.yaml", machine) as layout:
         execution = layout._session.run.execution  # noqa: SLF001 the restore alone
-        for _ in range(ROUNDS):
-            times["dd write"].append(seconds(lambda: run([*write, "conv=fsync"])))
-            times["save"].append(seconds(lambda: layout.save(saved)))
-            times["dd read"].append(seconds(lambda: run(read)))
-            times["restore"].append(seconds(lambda: saving.restored(execution, str(saved), "")))
-            times["unchanged"].append(seconds(lambda: layout.save(saved)))
+        acts: dict[str, Callable[[], object]] = {
+            "dd write": lambda: run([*write, "conv=fsync"]),
+            "save": lambda: layout.save(saved),
+            "dd read": lambda: run(read),
+            "restore": lambda: saving.restored(execution, str(saved), ""),
+            "unchanged": lambda: layout.save(saved),
+        }
+        begun = time.perf_counter()
+        for number in range(1, ROUNDS + 1):
+            for name, act in acts.items():
+                times[name].append(seconds(act))
+                print(f"round {number}, {name}: {times[name][-1]:.2f} s", file=sys.stderr, flush=True)
             shutil.rmtree(saved)
             file.unlink()
+            if (time.perf_counter() - begun) * (number + 1) / number > LONGEST:
+                break
     return times
 
 
