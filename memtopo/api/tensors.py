@@ -10,7 +10,7 @@ from memtopo.api.memory import LayoutMemory, ViewPart, ViewRequest, unknown
 from memtopo.api.session import Session
 from memtopo.driver.types import Access, LocationKind
 from memtopo.kinds.layout import current
-from memtopo.run.saving import Span
+from memtopo.kinds.transfers import Span
 from memtopo.run.tensors import load
 from memtopo.storage.safetensors import Tensor
 from memtopo.storage.tables import PREFIX, Table, read_table

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
-from secrets import token_hex
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from memtopo.common.errors import Exit, Failed, MemtopoError, message_of, on_failure
@@ -14,11 +12,11 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, EventFlags, HandleType
 from memtopo.kinds.heaps.steps import HeapContent, grow_backups, heaps, release_backups
 from memtopo.kinds.layout import Layout, current
+from memtopo.kinds.transfers import Span, SpanMemory, transferring
 from memtopo.native.heaps import Refusal
 from memtopo.native.tables import Allocation
-from memtopo.run.saving import LayoutMemory, Span, page_locked
-from memtopo.storage.direct import Transfer
-from memtopo.storage.saved import FolderRefused, Index, opened_folder, refusing, restore, save_part, saving_to
+from memtopo.storage.kept import FolderKeeper
+from memtopo.storage.saved import FolderRefused, PartFile, opened_folder, saving_to
 
 
 class HeapRefused(MemtopoError):
@@ -219,41 +217,28 @@ def wake(driver: Driver, layout: Layout, label: str) -> None:
         raise kind(f"heap {label!r} stays asleep: {error}", hint=hint) from error
 
 
-def _saved(driver: Driver, layout: Layout, content: HeapContent, path: str) -> str:
-    """Write all allocations to a folder; return the number of the save. Raises `FolderRefused` and `DriverError`."""
-    number, label = token_hex(8), content.step.label
+def _saved(driver: Driver, layout: Layout, content: HeapContent, path: str) -> Sequence[PartFile]:
+    """Write all allocations to a folder; return what its index names. Raises `FolderRefused` and `DriverError`."""
     memory = _memory(driver, layout, content)
-    with saving_to(path) as folder, _threads(driver, layout) as transfer:
-        part = save_part(folder, label, number, [memory.pieces] if memory.pieces else [], memory, transfer)
-        with refusing(path):
-            folder.write_index(Index(layout.name, number, {label: part.file}))
-    return number
+    with saving_to(path) as folder, transferring(driver, layout) as transfer:
+        keeper = FolderKeeper(folder, layout.name, content.step.label)
+        keeper.save(memory.pieces, memory, transfer)
+    return keeper.written
 
 
-def _restore(driver: Driver, layout: Layout, content: HeapContent, path: str, number: str) -> None:
+def _restore(driver: Driver, layout: Layout, content: HeapContent, path: str, written: Sequence[PartFile]) -> None:
     """Copy the bytes of a save to all allocations. Raises `FolderRefused` and `DriverError`."""
     memory = _memory(driver, layout, content)
-    with opened_folder(path) as folder, _threads(driver, layout) as transfer:
-        index = folder.read_index()
-        part = folder.read_part(index, content.step.label) if index and index.spec == number else None
-        if part is None:
-            raise FolderRefused(f"{path!r} has not the bytes that were saved last")
-        restore(folder, part, memory.pieces, memory, transfer)
+    with opened_folder(path) as folder, transferring(driver, layout) as transfer:
+        FolderKeeper(folder, layout.name, content.step.label, written).restore(memory.pieces, memory, transfer)
 
 
-def _memory(driver: Driver, layout: Layout, content: HeapContent) -> LayoutMemory:
+def _memory(driver: Driver, layout: Layout, content: HeapContent) -> SpanMemory:
     """Allocations of a heap as pieces, by number."""
-    device, allocations = content.step.device, content.native.allocations()
-    return LayoutMemory(
-        driver, layout, {str(each.number): Span(each.address, each.size, device) for each in allocations}
-    )
-
-
-@contextmanager
-def _threads(driver: Driver, layout: Layout) -> Iterator[Transfer]:
-    transfer = Transfer(lambda _done: None)
-    with page_locked(driver, layout, transfer), transfer.running():
-        yield transfer
+    label, device = content.step.label, content.step.device
+    allocations = content.native.allocations()
+    spans = {f"{label}.{each.number}": Span(each.address, each.size, device) for each in allocations}
+    return SpanMemory(driver, layout, spans)
 
 
 def _give_back(driver: Driver, content: HeapContent) -> None:

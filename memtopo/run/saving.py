@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from itertools import groupby
-from threading import Lock
 from typing import NamedTuple
 
 from memtopo.common.text import numbered
 from memtopo.common.units import rounded
-from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Access, DriverError, Grant, LocationKind, RegisterFlags, gpu
+from memtopo.driver.types import Access, Grant, LocationKind, gpu
 from memtopo.executor import Execution
 from memtopo.geometry import Geometry
-from memtopo.kinds.layout import Layout, current
+from memtopo.kinds.layout import current
+from memtopo.kinds.transfers import Span, SpanMemory, transferring
 from memtopo.run.verification.fingerprints import readable_places
 from memtopo.sharing.offers import Offer
-from memtopo.storage.direct import BUFFER, Transfer
+from memtopo.storage.direct import Transfer
 from memtopo.storage.saved import (
     FolderRefused,
     Piece,
@@ -35,43 +34,10 @@ _LISTED = 20
 """Names in a note."""
 
 
-class Span(NamedTuple):
-    """Bytes of a piece at an address, with the GPU that copies them."""
-
-    address: int
-    size: int
-    device: int
-
-
-class LayoutMemory:
-    """Memory of a layout by its pieces, which GPUs copy, one copy at a time."""
-
-    def __init__(self, driver: Driver, layout: Layout, spans: Mapping[str, Span]) -> None:
-        self._driver, self._layout, self._spans, self._copying = driver, layout, spans, Lock()
-
-    @property
-    def pieces(self) -> Sequence[Piece]:
-        """Names and sizes of the pieces."""
-        return [Piece(name, span.size) for name, span in self._spans.items()]
-
-    def read(self, piece: str, offset: int, size: int, address: int) -> None:
-        """Copy bytes of a piece to an address of this process. Raises `DriverError`."""
-        self._copy(self._spans[piece].device, address, self._spans[piece].address + offset, size)
-
-    def write(self, piece: str, offset: int, size: int, address: int) -> None:
-        """Copy bytes from an address of this process to a piece. Raises `DriverError`."""
-        self._copy(self._spans[piece].device, self._spans[piece].address + offset, address, size)
-
-    def _copy(self, device: int, target: int, source: int, size: int) -> None:
-        with self._copying, current(self._driver, self._layout.contexts[device]):
-            self._driver.memcpy_async(target, source, size)
-            self._driver.ctx_synchronize()
-
-
 def save(execution: Execution, geometry: Geometry, path: str, process: str, number: str) -> SavedPart:
     """Write the bytes of a process to a folder that its conductor has locked. Raises `MemtopoError` and `Stopped`."""
     execution.resume()
-    with opened_folder(path, lock=False) as folder, transferring(execution) as (memory, transfer):
+    with opened_folder(path, lock=False) as folder, saved_memory(execution) as (memory, transfer):
         groups = [list(some) for _, some in groupby(memory.pieces, key=lambda each: numbered(each.name)[0])]
         left_out = tuple(_left_out(execution, geometry, memory))
         return save_part(folder, process, number, groups, memory, transfer, left_out)
@@ -119,7 +85,7 @@ def has_content(pieces: Collection[Piece], offer: Offer) -> bool:
 
 def restored(execution: Execution, path: str, process: str) -> Restored:
     """Copy the bytes of a saved folder to the memory of a process. Raises `FolderRefused` and `Stopped`."""
-    with opened_folder(path) as folder, transferring(execution) as (memory, transfer):
+    with opened_folder(path) as folder, saved_memory(execution) as (memory, transfer):
         index, wanted = read_saved(folder), memory.pieces
         part = folder.read_part(index, process)
         if part is None:
@@ -151,7 +117,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join([*words[:_LISTED], *more])
 
 
-def _left_out(execution: Execution, geometry: Geometry, memory: LayoutMemory) -> Iterator[str]:
+def _left_out(execution: Execution, geometry: Geometry, memory: SpanMemory) -> Iterator[str]:
     """Names of entries with memory of the process that is not saved: a program allocates it, or no GPU reads it."""
     growing = (group.name for group in geometry.every if group.growing and group.origin is None)
     saved = {numbered(each.name)[0] for each in memory.pieces}
@@ -166,7 +132,7 @@ def _is_area(label: str) -> bool:
 
 
 @contextmanager
-def transferring(execution: Execution) -> Iterator[tuple[LayoutMemory, Transfer]]:
+def saved_memory(execution: Execution) -> Iterator[tuple[SpanMemory, Transfer]]:
     """Memory that a process has created, and threads that copy it.
 
     Chunks that the layout maps nowhere are mapped meanwhile. Raises `DriverError`.
@@ -174,7 +140,7 @@ def transferring(execution: Execution) -> Iterator[tuple[LayoutMemory, Transfer]
     with ExitStack() as stack:
         spans = dict(_mapped(execution))
         spans |= _mapped_meanwhile(execution, spans, stack)
-        yield LayoutMemory(execution.driver, execution.layout, spans), stack.enter_context(threads(execution))
+        yield SpanMemory(execution.driver, execution.layout, spans), stack.enter_context(threads(execution))
 
 
 @contextmanager
@@ -185,20 +151,8 @@ def threads(execution: Execution) -> Iterator[Transfer]:
         execution.raise_if_stopped()
         execution.progress.advance(done)
 
-    transfer = Transfer(beat, execution.progress.extend)
-    with page_locked(execution.driver, execution.layout, transfer), transfer.running():
+    with transferring(execution.driver, execution.layout, beat, execution.progress.extend) as transfer:
         yield transfer
-
-
-@contextmanager
-def page_locked(driver: Driver, layout: Layout, transfer: Transfer) -> Iterator[None]:
-    """Lock the pages of the buffers of a transfer meanwhile, where that is possible: else copies take longer."""
-    with ExitStack() as stack:
-        if layout.contexts:
-            with suppress(DriverError):
-                for each in transfer.buffers:
-                    _lock_pages(driver, next(iter(layout.contexts.values())), each.address, stack)
-        yield
 
 
 def _mapped(execution: Execution) -> Iterator[tuple[str, Span]]:
@@ -234,13 +188,3 @@ def _mapped_meanwhile(execution: Execution, mapped: Mapping[str, Span], stack: E
             spans[label] = Span(address, size, device)
             address += size
     return spans
-
-
-def _lock_pages(driver: Driver, context: int, address: int, stack: ExitStack) -> None:
-    def unlock() -> None:
-        with current(driver, context):
-            driver.mem_host_unregister(address)
-
-    with current(driver, context):
-        driver.mem_host_register(address, BUFFER, RegisterFlags.PORTABLE)
-    stack.callback(unlock)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from memtopo.common.units import rounded
 from memtopo.executor import Execution
 from memtopo.kinds.layout import current
-from memtopo.run.saving import LayoutMemory, Span, threads
+from memtopo.kinds.transfers import Span, SpanMemory
+from memtopo.run.saving import threads
 from memtopo.storage.safetensors import BadTensors, copy_tensors, read_header
 from memtopo.storage.tables import PREFIX, Table, encoded, placed
 
@@ -28,7 +29,7 @@ def load(execution: Execution, label: str, span: Span, files: Sequence[str]) -> 
     if end > span.size:
         message = f"the tensors of {len(headers):,} files need {rounded(end)}, and {label!r} has {rounded(span.size)}"
         raise BadTensors(message, hint="increase its size in the spec")
-    memory = LayoutMemory(execution.driver, execution.layout, {label: span})
+    memory = SpanMemory(execution.driver, execution.layout, {label: span})
     _write(execution, span, bytes(PREFIX))
     with threads(execution) as transfer:
         for file, found in headers.items():

@@ -11,7 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
@@ -67,15 +67,10 @@ class Transfer:
     `announce` is called with the number of tasks before they begin.
     """
 
-    def __init__(
-        self,
-        beat: Beat,
-        announce: Callable[[int], None] = lambda _tasks: None,
-        buffers: Sequence[Buffer] | None = None,
-    ) -> None:
+    def __init__(self, beat: Beat, announce: Callable[[int], None] = lambda _tasks: None) -> None:
         self.beat, self.announce = beat, announce
-        self.buffers = [Buffer.allocate() for _ in range(THREADS)] if buffers is None else buffers
-        self._pool = ThreadPoolExecutor(len(self.buffers), thread_name_prefix="memtopo-files")
+        self.buffers = [Buffer.allocate() for _ in range(THREADS)]
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="memtopo-files")
         self._free: SimpleQueue[Buffer] = SimpleQueue()
         for each in self.buffers:
             self._free.put(each)

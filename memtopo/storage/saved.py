@@ -13,7 +13,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
@@ -96,6 +96,15 @@ class SavedFile(Struct, frozen=True, forbid_unknown_fields=True):
     def contents(self) -> tuple[Piece, ...]:
         """Names and sizes of the pieces."""
         return tuple(each.piece for each in self.pieces)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the pieces."""
+        return tuple(each.name for each in self.pieces)
+
+    def of(self, names: Collection[str]) -> SavedFile:
+        """Return the file with some of its pieces alone, of which there must be one."""
+        return replace(self, pieces=tuple(each for each in self.pieces if each.name in names))
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
@@ -233,6 +242,19 @@ class Folder:
                 message = f"{self.path!r} has other files, such as {name!r}"
                 raise FolderRefused(message, hint="name an empty folder, or one that does not exist yet")
 
+    @property
+    def used(self) -> int:
+        """Bytes of the files of the folder."""
+        return sum(os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_size for name in os.listdir(self.fd))
+
+    def require_room(self, needed: int) -> None:
+        """Raise `FolderRefused` unless so many bytes are free beside the save that the folder has."""
+        about = os.fstatvfs(self.fd)
+        free = about.f_bavail * about.f_frsize
+        if needed > free:
+            space = f"{rounded(free)} free, and the save needs {rounded(needed)} beside the last one"
+            raise FolderRefused(f"{self.path!r} has {space}", hint="free some space there, or name another folder")
+
     def create(self, name: str) -> int:
         """Create a file, and return its descriptor. Raises `OSError`."""
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -256,7 +278,7 @@ class Folder:
     def changed(self, name: str) -> FolderRefused:
         """Return the error for a file that is not as it was saved."""
         message = f"{self.path}/{name} is not as it was saved"
-        return FolderRefused(message, hint="nothing of it can be trusted: save the layout again")
+        return FolderRefused(message, hint="remove the folder, and save the layout again")
 
     def _content(self, name: str) -> bytes:
         with closing_fd(self.open(name)) as fd:
@@ -347,15 +369,18 @@ def save_part(
     memory: PieceMemory,
     transfer: Transfer,
     left_out: tuple[str, ...] = (),
+    staying: Collection[str] = (),
 ) -> SavedPart:
     """Write the pieces of a process, a file for each group of them, and its part of the index, all to the disk.
 
-    `save` is the number of the save, of 16 hexadecimal digits. The index still names the save before. Raises
-    `FolderRefused`, and what `beat` raises; what was written is left to `Folder.remove_unused`.
+    `save` is the number of the save, of 16 hexadecimal digits. The index still names the save before, of which the
+    pieces that are `staying` are in the new one as well. Raises `FolderRefused`, and what `beat` raises; what was
+    written is left to `Folder.remove_unused`.
     """
     writer = _Writer(folder, memory, transfer)
     index = folder.read_index()
     before = (folder.read_part(index, process) if index else None) or Part(())
+    stays = tuple(file.of(staying) for file in before.files if not {*staying}.isdisjoint(file.names))
     old = {file.contents: file for file in before.files}
     kept = {tuple(group): old[tuple(group)] for group in groups if tuple(group) in old}
     kept = {contents: file for contents, file in kept.items() if writer.is_unchanged(file)}
@@ -363,7 +388,7 @@ def save_part(
     prefix = f"{save}-{process or 'layout'}"
     with refusing(folder.path):
         written = writer.write([(f"{prefix}-{number}.bin", group) for number, group in enumerate(changed)])
-        part = Part((*kept.values(), *written), direct=writer.direct and (before.direct or not kept))
+        part = Part((*stays, *kept.values(), *written), direct=writer.direct and (before.direct or not kept))
         text = encode(part)
         folder.write(f"{prefix}.json", text)
     file = PartFile(f"{prefix}.json", sha256(text).hexdigest())
@@ -395,7 +420,7 @@ class _Writer:
     def write(self, files: Sequence[tuple[str, Sequence[Piece]]]) -> list[SavedFile]:
         """Reserve room for files, write them, and wait until the disk has them. Raises `OSError`."""
         planned = [_planned(name, pieces) for name, pieces in files]
-        _require_room(self._folder, sum(each.size for each in planned))
+        self._folder.require_room(sum(each.size for each in planned))
         opened: list[DirectFile] = []
         try:
             for each in planned:
@@ -446,14 +471,6 @@ def _chunks(file: SavedFile) -> Iterator[tuple[SavedPiece, int, int, int]]:
     for each in file.pieces:
         for number, start in enumerate(range(0, each.size, BUFFER)):
             yield each, number, start, min(BUFFER, each.size - start)
-
-
-def _require_room(folder: Folder, needed: int) -> None:
-    about = os.fstatvfs(folder.fd)
-    free = about.f_bavail * about.f_frsize
-    if needed > free:
-        message = f"{folder.path!r} has {rounded(free)} free, and the save needs {rounded(needed)} beside the last one"
-        raise FolderRefused(message, hint="free some space there, or name another folder")
 
 
 def _reserve(fd: int, size: int, _: Buffer) -> None:

@@ -277,7 +277,7 @@ def test_the_bytes_of_a_heap_that_sleeps_are_in_a_folder(layout: Live, tmp_path:
     (file,) = folder.glob("*.bin")
     data = file.read_bytes()
     file.write_bytes(b"\1" + data[1:])
-    with pytest.raises(NotMapped, match=r"stays asleep: .* chunk 0 of '0' is not as it was saved"):
+    with pytest.raises(NotMapped, match=r"stays asleep: .* chunk 0 of 'weights.0' is not as it was saved"):
         heap.wake()
     file.write_bytes(data)
     heap.wake()

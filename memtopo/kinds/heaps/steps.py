@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import ClassVar, NamedTuple, cast
 
 from msgspec import Struct
@@ -21,6 +21,7 @@ from memtopo.kinds.states.steps import COPIES, AwaitCopy, await_copy
 from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Reading, Step, StepDescription, Undoing
 from memtopo.native.heaps import Budget, NativeHeap, Unmapped
 from memtopo.native.tables import Allocation, AllocationTable
+from memtopo.storage.saved import PartFile
 
 _NOUN = "heap"
 _GROWING = "page-locked memory"
@@ -52,7 +53,7 @@ class HeapContent(Struct, eq=False):
     backups: dict[int, Backup] = {}
     kept: dict[int, int] = {}
     events: list[int] = []
-    saved: tuple[str, str] | None = None
+    saved: tuple[str, Sequence[PartFile]] | None = None
     """Folder that keeps the bytes while the heap is asleep, and the number of the save."""
     asleep: bool = False
     present: bool = False

@@ -1,0 +1,74 @@
+"""Copies between files and memory that a layout has mapped, by GPUs through page-locked buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from threading import Lock
+from typing import NamedTuple
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import DriverError, RegisterFlags
+from memtopo.kinds.layout import Layout, current
+from memtopo.storage.direct import BUFFER, Beat, Transfer
+from memtopo.storage.saved import Piece
+
+
+class Span(NamedTuple):
+    """Bytes at an address, with the GPU that copies them."""
+
+    address: int
+    size: int
+    device: int
+
+
+class SpanMemory:
+    """Memory of pieces at addresses of a layout, which GPUs copy, one copy at a time."""
+
+    def __init__(self, driver: Driver, layout: Layout, spans: Mapping[str, Span]) -> None:
+        self._driver, self._layout, self._spans, self._copying = driver, layout, spans, Lock()
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        """Names and sizes of the pieces."""
+        return [Piece(name, span.size) for name, span in self._spans.items()]
+
+    def read(self, piece: str, offset: int, size: int, address: int) -> None:
+        """Copy bytes of a piece to an address of this process. Raises `DriverError`."""
+        self._copy(self._spans[piece].device, address, self._spans[piece].address + offset, size)
+
+    def write(self, piece: str, offset: int, size: int, address: int) -> None:
+        """Copy bytes from an address of this process to a piece. Raises `DriverError`."""
+        self._copy(self._spans[piece].device, self._spans[piece].address + offset, address, size)
+
+    def _copy(self, device: int, target: int, source: int, size: int) -> None:
+        with self._copying, current(self._driver, self._layout.contexts[device]):
+            self._driver.memcpy_async(target, source, size)
+            self._driver.ctx_synchronize()
+
+
+@contextmanager
+def transferring(
+    driver: Driver, layout: Layout, beat: Beat = lambda _done: None, announce: Callable[[int], None] = lambda _: None
+) -> Iterator[Transfer]:
+    """Run threads that copy between files and memory, until the end of the code inside.
+
+    The pages of their buffers are locked, where that is possible: else copies take longer.
+    """
+    transfer = Transfer(beat, announce)
+    with ExitStack() as stack:
+        if layout.contexts:
+            with suppress(DriverError):
+                for each in transfer.buffers:
+                    _lock_pages(driver, next(iter(layout.contexts.values())), each.address, stack)
+        yield stack.enter_context(transfer.running())
+
+
+def _lock_pages(driver: Driver, context: int, address: int, stack: ExitStack) -> None:
+    def unlock() -> None:
+        with current(driver, context):
+            driver.mem_host_unregister(address)
+
+    with current(driver, context):
+        driver.mem_host_register(address, BUFFER, RegisterFlags.PORTABLE)
+    stack.callback(unlock)
