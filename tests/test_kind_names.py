@@ -52,6 +52,7 @@ REASONS = {
     "kinds/mappings/placements": "chunks are mapped into ranges",
     "kinds/ranges/elastic_steps": "chunks are mapped in elastic ranges",
     "kinds/states/groups": "a state takes memory from chunks that are mapped into ranges",
+    "kinds/states/folders": "a module of states, which take memory from chunks",
     "kinds/states/geometry": "a state takes memory from chunks that are mapped into ranges, and from heaps",
     "language/fields": "an entry of a section may be the name of its chunk alone",
     "kinds/views": "the identity of an import is that of what its export is of",

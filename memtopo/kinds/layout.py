@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -112,6 +112,8 @@ class Layout(Struct, eq=False):
     """True from the start of the teardown, which brings nothing back if an undo fails."""
     timeout: float = 60.0
     """Seconds to wait for processes outside of the spec."""
+    raise_if_stopped: Callable[[], object] = lambda: None
+    """Raise `Stopped` in a step that takes long, if the run was asked to stop."""
     _tables: dict[LayoutTable[Any, Any], dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))
 
     def of(self, table: LayoutTable[K, V]) -> dict[K, V]:

@@ -159,10 +159,13 @@ class Readable(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Work that reads `resources`, which must not be undone before the step that waits for its end, `wait`, is done."""
+    """Work that reads `resources`, which must not be undone before the step that waits for its end, `wait`, is done.
+
+    Without one, the work has ended with the step that began it.
+    """
 
     resources: tuple[Hashable, ...]
-    wait: Step
+    wait: Step | None = None
 
 
 class InChange(NamedTuple):
@@ -276,6 +279,11 @@ class Step(Struct, frozen=True):
     def reading(self) -> Reading | None:
         """Work that a change begins before it undoes any step; None for other steps."""
         return None
+
+    @property
+    def dry(self) -> Step:
+        """Return the step as a list of calls is made of it, without an effect on files."""
+        return self
 
     @property
     def position(self) -> tuple[str, int]:

@@ -101,6 +101,13 @@ def _support(value: object) -> bool | Alternatives[bool]:
     return found
 
 
+def _keeper(value: object) -> NamedDevice:
+    """Read a device, or the path of a folder, without a slash at its end."""
+    if isinstance(value, str) and "/" in value:
+        return scalars.file_path(value.rstrip("/") or value)
+    return names.device(value)
+
+
 def part_size(value: object) -> Size | str:
     """Read the size of a part: a size that is more than 0, or `rest`."""
     return REST if value == REST else scalars.positive(value)
@@ -182,6 +189,11 @@ _NEAR = {
     "additionalProperties": False,
 }
 DeviceName = Annotated[NamedDevice, FromText(names.device, {"anyOf": [_DEVICE_LIKE, _NEAR]})]
+FilePath = Annotated[
+    str, FromText(scalars.file_path, text_like("/.*[^/]", "An absolute path of a file: /dev/shm/ring."))
+]
+_FOLDER = text_like("/.*[^/]/?", "The absolute path of a folder: /nvme/weights.")
+KeeperName = Annotated[NamedDevice, FromText(_keeper, {"anyOf": [_DEVICE_LIKE, _NEAR, _FOLDER]})]
 _Gpu = Annotated[str, WithJsonSchema(text_like(f"(?!host$){NAME_PATTERN}", "A GPU: gpu0, or a name for one."))]
 _IDENTITY = [{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}]
 _NEAR_ANY = {**_NEAR, "properties": {"near": {"anyOf": _IDENTITY, "description": _NEAR_TEXT}}}

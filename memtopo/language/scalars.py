@@ -50,6 +50,26 @@ def text(value: object, expected: str) -> str:
     raise InvalidValue("MT103", f"expected {expected}, found a {what}", help=help)
 
 
+LONGEST_PATH = 4095
+"""Bytes of a path that the system accepts."""
+
+
+def file_path(value: object) -> str:
+    """Read the absolute path of a file, or of a folder without a slash at its end."""
+    if value == "":
+        help = "write the path, such as /dev/shm/ring, or omit the key"
+        raise InvalidValue("MT103", "expected the path of a file, found nothing", help=help)
+    found = text(value, "the path of a file")
+    if not found.startswith("/") or found.endswith("/"):
+        help = "write an absolute path: a held layout and its clients have different working directories"
+        raise InvalidValue("MT103", f"{shorten(found)!r} is not the absolute path of a file", help=help)
+    if len(found.encode()) > LONGEST_PATH:
+        raise InvalidValue("MT103", f"a path has at most {LONGEST_PATH:,} bytes, this one {len(found.encode()):,}")
+    if not found.isprintable():
+        raise InvalidValue("MT103", f"{shorten(found)!r} has characters that cannot be printed")
+    return found
+
+
 def one_of(
     words: Mapping[str, Any], what: str, hints: Mapping[str, str] = _NONE, meant: Mapping[str, str] = _NONE
 ) -> Callable[[object], Any]:

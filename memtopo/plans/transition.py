@@ -239,7 +239,8 @@ def _transition(
         _undo(list(joined([step for step in undo if step.call])), first, used),
         _by_parts(acting, needed) if any(step.in_change.runs_on for step in do) else _by_phases(acting),
     )
-    return Transition.of(actions, (*repeated, *undo), (*first, *(each.wait for each in first.values()), *do))
+    waits = (each.wait for each in first.values() if each.wait)
+    return Transition.of(actions, (*repeated, *undo), (*first, *waits, *do))
 
 
 def undo_stage(step: Step) -> Stage:
@@ -251,7 +252,7 @@ def undo_stage(step: Step) -> Stage:
 
 def _undo(undo: Sequence[Step], reading: Mapping[Step, Reading], used: AbstractSet[Hashable]) -> Iterator[StagedAction]:
     """Undo steps, each after the work that reads its resources; the other work is awaited at the end."""
-    left = {step: each.wait for step, each in reading.items()}
+    left = {step: each.wait for step, each in reading.items() if each.wait}
     readers = {resource: step for step, each in reading.items() for resource in each.resources}
     staged = _with_early_release(undo, used) if readers else ((undo_stage(step), step) for step in undo)
     for stage, step in staged:

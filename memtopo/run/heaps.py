@@ -10,9 +10,9 @@ from memtopo.common.errors import Exit, Failed, MemtopoError, message_of, on_fai
 from memtopo.common.units import rounded
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, EventFlags, HandleType
-from memtopo.kinds.heaps.steps import HeapContent, grow_backups, heaps, release_backups
+from memtopo.kinds.heaps.steps import HeapContent, grow_backups, heap_memory, heaps, release_backups
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.transfers import Span, SpanMemory, transferring
+from memtopo.kinds.transfers import transferring
 from memtopo.native.heaps import Refusal
 from memtopo.native.tables import Allocation
 from memtopo.storage.kept import FolderKeeper
@@ -219,7 +219,7 @@ def wake(driver: Driver, layout: Layout, label: str) -> None:
 
 def _saved(driver: Driver, layout: Layout, content: HeapContent, path: str) -> Sequence[PartFile]:
     """Write all allocations to a folder; return what its index names. Raises `FolderRefused` and `DriverError`."""
-    memory = _memory(driver, layout, content)
+    memory = heap_memory(driver, layout, content)
     with saving_to(path) as folder, transferring(driver, layout) as transfer:
         keeper = FolderKeeper(folder, layout.name, content.step.label)
         keeper.save(memory.pieces, memory, transfer)
@@ -228,17 +228,9 @@ def _saved(driver: Driver, layout: Layout, content: HeapContent, path: str) -> S
 
 def _restore(driver: Driver, layout: Layout, content: HeapContent, path: str, written: Sequence[PartFile]) -> None:
     """Copy the bytes of a save to all allocations. Raises `FolderRefused` and `DriverError`."""
-    memory = _memory(driver, layout, content)
+    memory = heap_memory(driver, layout, content)
     with opened_folder(path) as folder, transferring(driver, layout) as transfer:
         FolderKeeper(folder, layout.name, content.step.label, written).restore(memory.pieces, memory, transfer)
-
-
-def _memory(driver: Driver, layout: Layout, content: HeapContent) -> SpanMemory:
-    """Allocations of a heap as pieces, by number."""
-    label, device = content.step.label, content.step.device
-    allocations = content.native.allocations()
-    spans = {f"{label}.{each.number}": Span(each.address, each.size, device) for each in allocations}
-    return SpanMemory(driver, layout, spans)
 
 
 def _give_back(driver: Driver, content: HeapContent) -> None:

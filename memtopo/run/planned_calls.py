@@ -29,7 +29,6 @@ from memtopo.driver.wrappers import METHODS, EveryCall, defaults, parameters
 from memtopo.executor import Execution, StepFailed, TeardownGates
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
-from memtopo.kinds.pinned.steps import MapFile
 from memtopo.kinds.step import Phase, Step
 from memtopo.planner import Plan
 from memtopo.plans import folding
@@ -152,7 +151,7 @@ class _ListedProcess:
         self._receive = receive
         self.listing = ListingDriver(label)
         self.driver: KernelDriver = Recorder(self.listing, CallList(self.context, receive))
-        steps = tuple(step.dry if isinstance(step, MapFile) else step for step in plan.steps)
+        steps = tuple(step.dry for step in plan.steps)
         self.execution = Execution(replace(plan, steps=steps), self.driver, context=self.context)
         self.exports = LayoutExports(
             geometry, self.execution.layout, self.driver, lambda: Checks((), (), 0), self.context

@@ -14,6 +14,7 @@ from memtopo.driver.types import Access, Grant, LocationKind, gpu
 from memtopo.executor import Execution
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import current
+from memtopo.kinds.states.folders import holds_folder
 from memtopo.kinds.transfers import Span, SpanMemory, transferring
 from memtopo.run.verification.fingerprints import readable_places
 from memtopo.sharing.offers import Offer
@@ -47,7 +48,7 @@ def require_pieces(name: str, parts: Collection[SavedPart]) -> None:
     """Raise `FolderRefused` for a layout without memory that can be saved, which would replace the save before."""
     if not any(part.pieces for part in parts):
         left_out = _listed([each for part in parts for each in part.left_out])
-        hint = f"what programs allocate in {left_out} is not saved" if left_out else "imports are saved by their holder"
+        hint = f"not saved: {left_out}" if left_out else "imports are saved by their holder"
         raise FolderRefused(f"layout {name!r} has created no memory that can be saved", hint=hint)
 
 
@@ -68,7 +69,7 @@ class SavedContents(NamedTuple):
 
 def saved_contents(path: str) -> SavedContents:
     """Read the lists of a folder whose bytes were restored. Raises `FolderRefused`."""
-    with opened_folder(path) as folder:
+    with opened_folder(path, lock=False) as folder:
         if not (index := folder.read_index()):
             return SavedContents()
         parts = {process: folder.read_part(index, process) for process in index.parts if index.committed}
@@ -85,7 +86,8 @@ def has_content(pieces: Collection[Piece], offer: Offer) -> bool:
 
 def restored(execution: Execution, path: str, process: str) -> Restored:
     """Copy the bytes of a saved folder to the memory of a process. Raises `FolderRefused` and `Stopped`."""
-    with opened_folder(path) as folder, saved_memory(execution) as (memory, transfer):
+    own = holds_folder(execution.layout, path)
+    with opened_folder(path, lock=not own) as folder, saved_memory(execution) as (memory, transfer):
         index, wanted = read_saved(folder), memory.pieces
         part = folder.read_part(index, process)
         if part is None:
@@ -118,12 +120,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _left_out(execution: Execution, geometry: Geometry, memory: SpanMemory) -> Iterator[str]:
-    """Names of entries with memory of the process that is not saved: a program allocates it, or no GPU reads it."""
+    """Names of entries with memory that is not saved: programs allocate it, no GPU copies it, or a folder keeps it."""
     growing = (group.name for group in geometry.every if group.growing and group.origin is None)
     saved = {numbered(each.name)[0] for each in memory.pieces}
-    allocated = (numbered(step.describe().subject)[0] for step in execution.plan.steps if step.allocates)
-    names = dict.fromkeys((*growing, *allocated))
-    yield from (name for name in names if name not in saved and not _is_area(name))
+    steps = (step for step in execution.plan.steps if step.counted or (step.keeps is not None and not step.readable))
+    others = (numbered(step.describe().subject)[0] for step in steps)
+    names = dict.fromkeys((*growing, *(name for name in others if name not in saved)))
+    yield from (name for name in names if not _is_area(name))
 
 
 def _is_area(label: str) -> bool:

@@ -63,6 +63,27 @@ def test_bytes_come_back_in_another_layout_and_the_rest_is_listed(tmp_path: Path
         assert (np.from_dlpack(layout.range("weights", dtype="uint8")) == 7).all()
 
 
+LEFT_OUT = """
+memtopo: 1
+name: left-out
+ranges: {w: {size: 2MiB}, grows: {size: 64MiB, elastic: true}}
+chunks: {w: {location: gpu0, size: 2MiB}, seg: {location: gpu0, size: 2MiB, count: {min: 1, max: 8}}}
+map: {w: [w]}
+access: {w: {gpu0: rw}, grows: {gpu0: rw}, h: {gpu0: rw}}
+managed: {m: {size: 2MiB, prefer: gpu0}}
+heaps: {h: {location: gpu0, size: 64MiB}}
+states: {asleep: {offload: {w: FOLDER}}}
+"""
+
+
+def test_what_is_not_saved_is_named(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(LEFT_OUT.replace("FOLDER", str(tmp_path / "kept")))
+    with memtopo.applied(tmp_path / "spec.yaml", machine="h100x1") as layout:
+        assert layout.save(tmp_path / "saved").left_out == ("seg", "h", "m")
+        layout.switch("asleep")
+        assert layout.save(tmp_path / "saved").left_out == ("seg", "h", "m", "w")
+
+
 def test_what_programs_allocate_is_left_out(tmp_path: Path) -> None:
     with (
         memtopo.applied("specs/engine-heaps.yaml", machine="h100x1") as layout,

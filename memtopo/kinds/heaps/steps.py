@@ -16,9 +16,11 @@ from memtopo.kinds.elastic import HEAPS, AccessPiece, ElasticChunk, ElasticConte
 from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import LateError, Layout, current
 from memtopo.kinds.ranges.steps import ReserveRange
+from memtopo.kinds.states.folders import read_from_folder, write_to_folder
 from memtopo.kinds.states.groups import HeapOffload
 from memtopo.kinds.states.steps import COPIES, AwaitCopy, await_copy
 from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Reading, Step, StepDescription, Undoing
+from memtopo.kinds.transfers import Span, SpanMemory
 from memtopo.native.heaps import Budget, NativeHeap, Unmapped
 from memtopo.native.tables import Allocation, AllocationTable
 from memtopo.storage.saved import PartFile
@@ -226,12 +228,13 @@ class OpenHeap(Step, frozen=True):
 
 
 class OffloadedHeap(Step, frozen=True):
-    """Bytes of all allocations of a heap, in its backup or in the pinned memory `inside`."""
+    """Bytes of all allocations of a heap, in its backup, in the pinned memory `inside`, or in a folder."""
 
     label: str
     inside: str | None
     room: int
     keeper: Hashable
+    folder: str
 
     phase = Phase.SETTLE
     verb = "keep"
@@ -249,15 +252,17 @@ class OffloadedHeap(Step, frozen=True):
         """Nothing: `heap_copies` has the copies of a change."""
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.inside or _GROWING)
+        return StepDescription(self.label, self.inside or self.folder or _GROWING)
 
 
 def offloaded_heap(offload: HeapOffload) -> OffloadedHeap:
     """Step that keeps the bytes of a heap in a state."""
-    inside = offload.inside
-    keeper: Hashable = (inside.noun, inside.name) if inside else (_NOUN, offload.heap)
-    room = inside.size if inside else 0
-    return OffloadedHeap(offload.path, offload.heap, inside.name if inside else None, room, keeper)
+    path, heap, folder, inside = offload.path, offload.heap, offload.folder, offload.inside
+    if folder:
+        return OffloadedHeap(path, heap, None, 0, ("folder", folder), folder)
+    if inside:
+        return OffloadedHeap(path, heap, inside.name, inside.size, (inside.noun, inside.name), folder)
+    return OffloadedHeap(path, heap, None, 0, (_NOUN, heap), folder)
 
 
 class NoRoom(MemtopoError):
@@ -270,13 +275,18 @@ class _HeapCopy(Step, frozen=True):
     label: str
     device: int
     inside: str | None
+    folder: str
 
     call = "cuMemcpyAsync"
     effect = None  # a copy leaves no resource
 
+    @property
+    def where(self) -> str:
+        """Name of what keeps the bytes."""
+        return self.inside or self.folder or _GROWING
+
     def describe(self) -> StepDescription:
-        where = self.inside or _GROWING
-        return StepDescription(self.label, where, 0, (self.verb, where))
+        return StepDescription(self.label, self.where, 0, (self.verb, self.where))
 
 
 class CopyOutHeap(_HeapCopy, frozen=True):
@@ -290,9 +300,8 @@ class CopyOutHeap(_HeapCopy, frozen=True):
 
     @property
     def reading(self) -> Reading:
-        return Reading(
-            (("elastic range", self.label),), AwaitCopy(self.path, self.label, self.inside or _GROWING, self.device)
-        )
+        wait = None if self.folder else AwaitCopy(self.path, self.label, self.where, self.device)
+        return Reading((("elastic range", self.label),), wait)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         content = heaps(layout)[self.label]
@@ -300,17 +309,24 @@ class CopyOutHeap(_HeapCopy, frozen=True):
             return  # its bytes are kept already
         content.native.close()
         try:
-            with current(driver, layout.contexts[self.device]):
-                allocations = content.native.allocations()
-                places = self._places(driver, layout, content, allocations)
-                event = layout.of(COPIES)[self.label] = driver.event_create(EventFlags.DISABLE_TIMING)
-                for each in allocations:
-                    driver.memcpy_async(places[each.number], each.address, each.size)
-                driver.event_record(event)
+            if self.folder:
+                write_to_folder(driver, layout, self.folder, heap_memory(driver, layout, content))
+            else:
+                self._copy(driver, layout, content)
         except BaseException:
             await_copy(driver, layout, self.label, self.device)
             content.native.open()
             raise
+
+    def _copy(self, driver: Driver, layout: Layout, content: HeapContent) -> None:
+        """Start the copies, and record the event that follows them."""
+        with current(driver, layout.contexts[self.device]):
+            allocations = content.native.allocations()
+            places = self._places(driver, layout, content, allocations)
+            event = layout.of(COPIES)[self.label] = driver.event_create(EventFlags.DISABLE_TIMING)
+            for each in allocations:
+                driver.memcpy_async(places[each.number], each.address, each.size)
+            driver.event_record(event)
         content.kept = places
 
     def _places(
@@ -346,6 +362,9 @@ class CopyInHeap(_HeapCopy, frozen=True):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         content = heaps(layout)[self.label]
+        if self.folder:
+            read_from_folder(driver, layout, self.folder, heap_memory(driver, layout, content))
+            return
         with current(driver, layout.contexts[self.device]):
             for each in content.native.allocations():
                 if each.mapped and self._has_kept(layout, content, each):
@@ -360,6 +379,14 @@ class CopyInHeap(_HeapCopy, frozen=True):
         area = layout.memory[self.inside]
         begins_there = min(content.kept.values()) == area.address
         return begins_there and place + allocation.size <= area.address + area.size
+
+
+def heap_memory(driver: Driver, layout: Layout, content: HeapContent) -> SpanMemory:
+    """Allocations of a heap that have memory, as pieces by number."""
+    label, device = content.step.label, content.step.device
+    allocations = (each for each in content.native.allocations() if each.mapped)
+    spans = {f"{label}.{each.number}": Span(each.address, each.size, device) for each in allocations}
+    return SpanMemory(driver, layout, spans)
 
 
 def grow_backups(
@@ -413,7 +440,7 @@ def heap_copies(difference: StepDifference) -> Iterator[Step]:
         if isinstance(step, KeepHeap) and isinstance(old, KeepHeap) and old.limit != step.limit:
             yield LimitHeap(step.path, step.label, step.limit)
         if isinstance(step, OffloadedHeap) and step.label in opened[0] and step.label not in opened[1]:
-            yield CopyOutHeap(step.path, step.label, devices[step.label], step.inside, step.room)
+            yield CopyOutHeap(step.path, step.label, devices[step.label], step.inside, step.folder, step.room)
     for step in before.values():
         if isinstance(step, OffloadedHeap) and step.label in opened[1] and step.label not in opened[0]:
-            yield CopyInHeap(step.path, step.label, devices[step.label], step.inside)
+            yield CopyInHeap(step.path, step.label, devices[step.label], step.inside, step.folder)

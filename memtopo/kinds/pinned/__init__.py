@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
-from memtopo.common.units import exact, shorten
-from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
+from memtopo.common.units import exact
+from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import WHOLE_HOST, Access, Grant, HostFlags, Location, LocationKind, RegisterFlags, gpu
 from memtopo.geometry.groups import Group, Origin
 from memtopo.geometry.model import Geometry
@@ -18,37 +18,22 @@ from memtopo.kinds.external import FROM, from_process
 from memtopo.kinds.kind import Kind, Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, refuse, require_gpu, together, trial_reason
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Boolean, Count, Devices, OffsetBytes, PositiveBytes, ProducerText
-from memtopo.language.scalars import FromText, text, text_like
+from memtopo.language.fields import (
+    Boolean,
+    Count,
+    Devices,
+    FilePath,
+    OffsetBytes,
+    PositiveBytes,
+    ProducerText,
+)
 from memtopo.machine import Machine
 
 PAGE = 4 << 10
 """Unit of the offset of a part of a file that is mapped."""
 
-LONGEST_PATH = 4095
-"""Bytes of a path that the system accepts."""
-
 _TRIALS = {False: "pinned", True: "registered"}
 """Trials of a machine by whether memory is registered."""
-
-
-def file_path(value: object) -> str:
-    """Read the absolute path of a file."""
-    if value == "":
-        help = "write the path, such as /dev/shm/ring, or omit the key"
-        raise InvalidValue("MT103", "expected the path of a file, found nothing", help=help)
-    found = text(value, "the path of a file")
-    if not found.startswith("/") or found.endswith("/"):
-        help = "write an absolute path: a held layout and its clients have different working directories"
-        raise InvalidValue("MT103", f"{shorten(found)!r} is not the absolute path of a file", help=help)
-    if len(found.encode()) > LONGEST_PATH:
-        raise InvalidValue("MT103", f"a path has at most {LONGEST_PATH:,} bytes, this one {len(found.encode()):,}")
-    if not found.isprintable():
-        raise InvalidValue("MT103", f"{shorten(found)!r} has characters that cannot be printed")
-    return found
-
-
-FilePath = Annotated[str, FromText(file_path, text_like("/.*[^/]", "An absolute path of a file: /dev/shm/ring."))]
 
 
 class Pinned(Entry):

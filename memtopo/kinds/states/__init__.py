@@ -23,17 +23,19 @@ from memtopo.kinds.states.groups import (
     Absent,
     HeapOffload,
     OffloadArea,
+    OffloadFolder,
     StateGroup,
     copying_mappings,
     kept_at,
     offloaded_heaps,
     offloaded_in_place,
     offloaded_to_entries,
+    offloaded_to_folders,
     offloading,
     windows,
 )
 from memtopo.language.entries import Entry
-from memtopo.language.fields import ChunkReference, DeviceName
+from memtopo.language.fields import ChunkReference, KeeperName
 from memtopo.language.names import AWAKE, NamedDevice, Reference
 from memtopo.language.scalars import one_or_more
 from memtopo.machine import Machine
@@ -50,10 +52,11 @@ class State(Entry):
     ] = Field(
         default=[], description="Ranges or chunks whose memory is released, and recreated later with undefined bytes."
     )
-    offload: dict[ChunkReference, DeviceName] = Field(
+    offload: dict[ChunkReference, KeeperName] = Field(
         default={},
         description="Ranges or chunks whose memory is released, with the memory that keeps their bytes: host, "
-        "host:0, a GPU, pinned for memory of cuMemHostAlloc, or the name of an entry of pinned.",
+        "host:0, a GPU, pinned for memory of cuMemHostAlloc, or the name of an entry of pinned; or the path of a "
+        "folder: /nvme/weights.",
     )
 
 
@@ -62,15 +65,18 @@ PINNED = "pinned"
 
 
 class _Keeper(NamedTuple):
-    """Location that keeps offloaded bytes, in page-locked memory, in that of an entry, or in a chunk."""
+    """Location that keeps offloaded bytes, in page-locked memory, in that of an entry, or in a chunk; or a folder."""
 
     location: Location
     pinned: bool = False
     entry: PinnedGroup | None = None
+    folder: str = ""
 
     @property
     def word(self) -> str:
         """Name of the keeper, as a spec writes it."""
+        if self.folder:
+            return self.folder
         return self.entry.name if self.entry else PINNED if self.pinned else str(self.location)
 
 
@@ -91,6 +97,7 @@ class States(Kind):
         for name, entry in scope.spec.section(self.section).items():
             group = yield from self._state(scope, entry, scope.spec.at(self.section, name))
             yield from scope.add(self, name, group)
+        yield from self._folders(scope)
         absent = (each for state in scope.of(StateGroup).values() for each in state.absent)
         total = sum(each.stop - each.first for each in absent)
         if (yield from scope.too_many({self.section: total})):
@@ -118,7 +125,7 @@ class States(Kind):
                 heap = yield from attempt(_offloaded_heap, scope, reference.name, device, where)
                 complete &= heap is not None
                 heaps += [heap] if heap else []
-                if heap and not heap.inside and heap.heap not in scope.of(BackupGroup):
+                if heap and not heap.keeper and heap.heap not in scope.of(BackupGroup):
                     group = scope.of(HeapGroup)[heap.heap]
                     gpu = copying_gpu(scope.geometry(), group)
                     backup = BackupGroup(group.name, where, gpu, size=group.limit_bytes or 0)
@@ -139,7 +146,9 @@ class States(Kind):
     ) -> Resolution[Absent]:
         """Absent chunks with their area, which states that offload the same chunks to the same memory share."""
         whole = (first, stop) == (0, group.count)
-        location, pinned, entry = keeper
+        location, pinned, entry, folder = keeper
+        if folder:
+            return Absent(group, first, stop, folder, path)
         label = f"{group.name if whole else Reference(group.name, first, stop)}@{keeper.word}"
         if label not in scope.of(OffloadArea):
             unit = 1 if pinned or entry else granule(scope.machine, Properties(location))
@@ -148,11 +157,30 @@ class States(Kind):
             yield from scope.add(self, label, OffloadArea(label, path, location, device, entry, size=size))
         return Absent(group, first, stop, label, path)
 
+    def _folders(self, scope: Scope) -> Iterator[Diagnostic]:
+        """Add the folders that states name, each with the bytes of all that is offloaded to it."""
+        found: dict[str, dict[str, tuple[int, Path]]] = {}
+        for state in scope.of(StateGroup).values():
+            for each in state.absent:
+                if each.area and each.area not in scope.of(OffloadArea):
+                    labels = map(each.group.label, range(each.first, each.stop))
+                    found.setdefault(each.area, {}).update(dict.fromkeys(labels, (each.group.size, each.path)))
+            for heap in state.heaps:
+                if heap.folder:
+                    limit = scope.of(HeapGroup)[heap.heap].limit_bytes or 0
+                    found.setdefault(heap.folder, {})[heap.heap] = limit, heap.path
+        for folder, kept in found.items():
+            path = next(iter(kept.values()))[1]
+            size = sum(each for each, _ in kept.values())
+            yield from scope.add(self, folder, OffloadFolder(folder, path, size=size))
+
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        if not geometry.of(OffloadArea):
+        if geometry.groups.keys().isdisjoint((OffloadArea, OffloadFolder)):
             return
+        from memtopo.kinds.states.folders import OpenFolder
         from memtopo.kinds.states.steps import area_steps, window_steps
 
+        yield from (OpenFolder(each.path, each.name, each.size) for each in geometry.of(OffloadFolder).values())
         for area in geometry.of(OffloadArea).values():
             if not area.inside:
                 yield from area_steps(area, area.pinned, geometry, machine)
@@ -163,6 +191,7 @@ class States(Kind):
         if not geometry.of(StateGroup):
             return
         from memtopo.kinds.heaps.steps import offloaded_heap
+        from memtopo.kinds.states.folders import InFolder
         from memtopo.kinds.states.steps import Offloaded, Place
         from memtopo.kinds.step import remaining
 
@@ -178,16 +207,22 @@ class States(Kind):
                     gone.add(("chunk", label))
                     if each.area is not None:
                         where, offset, device = reached[label]
-                        area, size = areas[each.area], each.group.size
+                        size = each.group.size
+                        if each.area not in areas:
+                            kept.append(InFolder(each.path, label, size, Place(where, offset), device, each.area))
+                            continue
+                        area = areas[each.area]
                         place = Place(*places[each.area]).after(number * size)
                         kept.append(Offloaded(each.path, label, size, place, Place(where, offset), device, area.keeper))
             kept += map(offloaded_heap, state.heaps)
             yield state.name, [*remaining(steps, gone), *kept]
 
     def changes(self, difference: StepDifference) -> Iterator[Step]:
+        from memtopo.kinds.states.folders import folder_copies
         from memtopo.kinds.states.steps import copies
 
-        return copies(difference)
+        yield from copies(difference)
+        yield from folder_copies(difference)
 
 
 def _chunks(scope: Scope, reference: Reference, path: Path, at: At) -> list[tuple[ChunkGroup, int, int]]:
@@ -259,6 +294,8 @@ def _elastic_bytes(group: RangeGroup, path: Path) -> Diagnostic:
 def _keeper(scope: Scope, device: NamedDevice, path: Path) -> _Keeper:
     """Location, or entry of pinned memory, that a spec names for offloaded bytes; a device comes before an entry."""
     section = PINNED_MEMORY.section
+    if isinstance(device, str) and device.startswith("/"):
+        return _Keeper(WHOLE_HOST, folder=device)
     if isinstance(device, str) and not scope.spec.may_have("devices", device):
         if device == PINNED:
             return _Keeper(WHOLE_HOST, pinned=True)
@@ -272,10 +309,11 @@ def _keeper(scope: Scope, device: NamedDevice, path: Path) -> _Keeper:
 def _offloaded_heap(scope: Scope, name: str, device: NamedDevice, path: Path) -> HeapOffload:
     """Memory that keeps the bytes of a heap. Raises `Refused` with MT812 for memory that cannot."""
     keeper = _keeper(scope, device, path)
-    if not (keeper.pinned or keeper.entry):
+    if not (keeper.pinned or keeper.entry or keeper.folder):
         message = f"{name!r} is a heap, which is offloaded to page-locked memory, and not to {keeper.word}"
-        raise Refused(Diagnostic("MT812", message, path, help=f"write {PINNED}, or the name of pinned memory"))
-    return HeapOffload(name, keeper.entry, path)
+        help = f"write {PINNED}, the name of pinned memory, or the path of a folder"
+        raise Refused(Diagnostic("MT812", message, path, help=help))
+    return HeapOffload(name, keeper.entry, keeper.folder, path)
 
 
 def _contradicting(
@@ -298,4 +336,4 @@ def _contradicting(
     return False
 
 
-STATES = States(rules=(offloading, offloaded_in_place, offloaded_to_entries, offloaded_heaps))
+STATES = States(rules=(offloading, offloaded_in_place, offloaded_to_entries, offloaded_to_folders, offloaded_heaps))

@@ -18,7 +18,7 @@ from memtopo.machine import Machine
 class Absent(NamedTuple):
     """Chunks of a group, from index `first` to `stop`, that have no memory in a state.
 
-    `area` is the label of the area that keeps their bytes, in order; None if they are dropped.
+    `area` is the label of the area that keeps their bytes, in order, or the folder; None if they are dropped.
     """
 
     group: ChunkGroup
@@ -34,11 +34,17 @@ class Absent(NamedTuple):
 
 
 class HeapOffload(NamedTuple):
-    """Heap whose bytes a state keeps, in the pinned memory `inside`, or in memory that grows with the heap."""
+    """Heap whose bytes a state keeps, in the pinned memory `inside`, a folder, or memory that grows with the heap."""
 
     heap: str
     inside: PinnedGroup | None
+    folder: str
     path: Path
+
+    @property
+    def keeper(self) -> str:
+        """Name of the pinned memory, or path of the folder; empty for memory that grows."""
+        return self.inside.name if self.inside else self.folder
 
 
 class StateGroup(Group, frozen=True):
@@ -88,6 +94,13 @@ class OffloadArea(Group, frozen=True):
         return {} if self.inside else {self.location: 1}
 
 
+class OffloadFolder(Group, frozen=True):
+    """Folder that keeps offloaded bytes in files; `size` is that of all chunks, or of the limit of a heap."""
+
+    noun = "offload folder"
+    locations = ()  # it has no memory
+
+
 def kept_at(areas: Iterable[OffloadArea]) -> dict[str, tuple[str, int]]:
     """Label of the memory of each area, and its offset there, by the name of the area.
 
@@ -128,7 +141,7 @@ def offloaded_in_place(geometry: Geometry, machine: Machine) -> Iterator[Diagnos
     areas = geometry.of(OffloadArea)
     for state in geometry.of(StateGroup).values():
         for each in state.absent:
-            if each.area is None:
+            if each.area is None or each.area not in areas:
                 continue
             area, indices = areas[each.area], range(each.first, each.stop)[: len(each.group.locations)]
             own = [index for index in indices if _same(each.group.location_of(index), area.location)]
@@ -146,26 +159,43 @@ def offloaded_to_entries(geometry: Geometry, machine: Machine) -> Iterator[Diagn
 
 
 def offloaded_heaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """Yield MT717 and MT812 for heaps in pinned memory that keeps other bytes, too, or that not all states name."""
+    """Yield MT717, MT812 and MT815 for heaps in memory that keeps other bytes, too, or that not all states name."""
     users = {area.inside.name: area.path for area in geometry.of(OffloadArea).values() if area.inside}
+    absent = (each for state in geometry.of(StateGroup).values() for each in state.absent)
+    users |= {each.area: each.path for each in absent if each.area and each.area in geometry.of(OffloadFolder)}
     keepers: dict[str, HeapOffload] = {}
     for state in geometry.of(StateGroup).values():
         for each in state.heaps:
             first = keepers.setdefault(each.heap, each)
-            if first.inside != each.inside:
+            if first.keeper != each.keeper:
                 message = f"heap {each.heap!r} is offloaded to different memory in two states"
                 label = Label("another one here", first.path)
                 yield Diagnostic("MT812", message, each.path, labels=(label,), help="name the same in both")
-            if each.inside and users.setdefault(each.inside.name, first.path) != first.path:
-                own = f"heap {each.heap!r} needs its own pinned memory"
-                message = f"{own}, but {each.inside.name!r} also keeps other bytes"
-                label = Label("also kept there", users[each.inside.name])
-                help = "declare pinned memory for it, or write 'pinned'"
-                yield Diagnostic("MT717", message, each.path, labels=(label,), help=help)
+            if each.keeper and users.setdefault(each.keeper, first.path) != first.path:
+                own = f"heap {each.heap!r} needs its own {'folder' if each.folder else 'pinned memory'}"
+                message = f"{own}, but {each.keeper!r} also keeps other bytes"
+                label = Label("also kept there", users[each.keeper])
+                help = "name a folder in it" if each.folder else "declare pinned memory for it, or write 'pinned'"
+                code = "MT815" if each.folder else "MT717"
+                yield Diagnostic(code, message, each.path, labels=(label,), help=help)
             if each.inside and (each.inside.counted or each.inside.read_only):
                 wrong = "counted" if each.inside.counted else "read-only"
                 message = f"heap {each.heap!r} is offloaded to {each.inside.name!r}, which is {wrong}"
                 yield Diagnostic("MT717", message, each.path, help="declare pinned memory for it, or write 'pinned'")
+
+
+def offloaded_to_folders(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT815 for chunks that states offload to different folders."""
+    folders = geometry.of(OffloadFolder)
+    found: dict[str, Absent] = {}
+    for each in (each for state in geometry.of(StateGroup).values() for each in state.absent if each.area in folders):
+        for label in map(each.group.label, range(each.first, each.stop)):
+            first = found.setdefault(label, each)
+            if first.area != each.area:
+                message = f"{label!r} is offloaded to {each.area}, and in another state to {first.area}"
+                labels = (Label("the other one here", first.path),)
+                yield Diagnostic("MT815", message, each.path, labels=labels, help=f"write {first.area} in both")
+                break
 
 
 def _does_not_fit(area: OffloadArea, entry: PinnedGroup, offset: int) -> Diagnostic | None:
