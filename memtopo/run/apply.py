@@ -20,9 +20,9 @@ from memtopo.language import SpecText
 from memtopo.plans.progress import Progress, SafeProgress
 from memtopo.plans.report import Report
 from memtopo.run.conductor import Conductor, conduct
-from memtopo.run.layout_plans import Goal, LayoutPlans
+from memtopo.run.layout_plans import Goal, LayoutPlans, plans_of
 from memtopo.run.messages import ChangeCommand, ChangeResult, Command
-from memtopo.run.process_run import ProcessRun, plans_of
+from memtopo.run.process_run import ProcessRun
 from memtopo.session.composition import Composition
 from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.offers import Offer

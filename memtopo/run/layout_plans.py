@@ -191,3 +191,14 @@ def provided(plan: Plan) -> frozenset[Hashable]:
 def kept(plan: Plan) -> frozenset[Hashable]:
     """Return the resources whose bytes a plan keeps elsewhere."""
     return frozenset(step.keeps for step in plan.steps)
+
+
+def built_plan(request: RunRequest) -> Plan:
+    """Return the plan of a request as it is built: a full check needs kernels."""
+    full = request.check == "full"
+    return planner.with_kernels(request.plan, request.geometry.gpus) if full else request.plan
+
+
+def plans_of(request: RunRequest) -> LayoutPlans:
+    """Return the plans of a layout of one process."""
+    return LayoutPlans(request.geometry, built_plan(request))

@@ -11,7 +11,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from memtopo import planner
 from memtopo.common.errors import InternalError, MemtopoError, Stopped, outcome
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.recorder import CallContext
@@ -21,24 +20,30 @@ from memtopo.kinds.layout import HandleSource, Reservation
 from memtopo.kinds.ranges.steps import AGREED, common_ranges
 from memtopo.kinds.step import Phase
 from memtopo.language.names import AWAKE
-from memtopo.planner import Plan
 from memtopo.plans import folding
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check, Checks, Left, Placed, Report
 from memtopo.plans.transition import Stage, Transition
 from memtopo.run import messages, saving
 from memtopo.run.hints import exit_code, failure
-from memtopo.run.layout_plans import WHOLE, Absent, Goal, LayoutPlans, Variant, lost, transitions_between
+from memtopo.run.layout_plans import WHOLE, Absent, Goal, LayoutPlans, Variant, lost, plans_of, transitions_between
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
 from memtopo.run.messages import Addresses, Answer, ChangeResult, Command, Done, Lent, SaveResult
 from memtopo.run.reports import FindingTally, report_on
-from memtopo.run.transition import DoesNotFit, RollbackFailed, StagedTransition, require_declared, require_room
+from memtopo.run.transition import (
+    DoesNotFit,
+    RollbackFailed,
+    StagedTransition,
+    attempted,
+    require_declared,
+    require_room,
+)
 from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
 from memtopo.run.verification.rounds import Verification
 from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.offers import LayoutExports, Offer
-from memtopo.storage.saved import Restored, SavedPart
+from memtopo.storage.saved import Restored
 
 PlanSource = Callable[[str, Check], tuple[RunRequest, LayoutPlans]]
 """Request of a process and the plans of all, by the source of a spec and its check. Raises `MemtopoError`."""
@@ -53,8 +58,7 @@ class ProcessRun:
     offers: tuple[Offer, ...] = ()
     """Exports of the held layout, read before a change was complete, so that no query fails after it."""
     restored = Restored()
-    """Pieces whose bytes came back from the folder `restored_from`."""
-    restored_from = ""
+    """Pieces whose bytes came back from a folder."""
     stopped = False
     _held = False
 
@@ -151,10 +155,10 @@ class ProcessRun:
                 self.execution.act(steps[label], partial(steps[label].relocate, address=address))
         return Addresses({label: layout.address(label) for label in steps})
 
-    def save(self, folder: str, number: str) -> SavedPart:
+    def save(self, folder: str, number: str) -> SaveResult:
         """Write the bytes of this process to a folder. Raises `MemtopoError`, `StepFailed` and `Stopped`."""
         try:
-            return saving.save(self.execution, self.request.geometry, folder, self.request.process, number)
+            return SaveResult(saving.save(self.execution, self.request, folder, number))
         finally:
             self.suspend(self.request)
 
@@ -162,7 +166,6 @@ class ProcessRun:
         """Copy the bytes of a saved folder to the memory of this process. Raises `StepFailed`."""
         with failing("restore of saved bytes"):
             self.restored = saving.restored(self.execution, folder, self.request.process)
-        self.restored_from = folder
 
     def write_kept(self, states: Sequence[str]) -> None:
         """Write the bytes that all of some states keep."""
@@ -386,8 +389,7 @@ class ProcessRun:
             yield from self.request.notes()
         if self.context and self.context.lost:
             yield self.context.lost
-        if self.restored_from:
-            yield from saving.notes_on(self.restored, self.restored_from)
+        yield from saving.notes_on(self.restored)
         yield from self.balance.owner_notes(self.request.geometry, clean=clean)
         if teardown.timed_out:
             yield "another process did not finish in time; memory that it imported may have been released while in use"
@@ -398,17 +400,6 @@ class ProcessRun:
 
 def _no_source(_source: str, _check: Check) -> tuple[RunRequest, LayoutPlans]:
     raise InternalError("a process was sent a spec, and has one that it did not read")
-
-
-def built_plan(request: RunRequest) -> Plan:
-    """Return the plan of a request as it is built: a full check needs kernels."""
-    full = request.check == "full"
-    return planner.with_kernels(request.plan, request.geometry.gpus) if full else request.plan
-
-
-def plans_of(request: RunRequest) -> LayoutPlans:
-    """Return the plans of a layout of one process."""
-    return LayoutPlans(request.geometry, built_plan(request))
 
 
 _LAST = tuple(Stage)[-1]
@@ -426,7 +417,7 @@ _ACTS: Mapping[type[Any], Callable[[ProcessRun, Any], Answer | None]] = {
     messages.Hold: lambda run, _: run.hold(),
     messages.Recheck: lambda run, _: ChangeResult(checks=run.recheck()),
     messages.Lend: lambda run, command: run.lend(command),
-    messages.SaveBytes: lambda run, command: SaveResult(run.save(command.folder, command.number)),
+    messages.SaveBytes: lambda run, command: run.save(command.folder, command.number),
     messages.PlanChange: lambda run, command: run.plan(*run.goal(command)),
     messages.MakeStage: lambda run, command: run.make_stage(command.stage, back=command.back),
     messages.CheckChange: lambda run, _: run.planned_change.check(),
@@ -533,26 +524,3 @@ class Change:
             raise RollbackFailed(self._reason, failed) from failed
         except Exception as error:
             raise RollbackFailed(self._reason, StepFailed(None, "rollback", error)) from error
-
-
-def attempted(act: Callable[[], object]) -> ChangeResult:
-    """Result of a part of a change that may be refused, or fail and be rolled back. Raises `RollbackFailed`."""
-    try:
-        result = act()
-    except RollbackFailed:
-        raise
-    except Exception as error:  # noqa: BLE001 an error of memtopo itself is rolled back as any other
-        return failed(error)
-    return result if isinstance(result, ChangeResult) else ChangeResult()
-
-
-def failed(error: Exception) -> ChangeResult:
-    """Result of a part of a change that was refused or has failed."""
-    match error:
-        case MemtopoError():
-            return ChangeResult(error.message, error.hint)
-        case StepFailed():
-            return ChangeResult(str(error))
-        case Stopped():
-            return ChangeResult("interrupted")
-    return ChangeResult(f"internal error: {type(error).__name__}: {error}")

@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from memtopo.common.text import numbered
 from memtopo.common.units import rounded
 from memtopo.driver.types import Access, Grant, LocationKind, gpu
@@ -17,6 +19,7 @@ from memtopo.kinds.layout import current
 from memtopo.kinds.states.folders import holds_folder
 from memtopo.kinds.transfers import Span, SpanMemory, transferring
 from memtopo.run.verification.fingerprints import readable_places
+from memtopo.session.request import RunRequest
 from memtopo.sharing.offers import Offer
 from memtopo.storage.direct import Transfer
 from memtopo.storage.saved import (
@@ -35,13 +38,13 @@ _LISTED = 20
 """Names in a note."""
 
 
-def save(execution: Execution, geometry: Geometry, path: str, process: str, number: str) -> SavedPart:
+def save(execution: Execution, request: RunRequest, path: str, number: str) -> SavedPart:
     """Write the bytes of a process to a folder that its conductor has locked. Raises `MemtopoError` and `Stopped`."""
     execution.resume()
     with opened_folder(path, lock=False) as folder, saved_memory(execution) as (memory, transfer):
         groups = [list(some) for _, some in groupby(memory.pieces, key=lambda each: numbered(each.name)[0])]
-        left_out = tuple(_left_out(execution, geometry, memory))
-        return save_part(folder, process, number, groups, memory, transfer, left_out)
+        left_out = tuple(_left_out(execution, request.geometry, memory))
+        return save_part(folder, request.process, number, groups, memory, transfer, left_out)
 
 
 def require_pieces(name: str, parts: Collection[SavedPart]) -> None:
@@ -91,16 +94,19 @@ def restored(execution: Execution, path: str, process: str) -> Restored:
         index, wanted = read_saved(folder), memory.pieces
         part = folder.read_part(index, process)
         if part is None:
-            return Restored(without=tuple(each.name for each in wanted))
+            return Restored(without=tuple(each.name for each in wanted), folder=path)
         found = restore(folder, part, wanted, memory, transfer)
     if wanted and not found.pieces:
         message = f"{path!r} has layout {index.layout!r}, and nothing of it has a name and size of this layout"
         raise FolderRefused(message, hint=f"it has {_listed(found.unused)}")
-    return found
+    return replace(found, folder=path)
 
 
-def notes_on(found: Restored, path: str) -> Iterator[str]:
-    """Notes on what came back from a folder."""
+def notes_on(found: Restored) -> Iterator[str]:
+    """Notes on what came back from a folder, if there was one."""
+    path = found.folder
+    if not path:
+        return
     every = len(found.pieces) + len(found.without)
     yield f"restored {len(found.pieces):,} of {every:,} pieces, {rounded(found.size)}, from {path}"
     if found.without:

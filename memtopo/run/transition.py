@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from memtopo.common.errors import Failed, MemtopoError, Stopped
@@ -17,6 +17,7 @@ from memtopo.kinds.step import Step
 from memtopo.machine import CONTEXT_BYTES, Machine
 from memtopo.planner import Plan
 from memtopo.plans.transition import Action, Stage, StagedAction, Transition, transition, undo_stage
+from memtopo.run.messages import ChangeResult
 
 
 class RollbackFailed(StepFailed):
@@ -201,3 +202,26 @@ def _used_on_host(execution: Execution) -> Mapping[Location, int]:
         if location.kind is not LocationKind.GPU:
             used[location] = used.get(location, 0) + size
     return used
+
+
+def attempted(act: Callable[[], object]) -> ChangeResult:
+    """Result of a part of a change that may be refused, or fail and be rolled back. Raises `RollbackFailed`."""
+    try:
+        result = act()
+    except RollbackFailed:
+        raise
+    except Exception as error:  # noqa: BLE001 an error of memtopo itself is rolled back as any other
+        return failed(error)
+    return result if isinstance(result, ChangeResult) else ChangeResult()
+
+
+def failed(error: Exception) -> ChangeResult:
+    """Result of a part of a change that was refused or has failed."""
+    match error:
+        case MemtopoError():
+            return ChangeResult(error.message, error.hint)
+        case StepFailed():
+            return ChangeResult(str(error))
+        case Stopped():
+            return ChangeResult("interrupted")
+    return ChangeResult(f"internal error: {type(error).__name__}: {error}")

@@ -484,7 +484,8 @@ def _sync(fd: int, _: Buffer) -> None:
 class Restored(Struct, frozen=True):
     """Names of the pieces whose bytes came back; of saved ones that the layout has not, and that were not saved.
 
-    A piece of another size counts as another one. `direct` is false if files were read through the page cache.
+    A piece of another size counts as another one. `direct` is false if files were read through the page cache. The
+    folder is empty if nothing was to come back.
     """
 
     pieces: tuple[str, ...] = ()
@@ -492,6 +493,7 @@ class Restored(Struct, frozen=True):
     without: tuple[str, ...] = ()
     size: int = 0
     direct: bool = True
+    folder: str = ""
 
 
 def restore(folder: Folder, part: Part, wanted: Sequence[Piece], memory: PieceMemory, transfer: Transfer) -> Restored:

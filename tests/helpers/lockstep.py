@@ -24,12 +24,13 @@ from memtopo.machine import Machine
 from memtopo.planner import Plan
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.run.apply import ThisProcess
-from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans
+from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans, built_plan
 from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, Command, MakeStage, ReadKept, WriteKept
-from memtopo.run.process_run import ProcessRun, attempted, built_plan
+from memtopo.run.process_run import ProcessRun
 from memtopo.run.processes.common_addresses import agree
 from memtopo.run.processes.worker import SiblingHandles
 from memtopo.run.processes.workers import require_made, require_planned
+from memtopo.run.transition import attempted
 from memtopo.run.verification.rounds import UNSAFE
 from memtopo.session.request import RunRequest
 from tests.helpers.failing_driver import Failing

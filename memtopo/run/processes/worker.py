@@ -30,11 +30,11 @@ from memtopo.machine import parse
 from memtopo.plans.progress import NO_PROCESSES, Progress
 from memtopo.plans.report import Check
 from memtopo.run import messages
-from memtopo.run.layout_plans import LayoutPlans
+from memtopo.run.layout_plans import LayoutPlans, built_plan
 from memtopo.run.messages import Answer, Command, HandleAnswer, HandleRequest, StartWorker, ToWorker
-from memtopo.run.process_run import ProcessRun, built_plan, failed
+from memtopo.run.process_run import ProcessRun
 from memtopo.run.processes.gates import Gate, WorkerGates
-from memtopo.run.transition import RollbackFailed
+from memtopo.run.transition import RollbackFailed, failed
 from memtopo.session.composition import Composition
 from memtopo.session.request import RunRequest
 from memtopo.sharing.channel import Channel, Received
