@@ -351,8 +351,12 @@ class Live:
         """
         self._require_open()
         labels = self._tensor_ranges
+        if into in {*self._elastic.ranges, *self._elastic.heaps} or not (into or labels):
+            what = f"{into!r} is" if into else "the layout has only"
+            hint = "load into a range that chunks are mapped in; programs load what they allocate"
+            raise Unsuitable(f"{what} memory that programs allocate, in which no table can be found", hint=hint)
         if into is None and len(labels) != 1:
-            raise Unsuitable(f"the layout has {len(labels)} ranges", hint=f"name one: into={(labels or ['w'])[0]!r}")
+            raise Unsuitable(f"the layout has {len(labels)} ranges", hint=f"name one: into={labels[0]!r}")
         with self._elastic.lock, deferred():
             several = [files] if isinstance(files, str | os.PathLike) else files
             return self._tensors.load(self._memory, into or labels[0], [os.fspath(each) for each in several])

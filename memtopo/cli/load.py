@@ -50,6 +50,9 @@ def _target(offers: Mapping[str, Offer], into: str | None) -> Offer:
     chunks = {name: each for name, each in offers.items() if each.kind == "chunk" and not each.lends}
     if into is None and len(chunks) == 1:
         return next(iter(chunks.values()))
+    if not chunks:
+        hint = "export the chunks of a range; programs load what they allocate in heaps and elastic ranges"
+        raise UsageError("the layout has no export of chunks", hint=hint)
     if into is None:
         raise UsageError(f"the layout has {len(chunks)} exports of chunks", hint="name one: --into EXPORT")
     if into not in chunks:

@@ -44,6 +44,17 @@ def require_tensors(layout: Live, files: list[Path]) -> None:
                 layout.tensor(name)
 
 
+def test_memory_that_programs_allocate_is_refused(tmp_path: Path, run_inline: InlineRunner, files: list[Path]) -> None:
+    spec = ROOT / "specs" / "engine-heaps.yaml"
+    with memtopo.applied(spec, machine="h100x1") as layout:
+        for into in (None, "weights"):
+            with pytest.raises(memtopo.Unsuitable, match="memory that programs allocate"):
+                layout.load(files, into=into)
+    with held(tmp_path, spec):
+        refused = run_inline("load", "engine-heaps", files[0], XDG_RUNTIME_DIR=str(tmp_path))
+        assert (refused.status, "has no export of chunks" in refused.err) == (2, True)
+
+
 def test_tensors_of_files_are_viewed_by_name(files: list[Path]) -> None:
     with memtopo.applied(ROOT / "specs" / "sleep-mode.yaml", machine="h100x1") as layout:
         with pytest.raises(memtopo.Unsuitable, match="nothing was loaded"):
