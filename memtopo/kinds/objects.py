@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import Any, ClassVar
 
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.geometry.groups import Group
-from memtopo.kinds.layout import Layout, LayoutTable, Reservation, current
-from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, Undoing
+from memtopo.kinds.layout import Layout, Reservation
+from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, TableStep, Undoing
 
 
-class ObjectStep(Step, frozen=True):
-    """Base of steps that create or import one object, which a table of the layout has under its label.
-
-    A subclass describes its object: `call` is made with the fields that it `passes` and returns the object, and the
-    call of `undoing` ends it.
-    """
+class ObjectStep(TableStep, frozen=True):
+    """Base of steps that create or import one object, which a table of the layout has under its label."""
 
     label: str
 
@@ -28,14 +21,8 @@ class ObjectStep(Step, frozen=True):
     """Bytes of its memory, a field of objects that have memory."""
     noun: ClassVar[str]
     """Noun for the objects in resources."""
-    table: ClassVar[LayoutTable[str, Any] | str]
-    """Table of the layout with the objects of the kind, or the field of the layout that has them."""
     addressed: ClassVar[bool] = False
     """True if each object has an address of its own, which the driver chooses."""
-    passes: ClassVar[tuple[str, ...]] = ()
-    """Fields that are the arguments of `call`, in order."""
-    ended_in_context: ClassVar[bool] = False
-    """True if the object is ended in the context that it is created in."""
 
     @property
     def provides(self) -> Hashable:
@@ -45,39 +32,11 @@ class ObjectStep(Step, frozen=True):
     def own_address(self) -> int | None:
         return 0 if self.addressed else None
 
-    @classmethod
-    def objects(cls, layout: Layout) -> dict[str, Any]:
-        """Live objects of the kind, by label."""
-        found: dict[str, Any] = getattr(layout, cls.table) if isinstance(cls.table, str) else layout.of(cls.table)
-        return found
-
-    def arguments(self, layout: Layout) -> tuple[Any, ...]:
-        """Arguments of `call`, which may be taken from the layout or from another process."""
-        return tuple(getattr(self, name) for name in self.passes)
-
-    def context(self, driver: Driver, layout: Layout) -> AbstractContextManager[None]:
-        """Context that is current while `call` is made; by default it needs none."""
-        return nullcontext()
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        arguments = self.arguments(layout)
-        with self.context(driver, layout):
-            self.objects(layout)[self.label] = self.kept(method(driver, self.call)(*arguments))
-
     def kept(self, made: int) -> Any:
-        """Value in the table of the layout for what `call` has returned."""
-        return made
+        return Reservation(made, self.size) if self.addressed else made
 
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        objects = self.objects(layout)
-        if self.label in objects:
-            with self.context(driver, layout) if self.ended_in_context else nullcontext():
-                self.end(driver, objects[self.label])
-                del objects[self.label]
-
-    def end(self, driver: Driver, found: Any) -> None:
-        """End an object: a handle, or an address and size."""
-        method(driver, self.undoing.call)(found.address if self.addressed else found)
+    def end(self, driver: Driver, layout: Layout, found: Any) -> None:
+        super().end(driver, layout, found.address if self.addressed else found)
 
     def leak_name(self) -> str:
         return self.leak(self.label)
@@ -89,22 +48,7 @@ class GpuObjectStep(ObjectStep, frozen=True):
     device: int
     size: int
 
-    def context(self, driver: Driver, layout: Layout) -> AbstractContextManager[None]:
-        return current(driver, layout.contexts[self.device])
-
-    def kept(self, made: int) -> Any:
-        return Reservation(made, self.size) if self.addressed else made
-
-
-def method(driver: Driver, call: str) -> Callable[..., Any]:
-    """Method of a driver for a C function: `mem_free` for `cuMemFree`."""
-    found: Callable[..., Any] = getattr(driver, _method_name(call))
-    return found
-
-
-@cache
-def _method_name(call: str) -> str:
-    return re.sub("(?<=.)(?=[A-Z])", "_", call.removeprefix("cu")).lower()
+    in_context = "device"
 
 
 class ImportStep(ObjectStep, frozen=True):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple
 
-from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
 from memtopo.kinds.layout import Layout, LayoutTable, current
-from memtopo.kinds.step import Finding, InChange, Phase, Step, StepDescription, Undoing
+from memtopo.kinds.step import Finding, InChange, Phase, Step, StepDescription, TableStep, Undoing
 
 
 class Wait(NamedTuple):
@@ -42,7 +41,7 @@ class DeviceStep(Step, frozen=True):
         return StepDescription(f"gpu{self.device}", f"gpu{self.device}")
 
 
-class RetainContext(DeviceStep, frozen=True):
+class RetainContext(DeviceStep, TableStep, frozen=True):
     """Retain the primary context of a GPU.
 
     It is released and never reset, since other code in the process may use it.
@@ -54,21 +53,19 @@ class RetainContext(DeviceStep, frozen=True):
     undoing = Undoing("cuDevicePrimaryCtxRelease", "release context")
     leaks_as = "context of"
     provided = "context", "device"
+    table = "contexts"
+    named_by = "device"
+    passes = ("device",)
 
-    def do(self, driver: Driver, layout: Layout) -> None:
-        layout.contexts[self.device] = driver.device_primary_ctx_retain(self.device)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.device in layout.contexts:
-            driver.device_primary_ctx_release(self.device)
-            del layout.contexts[self.device]
+    def end(self, driver: Driver, layout: Layout, found: int) -> None:
+        driver.device_primary_ctx_release(self.device)
 
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
         """Contexts and kernels of all GPUs: a wait on any GPU blocks them."""
         return RetainContext.leak(f"gpu{self.device}"), LoadKernels.leak(f"gpu{self.device}")
 
 
-class LoadKernels(DeviceStep, frozen=True):
+class LoadKernels(DeviceStep, TableStep, frozen=True):
     """Load the kernels of a GPU: before free memory is measured for the first time, until after the last time."""
 
     phase = Phase.OPEN
@@ -77,19 +74,12 @@ class LoadKernels(DeviceStep, frozen=True):
     undoing = Undoing("cuModuleUnload", "unload kernels")
     leaks_as = "kernels of"
     required: ClassVar = {"context": "device"}
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        with current(driver, layout.contexts[self.device]):
-            layout.of(MODULES)[self.device] = cast("KernelDriver", driver).module_load_data()
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.device in layout.of(MODULES):
-            with current(driver, layout.contexts[self.device]):
-                cast("KernelDriver", driver).module_unload(layout.of(MODULES)[self.device])
-                del layout.of(MODULES)[self.device]
+    table = MODULES
+    named_by = in_context = "device"
+    ended_in_context = True
 
 
-class CreateStream(DeviceStep, frozen=True):
+class CreateStream(DeviceStep, TableStep, frozen=True):
     """Create a stream that can wait for semaphores without blocking the GPU's other work.
 
     Managed memory may be attached to it. It is destroyed at once, even while it waits (fact 58).
@@ -102,15 +92,8 @@ class CreateStream(DeviceStep, frozen=True):
     leaks_as = "stream of"
     provided = "stream", "device"
     required: ClassVar = {"context": "device"}
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        with current(driver, layout.contexts[self.device]):
-            layout.of(STREAMS)[self.device] = driver.stream_create()
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.device in layout.of(STREAMS):
-            driver.stream_destroy(layout.of(STREAMS)[self.device])
-            del layout.of(STREAMS)[self.device]
+    table = STREAMS
+    named_by = in_context = "device"
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         observed = "idle" if driver.stream_query(layout.of(STREAMS)[self.device]) else "busy"
@@ -155,7 +138,7 @@ def _await_stream(driver: Driver, stream: int) -> None:
         driver.event_destroy(event)
 
 
-class Attach(Step, frozen=True):
+class Attach(TableStep, frozen=True):
     """Connect to a held layout or a socket, and receive the list of its exports."""
 
     holder: str
@@ -165,14 +148,14 @@ class Attach(Step, frozen=True):
     call = "connect"
     undoing = Undoing("close", "detach")
     provided = "holder", "holder"
+    table = ATTACHED
+    named_by = "holder"
 
     def do(self, driver: Driver, layout: Layout) -> None:
         layout.of(ATTACHED)[self.holder] = layout.handle_source.attach(self.holder)
 
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.holder in layout.of(ATTACHED):
-            layout.handle_source.detach(self.holder)
-            del layout.of(ATTACHED)[self.holder]
+    def end(self, driver: Driver, layout: Layout, found: int) -> None:
+        layout.handle_source.detach(self.holder)
 
     def describe(self) -> StepDescription:
         return StepDescription(self.holder, "")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from functools import cache
 from operator import attrgetter
@@ -17,7 +19,7 @@ from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, Location
 from memtopo.geometry.groups import Group
-from memtopo.kinds.layout import HandleSource, Layout
+from memtopo.kinds.layout import HandleSource, Layout, LayoutTable, current
 
 
 class Phase(StrEnum):
@@ -329,6 +331,73 @@ class Step(Struct, frozen=True):
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
         """Leak names of resources that cannot be released while a stream of a GPU waits for a semaphore (fact 58)."""
         return ()
+
+
+class TableStep(Step, frozen=True):
+    """Base of steps whose effect is in a table of the layout until it is undone.
+
+    `call` is made with the fields that the step `passes`, and the call of `undoing` ends what it has returned.
+    """
+
+    table: ClassVar[LayoutTable[Any, Any] | str]
+    """Table of the layout, or the field of the layout that is one."""
+    named_by: ClassVar[str] = "label"
+    """Field with the key in the table."""
+    passes: ClassVar[tuple[str, ...]] = ()
+    """Fields that are the arguments of `call`, in order."""
+    in_context: ClassVar[str] = ""
+    """Field with the ordinal of the GPU in whose context `call` is made; empty if it needs none."""
+    ended_in_context: ClassVar[bool] = False
+    """True if the call that ends the effect is made in that context, too."""
+
+    @property
+    def key(self) -> Any:
+        """Key in the table."""
+        return getattr(self, self.named_by)
+
+    @classmethod
+    def objects(cls, layout: Layout) -> dict[Any, Any]:
+        """Table of a layout."""
+        found: dict[Any, Any] = getattr(layout, cls.table) if isinstance(cls.table, str) else layout.of(cls.table)
+        return found
+
+    def arguments(self, layout: Layout) -> tuple[Any, ...]:
+        """Arguments of `call`, which may be taken from the layout or from another process."""
+        return tuple(getattr(self, name) for name in self.passes)
+
+    def kept(self, made: Any) -> Any:
+        """Value in the table for what `call` has returned."""
+        return made
+
+    def end(self, driver: Driver, layout: Layout, found: Any) -> None:
+        """End the effect of which the table has a value."""
+        method(driver, self.undoing.call)(found)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        arguments = self.arguments(layout)
+        with self._context(driver, layout):
+            self.objects(layout)[self.key] = self.kept(method(driver, self.call)(*arguments))
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        objects = self.objects(layout)
+        if self.key in objects:
+            with self._context(driver, layout) if self.ended_in_context else nullcontext():
+                self.end(driver, layout, objects[self.key])
+                del objects[self.key]
+
+    def _context(self, driver: Driver, layout: Layout) -> AbstractContextManager[None]:
+        return current(driver, layout.contexts[getattr(self, self.in_context)]) if self.in_context else nullcontext()
+
+
+def method(driver: Driver, call: str) -> Callable[..., Any]:
+    """Method of a driver for a C function: `mem_free` for `cuMemFree`."""
+    found: Callable[..., Any] = getattr(driver, _method_name(call))
+    return found
+
+
+@cache
+def _method_name(call: str) -> str:
+    return re.sub("(?<=.)(?=[A-Z])", "_", call.removeprefix("cu")).lower()
 
 
 def first_difference(expected: Sequence[object], observed: Sequence[object]) -> int:

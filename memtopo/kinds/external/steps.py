@@ -95,7 +95,7 @@ class ImportObject(ObjectStep, frozen=True):
     def undo(self, driver: Driver, layout: Layout) -> None:
         """Destroy the object, at most once: a second call would end the process (fact 57)."""
         if self.label in self.objects(layout):
-            self.end(driver, self.objects(layout).pop(self.label))
+            self.end(driver, layout, self.objects(layout).pop(self.label))
 
 
 class ImportMemory(ImportObject, frozen=True):

@@ -16,7 +16,7 @@ from memtopo.kinds.chunks.steps import ChunkStep
 from memtopo.kinds.layout import Layout, LayoutTable
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.objects import ImportStep
-from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step, StepDescription, Undoing
+from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step, StepDescription, TableStep, Undoing
 
 _SYSTEM = ErrorHint("the fabric manager or the switches do not work as they should (fact 87)", "see its log")
 
@@ -100,7 +100,7 @@ BOUND_BYTES = LayoutTable[tuple[str, int, int], int]()
 """Bytes that are bound to a multicast object, by its label, GPU, and offset in it; its handle is in `Layout.chunks`."""
 
 
-class BindStep(Step, frozen=True):
+class BindStep(TableStep, frozen=True):
     """Base of the steps that bind a whole chunk of a GPU at an offset of an object. No call queries what is bound."""
 
     object: str
@@ -112,6 +112,7 @@ class BindStep(Step, frozen=True):
     phase = Phase.BIND
     verb = "bind"
     undoing = Undoing("cuMulticastUnbind", "unbind")
+    table = BOUND_BYTES
     hints: ClassVar = {
         "OUT_OF_MEMORY": ErrorHint(
             "the slots of the switch are taken (fact 87)", "check which other programs use multicast"
@@ -123,14 +124,15 @@ class BindStep(Step, frozen=True):
     def needs(self) -> tuple[Hashable, ...]:
         return _needs(self)
 
-    def do(self, driver: Driver, layout: Layout) -> None:
-        self._bind(driver, layout, layout.chunks[self.object])
-        layout.of(BOUND_BYTES)[self._place] = self.size
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.object, self.device, self.offset
 
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self._place in layout.of(BOUND_BYTES):
-            driver.multicast_unbind(layout.chunks[self.object], self.device, self.offset, self.size)
-            del layout.of(BOUND_BYTES)[self._place]
+    def kept(self, made: None) -> int:
+        return self.size
+
+    def end(self, driver: Driver, layout: Layout, found: int) -> None:
+        driver.multicast_unbind(layout.chunks[self.object], self.device, self.offset, found)
 
     def describe(self) -> StepDescription:
         return StepDescription(self.chunk, self.object, self.size, (self.object, self.device), f"gpu{self.device}")
@@ -141,22 +143,14 @@ class BindStep(Step, frozen=True):
     def blocks(self) -> tuple[str, ...]:
         return MulticastStep.leak(self.object), ChunkStep.leak(self.chunk)
 
-    @property
-    def _place(self) -> tuple[str, int, int]:
-        return self.object, self.device, self.offset
-
-    def _bind(self, driver: Driver, layout: Layout, handle: int) -> None:
-        """Make the call, with the handle of the object."""
-        raise NotImplementedError
-
 
 class BindChunk(BindStep, frozen=True):
     """Bind a chunk by its handle."""
 
     call = "cuMulticastBindMem"
 
-    def _bind(self, driver: Driver, layout: Layout, handle: int) -> None:
-        driver.multicast_bind_mem(handle, self.offset, layout.chunks[self.chunk], 0, self.size)
+    def arguments(self, layout: Layout) -> tuple[int, ...]:
+        return layout.chunks[self.object], self.offset, layout.chunks[self.chunk], 0, self.size
 
 
 class BindAddress(BindStep, frozen=True):
@@ -171,8 +165,9 @@ class BindAddress(BindStep, frozen=True):
     def needs(self) -> tuple[Hashable, ...]:
         return (*_needs(self), ("range", self.range))
 
-    def _bind(self, driver: Driver, layout: Layout, handle: int) -> None:
-        driver.multicast_bind_addr(handle, self.offset, layout.ranges[self.range].address + self.at, self.size)
+    def arguments(self, layout: Layout) -> tuple[int, ...]:
+        address = layout.ranges[self.range].address + self.at
+        return layout.chunks[self.object], self.offset, address, self.size
 
 
 def _needs(step: BindStep) -> tuple[Hashable, ...]:

@@ -153,7 +153,7 @@ class MapFile(ObjectStep, frozen=True):
         with on_failure(os.close, fd):
             layout.of(FILES)[self.label] = map_file(fd, self.file, self.offset, self.size, writable=self.writable)
 
-    def end(self, driver: Driver, found: SharedFile) -> None:
+    def end(self, driver: Driver, layout: Layout, found: SharedFile) -> None:
         unmap_file(found)
 
     @property
@@ -186,7 +186,7 @@ class DryFile(MapFile, frozen=True):
         address = max((each.address + each.size for each in before), default=_DRY_ADDRESSES)
         layout.of(FILES)[self.label] = SharedFile(-1, address, self.size)
 
-    def end(self, driver: Driver, found: SharedFile) -> None:
+    def end(self, driver: Driver, layout: Layout, found: SharedFile) -> None:
         """Nothing: no call was made."""
 
 

@@ -19,8 +19,8 @@ from memtopo.kinds.step import (
     HandleReference,
     Phase,
     Readable,
-    Step,
     StepDescription,
+    TableStep,
     Undoing,
 )
 
@@ -32,8 +32,8 @@ POOL_HANDLES = LayoutTable[str, int]()
 """Stream-ordered pools, created and imported. Their allocations are in `Layout.memory`."""
 POOL_IMPORTS = LayoutTable[int, int]()
 """Number of imports of each imported pool: the driver returns the same handle for a pool each time (fact 82)."""
-POOL_SETTINGS = LayoutTable[tuple[str, PoolAttribute], bool]()
-"""Labels of pools with the attributes that are set."""
+POOL_SETTINGS = LayoutTable[tuple[str, PoolAttribute], int]()
+"""Values of attributes that are set, by the label of the pool."""
 POOL_POINTERS = LayoutTable[str, tuple[int, bytes]]()
 """Imported pool of each imported allocation, and a digest of the bytes that name it there."""
 POOL_GRANTS = LayoutTable[str, tuple[Grant, ...]]()
@@ -51,7 +51,7 @@ class OpenPool(ObjectStep, frozen=True):
     undoing = Undoing("cuMemPoolDestroy", "destroy pool")
 
 
-class PoolSetting(Step, frozen=True):
+class PoolSetting(TableStep, frozen=True):
     """Base of steps that change a pool, in the context of a GPU."""
 
     label: str
@@ -99,16 +99,21 @@ class SetPoolAttribute(PoolSetting, frozen=True):
     verb = "set pool attribute"
     call = "cuMemPoolSetAttribute"
     undoing = Undoing("cuMemPoolSetAttribute", "reset pool attribute")
+    table = POOL_SETTINGS
 
-    def do(self, driver: Driver, layout: Layout) -> None:
-        driver.mem_pool_set_attribute(layout.of(POOL_HANDLES)[self.label], self.attribute, self.value)
-        layout.of(POOL_SETTINGS)[self.label, self.attribute] = True
+    @property
+    def key(self) -> tuple[str, PoolAttribute]:
+        return self.label, self.attribute
 
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if (self.label, self.attribute) in layout.of(POOL_SETTINGS):
-            default = _DEFAULTS.get(self.attribute, 1)
-            driver.mem_pool_set_attribute(layout.of(POOL_HANDLES)[self.label], self.attribute, default)
-            layout.of(POOL_SETTINGS).pop((self.label, self.attribute))
+    def arguments(self, layout: Layout) -> tuple[int, PoolAttribute, int]:
+        return layout.of(POOL_HANDLES)[self.label], self.attribute, self.value
+
+    def kept(self, made: None) -> int:
+        return self.value
+
+    def end(self, driver: Driver, layout: Layout, found: int) -> None:
+        default = _DEFAULTS.get(self.attribute, 1)
+        driver.mem_pool_set_attribute(layout.of(POOL_HANDLES)[self.label], self.attribute, default)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         found = driver.mem_pool_get_attribute(layout.of(POOL_HANDLES)[self.label], self.attribute)
@@ -135,22 +140,23 @@ class SetPoolAccess(PoolSetting, frozen=True):
     verb = "set pool access"
     call = "cuMemPoolSetAccess"
     undoing = Undoing("cuMemPoolSetAccess", "take pool access")
+    table = POOL_GRANTS
     hints: ClassVar = {
         "INVALID_DEVICE": ErrorHint("a GPU has no peer access to the pool's memory (fact 81)", PROBE_ADVICE),
         "INVALID_VALUE": ErrorHint("a GPU has no peer access to the pool's memory (fact 81)", PROBE_ADVICE),
     }
 
-    def do(self, driver: Driver, layout: Layout) -> None:
-        driver.mem_pool_set_access(layout.of(POOL_HANDLES)[self.label], self.grants)
-        layout.of(POOL_GRANTS)[self.label] = self.grants
+    def arguments(self, layout: Layout) -> tuple[int, tuple[Grant, ...]]:
+        return layout.of(POOL_HANDLES)[self.label], self.grants
 
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in layout.of(POOL_GRANTS):
-            kept = {grant for label in sharing(layout, self.label) for grant in layout.of(POOL_GRANTS).get(label, ())}
-            none = tuple(grant._replace(access=Access.NONE) for grant in self.grants if grant not in kept)
-            if none:
-                driver.mem_pool_set_access(layout.of(POOL_HANDLES)[self.label], none)
-            del layout.of(POOL_GRANTS)[self.label]
+    def kept(self, made: None) -> tuple[Grant, ...]:
+        return self.grants
+
+    def end(self, driver: Driver, layout: Layout, found: tuple[Grant, ...]) -> None:
+        others = {grant for label in sharing(layout, self.label) for grant in layout.of(POOL_GRANTS).get(label, ())}
+        none = tuple(grant._replace(access=Access.NONE) for grant in found if grant not in others)
+        if none:
+            driver.mem_pool_set_access(layout.of(POOL_HANDLES)[self.label], none)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         for location, access in self.grants:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from memtopo.common.errors import on_failure
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, LayoutTable, Reservation
-from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription, Undoing
+from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription, TableStep, Undoing
 
 SAME_ADDRESS = "same address in all processes"
 
@@ -23,7 +23,7 @@ AGREED = LayoutTable[str, int]()
 """Addresses that all instances of a counted process have agreed on."""
 
 
-class ReserveRange(Step, frozen=True):
+class ReserveRange(TableStep, frozen=True):
     """Reserve `size` bytes of addresses, aligned to `align` unless it is 0.
 
     `address` is a hint (fact 11); with `fixed`, the check requires it. With `same`, the instances of a counted process
@@ -52,6 +52,7 @@ class ReserveRange(Step, frozen=True):
         ),
     }
     provided = "range", "label"
+    table = "ranges"
 
     @property
     def own_address(self) -> int:
@@ -64,10 +65,8 @@ class ReserveRange(Step, frozen=True):
         address = driver.mem_address_reserve(self.size, self.align, hint)
         layout.ranges[self.label] = Reservation(address, self.size)
 
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in layout.ranges:
-            driver.mem_address_free(*layout.ranges[self.label])
-            del layout.ranges[self.label]
+    def end(self, driver: Driver, layout: Layout, found: Reservation) -> None:
+        driver.mem_address_free(*found)
 
     def relocate(self, driver: Driver, layout: Layout, address: int) -> None:
         """Reserve the range anew, with an address as the hint, before anything is mapped in it."""
