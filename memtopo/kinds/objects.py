@@ -155,8 +155,9 @@ class TryExport(Step, frozen=True):
 def import_each(groups: Iterable[Group], opening: type[Any], alias: type[Alias]) -> Iterator[Step]:
     """Yield the import of each object of some groups; an object that this process has itself is used in its place."""
     for group in groups:
-        for index in range(group.count if group.origin else 0):
-            assert group.origin
-            of = group.path, group.label(index), group.location_of(index).id, group.size
+        if group.origin is None:
+            continue
+        for index in range(group.count):
+            fields = group.path, group.label(index), group.location_of(index).id, group.size
             own = group.origin.own_label(index)
-            yield alias(*of, own) if own else opening(*of, HandleReference.of(group, index))
+            yield alias(*fields, own) if own else opening(*fields, HandleReference.of(group, index))
