@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -339,7 +339,7 @@ def _file(fd: str) -> str:
         return ""
 
 
-class _FailedUndo(NamedTuple):
+class _FailedUndo(Struct, frozen=True):
     """Failed undo, with the names of the resources that it blocks."""
 
     step: Step

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path, PurePath
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -248,7 +248,7 @@ def _targets(given: list[str] | None) -> dict[str, Target | None]:
     return found | ({together.name: together} if together else {})
 
 
-class Reports(NamedTuple):
+class Reports(Struct, frozen=True):
     """The format for stdout, the format of each file, and `runner` if GitHub's runner reads stdout by default."""
 
     form: Format

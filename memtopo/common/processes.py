@@ -17,7 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
-from typing import IO, NamedTuple
+from typing import IO
+
+from msgspec import Struct
 
 from memtopo.common.errors import on_failure
 from memtopo.common.files import text_of
@@ -34,7 +36,7 @@ _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD."""
 
 
-class ProcessStat(NamedTuple):
+class ProcessStat(Struct, frozen=True):
     """A process: its name of at most 15 bytes, its state, its parent, and its start in ticks since boot."""
 
     command: str

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -34,7 +34,7 @@ _UNIT_MEANT = {
 }  # fmt: skip
 
 
-class Size(NamedTuple):
+class Size(Struct, frozen=True):
     """Size as written in a spec: `amount` bytes, or `amount` granules."""
 
     amount: int
@@ -58,7 +58,7 @@ class NamedPart(Struct, frozen=True):
     size: int
 
 
-class Share(NamedTuple):
+class Share(Struct, frozen=True):
     """Share of memory as written in a spec, in thousandths of a percent."""
 
     thousandths: int

@@ -7,7 +7,8 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice, pairwise
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Access, Grant, Location
@@ -62,7 +63,7 @@ class AccessParts:
         return [found[0].instances[0] for found in keys], keys
 
 
-class Segment(NamedTuple):
+class Segment(Struct, frozen=True):
     """Interval of a reservation with constant access; `given` has the deciding part for each location."""
 
     start: int

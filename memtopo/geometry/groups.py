@@ -103,7 +103,7 @@ class Residence(Enum):
     EXCEEDING = "exceeding"
 
 
-class InnerPart(NamedTuple):
+class InnerPart(Struct, frozen=True):
     """Part of an object: its label, offset and size in bytes, and the path of its entry."""
 
     label: str
@@ -341,7 +341,7 @@ class ChunkGroup(Group, frozen=True):
         return frozenset() if self.origin else gpus(self.distinct_locations)
 
 
-class Backing(NamedTuple):
+class Backing(Struct, frozen=True):
     """Chunks that a program may map in an elastic range, and the zero page behind the rest; None if there is none."""
 
     chunks: tuple[ChunkGroup, ...]

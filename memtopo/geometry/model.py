@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ Each = int | Literal["fill", "all"]
 """Number of mappings of an entry in each range: as many as fit, or one of every chunk."""
 
 
-class Slice(NamedTuple):
+class Slice(Struct, frozen=True):
     """Chunks that a `map` entry names: `first` to before `stop` of a group, or no group if they are not known.
 
     With `each`, every range has that many mappings of the next chunks or, `in_turn`, the chunks round-robin.
@@ -106,7 +106,7 @@ class Placement(Struct, frozen=True):
         return self.range.name, self.instance
 
 
-class Part(NamedTuple):
+class Part(Struct, frozen=True):
     """Access that one entry of the spec declares, in bytes of each reservation; later parts override earlier ones."""
 
     range: RangeGroup
@@ -133,7 +133,7 @@ class Part(NamedTuple):
         return self.instances[1] - self.instances[0]
 
 
-class AccessSpan(NamedTuple):
+class AccessSpan(Struct, frozen=True):
     """Adjacent mappings in one reservation with equal access; `path` leads to the access of the first of them."""
 
     range: RangeGroup

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Path
@@ -28,7 +29,7 @@ def granularity_note(unit: int, locations: Iterable[Location]) -> str:
     return f"the granularity of chunks with these properties on {names} is {exact(unit)} on this machine"
 
 
-class MemoryBudget(NamedTuple):
+class MemoryBudget(Struct, frozen=True):
     """Memory of a location: `whole` bytes, of which everything but shares takes `used`.
 
     `thousandths` is the sum of the shares of all processes, in thousandths of a percent.
@@ -44,7 +45,7 @@ class MemoryBudget(NamedTuple):
         return max(0, self.whole - self.used)
 
 
-class MemoryBudgets(NamedTuple):
+class MemoryBudgets(Struct, frozen=True):
     """Memory by location, and the locations of each entry with a share; locations of unknown memory are left out.
 
     `spread` has the locations of each instance of a counted process, in the order of the round-robin distribution, by

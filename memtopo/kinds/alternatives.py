@@ -90,8 +90,8 @@ def _trials(entry: Entry) -> Iterator[str]:
     for name, value in entry:
         for each in value if isinstance(value, list) else (value,):
             if isinstance(each, Alternatives):
-                tried = ((option, word) for option, word in zip(*each, strict=True) if option is not False)
-                yield from (name if option is True else word for option, word in tried)
+                tried = zip(each.options, each.words, strict=True)
+                yield from (name if option is True else word for option, word in tried if option is not False)
 
 
 def _taken(found: Sequence[Support]) -> int | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 L = TypeVar("L", bound=LocatedGroup)
 
 
-class Refusals(NamedTuple):
+class Refusals(Struct, frozen=True):
     """Reasons in messages for what is refused of exported objects; empty for what is not refused.
 
     They are about a size in `granules`, another `transport`, an export with a `commit`, whose memory is replaced, an

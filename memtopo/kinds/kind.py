@@ -9,6 +9,8 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
+from msgspec import Struct
+
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry, Instance, Part, Placement, Slice
@@ -48,7 +50,7 @@ class ResolutionStage(IntEnum):
     STATES = 6
 
 
-class Words(NamedTuple):
+class Words(Struct, frozen=True):
     """Words for a section: the noun for one entry, and its objects in the plural.
 
     `form` is an entry as a spec writes it, and `referred` the end of the message about an entry that the section cannot

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
+
+from msgspec import Struct
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
@@ -11,7 +13,7 @@ from memtopo.kinds.layout import Layout, LayoutTable, current
 from memtopo.kinds.step import Finding, InChange, Phase, Step, StepDescription, TableStep, Undoing
 
 
-class Wait(NamedTuple):
+class Wait(Struct, frozen=True):
     """Wait of a stream until the producer, `holder`, signals a value of a semaphore, which has a label."""
 
     semaphore: str

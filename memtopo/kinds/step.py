@@ -91,7 +91,7 @@ class Finding(NamedTuple):
         return cls(aspect, "", "", "", times=times)
 
 
-class CheckedSteps(NamedTuple):
+class CheckedSteps(Struct, frozen=True):
     """Number of the first steps that were checked and are as declared, their findings, and the error of the next."""
 
     number: int
@@ -160,7 +160,7 @@ class Readable(NamedTuple):
     gpus: tuple[int, ...]
 
 
-class Reading(NamedTuple):
+class Reading(Struct, frozen=True):
     """Work that reads `resources`, which must not be undone before the step that waits for its end, `wait`, is done.
 
     Without one, the work has ended with the step that began it.
@@ -170,7 +170,7 @@ class Reading(NamedTuple):
     wait: Step | None = None
 
 
-class InChange(NamedTuple):
+class InChange(Struct, frozen=True):
     """Treatment of a step by a change of a layout.
 
     A `repeated` step is undone first, and done again last if the change does any other. With `renews_needs`, the
@@ -187,7 +187,7 @@ class InChange(NamedTuple):
     runs_on: bool = False
 
 
-class Undoing(NamedTuple):
+class Undoing(Struct, frozen=True):
     """Undo of a step in a plan: its driver call, empty if the undo of another step ends it, and a verb.
 
     The verb is empty if the plan of a change does not show the undo.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, RegisterFlags
@@ -14,7 +15,7 @@ from memtopo.storage.direct import BUFFER, Beat, Transfer
 from memtopo.storage.saved import Piece
 
 
-class Span(NamedTuple):
+class Span(Struct, frozen=True):
     """Bytes at an address, with the GPU that copies them."""
 
     address: int

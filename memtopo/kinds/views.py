@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -21,7 +20,7 @@ View = tuple[str, int, tuple[Grant, ...]]
 """Name of a range or of the memory itself, offset in it, and access at that offset."""
 
 
-class Identity(NamedTuple):
+class Identity(Struct, frozen=True):
     """Identity of an object in a run: its owner, and its label there.
 
     The owner is the label of the creating process, empty in a single-process layout, or a holder outside of the spec.
@@ -52,7 +51,7 @@ class MappedMemory(Struct, frozen=True):
     """True if GPUs access it by kernels alone, and the CPU may always."""
 
 
-class Member(NamedTuple):
+class Member(Struct, frozen=True):
     """Process of a layout: its geometry, its label, and the geometries of all processes by label."""
 
     geometry: Geometry
@@ -116,7 +115,7 @@ def _own_view(group: Group, index: int, machine: Machine | None) -> tuple[View, 
     return ((group.label(index), 0, grants),) if grants else ()
 
 
-class RecordedEvent(NamedTuple):
+class RecordedEvent(Struct, frozen=True):
     """Event that a run may record: its identity, its name in this process, and its GPU."""
 
     identity: Identity

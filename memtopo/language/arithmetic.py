@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.common.units import LARGEST, UNITS, NotASize, exact, parse_count, parse_size, shorten
 from memtopo.diagnostics.model import InvalidValue
@@ -32,7 +33,7 @@ _WORD = re.compile("[A-Za-z]+")
 _OPERAND = "a number, a size, a $name or '('"
 
 
-class Quantity(NamedTuple):
+class Quantity(Struct, frozen=True):
     """Number, or number of bytes. A 0 is both."""
 
     amount: int

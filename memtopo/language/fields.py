@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
+from msgspec import Struct
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from memtopo.common.units import Share, Size, shorten
@@ -26,7 +27,7 @@ _ELSE = re.compile(r"[ \t]+else[ \t]+")
 _MISPLACED = re.compile(r"(^|[ \t])else([ \t]|$)")
 
 
-class Alternatives(NamedTuple, Generic[T]):
+class Alternatives(Struct, Generic[T], frozen=True):
     """Values in the order of preference, and the words that a spec writes for them."""
 
     options: tuple[T, ...]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.common.text import printable
 from memtopo.common.units import Share, Size, shorten
@@ -31,7 +32,7 @@ AWAKE = "awake"
 """Name of a layout as it is written; no state of it has this name."""
 
 
-class Reference(NamedTuple):
+class Reference(Struct, frozen=True):
     """Name with an optional index or half-open slice: `page`, `page.3`, `page.0:4`."""
 
     name: str
@@ -44,7 +45,7 @@ class Reference(NamedTuple):
         return f"{self.name}.{self.first}" if self.stop == self.first + 1 else f"{self.name}.{self.first}:{self.stop}"
 
 
-class ImportSource(NamedTuple):
+class ImportSource(Struct, frozen=True):
     """Source of an import or external object.
 
     `server.weights` is an export of a sibling process, `weights-server/w` one of a held layout or a socket, and
@@ -59,7 +60,7 @@ class ImportSource(NamedTuple):
         return f"{self.holder}{'.' if self.sibling else '/'}{self.export}" if self.export else self.holder
 
 
-class Near(NamedTuple):
+class Near(Struct, frozen=True):
     """NUMA node of a GPU: memory of the host that is near to it. `gpu` names the GPU, or all with `gpus`."""
 
     gpu: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 import yaml
+from msgspec import Struct
 
 from memtopo.common.text import printable
 from memtopo.common.units import shorten
@@ -14,7 +14,7 @@ from memtopo.language.document import Lines, Positions, Value
 from memtopo.language.limits import DEEPEST, LARGEST_SCALAR, MOST_ENTRIES, DiagnosticList, ReadError, refused_character
 
 
-class _Message(NamedTuple):
+class _Message(Struct, frozen=True):
     message: str
     help: str | None = None
     code: str = "MT005"

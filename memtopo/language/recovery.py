@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.diagnostics.messages import did_you_mean
 from memtopo.diagnostics.model import Diagnostic, Path
@@ -37,7 +38,7 @@ UNKNOWN = "<<"
 """Key of a left out entry whose own key is not known: that of a merge, as which any entry may be missing."""
 
 
-class Parsed(NamedTuple):
+class Parsed(Struct, frozen=True):
     """Values of a text with their positions, the diagnostics of its reading, and the paths that it left out."""
 
     root: dict[str, Value]
@@ -46,7 +47,7 @@ class Parsed(NamedTuple):
     left_out: frozenset[Path]
 
 
-class _Entry(NamedTuple):
+class _Entry(Struct, frozen=True):
     """Lines of an entry in blocks, counted from 0, and its path; `above_end` ends the entry that it is in."""
 
     first: int

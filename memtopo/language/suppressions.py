@@ -14,9 +14,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
 
 import yaml
+from msgspec import Struct
 
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
@@ -38,7 +38,7 @@ _HELP = "write '# memtopo: ignore[MT501] reason', with the codes to ignore"
 _NOTE = "the comment on this line affects 'memtopo validate' only; a spec with an error is never built"
 
 
-class Filtered(NamedTuple):
+class Filtered(Struct, frozen=True):
     """Diagnostics of a document after its suppression comments were applied.
 
     `ignored` are the diagnostics that a comment names; the errors among them are also `reported`. `used` are the spans
@@ -50,7 +50,7 @@ class Filtered(NamedTuple):
     used: frozenset[TextSpan] = frozenset()
 
 
-class _Entry(NamedTuple):
+class _Entry(Struct, frozen=True):
     """One code in a comment and its span; a comment without codes has an empty code and the span of the comment."""
 
     code: str

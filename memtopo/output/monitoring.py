@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from msgspec import Struct
 
 from memtopo.common.text import printable
 from memtopo.sharing.held import Entry
@@ -50,7 +52,7 @@ FIRST = "# HELP memtopo_"
 """Beginning of every text."""
 
 
-class _Sample(NamedTuple):
+class _Sample(Struct, frozen=True):
     family: str
     labels: Mapping[str, str]
     value: float

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -49,7 +49,7 @@ class Exchange(Struct, frozen=True):
     phase: str = ""
 
 
-class NamedCall(NamedTuple):
+class NamedCall(Struct, frozen=True):
     """One call with names: arguments in the order of the C function, without the result.
 
     `made` is what it makes. The `value` of an argument is an object, a place, a received handle, or as the protocol has

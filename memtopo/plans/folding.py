@@ -9,8 +9,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from memtopo.common.text import numbered
@@ -51,7 +52,7 @@ def processes(single: Iterable[P]) -> Iterator[P]:
     return _merged(single, _continued)
 
 
-class Alike(NamedTuple):
+class Alike(Struct, frozen=True):
     """One plan for processes that are alike, with a text below each row, and the GPU of each process if they differ.
 
     Its rows have `OWN` in place of these GPUs, and words in place of numbers: `own`, `next` (that of the next process
@@ -124,7 +125,7 @@ def _merged(items: Iterable[S], joined: Callable[[S, S], S | None]) -> Iterator[
         yield latest
 
 
-class _Counts(NamedTuple):
+class _Counts(Struct, frozen=True):
     """Numbers of processes: of each entry, and of each entry on each node."""
 
     entries: Mapping[str, int]

@@ -10,7 +10,6 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -107,7 +106,7 @@ _UNKNOWN = Surroundings(container=False, wsl=False, imex_channels=1, open_files=
 """Surroundings that explain nothing."""
 
 
-class _Case(NamedTuple):
+class _Case(Struct, frozen=True):
     """A trial that did not work, with the data that may explain it."""
 
     name: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.driver.types import Attribute, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.machine import Machine, Trial
@@ -18,7 +19,7 @@ RATES = "rates"
 """Not a trial: measurement of copies between a GPU and a location."""
 
 
-class Method(NamedTuple):
+class Method(Struct, frozen=True):
     """One trial at a kind of location: how, with which properties of a chunk, and which attributes advertise it.
 
     `never` is the reason why it is never tried. Of an attribute that is a mask, `bit` is the one that counts.
@@ -37,7 +38,7 @@ class Method(NamedTuple):
         return None if not values or None in values else all(value & self.bit for value in values if value is not None)
 
 
-class PlannedTrial(NamedTuple):
+class PlannedTrial(Struct, frozen=True):
     """Trial of a method at a location, made by the GPU of ordinal `device`; of `STORE`, into the GPU at `location`."""
 
     location: Location

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from operator import attrgetter
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -139,7 +138,7 @@ def _started(gpus: Sequence[int], opened: ExitStack) -> PlayerProcess:
     return process
 
 
-class _Share(NamedTuple):
+class _Share(Struct, frozen=True):
     """Object that is shared, by a transport."""
 
     memory: int

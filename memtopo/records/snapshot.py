@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -51,7 +51,7 @@ Span = tuple[int, int]
 """Addresses from the first to the one behind the last."""
 
 
-class _Event(NamedTuple):
+class _Event(Struct, frozen=True):
     """Entry of the history of a GPU, with the functions that led to it, innermost first."""
 
     time: int

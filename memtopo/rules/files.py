@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from difflib import unified_diff
 from functools import partial
 from itertools import islice, product
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -48,7 +47,7 @@ class Result(Struct, frozen=True):
         return sum(each.severity == severity for each in self.diagnostics)
 
 
-class SharedDiagnostic(NamedTuple):
+class SharedDiagnostic(Struct, frozen=True):
     """One diagnostic and the machines on which it was found; `only` repeats them if they are not all machines."""
 
     diagnostic: Diagnostic
@@ -77,7 +76,7 @@ class CheckedFile(Struct, frozen=True):
         return sum(each.diagnostic.severity == severity for each in self.diagnostics())
 
 
-class Checked(NamedTuple):
+class Checked(Struct, frozen=True):
     """Results of all files, in their order, each on its machines; if `strict`, warnings are failures.
 
     `variants` is the number of combinations of settings; `machines` has each machine with each of them.
@@ -199,7 +198,7 @@ def _reported(validated: Validated, used: frozenset[TextSpan], chosen: Selection
     )
 
 
-class Selection(NamedTuple):
+class Selection(Struct, frozen=True):
     """Prefixes of codes: the selected ones (by default all), without the ignored ones."""
 
     selected: tuple[str, ...] = ()
@@ -307,7 +306,7 @@ SUFFIXES = (".yaml", ".yml")
 _PATIENCE = 10.0
 
 
-class SpecPath(NamedTuple):
+class SpecPath(Struct, frozen=True):
     """File by the name that is reported, and the seconds to wait for it if it is a pipe; `-` is standard input.
 
     A pipe that was named explicitly is waited for; a pipe found in a folder is not. A file that was found must lie

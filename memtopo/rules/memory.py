@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import WHOLE_HOST, Location, LocationKind, gpu
 from memtopo.geometry.groups import Residence
@@ -35,7 +37,7 @@ Needs = Mapping[Location, Mapping[Entry, Need]]
 """Needs by location and by entry."""
 
 
-class Balance(NamedTuple):
+class Balance(Struct, frozen=True):
     """Memory that a location has, and what is to take it: `needs`, the largest first, and contexts.
 
     The needs of the whole host are those of its nodes as well; if `locked`, they are what is page-locked of them.

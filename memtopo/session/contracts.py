@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo import spec
 from memtopo.common.text import qualified
@@ -20,7 +21,7 @@ from memtopo.sharing.offers import Offer, offer_of
 from memtopo.sharing.terms import correction, described, differences
 
 
-class _Exporter(NamedTuple):
+class _Exporter(Struct, frozen=True):
     """Exports of a spec by name, each with its place; they are not `complete` if the spec has errors."""
 
     file: str

@@ -112,7 +112,7 @@ class Holding(Struct, frozen=True):
     allow_uids: Sequence[int] = ()
 
 
-class HoldResult(NamedTuple):
+class HoldResult(Struct, frozen=True):
     """Result of holding a layout: notes for the report, and the number of descriptors that stay open on purpose."""
 
     notes: Sequence[str] = ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -43,7 +42,7 @@ class ImportMismatch(MemtopoError):
     """An offer of a holder that differs from the import's declaration."""
 
 
-class Version(NamedTuple):
+class Version(Struct, frozen=True):
     """Objects of an export, as they are until they are made anew: the connection to their holder, and their generation.
 
     The generation is 0 if it is unknown.

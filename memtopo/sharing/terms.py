@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.common.units import NamedPart, exact
 from memtopo.driver.types import LocationKind
@@ -18,7 +19,7 @@ _KIND = "kind"
 _LENT = {True: "elastic chunks to lend", False: "not elastic"}
 
 
-class Comparison(NamedTuple):
+class Comparison(Struct, frozen=True):
     """One property of an import: as the spec declares it by a `key`, and as the holder offers it.
 
     `right` is the value that the key must have; None if no value of it is right, as of the kind, which has no key.

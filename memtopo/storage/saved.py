@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
-from typing import Annotated, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -45,7 +45,7 @@ class FolderRefused(Failed):
     """A folder that cannot be written or read, or whose bytes are not those that were saved."""
 
 
-class Piece(NamedTuple):
+class Piece(Struct, frozen=True):
     """Named memory of a layout, with its size in bytes."""
 
     name: str
@@ -501,7 +501,7 @@ def restore(folder: Folder, part: Part, wanted: Sequence[Piece], memory: PieceMe
 
     Raises `FolderRefused` with the name of the piece and the number of the chunk that is not as it was saved.
     """
-    sizes, direct = dict(wanted), True
+    sizes, direct = {each.name: each.size for each in wanted}, True
     for file in part.files:
         some = replace(file, pieces=tuple(each for each in file.pieces if sizes.get(each.name) == each.size))
         if not some.pieces:

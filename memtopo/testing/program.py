@@ -82,7 +82,7 @@ class Port(calls.Program, Protocol):
         """Code and lines of the call that is made and of its callers; none if that is not known."""
 
 
-class Call(NamedTuple):
+class Call(Struct, frozen=True):
     """Call of a program: the C function without its version, the arguments by name, and the result or the error.
 
     `error` is the driver's name, None for success. `frames` are those of a call that creates something, or is refused.

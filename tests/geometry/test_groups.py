@@ -266,7 +266,7 @@ def test_a_range_has_its_elastic_chunks_and_their_zero_page_behind_it() -> None:
     chunks = geometry_of(text).of(ChunkGroup)
     assert [largest_count(each) for each in chunks.values()] == [3, 1]
     backing = Backing((chunks["c"],), chunks["z"])
-    assert (backing.every, backing._replace(zero=None).every) == ((chunks["c"], chunks["z"]), (chunks["c"],))
+    assert (backing.every, replace(backing, zero=None).every) == ((chunks["c"], chunks["z"]), (chunks["c"],))
 
 
 def test_placements_map_each_step_of_their_chunks_or_one_chunk_again_and_again() -> None:

@@ -49,7 +49,7 @@ semaphores:
     found = geometry_of(text)
     frame, other = found.of(ExternalObject).values()
     assert (frame.size, frame.location, frame.dedicated) == (8 * MiB + 1, gpu(1), False)
-    assert [each[:3] for each in frame.mapped] == [
+    assert [(each.label, each.offset, each.size) for each in frame.mapped] == [
         ("frame", 0, 8 * MiB + 1), ("frame.y", 0, 4 * MiB), ("frame.uv", 1, 8 * MiB)
     ]  # fmt: skip
     assert frame.buffers[1].path == ("external", "frame", "buffers", "uv")

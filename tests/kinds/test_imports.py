@@ -13,7 +13,7 @@ from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.ipc import BufferGroup, EventGroup
 from memtopo.kinds.pinned import PinnedGroup
 from memtopo.kinds.step import HandleReference
-from memtopo.kinds.views import Member, all_mapped_memory, recorded_events
+from memtopo.kinds.views import Identity, Member, all_mapped_memory, recorded_events
 from memtopo.machine import Trial
 from memtopo.spec import read
 from tests.helpers.machines import invented
@@ -275,7 +275,7 @@ processes:
     geometry = geometry_of(text)
     reader_ = Member(geometry.processes["reader"], "reader", geometry.processes)
     assert [(each.identity, each.event, each.device) for each in recorded_events(reader_)] == [
-        (("reader", "own"), "own", 0), (("server", "e"), "e", 1)
+        (Identity("reader", "own"), "own", 0), (Identity("server", "e"), "e", 1)
     ]  # fmt: skip
     assert {each.name: each.ours for each in all_mapped_memory(geometry)["reader"]} == {"w": False, "p": True}
     assert geometry.processes["reader"].of(PinnedGroup)["f"].produced

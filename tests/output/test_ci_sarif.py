@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from memtopo.common.errors import Unavailable
 from memtopo.diagnostics import CODES
@@ -158,7 +159,7 @@ def test_sarif_log_has_success_and_exit_status(checked: Checking) -> None:
     (bad,) = sarif(text("sarif", checked({"x.yaml": BAD})))["invocations"]
     assert good == {"executionSuccessful": True, "exitCode": 0}
     assert bad == {"executionSuccessful": True, "exitCode": 1}
-    (warned,) = sarif(text("sarif", checked({"x.yaml": WARNED})._replace(strict=True)))["invocations"]
+    (warned,) = sarif(text("sarif", replace(checked({"x.yaml": WARNED}), strict=True)))["invocations"]
     assert warned == bad
     run = sarif("\n".join(formats.failure("sarif", Unavailable("no GPU", hint="buy one"))))
     (failed,) = run["invocations"]

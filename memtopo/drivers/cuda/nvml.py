@@ -9,8 +9,10 @@ import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import c_ubyte, c_uint, c_ulonglong
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
+
+from msgspec import Struct
 
 from memtopo.common.units import shorten
 from memtopo.driver.types import GpuMemory, GpuUsage, ProcessMemory, Work
@@ -129,7 +131,7 @@ class _Memory(ctypes.Structure):
         super().__init__(ctypes.sizeof(_Memory) | 2 << 24)
 
 
-class GpuReading(NamedTuple):
+class GpuReading(Struct, frozen=True):
     """Free bytes of a GPU, and the UUID of its cluster with the number of its clique; None where there is no answer."""
 
     free: int | None = None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Self
+from typing import Self
 
+from msgspec import Struct
 from pydantic import ConfigDict, Field, model_validator
 
 from memtopo.common.units import exact
@@ -45,7 +46,7 @@ class BindEntry(Entry):
         return self
 
 
-class Binding(NamedTuple):
+class Binding(Struct, frozen=True):
     """Whole chunk bound at an offset of an object, in bytes; by its address in a range if it has a `range`."""
 
     device: int

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
+
+from msgspec import Struct
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
@@ -26,7 +28,7 @@ they do not take a signal from here for one of the producer."""
 _PAUSE = 0.002
 
 
-class Descriptor(NamedTuple):
+class Descriptor(Struct, frozen=True):
     """File descriptor with the device, inode and device type of its file, since the number may have been reused."""
 
     fd: int

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import lcm
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from memtopo.common.keyed import by_key
 from memtopo.common.units import exact, rounded_up
@@ -74,7 +76,7 @@ def _elastic_ranges(scope: Scope) -> Mapping[str, list[tuple[int, str]]]:
     return found
 
 
-class SizedChunks(NamedTuple):
+class SizedChunks(Struct, frozen=True):
     """Chunks of an entry before their number is known: of `size` bytes each, in whole granules."""
 
     name: str
@@ -86,7 +88,7 @@ class SizedChunks(NamedTuple):
     size: int
 
 
-class ChunkNumber(NamedTuple):
+class ChunkNumber(Struct, frozen=True):
     """Number of chunks, the largest one of elastic chunks, with the share or the range that it follows from."""
 
     number: int
@@ -94,7 +96,7 @@ class ChunkNumber(NamedTuple):
     filled: str = ""
 
 
-class _Place(NamedTuple):
+class _Place(Struct, frozen=True):
     """Entry of `map` that names chunks as a whole, in `members` ranges of `size` bytes each.
 
     `uniform` is true if each range has the same mappings, as with `each`.

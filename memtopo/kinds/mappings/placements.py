@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
@@ -48,7 +50,7 @@ class Run(NamedTuple):
         return (first + nth, ranges) if self.slice.in_turn else (first + nth * self.number, 1)
 
 
-class Content(NamedTuple):
+class Content(Struct, frozen=True):
     """Mappings of one key of `map`, in the ranges from index `first` to before `stop`.
 
     The ranges are filled one after another, so that offsets are those of the first one; or, if they are `uniform`, each

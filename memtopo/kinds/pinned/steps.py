@@ -8,7 +8,9 @@ import stat
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from enum import IntFlag
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
+
+from msgspec import Struct
 
 from memtopo.common.errors import Failed, on_failure
 from memtopo.common.files import closing_fd
@@ -28,7 +30,7 @@ _BLOCK = 2 << 20
 """Bytes of the blocks that smaller allocations share (fact 74)."""
 
 
-class SharedFile(NamedTuple):
+class SharedFile(Struct, frozen=True):
     """File that another program shares, mapped at `address` with `size` bytes; its descriptor stays open."""
 
     fd: int

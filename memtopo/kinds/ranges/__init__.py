@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
+from msgspec import Struct
 from pydantic import BeforeValidator, Field
 
 from memtopo.common.units import exact, rounded, rounded_up
@@ -134,7 +135,7 @@ class Ranges(Kind):
                 yield Diagnostic("MT810", message, path, "key", notes=(note,), help=help)
 
 
-class _Mapped(NamedTuple):
+class _Mapped(Struct, frozen=True):
     """Largest granularity of the chunks in each range, ranges for which it is not known, and keys of `map` by range."""
 
     granules: Mapping[str, int]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import Access, Location, LocationKind
@@ -33,7 +35,7 @@ class Absent(NamedTuple):
         return "value" if self.area is None else "key"
 
 
-class HeapOffload(NamedTuple):
+class HeapOffload(Struct, frozen=True):
     """Heap whose bytes a state keeps, in the pinned memory `inside`, a folder, or memory that grows with the heap."""
 
     heap: str
@@ -235,7 +237,7 @@ def _in_place(absent: Absent, index: int, area: OffloadArea) -> Diagnostic:
     return Diagnostic("MT809", message, absent.path, labels=labels, help=help)
 
 
-class Window(NamedTuple):
+class Window(Struct, frozen=True):
     """Range of memtopo's own, for copies by the GPU `device` of chunks that no GPU may write where a spec maps them."""
 
     name: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, EventFlags, Grant, Properties, gpu
 from memtopo.geometry.groups import Group
@@ -50,7 +52,7 @@ def window_steps(window: Window, geometry: Geometry, machine: Machine) -> Iterat
     yield SetAccess(path, name, 0, size, grants)
 
 
-class Place(NamedTuple):
+class Place(Struct, frozen=True):
     """Offset in a range, an area or pinned memory."""
 
     range: str
@@ -97,7 +99,7 @@ class Offloaded(Step, frozen=True):
 
     @property
     def readable(self) -> Readable:
-        return Readable(self.keeps, *self.kept, self.size, (self.device,))
+        return Readable(self.keeps, self.kept.range, self.kept.offset, self.size, (self.device,))
 
     def do(self, driver: Driver, layout: Layout) -> None:
         """Nothing: `copies` has the copies of a change."""

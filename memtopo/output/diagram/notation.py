@@ -6,7 +6,6 @@ import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -84,7 +83,7 @@ def chunk_names(span: MappingSpan, count: int) -> str:
     return name_range(span.first, f"{stem}.{number + ahead}")
 
 
-class SpanWords(NamedTuple):
+class SpanWords(Struct, frozen=True):
     """Words for a span, the same in every drawing: its size and its offset, and of a span that is no hole its chunks.
 
     `parts` are the first parts of each chunk, and `in_each` says which chunks the next equal range has, if that is to
@@ -193,7 +192,7 @@ SEVERAL = "*"
 _LETTERS = string.ascii_lowercase + string.ascii_uppercase
 
 
-class DrawingLimits(NamedTuple):
+class DrawingLimits(Struct, frozen=True):
     """Numbers of elements that are drawn at most, so that the document of any layout stays small; the rest is counted.
 
     Ranges and rows of a process, blocks of a range's bar, and shares of a memory.
@@ -273,14 +272,14 @@ def _limits(diagram: Diagram) -> DrawingLimits:
     return DrawingLimits(ranges, min(24, max(6, 96 // processes)), min(96, max(8, blocks)), min(24, max(6, shares)))
 
 
-class Hue(NamedTuple):
+class Hue(Struct, frozen=True):
     """Colour of a device in one scheme: the fill of its memory, and the edge and texture on it."""
 
     fill: str
     edge: str
 
 
-class Scheme(NamedTuple):
+class Scheme(Struct, frozen=True):
     """Colours of a drawing in one scheme, light or dark."""
 
     paper: str
@@ -329,7 +328,7 @@ MOST_SPANS = 64
 """Drawn spans of one mark that are compared with later ones; a drawing shows no more of them apart."""
 
 
-class SpanPosition(NamedTuple):
+class SpanPosition(Struct, frozen=True):
     """Position of a drawn span: its range, the index of its block, and its offset."""
 
     range: str

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -38,7 +37,7 @@ RUN_VARIABLE = "MEMTOPO_RUN_OF_NODES"
 _PAUSE = 0.05
 
 
-class About(NamedTuple):
+class About(Struct, frozen=True):
     """Report of an agent on itself: memtopo's version, its process, its host, and the number of its mount namespace."""
 
     version: str
@@ -47,7 +46,7 @@ class About(NamedTuple):
     files: int = 0
 
 
-class MachineOfNode(NamedTuple):
+class MachineOfNode(Struct, frozen=True):
     """Record of the machine of a node, or why there is none."""
 
     record: str = ""
@@ -108,7 +107,7 @@ class NodeTask(Struct, frozen=True):
         return target.of_another_host(self.names[node], machine, simulated=self.simulated)
 
 
-class NodeResult(NamedTuple):
+class NodeResult(Struct, frozen=True):
     """Result of an agent: its report as JSON, or the error because of which there is none.
 
     `cause` is why the processes took down, if that was found elsewhere.

@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -145,7 +144,7 @@ TRIES = 8
 """Number of tries to read the same bytes of a file before and after a GPU has read them."""
 
 
-class _FileWindow(NamedTuple):
+class _FileWindow(Struct, frozen=True):
     """Bytes of an object of an entry, at an offset in it and at one in the file, as one GPU reads them."""
 
     label: str

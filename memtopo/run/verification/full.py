@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import groupby
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.driver.kernels import Area, Verified
 from memtopo.driver.types import Access, Location, gpu
@@ -42,7 +43,7 @@ Views = dict[Identity, list[MappedView]]
 """Views of each chunk or allocation in all processes."""
 
 
-class Task(NamedTuple):
+class Task(Struct, frozen=True):
     """One area of memory to fill or verify by a GPU of this process."""
 
     chunk: MappedMemory

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
@@ -32,7 +33,7 @@ _UNMAPPED = "CUDA_ERROR_INVALID_VALUE"
 _UNMAPPED_HOLE = Finding.equal("hole")
 
 
-class Hole(NamedTuple):
+class Hole(Struct, frozen=True):
     """Offsets `low` to `high` of a range without a mapping."""
 
     label: str
@@ -41,7 +42,7 @@ class Hole(NamedTuple):
     path: Path
 
 
-class Holes(NamedTuple):
+class Holes(Struct, frozen=True):
     """All holes of a layout. A mapping in one would fill at least one granule of `unit` bytes."""
 
     holes: Sequence[Hole]
@@ -162,7 +163,7 @@ class CopyFailed(DriverError):
         self.refusal = [Finding(PERMITTED, subject, _ACCEPTED, error.name, path)] if error.name == _REFUSED else []
 
 
-class _View(NamedTuple):
+class _View(Struct, frozen=True):
     """Memory that this run created, at one of its addresses, and the access of one GPU to it."""
 
     device: int

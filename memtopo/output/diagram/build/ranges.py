@@ -10,6 +10,8 @@ from itertools import accumulate, chain, groupby, islice, pairwise
 from operator import attrgetter, mul
 from typing import NamedTuple, TypeVar
 
+from msgspec import Struct
+
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Access, Grant, Location
 from memtopo.geometry import AccessSpan, Geometry, Placement
@@ -44,7 +46,7 @@ def _joined(found: Iterable[T], join: Callable[[T, T], T | None]) -> Iterator[T]
         yield last
 
 
-class _Process(NamedTuple):
+class _Process(Struct, frozen=True):
     """A process with the numbers of mappings of its chunks, and the marks of the layout."""
 
     owner: Owner
