@@ -474,6 +474,25 @@ def model_attributes(model: str) -> dict[str, int]:
 def parse(text: bytes, origin: str) -> Machine:
     """Parse a recorded machine from JSON; `origin` is its name in errors. Raises `Unavailable`."""
     try:
+        machine = Machine.model_validate_json(text)
+    except ValidationError as error:
+        _require_record(text, origin)
+        first, *others = map(_fault, error.errors(include_url=False, include_input=False))
+        raise Unavailable(f"machine file {origin!r}: {first}", hint=_FIELDS, details=others[:_LISTED]) from error
+    if "memtopo_machine" not in machine.model_fields_set:
+        _require_record(text, origin)
+    count = len(machine.devices)
+    sizes = {"peers": len(machine.peers)} | {f"peers.{n}": len(row) for n, row in enumerate(machine.peers)}
+    for where, size in sizes.items():
+        if size != count:
+            what = f"{where} has {size} entries, and there are {count} devices"
+            raise Unavailable(f"machine file {origin!r}: {what}", hint=_FIELDS)
+    return machine
+
+
+def _require_record(text: bytes, origin: str) -> None:
+    """Raise `Unavailable` if a text is not JSON, or no record of this version."""
+    try:
         facts: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         where = f": line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
@@ -486,18 +505,6 @@ def parse(text: bytes, origin: str) -> Machine:
         raise Unavailable(
             f"machine file {origin!r} has version {shown}; this memtopo reads version {VERSION}", hint=_RECORDS
         )
-    try:
-        machine = Machine.model_validate_json(text)
-    except ValidationError as error:
-        first, *others = map(_fault, error.errors(include_url=False, include_input=False))
-        raise Unavailable(f"machine file {origin!r}: {first}", hint=_FIELDS, details=others[:_LISTED]) from error
-    count = len(machine.devices)
-    sizes = {"peers": len(machine.peers)} | {f"peers.{n}": len(row) for n, row in enumerate(machine.peers)}
-    for where, size in sizes.items():
-        if size != count:
-            what = f"{where} has {size} entries, and there are {count} devices"
-            raise Unavailable(f"machine file {origin!r}: {what}", hint=_FIELDS)
-    return machine
 
 
 _DRAFT = "'memtopo machines --draft NAME --gpus 8 --like a100-80gb'"
