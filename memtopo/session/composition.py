@@ -25,7 +25,6 @@ from memtopo.session.request import Revision, RunRequest
 from memtopo.session.saved import SavedPlan
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.wire import layout_source, parsed_source
-from memtopo.storage.saved import opened_folder, read_saved
 
 
 class InvalidOnMachine(MemtopoError):
@@ -143,6 +142,8 @@ class Composition(Struct, frozen=True, dict=True):
         """
         self.require_tried()
         if options.get("source"):
+            from memtopo.storage.saved import opened_folder, read_saved  # noqa: PLC0415 few layouts start from a folder
+
             with opened_folder(options["source"]) as folder:
                 read_saved(folder)
         if self.saved:
