@@ -12,19 +12,19 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from itertools import product
 from math import prod
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from msgspec import Struct
 
-from memtopo import language
 from memtopo.common.errors import UsageError
 from memtopo.common.units import parse_duration, parsed
 from memtopo.diagnostics.messages import choose
 from memtopo.driver.trace_files import is_record
-from memtopo.drivers import target
-from memtopo.drivers.target import Target
-from memtopo.language import Document
+
+if TYPE_CHECKING:
+    from memtopo.drivers.target import Target
+    from memtopo.language import Document
 
 
 def option(flags: str, help: str, metavar: str | None = None, variable: str | None = None, **more: Any) -> Any:
@@ -153,7 +153,7 @@ def machine_names(given: list[str] | None) -> list[str]:
     whole = os.environ.get(_MACHINE_VARIABLE, "")
     if given and given == whole.split() and os.path.exists(whole):  # noqa: PTH110 a path as it was written
         return [whole]
-    return given or [target.LOCAL]
+    return given or ["local"]
 
 
 def one_target(given: list[str] | None) -> Target:
@@ -161,6 +161,8 @@ def one_target(given: list[str] | None) -> Target:
 
     Of several in the variable, which a job sets for `validate`, it is the last one; several options are an error.
     """
+    from memtopo.drivers import target
+
     *_, last = names = machine_names(given)
     if any(map(target.of_node, names)):
         return target.resolve_nodes(names)
@@ -214,6 +216,8 @@ class Settings(NamedTuple):
             from memtopo.records.spec import document
 
             return self.applied(document(spec, self.at))
+        from memtopo import language
+
         found = language.read_stdin() if spec == "-" else language.read_file(spec)
         if not found.text and _is_held(spec):
             message = f"{spec!r} is a held layout, and no file has the name"

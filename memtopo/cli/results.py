@@ -19,10 +19,10 @@ from memtopo.cli.options import option
 from memtopo.cli.process import REPORT_VARIABLES, RefusedSpec
 from memtopo.common.errors import MemtopoError, NotWritten, UsageError, on_failure, reason, system_errors
 from memtopo.common.files import open_output, output_path, write_pipe
-from memtopo.language import Document
 from memtopo.output import plain
 
 if TYPE_CHECKING:
+    from memtopo.language import Document
     from memtopo.output.blocks import Page, Section
     from memtopo.output.json import DiagnosticsDocument
     from memtopo.plans.report import Report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from itertools import islice
-from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol, runtime_checkable
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -26,7 +26,9 @@ from memtopo.language.limits import LARGEST_PARTS
 from memtopo.plans.report import Checks
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.wire import Count, Name, Pid, Positive, Text
-from memtopo.storage.saved import Saved
+
+if TYPE_CHECKING:
+    from memtopo.storage.saved import Saved
 
 CommitState = Literal["empty", "writing", "committed"]
 """Content of an export that a writer commits: none, some that its writer may change, or complete."""
