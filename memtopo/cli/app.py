@@ -86,6 +86,36 @@ _SETTINGS = {name: {**_HELP, "allow_interspersed_args": False} for name in ("cap
 """Settings of commands: what follows the first argument is the program's."""
 
 
+class _Values:
+    """Conversion of an option's value by typer where there is something to convert.
+
+    For each option of a command, also those not given, typer builds a validator of pydantic, whose import alone takes
+    longer than `memtopo completion`.
+    """
+
+    @staticmethod
+    def coerce(value: Any, param: Any, ctx: Any) -> Any:
+        """Return a value as it is if it is text, one of several words or absent, else as typer converts it."""
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        described = param.type_descriptor
+        if described.annotation in (str, list[str]) or value in (described.choices or ()):
+            return value
+        param._runtime_param = None  # noqa: SLF001
+        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
+class _Converting:
+    """A command or group whose options convert their values so."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options and arguments, and `--help`."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in found:
+            each._runtime_param = each._runtime_param or _Values  # noqa: SLF001
+        return found
+
+
 class _Modules(Mapping[str, Any]):
     """The commands by name, each imported when it is asked for."""
 
@@ -103,7 +133,7 @@ class _Modules(Mapping[str, Any]):
         return len(COMMANDS)
 
 
-class _Commands(typer.core.TyperGroup):
+class _Commands(_Converting, typer.core.TyperGroup):
     """The group of all commands, whose help lists them by subject, with an example."""
 
     def __init__(self, **settings: Any) -> None:
@@ -129,7 +159,7 @@ class _Commands(typer.core.TyperGroup):
         formatter.write_text(_MORE)
 
 
-class _Command(typer.core.TyperCommand):
+class _Command(_Converting, typer.core.TyperCommand):
     """A command whose help lists the variables of its options once, below them."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
