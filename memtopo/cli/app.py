@@ -65,7 +65,7 @@ GROUPS = {
     "Reference": {
         "explain": ("reference", "Explain codes, facts, and errors of the driver and the system."),
         "schema": ("reference", "Print the JSON Schema of specs or of memtopo's documents."),
-        "completion": ("reference", "Print the script that completes command lines in a shell."),
+        "completion": ("completion", "Print the script that completes command lines in a shell."),
     },
 }
 """Commands by subject, as the help lists them: module and summary. The function of `ls` is `ls_command`."""

@@ -15,7 +15,7 @@ import pytest
 
 from memtopo import machine
 from memtopo.cli import app
-from memtopo.cli.reference import completions
+from memtopo.cli.completion import completions
 from memtopo.diagnostics import CODES
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import ROOT, environment
