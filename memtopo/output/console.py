@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any, TextIO
 
 from msgspec import Struct
@@ -14,7 +15,6 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
-from rich.table import Table as Grid
 from rich.text import Text
 
 from memtopo.common.text import output_line, printable
@@ -163,16 +163,13 @@ class _Table(Struct, frozen=True):
         widths = _widths(rows, width - INDENT, gap)
         if table.caption:
             yield cell(f"{table.caption}:")
-        grid = _grid(table, widths, gap)
+        left = min(INDENT + sum(widths[:1]) + 4, width // 3)
         for number, row in enumerate(rows, -self.headings):
-            grid.add_row(*(_lines(each, room, console) for each, room in zip(row, widths, strict=False)))
-            if below := [*_below(table, number, row[len(widths) :])]:
-                yield _indented(grid)
-                left = min(INDENT + widths[0] + 4, width // 3)
-                yield from (_indented(_lines(cell(each, "dim"), width - left, console), left) for each in below)
-                grid = _grid(table, widths, gap)
-        if grid.row_count:
-            yield _indented(grid)
+            wraps = [wrapped(each, room, console) for each, room in zip(row, widths, strict=False)]
+            for parts in zip_longest(*wraps, fillvalue=Text()):
+                yield _line(table, parts, widths, gap)
+            for each in _below(table, number, row[len(widths) :]):
+                yield _indented(_lines(cell(each, "dim"), width - left, console), left)
         if table.more:
             yield cell(f"{' ' * INDENT}… and {table.more:,} more")
 
@@ -215,11 +212,17 @@ def _lines(text: Text, width: int, console: Console) -> Text:
     return Text("\n", overflow="fold").join(wrapped(text, width, console))
 
 
-def _grid(table: Table, widths: Sequence[int], gap: int) -> Grid:
-    grid = Grid.grid(padding=(0, gap, 0, 0))
-    for column, each in zip(table.columns, widths, strict=False):
-        grid.add_column(justify=column.align, overflow="fold", min_width=each, max_width=each)
-    return grid
+def _line(table: Table, parts: Sequence[Text], widths: Sequence[int], gap: int) -> Text:
+    """Line of a row, whose parts are not wider than their columns: a grid of rich measures and wraps them again."""
+    line = Text(" " * INDENT, no_wrap=True, overflow="ignore")
+    for column, part, width in zip(table.columns, parts, widths, strict=False):
+        if column.align == "right":
+            part.rstrip()
+            line.append(" " * (width - part.cell_len)).append_text(part)
+        else:
+            line.append_text(part).append(" " * (width - part.cell_len))
+        line.append(" " * gap)
+    return line
 
 
 _SHADES = " ░▒▓█"
