@@ -166,7 +166,7 @@ class _Command(_Converting, typer.core.TyperCommand):
         """Write the options without their variables, and then the variables."""
         options = [each for each in self.get_params(ctx) if getattr(each, "show_envvar", False) and each.envvar]
         for each in options:
-            each.show_envvar = False  # type: ignore[attr-defined]
+            each.show_envvar = False
         super().format_options(ctx, formatter)
         if options:
             with formatter.section("Variables with the values of options"):

@@ -103,6 +103,7 @@ def test_help_completion_and_errors_of_usage_import_no_other_command(line: str) 
     own = {f"memtopo.cli.{COMMANDS[words[0]][0]}"} if words[0] in COMMANDS else set()
     commands = {f"memtopo.cli.{module}" for module, _ in COMMANDS.values()}
     assert not (commands - own) & set(imported)
+    assert not {"pydantic", "yaml", "rich"} & set(imported)
 
 
 def test_the_version_is_printed_without_an_import() -> None:
