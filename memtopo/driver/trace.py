@@ -18,10 +18,11 @@ from typing import Any
 from memtopo.common.errors import NotWritten, system_errors
 from memtopo.common.files import open_output
 from memtopo.common.version import __version__
-from memtopo.driver.functions import function, jsonable, shared_handle
+from memtopo.driver.functions import function
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.recorder import CallContext, Recorder, error_name
 from memtopo.driver.types import DriverError
+from memtopo.driver.values import jsonable, shared_handle
 
 VERSION = 1
 

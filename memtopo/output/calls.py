@@ -8,10 +8,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from memtopo.common.units import exact, shorten
-from memtopo.driver.argument_texts import argument_text, constant_text, property_flags
-from memtopo.driver.functions import ADDRESSES
 from memtopo.driver.recorder import DriverCall
 from memtopo.driver.types import PoolProperties, Properties
+from memtopo.driver.values import ADDRESSES, argument_text, constant_text, property_flags
 from memtopo.output import humanize
 from memtopo.output.blocks import Page, Pairs, Section, Table, Toned, columns, notes, sections
 from memtopo.plans.calls import CallNames, Entry, Exchange, NamedCall, Object, ObjectAddress, reference

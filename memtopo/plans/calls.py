@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from memtopo.driver.functions import ADDRESSES, AT_ADDRESSES, OBJECTS, function, jsonable
+from memtopo.driver.functions import function
 from memtopo.driver.recorder import DriverCall
+from memtopo.driver.values import ADDRESSES, AT_ADDRESSES, OBJECTS, jsonable
 from memtopo.machine import MachineLine
 
 

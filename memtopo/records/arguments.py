@@ -11,7 +11,6 @@ from typing import Any, get_type_hints
 from memtopo.common.errors import UsageError
 from memtopo.common.text import printable
 from memtopo.common.units import shorten
-from memtopo.driver.functions import CONSTANTS, PLAIN_FLAGS
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import (
     PROPERTY_FLAGS,
@@ -26,6 +25,7 @@ from memtopo.driver.types import (
     Properties,
     gpu,
 )
+from memtopo.driver.values import CONSTANTS, PLAIN_FLAGS
 from memtopo.plans.trace import TracedCall
 
 Place = Callable[[int], int]

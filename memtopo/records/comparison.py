@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from memtopo.driver.functions import function, jsonable
+from memtopo.driver.functions import function
 from memtopo.driver.recorder import DriverCall
 from memtopo.driver.types import PROPERTY_FLAGS
+from memtopo.driver.values import jsonable
 from memtopo.geometry import Geometry
 from memtopo.language import Document
 from memtopo.planner import Plan

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from memtopo.driver.functions import CONSTANTS
 from memtopo.driver.types import Advice, HandleType, HostFlags, MemAttach, PoolAttribute
+from memtopo.driver.values import CONSTANTS
 from memtopo.plans.trace import TracedCall, TraceHead
 from memtopo.records.arguments import argument, arguments_of, location, places
 from memtopo.records.objects import AddressTable, Exported, Mapped, Memory, Reservation

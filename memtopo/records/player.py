@@ -16,10 +16,11 @@ from msgspec import Struct
 
 from memtopo.common.text import printable
 from memtopo.common.units import shorten
-from memtopo.driver.functions import ADDRESSES, AT_ADDRESSES, OBJECTS, function
+from memtopo.driver.functions import function
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import DriverError, PoolProperties, gpu
+from memtopo.driver.values import ADDRESSES, AT_ADDRESSES, OBJECTS
 from memtopo.driver.wrappers import METHODS, defaults, parameters
 from memtopo.plans.trace import TracedCall
 from memtopo.records.arguments import argument, arguments_of, places

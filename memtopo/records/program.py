@@ -9,8 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from memtopo.common.errors import Failed
-from memtopo.driver.functions import FUNCTIONS, OBJECTS, function
+from memtopo.driver.functions import FUNCTIONS, function
 from memtopo.driver.recorder import DriverCall
+from memtopo.driver.values import OBJECTS
 from memtopo.driver.wrappers import defaults
 from memtopo.plans.trace import TracedCall
 from memtopo.records.arguments import argument, arguments_of, places

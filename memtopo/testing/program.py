@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct
 
 from memtopo.common.errors import on_failure
-from memtopo.driver.argument_texts import argument_text
 from memtopo.driver.ledger import CALLS, Ledger, Opens
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import WHOLE_HOST, DriverError, LocationKind
+from memtopo.driver.values import argument_text
 from memtopo.driver.wrappers import METHODS as PROTOCOL
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.sim.allocations import SimAllocation

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import memtopo
-from memtopo.driver.functions import HANDLE
+from memtopo.driver.values import HANDLE
 from memtopo.plans.trace import TracedCall, TraceFile, read_traces
 from tests.helpers.command_line import MEMTOPO, environment
 from tests.helpers.specs import ROOT

@@ -14,8 +14,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from memtopo import machine
-from memtopo.driver.functions import CONSTANTS, FUNCTIONS, PLAIN_FLAGS
+from memtopo.driver.functions import FUNCTIONS
 from memtopo.driver.recorder import DriverCall
+from memtopo.driver.values import CONSTANTS, PLAIN_FLAGS
 from memtopo.machine import Machine, MachineLine
 from memtopo.output.programs.languages import Language, texts
 from memtopo.plans.calls import ListedCall, listed, named

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from memtopo.driver.functions import ADDRESS, C_TYPES, CONSTANTS, DMA_BUF, RESULT, Constants, c_name, function
+from memtopo.driver.functions import DMA_BUF, RESULT, c_name, function
 from memtopo.driver.types import (
     PROPERTY_FLAGS,
     Access,
@@ -20,6 +20,7 @@ from memtopo.driver.types import (
     PoolProperties,
     Properties,
 )
+from memtopo.driver.values import ADDRESS, C_TYPES, CONSTANTS, Constants
 from memtopo.machine import MachineLine
 from memtopo.output.programs import Program, programs_of
 from memtopo.output.programs.statements import Call, Operand, PhaseBody, Variable

@@ -10,8 +10,9 @@ from importlib import resources
 from itertools import chain, count
 from typing import Any, ClassVar
 
-from memtopo.driver.functions import CONSTANTS, DMA_BUF, PLAIN_FLAGS, Constants
+from memtopo.driver.functions import DMA_BUF
 from memtopo.driver.types import Grant, HandleType, Location, PoolAttribute, PoolProperties, Properties
+from memtopo.driver.values import CONSTANTS, PLAIN_FLAGS, Constants
 from memtopo.output.calls import TEST
 from memtopo.output.programs import Program
 from memtopo.output.programs.statements import Call, Cycle, Linear, Listed, Loop, Operand, Pass, Statement, Variable
