@@ -13,9 +13,10 @@ from types import CodeType
 from docs.make_fact_index import PAGE as FACTS
 from docs.make_fact_index import calls, links
 from memtopo import machine
+from memtopo.driver.functions import plain_name
 from memtopo.driver.protocol import call_name
 from memtopo.driver.wrappers import METHODS as PROTOCOL
-from memtopo.testing.abi import exported, plain_name
+from memtopo.testing.abi import exported
 from memtopo.testing.calls import Calls
 from memtopo.testing.program import FUNCTIONS
 

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from docs import make_simulated_calls
+from memtopo.driver.functions import plain_name
 from memtopo.driver.protocol import call_name
 from memtopo.driver.wrappers import METHODS
-from memtopo.testing.abi import exported, plain_name
+from memtopo.testing.abi import exported
 from memtopo.testing.program import FUNCTIONS, SimulatedProgram
 from tests.helpers.simulator import LAXER, STRICTER
 from tests.helpers.specs import ROOT

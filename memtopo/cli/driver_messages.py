@@ -318,7 +318,8 @@ def _error_words() -> dict[str, str]:
 @cache
 def _calls() -> dict[str, str]:
     """Names of the driver's calls by their lower case."""
-    from memtopo.testing.abi import exported, plain_name
+    from memtopo.driver.functions import plain_name
+    from memtopo.testing.abi import exported
 
     return {name.lower(): name for name in map(plain_name, exported())}
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import wraps
 from typing import Any
 
-from msgspec import Struct
-
 from memtopo.driver import batches
 from memtopo.driver.batches import BatchDriver
+from memtopo.driver.functions import function
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import DriverError
 from memtopo.driver.wrappers import Call, Forwarder, parameters
@@ -17,74 +16,27 @@ from memtopo.driver.wrappers import Call, Forwarder, parameters
 Account = dict[int, int]
 
 
-class Opens(Struct, frozen=True):
-    """A call that opens something, by a key: its result, or the argument `key`.
-
-    With `size` the account has the size of each key, from this argument; without, the number of references to it.
-    """
-
-    account: str
-    key: str | None = None
-    size: str | None = None
-
-
-class Closes(Struct, frozen=True):
-    """A call that closes what its first argument names, or all that begins in its range: an address and a size."""
-
-    account: str
-    in_range: bool = False
-
-
-# Calls that open or close something; a call that does neither needs no line.
-CALLS: dict[str, Opens | Closes] = {
-    "mem_address_reserve": Opens("reservations", size="size"),
-    "mem_address_free": Closes("reservations"),
-    "mem_create": Opens("handles"),
-    "mem_retain_allocation_handle": Opens("handles"),
-    "mem_import_from_shareable_handle": Opens("handles"),
-    "mem_release": Closes("handles"),
-    "mem_map": Opens("mappings", key="address", size="size"),
-    "mem_unmap": Closes("mappings", in_range=True),
-    "multicast_create": Opens("handles"),
-    "multicast_bind_mem": Opens("bindings", key="handle"),
-    "multicast_bind_addr": Opens("bindings", key="handle"),
-    "multicast_unbind": Closes("bindings"),
-    "device_primary_ctx_retain": Opens("contexts", key="device"),
-    "device_primary_ctx_release": Closes("contexts"),
-    "mem_alloc": Opens("allocations", size="size"),
-    "mem_alloc_managed": Opens("allocations", size="size"),
-    "external_memory_get_mapped_buffer": Opens("allocations", size="size"),
-    "mem_pool_create": Opens("pools"),
-    "mem_pool_import_from_shareable_handle": Opens("pools"),
-    "mem_pool_destroy": Closes("pools"),
-    "mem_alloc_from_pool_async": Opens("allocations", size="size"),
-    "mem_pool_import_pointer": Opens("allocations"),
-    "mem_free": Closes("allocations"),
-    "mem_free_async": Closes("allocations"),
-    "mem_host_alloc": Opens("pinned", size="size"),
-    "mem_free_host": Closes("pinned"),
-    "mem_host_register": Opens("registered", key="address", size="size"),
-    "mem_host_unregister": Closes("registered"),
-    "ipc_open_mem_handle": Opens("opened"),
-    "ipc_close_mem_handle": Closes("opened"),
-    "event_create": Opens("events"),
-    "ipc_open_event_handle": Opens("events"),
-    "event_destroy": Closes("events"),
-    "module_load_data": Opens("modules"),
-    "module_unload": Closes("modules"),
-    "import_external_memory": Opens("external"),
-    "destroy_external_memory": Closes("external"),
-    "import_external_semaphore": Opens("semaphores"),
-    "destroy_external_semaphore": Closes("semaphores"),
-    "stream_create": Opens("streams"),
-    "stream_destroy": Closes("streams"),
-}
+ACCOUNTS = (
+    "reservations", "handles", "mappings", "bindings", "contexts", "allocations", "pools", "pinned", "registered",
+    "opened", "events", "modules", "external", "semaphores", "streams",
+)  # fmt: skip
+"""Accounts, each of the objects that calls with its name in the table of functions open or close."""
 
 _COMMON = ("reservations", "handles", "mappings", "contexts")
 """Accounts that are counted from the beginning on; any other one from its first entry on."""
 
-_ACCOUNTS = tuple(dict.fromkeys(entry.account for entry in CALLS.values()))
-_SIZED = {entry.account for entry in CALLS.values() if isinstance(entry, Opens) and entry.size}
+SIZED = frozenset({"reservations", "mappings", "allocations", "pinned", "registered"})
+"""Accounts with the size of each object, where a call has one; otherwise with the number of references."""
+
+_KEYS: Mapping[str, str] = {
+    "mappings": "address", "registered": "address", "bindings": "handle", "contexts": "device"
+}  # fmt: skip
+"""Arguments by which accounts have their objects; the others have them by the result of the call that opens them."""
+
+
+def key_of(account: str, arguments: Mapping[str, Any], result: Any) -> Any:
+    """Key of what a call has opened in an account."""
+    return arguments[_KEYS[account]] if account in _KEYS else result
 
 
 class Ledger(Forwarder, BatchDriver):
@@ -97,14 +49,14 @@ class Ledger(Forwarder, BatchDriver):
     """
 
     def __init__(self, driver: KernelDriver) -> None:
-        self.accounts: dict[str, Account] = {name: {} for name in _ACCOUNTS}
+        self.accounts: dict[str, Account] = {name: {} for name in ACCOUNTS}
         self._used = set(_COMMON)
         super().__init__(driver)
 
     def counts(self) -> dict[str, int]:
         """Number of open resources by account: references to handles, retains of contexts, openings of memory."""
         return {
-            name: len(account) if name in _SIZED else sum(account.values())
+            name: len(account) if name in SIZED else sum(account.values())
             for name, account in self.accounts.items()
             if name in self._used
         }
@@ -130,29 +82,29 @@ class Ledger(Forwarder, BatchDriver):
         return batches.copy_each(self._driver, copies, stream)
 
     def _wrap(self, method: str, call: Call) -> Call:
-        entry = CALLS.get(method)
-        if entry is None:
-            return call
-        if isinstance(entry, Opens):
-            return self._opening(call, parameters(method), entry)
-        account = self.accounts[entry.account]
-        if entry.in_range:
-            return _closing_range(call, account)
-        return _closing(call, parameters(method), account, is_counted=entry.account not in _SIZED)
+        found, names = function(method), parameters(method)
+        if found.opens:
+            return self._opening(call, names, found.opens)
+        if found.closes == "mappings":
+            return _closing_range(call, self.accounts[found.closes])
+        if found.closes:
+            return _closing(call, names, self.accounts[found.closes], is_counted=found.closes not in SIZED)
+        return call
 
-    def _opening(self, call: Call, names: tuple[str, ...], entry: Opens) -> Call:
+    def _opening(self, call: Call, names: tuple[str, ...], name: str) -> Call:
         """A call that adds to an account what it opens, and notes that the account is in use."""
-        account, used = self.accounts[entry.account], self._used
-        at, size_at = (names.index(each) if each else None for each in (entry.key, entry.size))
+        account, used = self.accounts[name], self._used
+        at = names.index(_KEYS[name]) if name in _KEYS else None
+        size_at = names.index("size") if name in SIZED and "size" in names else None
 
         @wraps(call)
         def opening(*args: Any, **kwargs: Any) -> Any:
             result = call(*args, **kwargs)
             if kwargs:
-                args = (*args, *(kwargs.get(name) for name in names[len(args) :]))
+                args = (*args, *(kwargs.get(each) for each in names[len(args) :]))
             key = result if at is None else args[at]
             account[key] = account.get(key, 0) + 1 if size_at is None else args[size_at]
-            used.add(entry.account)
+            used.add(name)
             return result
 
         return opening

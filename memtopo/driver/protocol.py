@@ -36,8 +36,7 @@ from memtopo.driver.types import (
 class Driver(Protocol):
     """The part of the CUDA driver API that memtopo uses.
 
-    To add a call: a method here, in `cuda/driver.py` and in the simulator, and a line of the ledger's table if the call
-    opens or closes something.
+    To add a call: a method here and in the simulator, and a line of the table in `functions.py`.
     """
 
     def init(self) -> None:

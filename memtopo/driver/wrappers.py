@@ -90,6 +90,11 @@ def defaults(method: str) -> Mapping[str, Any]:
     return dict(zip(names[len(names) - len(values) :], values, strict=True)) | (called.__kwdefaults__ or {})
 
 
+def returned(method: str) -> str:
+    """Type of the result of a driver call, as the protocol declares it; `None` for none."""
+    return str(getattr(KernelDriver, method).__annotations__["return"])
+
+
 class Renumbered(Forwarder):
     """A driver that sees some of the GPUs only, called with the ordinals of a process that sees all of them.
 

@@ -9,10 +9,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from memtopo.common.errors import Failed
-from memtopo.driver.functions import FUNCTIONS, function
+from memtopo.driver.functions import function
 from memtopo.driver.recorder import DriverCall
 from memtopo.driver.values import OBJECTS
-from memtopo.driver.wrappers import defaults
+from memtopo.driver.wrappers import METHODS, defaults, returned
 from memtopo.plans.trace import TracedCall
 from memtopo.records.arguments import argument, arguments_of, places
 from memtopo.records.player import DEFAULT_POOL, IMPORTS, LEFT_OUT, as_protocol
@@ -44,6 +44,12 @@ def _until(record: Record, process: int, last: TracedCall | None) -> Iterator[Tr
             yield each.call
             if each.call is last:
                 return
+
+
+def changes_something(method: str) -> bool:
+    """Return whether a call of the protocol changes something: a query returns a value, and makes no object."""
+    is_query = method not in METHODS or (returned(method) != "None" and not function(method).makes)
+    return not is_query or method == "ctx_pop_current"
 
 
 class _Calls:
@@ -86,7 +92,7 @@ class _Calls:
         if call.method == "mem_release" and self._retained[call.arguments["handle"]]:
             self._retained[call.arguments["handle"]] -= 1
             return False
-        if call.method in LEFT_OUT or call.method == "init" or as_protocol(call)[0] not in FUNCTIONS:
+        if call.method in LEFT_OUT or call.method == "init" or not changes_something(as_protocol(call)[0]):
             return False
         used = ((OBJECTS[name], value) for name, value in call.arguments.items() if name in _NUMBERED)
         return all(each in self._objects for each in used if isinstance(each[1], int))

@@ -15,9 +15,10 @@ from threading import Lock
 
 from memtopo.common.errors import UsageError
 from memtopo.common.units import shorten
+from memtopo.driver.functions import plain_name
 from memtopo.driver.types import gpu
 from memtopo.machine import Machine, load
-from memtopo.testing.abi import error_numbers, plain_name
+from memtopo.testing.abi import error_numbers
 from memtopo.testing.library import OwnProgram, answer_calls, refuse_calls, require_no_driver, variables
 from memtopo.testing.program import Call, Fault, Leak, SharedMachine, SimulatedProgram
 from memtopo.testing.server import Server

@@ -1,4 +1,4 @@
-"""C functions of the driver as a program calls them: their parameters, and the layouts of structures in `cuda.h`."""
+"""C functions of the driver as a program calls them: how parameters and results of each C type lie in memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from memtopo.driver import structures
+from memtopo.driver.functions import FUNCTIONS, MEMBERS, SECRETS, declared, plain_name
+from memtopo.driver.functions import Function as Declared
 from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import (
@@ -100,220 +102,76 @@ def _ordinal(word: int) -> Location:
     return Location(LocationKind.HOST) if number == _ORDINAL_OF_HOST else Location(LocationKind.GPU, number)
 
 
-Decode = Callable[..., Any]
-
-# How a parameter of a type is read from its words; of pointers, from the memory first.
-_VALUES: Mapping[str, Decode] = {
-    "u32": _u32,
-    "i32": _i32,
-    "u16": lambda word: word & 0xFFFF,
-    "u8": lambda word: word & 0xFF,
-    "pointer": lambda word: word,
-    "ordinal": _ordinal,
-    "stream": lambda word: word if word > _PER_THREAD else 0,
-    "location": lambda word: _location(_i32(word), _i32(word >> 32)),
-    "pool-attribute": lambda word: PoolAttribute(_i32(word)),
-    "kind": lambda word: HandleType(_i32(word)),
-    "advice": lambda word: Advice(_i32(word)),
-    "recommended": lambda word: bool(_i32(word)),
-    "host-flags": lambda word: HostFlags(_u32(word)),
-    "register-flags": lambda word: RegisterFlags(_u32(word)),
-    "event-flags": lambda word: EventFlags(_u32(word)),
-    "attach-flags": lambda word: MemAttach(_u32(word)),
-    "dma-buf-flags": lambda word: DmaBufFlags(word),
-}
-_POINTED: Mapping[str, Decode] = {
-    "properties": lambda memory, pointer: _properties_in(memory.read(pointer, structures.PROPERTIES.size)),
-    "pool-properties": _pool,
-    "at-location": lambda memory, pointer: _location(
-        *structures.LOCATION.unpack(memory.read(pointer, structures.LOCATION.size))
-    ),
-    "secret": lambda memory, pointer: memory.read(pointer, SECRET_BYTES),
-    "team": lambda memory, pointer: _TEAM.unpack(memory.read(pointer, _TEAM.size)),
-    "part": lambda memory, pointer: _BUFFER.unpack(memory.read(pointer, _BUFFER.size)),
-}
-
-
-def external_memory(memory: Memory, pointer: int) -> tuple[int, MemoryHandleType, int, bool]:
-    """Descriptor, kind, size in bytes, and dedication of `CUDA_EXTERNAL_MEMORY_HANDLE_DESC`."""
+def _external_memory(memory: Memory, pointer: int) -> tuple[int, MemoryHandleType, int, bool]:
     kind, fd, size, flags = _EXTERNAL_MEMORY.unpack(memory.read(pointer, _EXTERNAL_MEMORY.size))
     return fd, MemoryHandleType(kind), size, bool(flags & 1)
 
 
-def external_semaphore(memory: Memory, pointer: int) -> tuple[int, SemaphoreHandleType]:
-    """Descriptor and kind of `CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC`."""
+def _external_semaphore(memory: Memory, pointer: int) -> tuple[int, SemaphoreHandleType]:
     kind, fd, _ = _EXTERNAL_SEMAPHORE.unpack(memory.read(pointer, _EXTERNAL_SEMAPHORE.size))
     return fd, SemaphoreHandleType(kind)
 
 
-# How a result of a type is written to where a parameter points.
+def _multicast(memory: Memory, pointer: int) -> tuple[int, int, HandleType, int]:
+    devices, size, handles, flags = _TEAM.unpack(memory.read(pointer, _TEAM.size))
+    return devices, size, HandleType(handles), flags
+
+
+Decode = Callable[..., Any]
+
+# How a parameter of a type is read from its words; of pointers, from the memory first. Others are words as they are.
+_VALUES: Mapping[str, Decode] = {
+    "u32": _u32,
+    "u16": lambda word: word & 0xFFFF,
+    "u8": lambda word: word & 0xFF,
+    "ordinal": _ordinal,
+    "CUstream": lambda word: word if word > _PER_THREAD else 0,
+    "CUmemLocation": lambda word: _location(_i32(word), _i32(word >> 32)),
+    "CUmemPool_attribute": lambda word: PoolAttribute(_i32(word)),
+    "CUmemAllocationHandleType": lambda word: HandleType(_i32(word)),
+    "CUmem_advise": lambda word: Advice(_i32(word)),
+    "CUmemAllocationGranularity_flags": lambda word: bool(_i32(word)),
+    "CU_MEMHOSTALLOC": lambda word: HostFlags(_u32(word)),
+    "CU_MEMHOSTREGISTER": lambda word: RegisterFlags(_u32(word)),
+    "CUevent_flags": lambda word: EventFlags(_u32(word)),
+    "CUmemAttach_flags": lambda word: MemAttach(_u32(word)),
+    "CUmemRangeFlags": DmaBufFlags,
+    **dict.fromkeys(
+        ("i32", "CUdevice_attribute", "CUdevice_P2PAttribute", "CUmem_range_attribute", "CUpointer_attribute",
+         "CUmemRangeHandleType"), _i32
+    ),
+}  # fmt: skip
+_POINTED: Mapping[str, Decode] = {
+    "CUmemAllocationProp*": lambda memory, pointer: _properties_in(memory.read(pointer, structures.PROPERTIES.size)),
+    "CUmemPoolProps*": _pool,
+    "CUmemLocation*": lambda memory, pointer: _location(
+        *structures.LOCATION.unpack(memory.read(pointer, structures.LOCATION.size))
+    ),
+    **dict.fromkeys(
+        ("CUipcMemHandle", "CUipcEventHandle", "CUmemPoolPtrExportData*"),
+        lambda memory, pointer: memory.read(pointer, SECRET_BYTES),
+    ),
+    "CUDA_EXTERNAL_MEMORY_HANDLE_DESC*": _external_memory,
+    "CUDA_EXTERNAL_MEMORY_BUFFER_DESC*": lambda memory, pointer: _BUFFER.unpack(memory.read(pointer, _BUFFER.size)),
+    "CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC*": _external_semaphore,
+    "CUmulticastObjectProp*": _multicast,
+}
+
+
+# How a result of a type is written to where a parameter points; a shareable handle may be a descriptor.
 _RESULTS: Mapping[str, Callable[[Any], bytes]] = {
     "u64": struct.Struct("=Q").pack,
     "u32": struct.Struct("=I").pack,
     "i32": struct.Struct("=i").pack,
     "f32": struct.Struct("=f").pack,
-    "properties": structures.packed_properties,
-    "bytes": bytes,
+    "CUmemAllocationProp": structures.packed_properties,
 }
 
 RESULT_BYTES: Mapping[str, int] = {
-    "u64": 8, "u32": 4, "i32": 4, "f32": 4, "properties": structures.PROPERTIES.size, "bytes": 1, "shared": 4
+    "u64": 8, "u32": 4, "i32": 4, "f32": 4, "CUmemAllocationProp": structures.PROPERTIES.size, "bytes": 1, "shared": 4,
+    "attribute": 4, **dict.fromkeys(SECRETS, SECRET_BYTES),
 }  # fmt: skip
 """Bytes of a result by its type, at least."""
-
-# Types of parameters by name, where a function does not say another: addresses, sizes and objects have 64 bits.
-_TYPES: Mapping[str, str] = {
-    "device": "i32", "peer": "i32", "attribute": "i32", "location": "at-location", "properties": "properties",
-    "kind": "kind", "advice": "advice", "priority": "i32", "value": "u8", "text": "pointer", "length": "i32",
-    "data": "pointer", "stream": "stream", "team": "team", "part": "part", "fd": "i32", "grants": "grants",
-}  # fmt: skip
-
-_SIGNATURES: Mapping[str, str] = {
-    "cuInit": "flags:u32",
-    "cuDriverGetVersion": ">i32",
-    "cuDeviceGet": ">i32 device",
-    "cuDeviceGetCount": ">i32",
-    "cuDeviceGetName": ">bytes length device",
-    "cuDeviceGetUuid": ">bytes device",
-    "cuDeviceGetPCIBusId": ">bytes length device",
-    "cuDeviceGetByPCIBusId": ">i32 text",
-    "cuDeviceTotalMem": "> device",
-    "cuDeviceGetAttribute": ">i32 attribute device",
-    "cuDeviceComputeCapability": ">i32 >i32 device",
-    "cuDeviceCanAccessPeer": ">i32 device peer",
-    "cuDeviceGetP2PAttribute": ">i32 attribute:i32 device peer",
-    "cuDevicePrimaryCtxRetain": "> device",
-    "cuDevicePrimaryCtxRelease": "device",
-    "cuDevicePrimaryCtxGetState": "device >u32 >i32",
-    "cuDevicePrimaryCtxSetFlags": "device flags:u32",
-    "cuCtxCreate_v2": "> flags:u32 device",
-    "cuCtxCreate_v3": "> _ _ flags:u32 device",
-    "cuCtxCreate_v4": "> _ flags:u32 device",
-    "cuCtxDestroy": "context",
-    "cuCtxPushCurrent": "context",
-    "cuCtxPopCurrent": ">?",
-    "cuCtxSetCurrent": "context",
-    "cuCtxGetCurrent": ">",
-    "cuCtxGetDevice": ">i32",
-    "cuCtxGetDevice_v2": ">i32 context",
-    "cuCtxGetApiVersion": "context >u32",
-    "cuCtxGetFlags": ">u32",
-    "cuCtxGetStreamPriorityRange": ">?i32 >?i32",
-    "cuCtxEnablePeerAccess": "context flags:u32",
-    "cuCtxDisablePeerAccess": "context",
-    "cuCtxSynchronize": "",
-    "cuCtxSynchronize_v2": "context",
-    "cuMemGetInfo": ">? >?",
-    "cuMemGetAllocationGranularity": "> properties recommended:recommended",
-    "cuMemAddressReserve": "> size alignment address flags",
-    "cuMemAddressFree": "address size",
-    "cuMemCreate": "> size properties flags",
-    "cuMemRelease": "handle",
-    "cuMemMap": "address size offset handle flags",
-    "cuMemUnmap": "address size",
-    "cuMemSetAccess": "address size grants",
-    "cuMemGetAccess": "> location address",
-    "cuMemRetainAllocationHandle": "> address",
-    "cuMemGetAllocationPropertiesFromHandle": ">properties handle",
-    "cuMemExportToShareableHandle": ">shared handle kind flags",
-    "cuMemImportFromShareableHandle": "> shared:pointer kind",
-    "cuMemGetHandleForAddressRange": ">shared address size type:i32 flags:dma-buf-flags",
-    "cuMemGetAddressRange": ">? >? address",
-    "cuMemAlloc": "> size",
-    "cuMemFree": "address",
-    "cuMemAllocManaged": "> size flags:attach-flags",
-    "cuMemAllocHost": "> size",
-    "cuMemHostAlloc": "> size flags:host-flags",
-    "cuMemHostGetFlags": ">u32 address",
-    "cuMemHostGetDevicePointer": "> address flags:u32",
-    "cuMemFreeHost": "address",
-    "cuMemHostRegister": "address size flags:register-flags",
-    "cuMemHostUnregister": "address",
-    "cuMemsetD8": "address value count",
-    "cuMemsetD16": "address value:u16 count",
-    "cuMemsetD32": "address value:u32 count",
-    "cuMemsetD8Async": "address value count stream",
-    "cuMemsetD16Async": "address value:u16 count stream",
-    "cuMemsetD32Async": "address value:u32 count stream",
-    "cuMemcpy": "destination source count",
-    "cuMemcpyAsync": "destination source count stream",
-    "cuMemcpyHtoD": "destination source count",
-    "cuMemcpyHtoDAsync": "destination source count stream",
-    "cuMemcpyDtoH": "destination source count",
-    "cuMemcpyDtoHAsync": "destination source count stream",
-    "cuMemcpyDtoD": "destination source count",
-    "cuMemcpyDtoDAsync": "destination source count stream",
-    "cuMemAllocAsync": "> size stream",
-    "cuMemAllocFromPoolAsync": "> size pool stream",
-    "cuMemFreeAsync": "address stream",
-    "cuMemPoolCreate": "> properties:pool-properties",
-    "cuMemPoolDestroy": "pool",
-    "cuMemPoolSetAttribute": "pool attribute:pool-attribute value:pointer",
-    "cuMemPoolGetAttribute": "pool attribute:pool-attribute value:pointer",
-    "cuMemPoolSetAccess": "pool grants",
-    "cuMemPoolGetAccess": ">u32 pool location",
-    "cuMemPoolTrimTo": "pool keep",
-    "cuMemPoolExportToShareableHandle": ">shared pool kind flags",
-    "cuMemPoolImportFromShareableHandle": "> shared:pointer kind flags",
-    "cuMemPoolExportPointer": ">bytes address",
-    "cuMemPoolImportPointer": "> pool data:secret",
-    "cuDeviceGetDefaultMemPool": "> device",
-    "cuDeviceGetMemPool": "> device",
-    "cuDeviceSetMemPool": "device pool",
-    "cuMemAdvise": "address size advice location:ordinal",
-    "cuMemAdvise_v2": "address size advice location:location",
-    "cuMemPrefetchAsync": "address size location:ordinal stream",
-    "cuMemPrefetchAsync_v2": "address size location:location flags:u32 stream",
-    "cuMemRangeGetAttribute": "data length attribute:i32 address size",
-    "cuPointerGetAttribute": "data attribute:i32 address",
-    "cuPointerGetAttributes": "count:u32 attributes:pointer data address",
-    "cuIpcGetMemHandle": ">bytes address",
-    "cuIpcOpenMemHandle_v2": "> handle:secret flags:u32",
-    "cuIpcCloseMemHandle": "address",
-    "cuIpcGetEventHandle": ">bytes event",
-    "cuIpcOpenEventHandle": "> handle:secret",
-    "cuEventCreate": "> flags:event-flags",
-    "cuEventDestroy": "event",
-    "cuEventRecord": "event stream",
-    "cuEventRecordWithFlags": "event stream flags:u32",
-    "cuEventQuery": "event",
-    "cuEventElapsedTime": ">f32 start end",
-    "cuEventSynchronize": "event",
-    "cuStreamCreate": "> flags:u32",
-    "cuStreamCreateWithPriority": "> flags:u32 priority",
-    "cuStreamGetPriority": "stream >i32",
-    "cuStreamGetFlags": "stream >u32",
-    "cuStreamGetCtx": "stream >",
-    "cuStreamGetCtx_v2": "stream > >",
-    "cuStreamGetDevice": "stream >i32",
-    "cuStreamIsCapturing": "stream >i32",
-    "cuStreamWaitEvent": "stream event flags:u32",
-    "cuStreamQuery": "stream",
-    "cuStreamSynchronize": "stream",
-    "cuStreamDestroy": "stream",
-    "cuStreamAttachMemAsync": "stream address _ flags:attach-flags",
-    "cuMulticastCreate": "> team",
-    "cuMulticastGetGranularity": "> team recommended:recommended",
-    "cuMulticastAddDevice": "handle device",
-    "cuMulticastBindMem": "handle offset chunk chunk_offset size flags",
-    "cuMulticastBindMem_v2": "handle _ offset chunk chunk_offset size flags",
-    "cuMulticastBindAddr_v2": "handle _ offset address size flags",
-    "cuMulticastBindAddr": "handle offset address size flags",
-    "cuMulticastUnbind": "handle device offset size",
-    "cuImportExternalMemory": "> described:pointer",
-    "cuExternalMemoryGetMappedBuffer": "> memory part",
-    "cuDestroyExternalMemory": "memory",
-    "cuImportExternalSemaphore": "> described:pointer",
-    "cuSignalExternalSemaphoresAsync": "semaphores:pointer described:pointer count:u32 stream",
-    "cuWaitExternalSemaphoresAsync": "semaphores:pointer described:pointer count:u32 stream",
-    "cuDestroyExternalSemaphore": "semaphore",
-}
-"""Parameters of functions in order, by the function's name, with its version where another one has other parameters.
-
-`>` is a pointer to a result, `>?` one that may be null, `_` a parameter that is not looked at; the others are
-parameters of the protocol's method, or of that of `memtopo.testing.calls`, each with its type if the name does not say
-it.
-"""
 
 _SINCE: Mapping[str, int] = {
     "cuCtxCreate_v3": 11_040, "cuCtxCreate_v4": 12_050, "cuMemAdvise_v2": 12_020, "cuMemPrefetchAsync_v2": 12_020,
@@ -331,58 +189,72 @@ class Undecoded:
 
 
 class Function(Struct, frozen=True):
-    """C function: its name without a version, the method that answers it, and its parameters in order.
+    """Simulated function: its line of the table of C functions, the method that answers it, and its words.
 
     `reads` has the name of each parameter, the position of its first word, and its type; `results` the position of each
     pointer to a result and its type, `optional` the positions of those that may be null.
     """
 
-    name: str
+    declared: Declared
     method: str
     reads: tuple[tuple[str, int, str], ...]
     results: tuple[tuple[int, str], ...]
     optional: frozenset[int]
+
+    @property
+    def name(self) -> str:
+        """Name without a version."""
+        return self.declared.name
+
+    @property
+    def is_noted(self) -> bool:
+        """True if the ledger notes what the call opens or closes."""
+        return bool(self.declared.opens or self.declared.closes)
 
     def arguments(self, memory: Memory, words: Sequence[int]) -> dict[str, Any]:
         """Return the arguments by name.
 
         Raises `ValueError` for a value that no caller may give and a null pointer, and `OSError` for one to no memory.
         """
-        return {name: _decoded(memory, name, at, kind, words) for name, at, kind in self.reads}
+        found: dict[str, Any] = {}
+        for read in self.reads:
+            found |= _decoded(memory, *read, words)
+        return found
 
     def refused_arguments(self, memory: Memory, words: Sequence[int]) -> dict[str, Any]:
         """Return the arguments of a call for which `arguments` raises, with `Undecoded` for the wrong ones."""
         found: dict[str, Any] = {}
         for name, at, kind in self.reads:
             try:
-                found[name] = _decoded(memory, name, at, kind, words)
+                found |= _decoded(memory, name, at, kind, words)
             except (ValueError, OSError):
-                found[name] = Undecoded()
+                found |= dict.fromkeys(MEMBERS.get(kind, (name,)), Undecoded())
         return found
 
 
-def _decoded(memory: Memory, name: str, at: int, kind: str, words: Sequence[int]) -> Any:
-    """Argument of a type that begins with one of the words."""
+def _decoded(memory: Memory, name: str, at: int, kind: str, words: Sequence[int]) -> Mapping[str, Any]:
+    """Argument of a type that begins with one of the words, by its name; several for a structure."""
+    value = _value(memory, name, at, kind, words)
+    return dict(zip(MEMBERS[kind], value, strict=True)) if kind in MEMBERS else {name: value}
+
+
+def _value(memory: Memory, name: str, at: int, kind: str, words: Sequence[int]) -> Any:
     word = words[at]
-    if kind == "u64":
-        return word
-    if value := _VALUES.get(kind):
-        return value(word)
-    if kind == "grants":
+    if decode := _VALUES.get(kind):
+        return decode(word)
+    if kind == "CUmemAccessDesc*":
         return _grants(memory, word, words[at + 1])
+    if kind not in _POINTED:
+        return word
     if word:
         return _POINTED[kind](memory, word)
-    raise ValueError(f"{name} is a null pointer")
+    raise ValueError(f"{name or kind.strip('*')} is a null pointer")
 
 
 def packed(kind: str, value: Any) -> bytes:
     """Return a result as its bytes in memory."""
-    return _RESULTS[kind](value)
-
-
-def plain_name(name: str) -> str:
-    """Name of a function without its version: `cuMemAlloc` for `cuMemAlloc_v2`."""
-    return re.sub(r"_v\d+$", "", name)
+    pack = _RESULTS.get(kind, bytes)
+    return pack(value)
 
 
 @cache
@@ -409,28 +281,25 @@ def error_texts() -> Mapping[str, str]:
     return {text.lower().removesuffix("."): name for name, text in found}
 
 
-def _function(name: str, method: str, signature: str) -> Function:
+def _function(declared: Declared, method: str) -> Function:
     reads, results, optional, at = [], [], set(), 0
-    for each in signature.split():
-        parameter, _, kind = each.partition(":")
-        if each.startswith(">"):
-            results.append((at, each.lstrip(">?") or "u64"))
-            optional |= {at} if "?" in each else set()
-        elif each != "_":
-            reads.append((parameter, at, kind or _TYPES.get(parameter, "u64")))
-        at += 2 if parameter == "grants" else 1
-    return Function(plain_name(name), method, tuple(reads), tuple(results), frozenset(optional))
+    for each in declared.parameters:
+        if each.is_result:
+            results.append((at, each.type))
+            optional |= {at} if each.is_optional else set()
+        elif each.is_read:
+            reads.append((each.name, at, each.type))
+        at += each.words
+    return Function(declared, method, tuple(reads), tuple(results), frozenset(optional))
 
 
 def functions(methods: Collection[str]) -> Mapping[str, Function]:
     """Simulated functions by exported name, of those that one of the methods answers."""
-    by_call = {call_name(method): method for method in methods}
-    found = {}
+    by_call, found = {call_name(method): method for method in methods}, {}
     for name in exported():
-        plain = plain_name(name)
-        signature = _SIGNATURES.get(name, _SIGNATURES.get(plain))
-        if signature is not None and plain in by_call:
-            found[name] = _function(name, by_call[plain], signature)
+        symbol, method = name if name in FUNCTIONS else plain_name(name), by_call.get(plain_name(name))
+        if method and symbol in FUNCTIONS:
+            found[name] = _function(declared(symbol), method)
     return found
 
 

@@ -23,9 +23,11 @@ from memtopo.driver.types import (
     Location,
     LocationKind,
     MemAttach,
+    MemoryHandleType,
     PoolAttribute,
     PoolProperties,
     RangeAttribute,
+    SemaphoreHandleType,
     gpu,
 )
 from memtopo.drivers.sim import SimDriver
@@ -33,7 +35,7 @@ from memtopo.drivers.sim.address_space import FIRST, HIGHEST, LOWEST, PAGE
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.events import check_capture_flags
 from memtopo.drivers.sim.process import FIRST_CONTEXT
-from memtopo.testing.abi import Memory, external_memory, external_semaphore
+from memtopo.testing.abi import Memory
 
 _PAUSE = 0.0005  # seconds
 _MOST_DATA = 1 << 20
@@ -394,9 +396,9 @@ class Calls:
         data = self._program.read(value, 8 if attribute in _BYTES else 4)
         self._driver.mem_pool_set_attribute(pool, attribute, int.from_bytes(data, "little"))
 
-    def mem_pool_get_attribute(self, pool: int, attribute: PoolAttribute, value: int) -> None:
+    def mem_pool_get_attribute(self, pool: int, attribute: PoolAttribute) -> bytes:
         found = self._driver.mem_pool_get_attribute(pool, attribute)
-        self._program.write(value, found.to_bytes(8 if attribute in _BYTES else 4, "little"))
+        return found.to_bytes(8 if attribute in _BYTES else 4, "little")
 
     # Streams and events. Work is done at once, but what waits for an external semaphore.
 
@@ -466,25 +468,16 @@ class Calls:
 
     # Multicast objects and external memory.
 
-    def multicast_create(self, team: tuple[int, int, int, int]) -> int:
-        devices, size, handles, flags = team
-        return self._driver.multicast_create(devices, size, HandleType(handles), flags)
-
-    def multicast_get_granularity(self, team: tuple[int, int, int, int], *, recommended: bool) -> int:
-        del team, recommended
+    def multicast_get_granularity(self, **given: object) -> int:
+        del given
         raise unsupported("the granularity of multicast objects was never measured")
 
-    def import_external_memory(self, described: int) -> int:
-        fd, kind, size, dedicated = external_memory(self._program, described)
+    def import_external_memory(self, fd: int, kind: MemoryHandleType, size: int, *, dedicated: bool) -> int:
         call = self._driver.import_external_memory
         # Descriptors of unknown memory are closed, but those of wrong arguments are not (fact 54).
         return self._given(fd, lambda own: call(own, kind, size, dedicated=dedicated), closing="CUDA_ERROR_UNKNOWN")
 
-    def external_memory_get_mapped_buffer(self, memory: int, part: tuple[int, int]) -> int:
-        return self._driver.external_memory_get_mapped_buffer(memory, *part)
-
-    def import_external_semaphore(self, described: int) -> int:
-        fd, kind = external_semaphore(self._program, described)
+    def import_external_semaphore(self, fd: int, kind: SemaphoreHandleType) -> int:
         return self._given(fd, lambda own: self._driver.import_external_semaphore(own, kind))
 
     def _given(self, fd: int, make: Callable[[int], int], closing: str = "") -> int:

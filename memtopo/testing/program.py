@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct
 
 from memtopo.common.errors import on_failure
-from memtopo.driver.ledger import CALLS, Ledger, Opens
-from memtopo.driver.protocol import call_name
+from memtopo.driver.ledger import SIZED, Ledger, key_of
 from memtopo.driver.types import WHOLE_HOST, DriverError, LocationKind
 from memtopo.driver.values import argument_text
 from memtopo.driver.wrappers import METHODS as PROTOCOL
@@ -220,7 +219,7 @@ class SimulatedProgram:
                 return self._look_up(*words[:3])
             if function is None:
                 return self._refuse(exported()[number])
-            with self._lock if function.method in _CHANGING else nullcontext():
+            with self._lock if function.is_noted or function.method in _CHANGES_MAPPED else nullcontext():
                 return self._answer(function, words)
         except OSError as error:  # of a lookup; calls answer those of theirs
             return self._refused("cuGetProcAddress", {}, "CUDA_ERROR_INVALID_VALUE", error.strerror)
@@ -242,13 +241,14 @@ class SimulatedProgram:
             refused = _refusal(function.name, error)
             arguments = arguments or function.refused_arguments(self._port, words)
             return self._refused(function.name, arguments, refused.name, refused.reason)
-        opens = _OPENS.get(function.method)
-        frames = self._port.frames() if opens else ()
+        account = function.declared.opens
+        frames = self._port.frames() if account else ()
         self.shared.calls.append(call := Call(function.name, arguments, result, None, None, frames, self.pid))
-        if opens:
-            key = result if opens.key is None else arguments[opens.key]
-            if opens.size or self.ledger.accounts[opens.account].get(key) == 1:  # a reference more has not created it
-                self._opened[opens.account][key] = call
+        if account:
+            key = key_of(account, arguments, result)
+            is_new = _has_size(account, arguments) or self.ledger.accounts[account].get(key) == 1
+            if is_new:  # a reference more has not created it
+                self._opened[account][key] = call
         return 0
 
     @staticmethod
@@ -411,7 +411,7 @@ class SimulatedProgram:
 
     def _leak(self, account: str, key: int, value: int) -> Leak:
         call = self._opened[account].get(key)
-        is_sized = account in _SIZED and (call is None or call.function not in _UNSIZED)
+        is_sized = account in SIZED if call is None else _has_size(account, call.arguments)
         size, count = (value, 1) if is_sized else (None, value)
         created = (call.function, call.place) if call else ("", "")
         return Leak(*created, key, account, size, count, self.pid)
@@ -426,25 +426,16 @@ Others are not found, so that cuda.bindings raises an error with their names.
 _OWN = {name: name for name in ("cuGetErrorName", "cuGetErrorString")} | {"cuGetProcAddress": "cuGetProcAddress_v2"}
 """Functions that need no simulator, each with its version."""
 
-_OPENS = {
-    method: entry
-    for method, entry in {
-        **CALLS,
-        "mem_alloc_host": CALLS["mem_host_alloc"],
-        "mem_alloc_async": CALLS["mem_alloc"],
-        "stream_create_with_priority": CALLS["stream_create"],
-    }.items()
-    if isinstance(entry, Opens)
-}
-_CHANGING = frozenset({*CALLS, *_OPENS, *_CHANGES_MAPPED})
-"""Calls after which something else is noted, too: one at a time."""
 _OF_CONTEXTS = tuple(
-    CALLS[method].account for method in ("mem_alloc", "mem_host_alloc", "mem_host_register", "ipc_open_mem_handle")
+    FUNCTIONS[name].declared.opens
+    for name in ("cuMemAlloc_v2", "cuMemHostAlloc", "cuMemHostRegister_v2", "cuIpcOpenMemHandle")
 )
 """Accounts of memory that ends with the context in which it was allocated, registered or opened."""
-_SIZED = {entry.account for entry in CALLS.values() if isinstance(entry, Opens) and entry.size}
-_UNSIZED = {call_name(method) for method, entry in _OPENS.items() if entry.account in _SIZED and not entry.size}
-"""Functions of which the account has references, although it has the sizes of others."""
+
+
+def _has_size(account: str, arguments: Mapping[str, Any]) -> bool:
+    """Return whether the account has the size of what a call has opened, and not references to it."""
+    return account in SIZED and "size" in arguments
 
 
 def _refusal(name: str, error: ValueError | OSError) -> RefusedCall | DriverError:

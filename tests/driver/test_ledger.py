@@ -6,10 +6,11 @@ import pytest
 
 from memtopo import machine
 from memtopo.driver import ledger as ledgers
+from memtopo.driver.functions import function
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HostFlags, MemAttach
-from memtopo.driver.wrappers import parameters
+from memtopo.driver.wrappers import METHODS, parameters
 from memtopo.drivers.sim import SimDriver, external_api
 from tests.contract.external_resources import OPAQUE, TIMELINE
 from tests.contract.memory import PLAIN, current
@@ -210,10 +211,14 @@ def test_ledger_counts_external_objects(ledger: Ledger) -> None:
     assert ledger.counts() == NOTHING | dict.fromkeys(rare, 0)
 
 
-def test_the_table_names_calls_and_parameters_of_the_protocol() -> None:
-    for method, entry in ledgers.CALLS.items():
-        named = {entry.key, entry.size} - {None} if isinstance(entry, ledgers.Opens) else {parameters(method)[0]}
-        assert named <= set(parameters(method)), method
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_a_call_has_the_account_of_what_it_opens_or_closes_and_its_key(method: str) -> None:
+    found = function(method)
+    assert {found.opens, found.closes} <= {"", *ledgers.ACCOUNTS}
+    if found.opens:
+        assert ledgers.key_of(found.opens, dict.fromkeys(parameters(method), "argument"), "result")
+    if found.closes:
+        assert parameters(method)[0] in found.arguments
 
 
 def test_keyword_arguments_are_counted_as_positional_ones(ledger: Ledger) -> None:

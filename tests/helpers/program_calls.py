@@ -14,13 +14,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from memtopo import machine
-from memtopo.driver.functions import FUNCTIONS
+from memtopo.driver.functions import function
+from memtopo.driver.protocol import call_name
 from memtopo.driver.recorder import DriverCall
 from memtopo.driver.values import CONSTANTS, PLAIN_FLAGS
+from memtopo.driver.wrappers import METHODS
 from memtopo.machine import Machine, MachineLine
 from memtopo.output.programs.languages import Language, texts
 from memtopo.plans.calls import ListedCall, listed, named
 from memtopo.plans.trace import TraceFile
+from memtopo.records.program import changes_something
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.specs import EVERY_SPEC, ROOT, composed
 
@@ -31,7 +34,7 @@ REFUSED = {"multicast", "shared-ring", "vulkan-frame"}
 """Specs with what no program can make by its calls alone."""
 EXPRESSIBLE = [path for path in EVERY_SPEC if path.stem not in REFUSED]
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-O1")
-_METHODS = {function.name: method for method, function in FUNCTIONS.items()}
+_METHODS = {call_name(method): method for method in METHODS if changes_something(method)}
 _NUMBERS = {name: value for each in (*CONSTANTS.values(), *PLAIN_FLAGS.values()) for value, name in each.names.items()}
 _RECEIVED = ("shared", "data", "fd")
 _EXPORTS = (
@@ -121,7 +124,7 @@ def comparable(calls: Sequence[DriverCall]) -> tuple[list[Comparable], Counter[C
     numbered = []
     for call in calls:
         if call.of_step:
-            makes = FUNCTIONS[call.method].makes
+            makes = function(call.method).makes
             counts[makes] += 1
             numbered.append(replace(call, subject=str(counts[makes])))
     found = [_comparable(each) for each in map(listed, named(numbered)) if isinstance(each, ListedCall)]

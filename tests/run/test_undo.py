@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.driver.functions import function
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.ledger import CALLS, Closes, Ledger
+from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import call_name
-from memtopo.driver.wrappers import Forwarder
+from memtopo.driver.wrappers import METHODS, Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.layout import HandleSource
@@ -30,8 +31,10 @@ from tests.helpers.resource_strategies import shared_file
 from tests.helpers.samples import in_sample
 from tests.helpers.specs import ROOT, SPECS, run, run_request
 
+ENDING = {method for method in METHODS if function(method).closes}
+"""Calls that close what the ledger counts."""
 UNDO = {
-    *(call_name(method) for method, effect in CALLS.items() if isinstance(effect, Closes)),
+    *map(call_name, ENDING),
     *("cuMemPoolSetAttribute", "cuMemPoolSetAccess"),
 }
 """Calls whose failure may leave something: those that close what the ledger counts, and the undo of settings."""
@@ -366,13 +369,12 @@ def test_an_undo_that_failed_can_be_repeated(text: str) -> None:
     machine = with_multicast(invented(2))
     made = run_request(text, machine)
     requests = [made.of_process(label) for label in made.geometry.processes] or [made]
-    ending = {method for method, effect in CALLS.items() if isinstance(effect, Closes)}
     built = list[tuple[Execution, Failing, Ledger]]()
     with ExitStack() as drivers:
         for request in requests:
             driver = drivers.enter_context(SimDriver(machine))
             driver.init()
-            failing = Failing(driver, only=ending)
+            failing = Failing(driver, only=ENDING)
             ledger = Ledger(failing)
             execution = Execution(request.plan, ledger)
             if built:

@@ -42,14 +42,15 @@ ALIKE = {
 }  # fmt: skip
 
 DESCRIBED = {
-    "properties": [struct.pack("=iiiiQ8x", 1, 0, 1, 0, 0), struct.pack("=iiiiQ8x", 1, 1, 1, 1, 0), bytes(32)],
-    "pool-properties": [struct.pack("=iiiiQQ56x", 1, 0, 1, 0, 0, 0), struct.pack("=iiiiQQ56x", 1, 1, 1, 0, 0, SIZE)],
-    "at-location": [struct.pack("=ii", 1, 0), struct.pack("=ii", 2, 0), struct.pack("=ii", 1, 9)],
-    "grants": [struct.pack("=6i", 1, 0, 3, 1, 1, 1), struct.pack("=6i", 1, 0, 3, 2, 0, 3), bytes(24)],
-    "secret": [bytes(64)],
-    "team": [struct.pack("=I4xQQQ", 2, SIZE, 1, 0)],
-    "part": [struct.pack("=QQ", 0, SIZE)],
-    "pointer": [struct.pack("=8Q", *[1] * 8), bytes(256)],
+    "CUmemAllocationProp*": [struct.pack("=iiiiQ8x", 1, 0, 1, 0, 0), struct.pack("=iiiiQ8x", 1, 1, 1, 1, 0), bytes(32)],
+    "CUmemPoolProps*": [struct.pack("=iiiiQQ56x", 1, 0, 1, 0, 0, 0), struct.pack("=iiiiQQ56x", 1, 1, 1, 0, 0, SIZE)],
+    "CUmemLocation*": [struct.pack("=ii", 1, 0), struct.pack("=ii", 2, 0), struct.pack("=ii", 1, 9)],
+    "CUmemAccessDesc*": [struct.pack("=6i", 1, 0, 3, 1, 1, 1), struct.pack("=6i", 1, 0, 3, 2, 0, 3), bytes(24)],
+    **{key: [bytes(64)] for key in ("CUipcMemHandle", "CUipcEventHandle", "CUmemPoolPtrExportData*")},
+    "CUmulticastObjectProp*": [struct.pack("=I4xQQQ", 2, SIZE, 1, 0)],
+    "CUDA_EXTERNAL_MEMORY_BUFFER_DESC*": [struct.pack("=QQ", 0, SIZE)],
+    **{key: [struct.pack("=8Q", *([1] * 8)), bytes(256)] for key in ("pointer", "attribute", "shared")},
+    **{key: [bytes(256)] for key in ("CUDA_EXTERNAL_MEMORY_HANDLE_DESC*", "CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC*")},
 }
 """What pointers lead to, by the type of the parameter."""
 
@@ -76,7 +77,7 @@ class Caller:
         function, words = FUNCTIONS[name], [0] * 8
         for parameter, at, kind in function.reads:
             words[at] = self._word(parameter, kind, careful=at != wrong)
-            if kind == "grants":
+            if kind == "CUmemAccessDesc*":
                 words[at + 1] = 1 if at != wrong else self.choices.choice([2, 1, 0])
         for index, (at, *_) in enumerate(function.results):
             words[at] = ctypes.addressof(self._room) + 512 * index
@@ -111,7 +112,7 @@ class Caller:
             return SIZE if careful else self.choice(SIZES)
         if known := self._known[name]:
             return known[-1] if careful else self.choice([*known, *known, known[-1] + SIZE // 2, *NOWHERE])
-        likely = 1 if name == "flags" and kind == "attach-flags" else 0
+        likely = 1 if name == "flags" and kind == "CUmemAttach_flags" else 0
         return likely if careful else self.choice([0, 0, 1, 2, 3, 4, 99, (1 << 32) - 1])
 
 

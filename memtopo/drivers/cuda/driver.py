@@ -27,7 +27,7 @@ from memtopo.driver.types import (
     RangeAttribute,
     SemaphoreHandleType,
 )
-from memtopo.driver.wrappers import METHODS, EveryCall, defaults, parameters
+from memtopo.driver.wrappers import METHODS, EveryCall, defaults, parameters, returned
 from memtopo.drivers.cuda.bindings import (
     access_descriptors,
     allocation_prop,
@@ -85,7 +85,7 @@ for _method in METHODS:
 class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
     """The CUDA driver. Its only state is the loaded kernels.
 
-    A call of `_PLAIN` or `_CONVERTED` is made from its function; here are calls that are made in another way.
+    Here are calls that are made in another way than by their function, with its arguments as they are or `_CONVERTED`.
     """
 
     def function_addresses(self, symbols: Iterable[str]) -> list[int]:
@@ -148,23 +148,6 @@ class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
 
     def stream_query(self, stream: int) -> bool:
         return _is_done(cuda.cuStreamQuery, stream)
-
-
-_PLAIN = (
-    "driver_get_version", "device_get_count", "device_total_mem", "device_can_access_peer",
-    "device_primary_ctx_retain", "device_primary_ctx_release",
-    "ctx_push_current", "ctx_pop_current", "ctx_synchronize",
-    "mem_get_info", "mem_address_reserve", "mem_address_free", "mem_release", "mem_unmap",
-    "mem_retain_allocation_handle", "mem_get_allocation_properties_from_handle",
-    "mem_get_address_range", "mem_alloc", "mem_free", "mem_alloc_managed",
-    "mem_host_alloc", "mem_host_get_flags", "mem_free_host", "mem_host_register", "mem_host_unregister",
-    "memset_d8", "memcpy_async",
-    "mem_pool_destroy", "mem_alloc_from_pool_async", "mem_free_async", "mem_pool_trim_to", "mem_pool_export_pointer",
-    "ipc_get_mem_handle", "ipc_close_mem_handle", "event_create", "event_destroy", "event_record",
-    "event_synchronize", "ipc_get_event_handle", "stream_wait_event", "stream_create", "stream_destroy",
-    "destroy_external_memory", "destroy_external_semaphore",
-)  # fmt: skip
-"""Calls whose parameters are those of the function, in order; the type of the result is the protocol's."""
 
 
 def _sized(data: object) -> bytes:
@@ -268,7 +251,7 @@ _CONVERTED: Mapping[str, Callable[..., tuple[object, ...]]] = {
     "signal_external_semaphore": lambda *given: _fence(cuda.CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS(), *given),
     "wait_external_semaphore": lambda *given: _fence(cuda.CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS(), *given),
 }
-"""Arguments of the functions of other calls, from those of the call.
+"""Arguments of functions that are not those of the call, in order.
 
 An error of theirs, such as a number that does not fit, is an invalid value.
 """
@@ -303,7 +286,7 @@ _RESULTS: Mapping[str, Callable[[tuple[Any, ...]], object]] = {
 
 
 def _result(method: str) -> Callable[[tuple[Any, ...]], object]:
-    return _RESULTS.get(method) or _RESULTS[getattr(Driver, method).__annotations__["return"]]
+    return _RESULTS.get(method) or _RESULTS[returned(method)]
 
 
 def _made(method: str) -> Callable[..., object]:
@@ -329,7 +312,7 @@ def _made(method: str) -> Callable[..., object]:
     return made
 
 
-for _method in (*_PLAIN, *_CONVERTED):
+for _method in METHODS.difference(dir(CudaDriver)):
     setattr(CudaDriver, _method, _made(_method))
 
 

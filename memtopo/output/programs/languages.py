@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from memtopo.driver.functions import DMA_BUF, RESULT, c_name, function
+from memtopo.driver.functions import DMA_BUF, c_name, function
 from memtopo.driver.types import (
     PROPERTY_FLAGS,
     Access,
@@ -28,13 +28,6 @@ from memtopo.output.programs.writer import OPENS, Writer, divided, part, word_of
 from memtopo.plans.calls import Entry
 
 _POINTER = "void *"
-_STRUCTS = {
-    **dict.fromkeys(("mem_pool_export_pointer", "mem_pool_import_pointer"), "CUmemPoolPtrExportData"),
-    **dict.fromkeys(("ipc_get_mem_handle", "ipc_open_mem_handle"), "CUipcMemHandle"),
-    **dict.fromkeys(("ipc_get_event_handle", "ipc_open_event_handle"), "CUipcEventHandle"),
-}
-"""Structs of the bytes of a shareable handle, by the calls that make or open it."""
-
 _LISTS: tuple[tuple[type, str, str], ...] = (
     (int, "const size_t ", "numbers"),
     (Properties, "const CUmemAllocationProp *const ", "properties by number"),
@@ -120,11 +113,10 @@ class _CWriter(Writer):
 
     def call(self, call: Call) -> str:
         values = dict(call.arguments)
-        found = [
-            text
-            for name in function(call.method).parameters
-            for text in ([self._made(call)] if name == RESULT else self.argument(call.method, name, values))
-        ]
+        declared = function(call.method)
+        found = [self._made(call)] if declared.has_result else []
+        for name in declared.arguments:
+            found += self.argument(call.method, name, values)
         return f"CHECK({c_name(call.method)}({', '.join(found)}))"
 
     def _made(self, call: Call) -> str:
@@ -204,7 +196,7 @@ def _location(value: Location) -> str:
 
 def _shared_bytes(method: str) -> str:
     """Bytes of the shareable handle at hand as the struct that a call takes, by value if it opens it; else empty."""
-    struct = _STRUCTS.get(method)
+    struct = function(method).shared_struct
     return f"{'*' * (method in OPENS)}({struct} *)shared.bytes" if struct else ""
 
 
@@ -275,7 +267,7 @@ class _PythonWriter(Writer):
         return " | ".join(f"{each}.value" for each in text.split(" | ")) if is_number else text
 
     def shared(self, method: str, *, fabric: bool) -> str:
-        if struct := _STRUCTS.get(method):
+        if struct := function(method).shared_struct:
             return f"struct_of(driver.{struct}(), shared.bytes)"
         return "bytearray(shared.bytes)" if fabric else "shared.fd"
 
