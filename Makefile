@@ -35,6 +35,7 @@ docs: $(READY)  ## write those pages of docs/ that are made from the program's o
 	$(BIN)/python docs/make_gallery.py
 	$(BIN)/python docs/make_fact_index.py
 	$(BIN)/python -m docs.make_simulated_calls
+	$(BIN)/python -m docs.make_captured_functions
 	$(BIN)/python -m docs.make_figures
 
 site: $(READY)  ## build docs/ as a site into build/site, and fail on a broken link

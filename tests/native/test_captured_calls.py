@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from docs import make_captured_functions
 from memtopo.driver.protocol import call_name
 from memtopo.driver.wrappers import parameters
 from memtopo.native import CAPTURE
@@ -289,6 +290,10 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Traced
     found = captures.run(MAKE_CALLS, file, names=names("cuLaunchKernel"), given=given)
     assert (found.done.returncode, found.done.stderr) == (0, "")
     return file.read_text(), found.calls
+
+
+def test_table_in_c_is_current() -> None:
+    assert make_captured_functions.HEADER.read_text() == make_captured_functions.header(), "make docs"
 
 
 def test_every_function_of_the_table_has_a_case() -> None:
