@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import TypeVar
+from typing import Protocol, Self, TypeVar
 
 from msgspec import Struct
 
@@ -18,12 +18,29 @@ from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
 from memtopo.kinds.layout import LateError, Layout, current
+from memtopo.kinds.runs import (
+    CheckedSteps,
+    StepRun,
+    Steps,
+    expanded,
+    number_of_steps,
+    reversed_items,
+    sequences,
+)
 from memtopo.kinds.step import Finding, Phase, Step
 from memtopo.planner import Plan
 from memtopo.plans.progress import Progress, SafeProgress
 from memtopo.plans.report import Leak, PhaseTime
 
-T = TypeVar("T")
+
+class _Divisible(Protocol):
+    """A sequence whose slices are of its type."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, part: slice, /) -> Self: ...
+
+
+T = TypeVar("T", bound=_Divisible)
 
 STRIDE = 256
 """Most steps between two calls of the progress hooks."""
@@ -43,6 +60,11 @@ class StepFailed(Exception):
         self.step, self.action, self.error = step, action, error
         at_fault = error.path if isinstance(error, MemtopoError) else ()
         self.path = at_fault or (step.path if step else path)
+
+
+def failed_step(step: Step, error: Exception, *, undo: bool = False) -> StepFailed:
+    """Return the failure of a step that is done or undone."""
+    return StepFailed(step, f"{'undo ' * undo}{step.verb} {step.describe().subject}", error)
 
 
 @contextmanager
@@ -83,7 +105,7 @@ class Execution:
         self.progress = SafeProgress(progress or Progress())
         self.layout = Layout(plan.name)
         self.layout.raise_if_stopped = self.raise_if_stopped
-        self.done: list[Step] = []
+        self.done: list[Step | StepRun] = []
         self.times: list[PhaseTime] = []
         self.baseline: ResourceSnapshot | None = None
         self.checked = 0
@@ -96,34 +118,37 @@ class Execution:
         """
         if only and Phase.OPEN not in only:
             self._take_baseline()
-        for phase, steps in self.plan.phases:
+        for phase, items in self.plan.phases:
             if only and phase not in only:
                 continue
             if phase is not Phase.OPEN:
                 self._take_baseline()
             before = len(self.done)
-            with self.timed(phase, len(steps)) as count:
+            with self.timed(phase, number_of_steps(items)) as count:
                 try:
-                    self._build(steps)
+                    for steps in self._sequences(items):
+                        for batch in Pace().batches(steps):
+                            self._build(batch)
+                            self.progress.advance(len(batch))
                 finally:
-                    count.steps = len(self.done) - before
+                    count.steps = number_of_steps(self.done[before:])
 
     def check(self) -> Iterator[Finding]:
         """Compare every step with what the driver reports. Raises `StepFailed` or `Stopped`."""
         self.resume()
         self.checked = 0
         pace = Pace()
-        for kind, steps in groupby(self.plan.steps, type):
-            for some in pace.batches(list(steps)):
-                yield from self._check(kind, some)
-                self.progress.advance(len(some))
+        for steps in self._sequences(self.plan.items):
+            for batch in pace.batches(steps):
+                yield from self._check(batch)
+                self.progress.advance(len(batch))
 
-    def _check(self, kind: type[Step], steps: Sequence[Step]) -> Iterator[Finding]:
-        """Check steps of one kind, those one by one that could not be checked together."""
+    def _check(self, steps: Steps) -> Iterator[Finding]:
+        """Check steps, those of a run one by one that could not be checked together."""
         self.raise_if_stopped()
         step = steps[0]
         try:
-            together = kind.check_each(steps, self.driver, self.layout)
+            together = steps.check(self.driver, self.layout) if isinstance(steps, StepRun) else CheckedSteps(0)
             yield from together.findings
             self.checked += together.number
             for step in steps[together.number :]:
@@ -145,10 +170,10 @@ class Execution:
         gates = gates or TeardownGates()
         self.layout.ending = True
         teardown = Teardown(self)
-        contexts, using, own = list[Step](), list[Step](), list[Step]()
-        for phase, steps in groupby(reversed(self.done), attrgetter("phase")):
-            (contexts if phase is Phase.OPEN else using if phase.uses_imports else own).extend(steps)
-        with self.timed("take down", len(self.done)):
+        contexts, using, own = list[Step | StepRun](), list[Step | StepRun](), list[Step | StepRun]()
+        for phase, items in groupby(reversed_items(self.done), attrgetter("phase")):
+            (contexts if phase is Phase.OPEN else using if phase.uses_imports else own).extend(items)
+        with self.timed("take down", number_of_steps(self.done)):
             try:
                 self.resume()
             except StepFailed as failure:  # without a context, memory can be released but not measured
@@ -174,7 +199,7 @@ class Execution:
     def adopt(self, plan: Plan) -> None:
         """Have another plan, whose steps are in effect now, and no others. No step of it is suspended."""
         self.plan = plan
-        self.done = list(plan.steps)
+        self.done = list(plan.items)
 
     def suspend(self, devices: Collection[int]) -> None:
         """Release the contexts of some GPUs, and what was loaded into them, until `resume`. Raises `StepFailed`.
@@ -182,7 +207,7 @@ class Execution:
         Chunks, mappings and their access stay (fact 73).
         """
         contexts = {("context", device) for device in devices}
-        opened = (step for step in self.done if step.phase is Phase.OPEN and step not in self._suspended)
+        opened = (step for step in expanded(self.done) if step.phase is Phase.OPEN and step not in self._suspended)
         for step in reversed([each for each in opened if contexts.intersection((each.provides, *each.needs))]):
             # A refused call has released nothing.
             self.act(step, undo=True, complete=partial(self._suspended.append, step))
@@ -216,7 +241,7 @@ class Execution:
                 complete()
             elif isinstance(error, Stopped) and not undo:
                 raise
-            raise StepFailed(step, f"{'undo ' * undo}{step.verb} {step.describe().subject}", error) from error
+            raise failed_step(step, error, undo=undo) from error
         finally:
             if self.context:
                 self.context.leave()
@@ -265,19 +290,30 @@ class Execution:
         if self.baseline is None:
             self.baseline = self.snapshot("before building")
 
-    def _undo(self, steps: Sequence[Step], teardown: Teardown) -> None:
-        for batch in Pace().batches(steps):
-            teardown.undo(batch)
-            self.progress.advance(len(batch))
+    def _undo(self, items: Sequence[Step | StepRun], teardown: Teardown) -> None:
+        for steps in self._sequences(items):
+            for batch in Pace().batches(steps):
+                teardown.undo(batch)
+                self.progress.advance(len(batch))
 
-    def _build(self, steps: tuple[Step, ...]) -> None:
-        for batch in Pace().batches(steps):
-            for step in batch:
-                self.raise_if_stopped()
-                # Recorded before `do`: an undo without its `do` has no effect, but a `do` without a record would leak.
-                self.done.append(step)
-                self.act(step)
-            self.progress.advance(len(batch))
+    def _sequences(self, items: Iterable[Step | StepRun]) -> Iterator[Steps]:
+        """Runs and single steps, in order; single steps alone if each call is to have what it is made for."""
+        return sequences(expanded(items) if self.context else items)
+
+    def _build(self, steps: Steps) -> None:
+        # Recorded before `do`: an undo without its `do` has no effect, but a `do` without a record would leak.
+        if isinstance(steps, StepRun):
+            self.raise_if_stopped()
+            self.done.append(steps)
+            number, error = steps.do(self.driver, self.layout)
+            if error:
+                self.done[-1] = steps[: number + 1]
+                raise failed_step(steps[number], error) from error
+            return
+        for step in steps:
+            self.raise_if_stopped()
+            self.done.append(step)
+            self.act(step)
 
 
 class TeardownGates:
@@ -298,7 +334,7 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._size = clock, 1
 
-    def batches(self, steps: Sequence[T]) -> Iterator[Sequence[T]]:
+    def batches(self, steps: T) -> Iterator[T]:
         """Divide steps into batches, each of which the caller makes before it takes the next."""
         first = 0
         while first < len(steps):
@@ -365,9 +401,14 @@ class Teardown:
         """Leaks by failed undo, each with the names of the resources that it blocks."""
         return tuple(Leak(each.what, str(each.error), tuple(each.stays), each.step.path) for each in self._failed)
 
-    def undo(self, steps: Iterable[Step]) -> None:
+    def undo(self, steps: Steps) -> None:
         """Undo steps in order, except the ones that a failed undo blocks."""
         blocked = self._blocked
+        while isinstance(steps, StepRun) and steps and not blocked:
+            number, error = steps.undo(self._execution.driver, self._execution.layout)
+            if error:
+                self._record(steps[number], error)
+            steps = steps[number + 1 :]
         for step in steps:
             if blocked and (name := step.leak_name()) in blocked:
                 blocked[name].stays.append(str(name))

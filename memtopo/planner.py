@@ -21,8 +21,9 @@ from memtopo.kinds import KINDS
 from memtopo.kinds.external.semaphores import SEMAPHORES
 from memtopo.kinds.ranges.steps import common_ranges
 from memtopo.kinds.resources import Attach, CreateStream, LoadKernels, RetainContext, Synchronize
+from memtopo.kinds.runs import StepRun, expanded, number_of_steps, remaining
 from memtopo.kinds.states import STATES
-from memtopo.kinds.step import Phase, Step, remaining
+from memtopo.kinds.step import Phase, Step
 from memtopo.language.names import AWAKE
 from memtopo.machine import Choice, Machine, Machines
 from memtopo.plans import folding
@@ -32,12 +33,12 @@ from memtopo.plans.report import PlanSummary, ProcessPlan
 class Plan(Struct, frozen=True, dict=True):
     """Steps of a layout in the order of building; teardown reverses it. Equal inputs give equal plans.
 
-    `memory` has the bytes to create by location, which has its node if there are several. A multi-process layout has a
-    plan for each process by label, and no steps of its own.
+    `items` are the steps, with equal ones as runs. `memory` has the bytes to create by location, which has its node if
+    there are several. A multi-process layout has a plan for each process by label, and no steps of its own.
     """
 
     name: str
-    steps: tuple[Step, ...]
+    items: tuple[Step | StepRun, ...]
     memory: dict[str, int]
     notes: tuple[str, ...]
     processes: Mapping[str, Plan] = {}
@@ -47,12 +48,22 @@ class Plan(Struct, frozen=True, dict=True):
     """Labels of the processes of each node by its name; empty for a layout of one host."""
 
     def __repr__(self) -> str:
-        return f"<plan {self.name!r} of {len(self.steps)} steps>"
+        return f"<plan {self.name!r} of {self.number_of_steps} steps>"
 
     @cached_property
-    def phases(self) -> tuple[tuple[Phase, tuple[Step, ...]], ...]:
-        """Steps by phase, in order."""
-        return tuple((phase, tuple(steps)) for phase, steps in groupby(self.steps, key=attrgetter("phase")))
+    def steps(self) -> tuple[Step, ...]:
+        """Single steps, which are made when they are first asked for."""
+        return tuple(expanded(self.items))
+
+    @property
+    def number_of_steps(self) -> int:
+        """Number of single steps."""
+        return number_of_steps(self.items)
+
+    @cached_property
+    def phases(self) -> tuple[tuple[Phase, tuple[Step | StepRun, ...]], ...]:
+        """Items by phase, in order."""
+        return tuple((phase, tuple(items)) for phase, items in groupby(self.items, key=attrgetter("phase")))
 
     @property
     def steps_by_process(self) -> Mapping[str, tuple[Step, ...]]:
@@ -68,8 +79,8 @@ class Plan(Struct, frozen=True, dict=True):
     def common_ranges(self) -> Mapping[str, tuple[str, ...]]:
         """Names of the ranges at the same address in all processes, by the label of the process."""
         return {
-            label: tuple(dict.fromkeys(step.label.partition(".")[0] for step in common_ranges(steps)))
-            for label, steps in self.steps_by_process.items()
+            label: tuple(dict.fromkeys(step.label.partition(".")[0] for step in common_ranges(plan.items)))
+            for label, plan in (self.processes or {"": self}).items()
         }
 
     def summary(
@@ -83,14 +94,14 @@ class Plan(Struct, frozen=True, dict=True):
 
         `states` are those of `memory_by_state`, `params` the spec's parameters with their values.
         """
-        rows = tuple(folding.rows(self.steps))
+        rows = tuple(folding.rows(self.items))
         own = ((label, plan.summary()) for label, plan in self.processes.items())
         each = (
             ProcessPlan(label, label, 1, plan.rows, plan.memory, plan.notes, plan.choices, self.node_of.get(label))
             for label, plan in own
         )
         members = tuple(folding.processes(each))
-        steps = [step for plan in (self, *self.processes.values()) for step in plan.steps]
+        items = [item for plan in (self, *self.processes.values()) for item in plan.items]
         counted = [(1, row) for row in rows] + [(member.count, row) for member in members for row in member.rows]
         return PlanSummary(
             name=self.name,
@@ -98,7 +109,7 @@ class Plan(Struct, frozen=True, dict=True):
             memory=self.memory,
             reserved=sum(n * row.bytes_each * row.calls for n, row in counted if row.phase == Phase.RESERVE),
             calls=sum(n * row.calls for n, row in counted),
-            teardown_calls=sum(1 for step in steps if step.undoing.call),
+            teardown_calls=number_of_steps(item for item in items if item.undoing.call),
             notes=self.notes,
             choices=self.choices,
             warnings=warnings,
@@ -127,8 +138,8 @@ def plan_states(plan: Plan, geometry: Geometry) -> dict[str, Plan]:
     A state that any process names is a state of a multi-process layout. Imports of what is gone in it are gone, too.
     """
     if not geometry.processes:
-        variants = STATES.variants(geometry, plan.steps)
-        return {name: replace(plan, steps=tuple(steps)) for name, steps in variants}
+        variants = STATES.variants(geometry, plan.items)
+        return {name: replace(plan, items=tuple(items)) for name, items in variants}
     awake = plan.processes
     own = {label: plan_states(each, geometry.processes[label]) for label, each in awake.items()}
     names = dict.fromkeys(name for states in own.values() for name in states)
@@ -166,7 +177,7 @@ def _without_gone(awake: Mapping[str, Plan], state: Mapping[str, Plan]) -> dict[
     imported = {each for plan in awake.values() for step in plan.steps if (each := step.imports)}
     gone = imported - {(label, step.provides) for label, plan in state.items() for step in plan.steps}
     return {
-        label: replace(plan, steps=tuple(remaining(plan.steps, gone)))
+        label: replace(plan, items=tuple(remaining(plan.items, gone)))
         if any(step.imports in gone for step in plan.steps)
         else plan
         for label, plan in state.items()
@@ -175,28 +186,25 @@ def _without_gone(awake: Mapping[str, Plan], state: Mapping[str, Plan]) -> dict[
 
 def without(plan: Plan, gone: AbstractSet[Hashable]) -> Plan:
     """Plan of a layout without some resources, and without all that needs them; `plan` itself if there are none."""
-    return replace(plan, steps=tuple(remaining(plan.steps, gone))) if gone else plan
+    return replace(plan, items=tuple(remaining(plan.items, gone))) if gone else plan
 
 
 def with_kernels(plan: Plan, gpus: Sequence[int]) -> Plan:
     """Plan that also loads the kernels which verify every byte."""
-    opened = sum(1 for step in plan.steps if step.phase is Phase.OPEN)
+    opened = sum(1 for item in plan.items if item.phase is Phase.OPEN)
     loads = (LoadKernels((), device) for device in gpus)
-    return replace(plan, steps=(*plan.steps[:opened], *loads, *plan.steps[opened:]))
+    return replace(plan, items=(*plan.items[:opened], *loads, *plan.items[opened:]))
 
 
 def _plan(geometry: Geometry, machine: Machine) -> Plan:
-    phases: dict[Phase, list[Step]] = {phase: [] for phase in Phase}
-    for step in _resources(geometry):
-        phases[step.phase].append(step)
-    for kind in KINDS:
-        for phase, some in groupby(kind.steps(geometry, machine), attrgetter("phase")):
-            phases[phase] += some
+    phases: dict[Phase, list[Step | StepRun]] = {phase: [] for phase in Phase}
+    for item in chain(_resources(geometry), *(kind.steps(geometry, machine) for kind in KINDS)):
+        phases[item.phase].append(item)
     phases[Phase.SETTLE] += (Synchronize((), device) for device in geometry.gpus)
-    steps = list(chain.from_iterable(phases.values()))
-    steps += list(SEMAPHORES.last_steps(geometry, steps))
+    items = list(chain.from_iterable(phases.values()))
+    items += list(SEMAPHORES.last_steps(geometry, items))
     notes = (*(note for kind in KINDS for note in kind.notes(geometry)), *(each.text for each in geometry.choices))
-    return Plan(geometry.name, tuple(steps), _memory(geometry), notes, choices=geometry.choices)
+    return Plan(geometry.name, tuple(items), _memory(geometry), notes, choices=geometry.choices)
 
 
 def _resources(geometry: Geometry) -> Iterator[Step]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -10,7 +10,6 @@ from memtopo.driver import batches
 from memtopo.driver.batches import BatchDriver
 from memtopo.driver.functions import function
 from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.types import DriverError
 from memtopo.driver.wrappers import Call, Forwarder, parameters
 
 Account = dict[int, int]
@@ -66,19 +65,25 @@ class Ledger(Forwarder, BatchDriver):
         """True if no resource is open."""
         return not any(self.accounts.values())
 
-    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], DriverError | None]:
+    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], Exception | None]:
         found, error = batches.each(self._driver, method, arguments)
         match method:
             case "mem_create":  # a new handle has no other reference
                 self.accounts["handles"].update(dict.fromkeys(found, 1))
             case "mem_map":
                 self.accounts["mappings"].update([mapping[:2] for mapping in arguments[: len(found)]])
+            case "mem_retain_allocation_handle":
+                handles = self.accounts["handles"]
+                for handle in found:
+                    handles[handle] = handles.get(handle, 0) + 1
             case "mem_release":
-                for (handle,) in arguments[: len(found)]:
-                    _release(self.accounts["handles"], handle)
+                _release(self.accounts["handles"], (handle for (handle,) in arguments[: len(found)]))
+            case "mem_unmap":
+                for address, size in arguments[: len(found)]:
+                    _remove_range(self.accounts["mappings"], address, size)
         return found, error
 
-    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
+    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> Exception | None:
         return batches.copy_each(self._driver, copies, stream)
 
     def _wrap(self, method: str, call: Call) -> Call:
@@ -118,7 +123,7 @@ def _closing(call: Call, names: tuple[str, ...], account: Account, *, is_counted
         call(*args, **kwargs)
         key = args[0] if args else kwargs[names[0]]
         if is_counted:
-            _release(account, key)
+            _release(account, (key,))
         else:
             account.pop(key, None)
 
@@ -131,18 +136,23 @@ def _closing_range(call: Call, account: Account) -> Call:
     @wraps(call)
     def closing(address: int, size: int) -> None:
         call(address, size)
-        if account.get(address) == size:
-            del account[address]
-        else:
-            _remove(account, address, address + size)
+        _remove_range(account, address, size)
 
     return closing
 
 
-def _release(account: Account, key: int) -> None:
-    """Remove one of the references to a key."""
-    if (count := account.pop(key, 0)) > 1:
-        account[key] = count - 1
+def _remove_range(account: Account, address: int, size: int) -> None:
+    if account.get(address) == size:
+        del account[address]
+    else:
+        _remove(account, address, address + size)
+
+
+def _release(account: Account, keys: Iterable[int]) -> None:
+    """Remove one of the references to each key."""
+    for key in keys:
+        if (count := account.pop(key, 0)) > 1:
+            account[key] = count - 1
 
 
 def _remove(account: Account, address: int, end: int) -> None:

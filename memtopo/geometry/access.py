@@ -31,17 +31,31 @@ def mappings(
     placements: Sequence[Placement], access_of: Granted
 ) -> Iterator[tuple[Placement, int, int, tuple[Grant, ...]]]:
     """Mappings of one reservation: placement, index of the chunk, offset, and the access that is granted."""
+    for placement, numbers, grants in mapping_runs(placements, access_of):
+        size, step = placement.chunk.size, placement.step
+        index, offset = placement.index(numbers.start), placement.offset + numbers.start * size
+        for _ in numbers:
+            yield placement, index, offset, grants
+            index, offset = index + step, offset + size
+
+
+def mapping_runs(
+    placements: Sequence[Placement], access_of: Granted
+) -> Iterator[tuple[Placement, range, tuple[Grant, ...]]]:
+    """Mappings of one reservation with equal access: placement, their numbers in it, and the access that is granted."""
     remaining = ((span.offset, span.end, span.grants) for span in access_of[placements[0].where])
     last = sys.maxsize, sys.maxsize, ()
     start, end, grants = next(remaining, last)
     for placement in placements:
-        size, step = placement.chunk.size, placement.step
-        index, offset = placement.first - step, placement.offset - size
-        for _ in range(placement.count):
-            index, offset = index + step, offset + size
+        number = 0
+        while number < placement.count:
+            offset = placement.offset + number * placement.chunk.size
             while end <= offset:
                 start, end, grants = next(remaining, last)
-            yield placement, index, offset, grants if start <= offset else ()
+            change = end if start <= offset else start
+            stop = min(placement.count, -((placement.offset - change) // placement.chunk.size))
+            yield placement, range(number, stop), grants if start <= offset else ()
+            number = stop
 
 
 class AccessParts:

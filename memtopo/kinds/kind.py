@@ -24,12 +24,16 @@ from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.machine import Choice, Machine, Machines
 
 if TYPE_CHECKING:
+    from memtopo.kinds.runs import StepRun
     from memtopo.kinds.step import Step
 
 G = TypeVar("G", bound=Group)
 
 Steps: TypeAlias = "Iterator[Step]"
 """Steps of a plan, in order. Their modules are imported when a plan needs them."""
+
+Items: TypeAlias = "Iterator[Step | StepRun]"
+"""Steps of a plan, in order, with equal ones as runs."""
 
 MakeStep: TypeAlias = "Callable[..., Step]"
 """Class of a step."""
@@ -113,7 +117,7 @@ class Kind:
         """Diagnostics of entries of a process that a change from one geometry to another cannot make."""
         yield from ()
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Steps:
+    def steps(self, geometry: Geometry, machine: Machine) -> Items:
         """Steps that build the entries, in order within each phase."""
         if groups := tuple(geometry.of(self.group).values()):
             yield from self.group_steps(groups)

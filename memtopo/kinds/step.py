@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from functools import cache
@@ -17,7 +17,7 @@ from memtopo.common.errors import InternalError, MemtopoError, system_errors
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import DriverError, Location
+from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group
 from memtopo.kinds.layout import HandleSource, Layout, LayoutTable, current
 
@@ -89,14 +89,6 @@ class Finding(NamedTuple):
     def equal(cls, aspect: str, times: int = 1) -> Finding:
         """Return a finding without a difference, of which only the aspect is counted, so many times."""
         return cls(aspect, "", "", "", times=times)
-
-
-class CheckedSteps(Struct, frozen=True):
-    """Number of the first steps that were checked and are as declared, their findings, and the error of the next."""
-
-    number: int
-    findings: Sequence[Finding] = ()
-    error: DriverError | None = None
 
 
 class HandleReference(NamedTuple):
@@ -306,11 +298,6 @@ class Step(Struct, frozen=True):
         """Compare the state that the driver reports with the spec."""
         yield from ()
 
-    @classmethod
-    def check_each(cls, steps: Sequence[Any], driver: Driver, layout: Layout) -> CheckedSteps:
-        """Check the first ones of some steps of this class, in loops of calls; the others are checked one by one."""
-        return CheckedSteps(0)
-
     def describe(self) -> StepDescription:
         """Describe the step for a plan."""
         raise NotImplementedError
@@ -407,18 +394,13 @@ def first_difference(expected: Sequence[object], observed: Sequence[object]) -> 
     return next(at for at, (one, other) in enumerate(zip(expected, observed, strict=False)) if one != other)
 
 
-def remaining(steps: Iterable[Step], gone: Iterable[Hashable]) -> Iterator[Step]:
-    """Steps that need none of the resources that are gone, directly or through other steps.
-
-    Resources of other processes, which steps import, are pairs of the process and the resource.
-    """
-    gone = set(gone)
-    for step in steps:
-        if step.provides in gone or step.imports in gone or not gone.isdisjoint(step.needs):
-            if step.provides is not None:
-                gone.add(step.provides)
-        elif step.effect is not None or step.in_change.repeated:
-            yield step
+def is_gone(step: Step, gone: set[Hashable]) -> bool:
+    """Return true for a step that needs a resource that is gone; then what it provides is added to these."""
+    if step.provides in gone or step.imports in gone or not gone.isdisjoint(step.needs):
+        if step.provides is not None:
+            gone.add(step.provides)
+        return True
+    return False
 
 
 @cache

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from memtopo.common.text import numbered
 from memtopo.geometry.diagram import Diagram, HandleFlow, ProcessDiagram
 from memtopo.kinds.layout import Reservation
+from memtopo.kinds.runs import StepRun
 from memtopo.kinds.step import Phase, Step, StepDescription
 from memtopo.plans.report import Placed, ProcessDifference, ProcessPlan, Row
 
@@ -32,18 +33,16 @@ _NAME = re.compile(r"([^\W\d]\w*)\.$")
 _PAIR = 2
 
 
-def rows(steps: Iterable[Step], *, undo: bool = False) -> Iterator[Row]:
+def rows(items: Iterable[Step | StepRun], *, undo: bool = False) -> Iterator[Row]:
     """Rows of steps, or of their undo; consecutive similar steps are one row."""
-    for _, group in groupby(((step, step.describe()) for step in steps), key=_similarity):
+    for _, group in groupby(_described(items), key=_similarity):
         step, row = _row(group)
         yield replace(row, verb=step.undoing.verb, call=step.undoing.call) if undo else row
 
 
 def firsts(steps: Iterable[Step]) -> Iterator[int]:
     """Index of the first step of each row of steps."""
-    for _, group in groupby(
-        enumerate((step, step.describe()) for step in steps), key=lambda each: _similarity(each[1])
-    ):
+    for _, group in groupby(enumerate(_described(steps)), key=lambda each: _similarity(each[1])):
         yield next(iter(group))[0]
 
 
@@ -285,17 +284,32 @@ def _extended(series: Placed, new: Placed) -> Placed | None:
     return replace(series, last=new.last, count=series.count + 1, step=step)
 
 
-def _similarity(item: tuple[Step, StepDescription]) -> tuple[object, ...]:
-    step, description = item
+_Described = tuple[Step, StepDescription, int]
+"""Step with its description, and the number of calls that it stands for."""
+
+
+def _described(items: Iterable[Step | StepRun]) -> Iterator[_Described]:
+    """Describe steps; of a run, those in which all occurs that its row shows."""
+    for item in items:
+        if not isinstance(item, StepRun):
+            yield item, item.describe(), item.calls
+            continue
+        *firsts, last = *item[: min(item.period, len(item) - 1)], item[-1]
+        yield from ((step, step.describe(), step.calls) for step in firsts)
+        yield last, last.describe(), last.calls * (len(item) - len(firsts))
+
+
+def _similarity(item: _Described) -> tuple[object, ...]:
+    step, description, _ = item
     return step.call, description.like, description.bytes_each, description.note
 
 
-def _row(similar: Iterator[tuple[Step, StepDescription]]) -> tuple[Step, Row]:
+def _row(similar: Iterator[_Described]) -> tuple[Step, Row]:
     """First of some similar steps, and the row of all of them."""
-    step, first = next(similar)
-    last, calls, where = first, step.calls, {first.where: None}
-    for each, last in similar:
-        calls += each.calls
+    step, first, calls = next(similar)
+    last, where = first, {first.where: None}
+    for _, last, more in similar:
+        calls += more
         where[last.where] = None
     return step, Row(
         phase=step.phase,

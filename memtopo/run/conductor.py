@@ -15,6 +15,7 @@ from memtopo.common.errors import Failed, InternalError, Stopped, message_of
 from memtopo.driver.handles import Handle
 from memtopo.executor import StepFailed, failing
 from memtopo.kinds.layout import HandleSource
+from memtopo.kinds.runs import number_of_steps
 from memtopo.kinds.step import Phase
 from memtopo.language.names import AWAKE
 from memtopo.plans.progress import Progress
@@ -96,7 +97,7 @@ class Conductor:
     def _steps(self, *phases: Phase) -> int:
         """Number of steps of some phases in the processes here."""
         plans = [plan for label, plan in self.plans.of(WHOLE).items() if label in self.labels]
-        return sum(len(steps) for plan in plans for phase, steps in plan.phases if phase in phases)
+        return sum(number_of_steps(items) for plan in plans for phase, items in plan.phases if phase in phases)
 
     def check(self) -> None:
         """Have all processes compare what they built with the driver's state."""

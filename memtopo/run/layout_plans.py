@@ -93,7 +93,7 @@ class LayoutPlans:
     def to_build(self, label: str, absent: Absent) -> Plan:
         """Return the plan that builds a process without some resources; unlike that of `of`, it grants access."""
         plan = self.of((AWAKE, absent))[label]
-        return replace(plan, steps=transition((), plan.steps).do) if absent else plan
+        return replace(plan, items=transition((), plan.steps).do) if absent else plan
 
     def transitions(self, old: Variant, new: Variant) -> Mapping[str, Transition]:
         """Transitions of all processes between two variants. Raises `MemtopoError` if there is no such state."""

@@ -69,8 +69,8 @@ def _calls_of(
 
 def _only(plan: Plan, steps: Mapping[str, Sequence[Step]]) -> Plan:
     if not plan.processes:
-        return replace(plan, steps=tuple(steps[""]))
-    processes = {label: replace(each, steps=tuple(steps[label])) for label, each in plan.processes.items()}
+        return replace(plan, items=tuple(steps[""]))
+    processes = {label: replace(each, items=tuple(steps[label])) for label, each in plan.processes.items()}
     return replace(plan, processes=processes)
 
 
@@ -152,7 +152,7 @@ class _ListedProcess:
         self.listing = ListingDriver(label)
         self.driver: KernelDriver = Recorder(self.listing, CallList(self.context, receive))
         steps = tuple(step.dry for step in plan.steps)
-        self.execution = Execution(replace(plan, steps=steps), self.driver, context=self.context)
+        self.execution = Execution(replace(plan, items=steps), self.driver, context=self.context)
         self.exports = LayoutExports(
             geometry, self.execution.layout, self.driver, lambda: Checks((), (), 0), self.context
         )

@@ -18,6 +18,7 @@ from memtopo.executor import Execution, StepFailed, Teardown, TeardownGates, fai
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource, Reservation
 from memtopo.kinds.ranges.steps import AGREED, common_ranges
+from memtopo.kinds.runs import expanded
 from memtopo.kinds.step import Phase
 from memtopo.language.names import AWAKE
 from memtopo.plans import folding
@@ -148,7 +149,7 @@ class ProcessRun:
     def agree_on(self, addresses: Mapping[str, int]) -> Addresses:
         """Reserve ranges where they are asked for, if they are free there. Raises `StepFailed`."""
         layout = self.execution.layout
-        steps = {step.label: step for step in common_ranges(self.execution.plan.steps)}
+        steps = {step.label: step for step in common_ranges(self.execution.plan.items)}
         layout.of(AGREED).update(addresses)
         for label, address in addresses.items():
             if layout.address(label) != address:
@@ -173,7 +174,7 @@ class ProcessRun:
 
     def read_kept(self, path: Sequence[str]) -> None:
         """Check every step, and read what all states of a path keep, in the state that the layout is in."""
-        self.execution.progress.extend(len(self.execution.plan.steps))
+        self.execution.progress.extend(self.execution.plan.number_of_steps)
         self.findings.add(self.execution.check())
         self.verification.rehearse(lost(self.plans.states, path, self.variant[0]), write=False)
         if self.switched:
@@ -230,7 +231,7 @@ class ProcessRun:
         self._reserved = {**self.execution.layout.ranges}
         if self.request.check == "none":
             return
-        with self.execution.timed("check", len(self.execution.plan.steps)) as count:
+        with self.execution.timed("check", self.execution.plan.number_of_steps) as count:
             try:
                 self.findings.add(self.execution.check())
                 with failing("check of holes, ends and access"):
@@ -257,7 +258,7 @@ class ProcessRun:
     def check_changed(self, request: RunRequest, steps: Transition, kept: Fingerprints | None = None) -> FindingTally:
         """Check a changed layout by queries, and what is new in it by bytes. Raises `StepFailed` or `Stopped`."""
         findings = FindingTally()
-        self.execution.progress.extend(len(self.execution.plan.steps))
+        self.execution.progress.extend(self.execution.plan.number_of_steps)
         findings.add(self.execution.check())
         with failing("check of holes and ends"):
             self._check_isolation(request.geometry, findings)
@@ -286,7 +287,7 @@ class ProcessRun:
         ranges = self._reserved
         phases = self.plans.of(WHOLE)[self.request.process].phases
         reserving = chain.from_iterable(steps for phase, steps in phases if phase is Phase.RESERVE)
-        labels = [step.describe().subject for step in reserving]
+        labels = [step.describe().subject for step in expanded(reserving)]
         return tuple(folding.placed({label: ranges[label] for label in labels if label in ranges}))
 
     def expect(self, geometry: Geometry) -> None:
@@ -318,7 +319,7 @@ class ProcessRun:
         """Check the layout by queries, and compare what a switch has `kept`. Raises `StepFailed` or `Stopped`."""
         findings = FindingTally()
         with self._rechecking:  # a check of a mapping keeps its handle in the layout meanwhile
-            self.execution.progress.extend(len(self.execution.plan.steps))
+            self.execution.progress.extend(self.execution.plan.number_of_steps)
             try:
                 findings.add(self.execution.check())
                 if kept:

@@ -130,7 +130,7 @@ class StagedTransition:
 
 def require_declared(execution: Execution) -> None:
     """Check a layout that was rolled back by queries, which no signal stops. Raises `StepFailed` for a difference."""
-    execution.progress.extend(len(execution.plan.steps))
+    execution.progress.extend(execution.plan.number_of_steps)
     stop, execution.stop = execution.stop, lambda: False
     try:
         for aspect, subject, expected, observed, path, *_ in execution.check():

@@ -15,9 +15,10 @@ from memtopo.driver.types import Access, DriverError, Grant, gpu
 from memtopo.geometry import Geometry
 from memtopo.geometry.access import granted, mappings
 from memtopo.kinds.chunks.steps import RETAINED, CreateChunk
-from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk, UnmapChunks, joined, parts_of
+from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk, MapChunks, UnmapChunks, joined, parts_of
 from memtopo.kinds.step import Step
 from memtopo.output.diagram.build import build_diagram
+from memtopo.planner import Plan
 from tests.helpers.machines import invented
 from tests.helpers.specs import codes, geometry_of, plan_of, steps_of
 from tests.run.test_transition import built
@@ -190,11 +191,18 @@ access: {r: {gpu0: rw, gpu1: r}, s: {gpu0: r}}
 """
 
 
+def run_in(plan: Plan) -> MapChunks:
+    """Return the run of mappings of a plan."""
+    (run,) = [item for item in plan.items if isinstance(item, MapChunks)]
+    return run
+
+
 def test_a_reference_that_a_check_could_not_release_is_released_once_by_the_next() -> None:
     with built(plan_of(FOUR, MACHINE), failing={"mem_release"}) as layout:
         ledger, live = layout.ledger, layout.execution.layout
         steps, before = steps_of(layout.execution.plan, MapChunk), layout.ledger.counts()
-        for check in (lambda: list(steps[1].check(ledger, live)), lambda: MapChunk.check_each(steps[:4], ledger, live)):
+        run = run_in(layout.execution.plan)
+        for check in (lambda: list(steps[1].check(ledger, live)), lambda: run.check(ledger, live)):
             layout.failing.at = layout.failing.calls + 1
             try:
                 found = check()
@@ -204,7 +212,7 @@ def test_a_reference_that_a_check_could_not_release_is_released_once_by_the_next
                 assert (found.number, str(found.error)[:12]) == (0, "cuMemRelease")  # type: ignore[union-attr]
                 assert sorted(live.of(RETAINED)) == ["c.0", "c.1", "c.2", "c.3"]
             layout.failing.at = 0
-            assert MapChunk.check_each(steps[:4], ledger, live).number == 0
+            assert run.check(ledger, live).number == 0
             for step in steps:
                 assert [each for each in step.check(ledger, live) if each.expected != each.observed] == []
             assert (live.of(RETAINED), ledger.counts()) == ({}, before)
@@ -229,17 +237,18 @@ def test_the_undo_of_a_chunk_releases_a_reference_that_a_check_could_not_release
 def test_mappings_that_are_checked_together_are_as_declared_up_to_the_first_that_is_not() -> None:
     with built(plan_of(FOUR, MACHINE)) as layout:
         ledger, live, before = layout.ledger, layout.execution.layout, layout.ledger.counts()
-        steps = steps_of(layout.execution.plan, MapChunk)
-        assert (
-            MapChunk.check_each(steps[:4], ledger, live).number,
-            MapChunk.check_each(steps, ledger, live).number,
-        ) == (4, 0)
-        assert MapChunk.check_each([steps[0], replace(steps[2], chunk="c.1"), steps[3]], ledger, live).number == 1
-        more = replace(steps[2], access=steps[4].access)
-        assert MapChunk.check_each([*steps[:2], more, steps[3]], ledger, live).number == 2
-        assert [each.aspect for each in more.check(ledger, live) if each.expected != each.observed] == ["access"] * 2
+        steps, run = steps_of(layout.execution.plan, MapChunk), run_in(layout.execution.plan)
+        own, other = steps[0].access, steps[4].access
+        assert [run.check(ledger, live).number, run[::-1].check(ledger, live).number] == [4, 4]
+        assert replace(run, placement=replace(run.placement, step=0)).check(ledger, live).number == 0
+        live.chunks["c.1"], live.chunks["c.2"] = live.chunks["c.2"], live.chunks["c.1"]
+        assert run.check(ledger, live).number == 1
+        live.chunks["c.1"], live.chunks["c.2"] = live.chunks["c.2"], live.chunks["c.1"]
+        more = replace(run, access=(own, own, other, own))
+        assert more.check(ledger, live).number == 2
+        assert [each.aspect for each in more[2].check(ledger, live) if each.expected != each.observed] == ["access"] * 2
         steps[1].undo(ledger, live)
-        together = MapChunk.check_each(steps[:4], ledger, live)
+        together = run.check(ledger, live)
         assert (together.number, together.error) == (1, None)
         assert [(each.aspect, each.observed) for each in steps[1].check(ledger, live)] == [
             ("mapped chunk", "nothing mapped")

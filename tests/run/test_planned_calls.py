@@ -110,7 +110,7 @@ def test_rows_are_listed_again_only_for_an_object_that_is_missing() -> None:
     request = run_request(ROOT / "specs" / "quickstart.yaml", H200X4)
     steps = request.plan.steps
     at = next(index for index, each in enumerate(steps) if isinstance(each, ReserveRange))
-    failing = replace(request.plan, steps=(*steps[:at], FailingOnce(**asdict(steps[at])), *steps[at + 1 :]))
+    failing = replace(request.plan, items=(*steps[:at], FailingOnce(**asdict(steps[at])), *steps[at + 1 :]))
     with pytest.raises(StepFailed, match="a defect of the step"):
         first_calls(failing, request.geometry)
 
@@ -121,7 +121,7 @@ def test_only_the_first_step_of_a_row_and_what_it_needs_is_gone_through() -> Non
     *before, last = ranges.plan.steps
     assert last.provides == ("range", "r.2")
     unused = FailingOnce(**asdict(last))
-    calls = first_calls(replace(ranges.plan, steps=(*before, unused)), ranges.geometry)
+    calls = first_calls(replace(ranges.plan, items=(*before, unused)), ranges.geometry)
     assert [[each.function for each in row] for row in calls[""]] == [["cuMemAddressReserve"]]
     assert unused.attempts == []
 

@@ -18,6 +18,7 @@ from memtopo.driver.wrappers import METHODS, Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.layout import HandleSource
+from memtopo.kinds.runs import expanded, reversed_items
 from memtopo.machine import Machine
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Checks, Report
@@ -327,7 +328,7 @@ def test_progress_hooks_that_raise_do_not_affect_the_run() -> None:
 
 def undo_twice(execution: Execution, failing: Failing) -> None:
     """Undo each step, whose first call that ends something fails, and once more."""
-    for step in reversed(execution.done):
+    for step in expanded(reversed_items(execution.done)):
         failing.at = failing.calls + 1
         try:
             execution.act(step, undo=True)

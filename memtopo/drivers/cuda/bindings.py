@@ -150,7 +150,7 @@ def _named(kind: type[_Named], number: int) -> _Named:
 
 def make_each(
     function: Callable[..., tuple[Any, ...]], calls: Iterable[tuple[object, ...]]
-) -> tuple[list[tuple[Any, ...]], DriverError | None]:
+) -> tuple[list[tuple[Any, ...]], Exception | None]:
     """Make calls until one fails; return the answers of those before, and the error."""
     answers: list[tuple[Any, ...]] = []
     try:
@@ -159,8 +159,5 @@ def make_each(
                 return answers, DriverError(function.__name__, answer[0].name)
             answers.append(answer)
     except ERRORS as error:
-        failure = unmade(function, error)
-        if not isinstance(failure, DriverError):
-            raise failure from error
-        return answers, failure
+        return answers, unmade(function, error)
     return answers, None

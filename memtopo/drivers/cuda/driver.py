@@ -98,13 +98,13 @@ class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
         name = call(cuda.cuGetErrorName, cuda.CUresult(status))[1]
         return str(name.decode())
 
-    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], DriverError | None]:
+    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], Exception | None]:
         convert = _CONVERTED.get(method)
         given = [convert(*one) for one in arguments] if convert else arguments
         answers, error = make_each(getattr(cuda, call_name(method)), given)
         return list(map(_result(method), answers)), error
 
-    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
+    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> Exception | None:
         if not copies:
             return None
         targets, sources, sizes = zip(*copies, strict=True)

@@ -98,7 +98,7 @@ class CallGate(BatchDriver):
         if not survives and (fatal := self.fatal_error()):
             raise DriverError(name, *fatal)
 
-    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], DriverError | None]:
+    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], Exception | None]:
         """Make calls of a part, which never wait, until one fails; calls of a subclass are made one by one."""
         part = getattr(getattr(type(self), method), "part", None)
         if part is None:
@@ -110,10 +110,10 @@ class CallGate(BatchDriver):
                 self.check_open(name, survives=_survives(method))
                 for answer in starmap(call, arguments):
                     found.append(answer)  # noqa: PERF402  # a failure keeps those before it
-        except DriverError as error:
-            return found, error
         except (RefusedCall, OSError) as error:
             return found, driver_error(name, error)
+        except Exception as error:  # noqa: BLE001  # a failure keeps those before it
+            return found, error
         return found, None
 
 

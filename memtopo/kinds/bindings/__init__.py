@@ -14,7 +14,7 @@ from memtopo.driver.types import HOST, Location, LocationKind, gpu
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.access import access_steps
-from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Scope, StepDifference, Steps, Words
+from memtopo.kinds.kind import Items, Keys, Kind, ResolutionStage, Scope, StepDifference, Steps, Words
 from memtopo.kinds.mappings import mapping_steps
 from memtopo.kinds.multicast import MulticastGroup
 from memtopo.kinds.resolution import Refused, attempt, indices, refuse_growing
@@ -129,7 +129,7 @@ class Bindings(Kind):
             found += _placed(memory, where, start, ends)
         return BindGroup(target.name, path, target, tuple(found), size=max(ends.values(), default=0))
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Steps:
+    def steps(self, geometry: Geometry, machine: Machine) -> Items:
         if not geometry.of(BindGroup) and not geometry.of(MulticastGroup):
             return
         from memtopo.kinds.multicast.steps import AddDevice, BindAddress, BindChunk, MapMulticast, SetMulticastAccess

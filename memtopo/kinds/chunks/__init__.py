@@ -19,7 +19,7 @@ from memtopo.kinds.chunks.amounts import amount_notes, resolve_chunks
 from memtopo.kinds.chunks.entry import Chunk, resolve_parts
 from memtopo.kinds.chunks.support import handle_types, properties
 from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, ImportKeys, Refusals
-from memtopo.kinds.kind import Scope, StepDifference, Words
+from memtopo.kinds.kind import Items, Scope, StepDifference, Words
 from memtopo.kinds.mappings.fill import MapEntries
 from memtopo.kinds.resolution import attempt, whole_granules
 from memtopo.machine import Machine
@@ -82,15 +82,15 @@ class Chunks(HandleKind):
                 resolved[value] = group
         yield from scope.add_all(self, {name: found[name] for name in entries})
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        from memtopo.kinds.chunks.steps import CreateChunk
+    def steps(self, geometry: Geometry, machine: Machine) -> Items:
+        from memtopo.kinds.chunks.steps import CreateChunk, CreateChunks
+        from memtopo.kinds.runs import run_of
 
         for group in geometry.of(ChunkGroup).values():
-            for index in range(group.count):
-                if group.origin:
-                    yield _import(group, index, geometry)
-                else:
-                    yield CreateChunk(group.path, group.label(index), group.size, group.properties_of(index))
+            if group.origin:
+                yield from (_import(group, index, geometry) for index in range(group.count))
+            elif group.count:
+                yield run_of(CreateChunks(CreateChunk, range(group.count), group))
             if group.limit is not None:
                 yield _pool(group, geometry)
 

@@ -11,7 +11,7 @@ from functools import partial
 from msgspec import Struct
 
 from memtopo.common.errors import MemtopoError
-from memtopo.driver.batches import create_each, release_each
+from memtopo.driver.batches import create_each, refusal, release_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Properties
 from memtopo.kinds.chunks.steps import LENT, RETAINED, CreateChunk, ImportChunk
@@ -36,7 +36,7 @@ def release_handles(
     for each in chunks[:released]:
         del handles[each.label]
         pool.remove(each)
-    return released, error
+    return released, refusal(error)
 
 
 class Created:
@@ -50,7 +50,7 @@ class Created:
         layout.chunks.update(zip([chunk.label for chunk in chunks], handles, strict=False))
         for chunk in reversed(chunks[len(handles) :]):
             pool.remove(chunk)
-        return chunks[: len(handles)], error
+        return chunks[: len(handles)], refusal(error)
 
     release = staticmethod(release_handles)
 

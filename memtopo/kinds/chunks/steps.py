@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from functools import lru_cache
 from typing import ClassVar
 
-from memtopo.driver.batches import properties_each
+from memtopo.common.signals import deferred
+from memtopo.driver.batches import create_each, properties_each, release_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
+from memtopo.geometry.groups import ChunkGroup
 from memtopo.kinds.layout import Layout, LayoutTable
 from memtopo.kinds.objects import ImportStep, ObjectStep, TryExport
+from memtopo.kinds.runs import CheckedSteps, Progressed, StepRun
 from memtopo.kinds.step import (
     DEFECT_ADVICE,
     PROBE_ADVICE,
-    CheckedSteps,
     ErrorHint,
     Finding,
     HandleReference,
@@ -87,15 +89,52 @@ class CreateChunk(ChunkStep, frozen=True):
         observed = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
         yield Finding("properties", self.label, _as_reported(self.properties), observed, self.path)
 
-    @classmethod
-    def check_each(cls, steps: Sequence[CreateChunk], driver: Driver, layout: Layout) -> CheckedSteps:
-        found, error = properties_each(driver, [layout.chunks[each.label] for each in steps])
-        number = first_difference([_as_reported(each.properties) for each in steps], found)
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, *_described(self.properties, self.size))
+
+
+class CreateChunks(StepRun, frozen=True):
+    """Creation of chunks of a group."""
+
+    group: ChunkGroup
+
+    @property
+    def period(self) -> int:
+        return len(self.group.properties)
+
+    def step(self, index: int) -> CreateChunk:
+        group = self.group
+        return CreateChunk(group.path, group.label(index), group.size, group.properties_of(index))
+
+    def do(self, driver: Driver, layout: Layout) -> Progressed:
+        with deferred():  # an interrupt would lose the handles
+            handles, error = create_each(driver, self.group.size, self._properties)
+            layout.chunks.update(zip(self._labels, handles, strict=False))
+        return Progressed(len(handles), error)
+
+    def undo(self, driver: Driver, layout: Layout) -> Progressed:
+        chunks, labels = layout.chunks, self._labels
+        if layout.of(RETAINED).keys() or layout.of(LENT).keys() or not chunks.keys() >= set(labels):
+            return super().undo(driver, layout)
+        with deferred():
+            released, error = release_each(driver, [chunks[label] for label in labels])
+            for label in labels[:released]:
+                del chunks[label]
+        return Progressed(released, error)
+
+    def check(self, driver: Driver, layout: Layout) -> CheckedSteps:
+        found, error = properties_each(driver, [layout.chunks[label] for label in self._labels])
+        number = first_difference([*map(_as_reported, self._properties)], found)
         findings = [Finding.equal("properties", number)] if number else []
         return CheckedSteps(number, findings, error if number == len(found) else None)
 
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, *_described(self.properties, self.size))
+    @property
+    def _labels(self) -> list[str]:
+        return [*map(self.group.label, self.indices)]
+
+    @property
+    def _properties(self) -> list[Properties]:
+        return [*map(self.group.properties_of, self.indices)]
 
 
 class ImportChunk(ChunkStep, ImportStep, frozen=True):

@@ -31,6 +31,7 @@ from memtopo.language.scalars import FromWord
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
+    from memtopo.kinds.runs import StepRun
     from memtopo.kinds.step import Step
 
 _Export = tuple[tuple[str, ...], str]
@@ -172,15 +173,18 @@ class Semaphores(Kind):
             kind = SemaphoreHandleType[group.origin.via.upper()]
             yield ImportSemaphore(group.path, group.name, group.location.id, kind)
 
-    def last_steps(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[Step]:
+    def last_steps(self, geometry: Geometry, steps: Sequence[Step | StepRun]) -> Iterator[Step]:
         """One `AwaitStream` for each GPU that waits for a semaphore."""
         waiting = [group for group in geometry.of(ImportedSemaphore).values() if group.wait is not None]
         if not waiting:
             return
         from memtopo.kinds.external.steps import AwaitStream
+        from memtopo.kinds.runs import expanded
 
         for device, path in {group.location.id: group.path for group in reversed(waiting)}.items():
-            yield AwaitStream(path, device, tuple(name for step in steps for name in step.blocked_by_wait(device)))
+            yield AwaitStream(
+                path, device, tuple(name for step in expanded(steps) for name in step.blocked_by_wait(device))
+            )
 
     def refused_changes(self, before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
         """MT808 for each wait and signal that the check of the layout before did not make."""

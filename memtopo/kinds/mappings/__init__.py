@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from itertools import chain
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -14,17 +16,20 @@ from memtopo.common.keyed import by_key
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import WHOLE_HOST, Access, Grant, Location, LocationKind, gpu
-from memtopo.geometry.access import granted, mappings
+from memtopo.geometry.access import granted, mapping_runs
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement, Slice
 from memtopo.geometry.sizing import known_memory
-from memtopo.kinds.kind import Keys, Kind, MakeStep, ResolutionStage, Scope, Steps, Words
+from memtopo.kinds.kind import Items, Keys, Kind, ResolutionStage, Scope, Words
 from memtopo.kinds.mappings.placements import Content, resolve_content
 from memtopo.kinds.resolution import Refused, Resolution, attempt, indices, refuse_growing
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, ChunkReference, EachCount, InTurn, PositiveAmount, entries_or_chunks
 from memtopo.language.names import Reference, parse_reference
 from memtopo.machine import Machine
+
+if TYPE_CHECKING:
+    from memtopo.kinds.mappings.steps import MapChunk
 
 
 class MapEntry(Entry):
@@ -79,26 +84,26 @@ class Mappings(Kind):
         offset = attrgetter("offset")
         scope.placements.update({where: tuple(sorted(placed, key=offset)) for where, placed in found.items()})
 
-    def steps(self, geometry: Geometry, machine: Machine) -> Steps:
+    def steps(self, geometry: Geometry, machine: Machine) -> Items:
         from memtopo.kinds.mappings.steps import MapChunk
 
         return mapping_steps(geometry, machine, MapChunk, memory=True)
 
 
-def mapping_steps(geometry: Geometry, machine: Machine, step: MakeStep, *, memory: bool) -> Steps:
-    """Steps that map chunks, which are `memory`, or other objects; `step` makes the one of a mapping."""
-    expected: dict[tuple[tuple[Grant, ...], bool], tuple[Grant, ...]] = {}
-    everywhere, access_of, of_gpu = host_has_access(geometry), granted(geometry), LocationKind.GPU
+def mapping_steps(geometry: Geometry, machine: Machine, step: type[MapChunk], *, memory: bool) -> Items:
+    """Steps that map chunks, which are `memory`, or other objects; `step` is the class of the one of a mapping."""
+    from memtopo.kinds.mappings.steps import MapChunks
+    from memtopo.kinds.runs import run_of
+
+    everywhere, access_of = host_has_access(geometry), granted(geometry)
+    expected = cache(lambda access, with_host: expected_access(access, geometry, machine, with_host=with_host))
     for placements in geometry.placements.values():
-        label = placements[0].range.label(placements[0].instance)
-        for placement, index, offset, access in mappings(placements, access_of):
-            chunk = placement.chunk
-            if chunk.memory is not memory:
-                continue
-            known = access, everywhere or chunk.properties_of(index).location.kind is not of_gpu
-            if known not in expected:
-                expected[known] = expected_access(access, geometry, machine, with_host=known[1])
-            yield step(placement.path, label, offset, chunk.label(index), chunk.size, expected[known])
+        for placement, numbers, access in mapping_runs(placements, access_of):
+            if placement.chunk.memory is memory:
+                on_host = (location.kind is not LocationKind.GPU for location in placement.chunk.locations)
+                reported = tuple(expected(access, everywhere or each) for each in on_host)
+                one = reported[:1] if len({*reported}) == 1 else reported
+                yield run_of(MapChunks(step, numbers, placement, one))
 
 
 def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

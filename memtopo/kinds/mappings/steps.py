@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import ClassVar, TypeVar
 
 from msgspec.structs import replace
@@ -12,14 +12,15 @@ from msgspec.structs import replace
 from memtopo.common.errors import InternalError
 from memtopo.common.signals import deferred
 from memtopo.common.text import numbered
-from memtopo.driver.batches import access_each, release_each
+from memtopo.driver.batches import access_each, map_each, release_each, retain_each, unmap_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind
+from memtopo.geometry.model import Placement
 from memtopo.kinds.chunks.steps import RETAINED
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.ranges.steps import ReserveRange
+from memtopo.kinds.runs import CheckedSteps, Progressed, StepRun
 from memtopo.kinds.step import (
-    CheckedSteps,
     ErrorHint,
     Finding,
     Phase,
@@ -113,25 +114,6 @@ class MapChunk(Step, frozen=True):
                 subject = f"{self._subject} for {location}"
                 yield Finding("access", subject, access.word, Access(observed).word, self.path)
 
-    @classmethod
-    def check_each(cls, steps: Sequence[MapChunk], driver: Driver, layout: Layout) -> CheckedSteps:
-        chunks = {each.chunk for each in steps}
-        if len(chunks) < len(steps) or not layout.of(RETAINED).keys().isdisjoint(chunks):  # a chunk is retained once
-            return CheckedSteps(0)
-        base_of = {label: layout.address(label) for label in {each.range for each in steps}}
-        addresses = [base_of[each.range] + each.offset for each in steps]
-        number, error = _as_mapped(steps, addresses, driver, layout)
-        mapped = list(zip(addresses[:number], steps, strict=False))
-        seen, refused = access_each(driver, [(at, location) for at, each in mapped for location, _ in each.access])
-        expected = [access for _, each in mapped for _, access in each.access]
-        access = first_difference(expected, seen)
-        if access < len(expected):
-            error = refused if access == len(seen) else None
-            number = bisect_right(list(accumulate(len(each.access) for each in steps)), access)
-            access = sum(len(each.access) for each in steps[:number])
-        counts = {"mapped chunk": number, "access": access}
-        return CheckedSteps(number, [Finding.equal(aspect, count) for aspect, count in counts.items() if count], error)
-
     @property
     def _subject(self) -> str:
         return f"{self.chunk} in {self.range} at {self.offset:#x}"
@@ -164,34 +146,91 @@ class MapChunk(Step, frozen=True):
         return (ReserveRange.leak(self.range),)
 
 
+class MapChunks(StepRun, frozen=True):
+    """Mappings of one placement. `access` is that of each chunk of the group in turn, or of all."""
+
+    step_class: type[MapChunk]
+    placement: Placement
+    access: tuple[tuple[Grant, ...], ...]
+
+    @property
+    def _range(self) -> str:
+        return self.placement.range.label(self.placement.instance)
+
+    @property
+    def _chunks(self) -> list[str]:
+        return [self.placement.chunk.label(self.placement.index(number)) for number in self.indices]
+
+    def _access_of(self, number: int) -> tuple[Grant, ...]:
+        return self.access[self.placement.index(number) % len(self.access)]
+
+    def step(self, index: int) -> MapChunk:
+        placement, size = self.placement, self.placement.chunk.size
+        chunk, offset = placement.chunk.label(placement.index(index)), placement.offset + index * size
+        return self.step_class(placement.path, self._range, offset, chunk, size, self._access_of(index))
+
+    def _addresses(self, base: int) -> list[int]:
+        first, size = base + self.placement.offset, self.placement.chunk.size
+        return [first + number * size for number in self.indices]
+
+    def do(self, driver: Driver, layout: Layout) -> Progressed:
+        base, available = layout.ranges[self._range]
+        chunks, size = self._chunks, self.placement.chunk.size
+        addresses = self._addresses(base)
+        if max(addresses) + size > base + available:
+            return super().do(driver, layout)
+        handles = [layout.chunks[chunk] for chunk in chunks]
+        with deferred():
+            made, error = map_each(driver, [*zip(addresses, repeat(size), handles)])
+            layout.mappings.update(zip(addresses[:made], chunks, strict=False))
+        return Progressed(made, error)
+
+    def undo(self, driver: Driver, layout: Layout) -> Progressed:
+        reservation, mapped = layout.ranges.get(self._range), layout.mappings
+        addresses = self._addresses(reservation.address) if reservation else []
+        if not addresses or not mapped.keys() >= set(addresses):
+            return super().undo(driver, layout)
+        with deferred():
+            unmapped, error = unmap_each(driver, addresses, self.placement.chunk.size)
+            for address in addresses[:unmapped]:
+                del mapped[address]
+        return Progressed(unmapped, error)
+
+    def check(self, driver: Driver, layout: Layout) -> CheckedSteps:
+        chunks = self._chunks
+        if not self.placement.step or not layout.of(RETAINED).keys().isdisjoint(chunks):  # a chunk is retained once
+            return CheckedSteps(0)
+        addresses = self._addresses(layout.address(self._range))
+        number, error = _as_mapped(chunks, addresses, driver, layout)
+        access_of = [*map(self._access_of, self.indices[:number])]
+        queried = [(at, each.location) for at, grants in zip(addresses, access_of, strict=False) for each in grants]
+        seen, refused = access_each(driver, queried)
+        expected = [each.access for grants in access_of for each in grants]
+        access = first_difference(expected, seen)
+        if access < len(expected):
+            error = refused if access == len(seen) else None
+            number = bisect_right(list(accumulate(map(len, access_of))), access)
+            access = sum(map(len, access_of[:number]))
+        counts = {"mapped chunk": number, "access": access}
+        return CheckedSteps(number, [Finding.equal(aspect, count) for aspect, count in counts.items() if count], error)
+
+
 def _as_mapped(
-    steps: Sequence[MapChunk], addresses: Sequence[int], driver: Driver, layout: Layout
-) -> tuple[int, DriverError | None]:
+    chunks: Sequence[str], addresses: Sequence[int], driver: Driver, layout: Layout
+) -> tuple[int, Exception | None]:
     """Number of the first mappings that are of their chunks, and the error of the next, if it is no finding."""
     retained = layout.of(RETAINED)
     with deferred():
-        unknown = _retain(steps, addresses, driver, retained)
-        held = [each.chunk for each in steps if each.chunk in retained]
-        handles = [retained[chunk] for chunk in held]
-        number = first_difference([layout.chunks[chunk] for chunk in held], handles)
+        handles, unknown = retain_each(driver, addresses)
+        retained.update(zip(chunks, handles, strict=False))
+        number = first_difference([layout.chunks[chunk] for chunk in chunks[: len(handles)]], handles)
         released, refused = release_each(driver, handles)
-        for chunk in held[:released]:
+        for chunk in chunks[:released]:
             del retained[chunk]
         if refused:
             return (released, refused) if released <= number else (number, None)
-    return number, unknown if number == len(held) and unknown and unknown.name != _UNMAPPED else None
-
-
-def _retain(
-    steps: Sequence[MapChunk], addresses: Sequence[int], driver: Driver, retained: dict[str, int]
-) -> DriverError | None:
-    """Retain what is mapped, and note each handle at once, since a call may be interrupted; return the error."""
-    try:
-        for each, address in zip(steps, addresses, strict=True):
-            retained[each.chunk] = driver.mem_retain_allocation_handle(address)
-    except DriverError as error:
-        return error
-    return None
+    nothing_mapped = isinstance(unknown, DriverError) and unknown.name == _UNMAPPED
+    return number, None if nothing_mapped or number < len(handles) else unknown
 
 
 class UnmapChunks(Step, frozen=True):

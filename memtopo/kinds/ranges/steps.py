@@ -8,7 +8,7 @@ from typing import ClassVar
 from memtopo.common.errors import on_failure
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, LayoutTable, Reservation
-from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription, TableStep, Undoing
+from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, Phase, StepDescription, TableStep, Undoing
 
 SAME_ADDRESS = "same address in all processes"
 
@@ -90,6 +90,6 @@ class ReserveRange(TableStep, frozen=True):
         return StepDescription(self.label, "", self.size, (self.align, self.fixed), note)
 
 
-def common_ranges(steps: Iterable[Step]) -> list[ReserveRange]:
+def common_ranges(steps: Iterable[object]) -> list[ReserveRange]:
     """Steps that reserve ranges for which all instances of a counted process agree on an address."""
     return [step for step in steps if isinstance(step, ReserveRange) and step.same]

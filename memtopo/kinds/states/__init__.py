@@ -41,6 +41,7 @@ from memtopo.language.scalars import one_or_more
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
+    from memtopo.kinds.runs import StepRun
     from memtopo.kinds.step import Step
 
 
@@ -187,20 +188,23 @@ class States(Kind):
         for window in windows(geometry):
             yield from window_steps(window, geometry, machine)
 
-    def variants(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[tuple[str, list[Step]]]:
+    def variants(
+        self, geometry: Geometry, items: Sequence[Step | StepRun]
+    ) -> Iterator[tuple[str, list[Step | StepRun]]]:
+        """Items of the plan of each state, by its name."""
         if not geometry.of(StateGroup):
             return
         from memtopo.kinds.heaps.steps import offloaded_heap
+        from memtopo.kinds.runs import remaining
         from memtopo.kinds.states.folders import InFolder
         from memtopo.kinds.states.steps import Offloaded, Place
-        from memtopo.kinds.step import remaining
 
         reached, areas = copying_mappings(geometry), geometry.of(OffloadArea)
         places = kept_at(areas.values())
         for state in geometry.of(StateGroup).values():
             gone: set[Hashable] = {("elastic range", label) for label in state.emptied}
             gone |= {("elastic chunks", each.group.name) for each in state.absent if each.group.growing}
-            kept: list[Step] = []
+            kept: list[Step | StepRun] = []
             for each in state.absent:
                 for number, index in enumerate(range(each.first, each.stop)):
                     label = each.group.label(index)
@@ -215,7 +219,7 @@ class States(Kind):
                         place = Place(*places[each.area]).after(number * size)
                         kept.append(Offloaded(each.path, label, size, place, Place(where, offset), device, area.keeper))
             kept += map(offloaded_heap, state.heaps)
-            yield state.name, [*remaining(steps, gone), *kept]
+            yield state.name, [*remaining(items, gone), *kept]
 
     def changes(self, difference: StepDifference) -> Iterator[Step]:
         from memtopo.kinds.states.folders import folder_copies

@@ -34,7 +34,7 @@ class NoCommonAddress(Failed):
 
 def agree(plans: Mapping[str, Plan], command_each: CommandEach) -> None:
     """Bring the instances of each counted process to common addresses. Raises `NoCommonAddress` after `TRIES` each."""
-    ranges = {label: common_ranges(plan.steps) for label, plan in plans.items()}
+    ranges = {label: common_ranges(plan.items) for label, plan in plans.items()}
     common = (label for label in plans if ranges[label])
     for _, labels in groupby(common, key=lambda label: label.partition(".")[0]):
         instances = list(labels)

@@ -1,0 +1,159 @@
+"""Runs of equal steps: thousands of chunks or mappings as one item of a plan, which has their numbers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple, Self, overload
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from memtopo.driver.protocol import Driver
+from memtopo.kinds.layout import Layout
+from memtopo.kinds.step import Finding, Phase, Step, Undoing, is_gone
+
+
+class Progressed(NamedTuple):
+    """Number of the first steps of a run that were done, undone or checked, and the error of the next, if it failed."""
+
+    number: int
+    error: Exception | None = None
+
+
+class CheckedSteps(NamedTuple):
+    """Number of the first steps that were checked and are as declared, their findings, and the error of the next.
+
+    Without an error, the next step is checked by itself.
+    """
+
+    number: int
+    findings: Sequence[Finding] = ()
+    error: Exception | None = None
+
+
+class StepRun(Struct, frozen=True):
+    """Steps of one class that differ by a number, in the order of `indices`; a sequence of them, made on demand.
+
+    A slice of a run is a run. A subclass does, undoes and checks its steps in loops of calls, with the same effect.
+    """
+
+    step_class: type[Step]
+    indices: range
+
+    @property
+    def phase(self) -> Phase:
+        """Phase of the steps."""
+        return self.step_class.phase
+
+    @property
+    def undoing(self) -> Undoing:
+        """Undo of each step."""
+        return self.step_class.undoing
+
+    @property
+    def period(self) -> int:
+        """Number of steps after which all but their numbers repeats."""
+        return 1
+
+    def step(self, index: int) -> Step:
+        """Return the step with a number."""
+        raise NotImplementedError
+
+    def do(self, driver: Driver, layout: Layout) -> Progressed:
+        """Do the steps until one fails."""
+        return self._each("do", driver, layout)
+
+    def undo(self, driver: Driver, layout: Layout) -> Progressed:
+        """Undo the steps, in this order, until one fails."""
+        return self._each("undo", driver, layout)
+
+    def check(self, driver: Driver, layout: Layout) -> CheckedSteps:
+        """Check the first steps in loops of calls."""
+        del driver, layout
+        return CheckedSteps(0)
+
+    def _each(self, method: str, driver: Driver, layout: Layout) -> Progressed:
+        for number, step in enumerate(self):
+            try:
+                getattr(step, method)(driver, layout)
+            except Exception as error:  # noqa: BLE001  # the caller names the step
+                return Progressed(number, error)
+        return Progressed(len(self))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @overload
+    def __getitem__(self, at: int) -> Step: ...
+    @overload
+    def __getitem__(self, at: slice) -> Self: ...
+    def __getitem__(self, at: int | slice) -> Step | Self:
+        if isinstance(at, slice):
+            return replace(self, indices=self.indices[at])
+        return self.step(self.indices[at])
+
+    def __iter__(self) -> Iterator[Step]:
+        return map(self.step, self.indices)
+
+
+Steps = Sequence[Step] | StepRun
+"""Steps of a plan, in order: single ones, or a run."""
+
+
+def run_of(run: StepRun) -> Step | StepRun:
+    """Return a run, or its step if it has only one."""
+    return run if len(run) > 1 else run[0]
+
+
+def expanded(items: Iterable[Step | StepRun]) -> Iterator[Step]:
+    """Single steps of the items of a plan, in order."""
+    for item in items:
+        if isinstance(item, StepRun):
+            yield from item
+        else:
+            yield item
+
+
+def sequences(items: Iterable[Step | StepRun]) -> Iterator[Steps]:
+    """Runs, and the single steps between them as lists, in order."""
+    for is_run, some in groupby(items, lambda item: isinstance(item, StepRun)):
+        if is_run:
+            yield from some  # type: ignore[misc]
+        else:
+            yield list(some)  # type: ignore[arg-type]
+
+
+def number_of_steps(items: Iterable[Step | StepRun]) -> int:
+    """Number of single steps of the items of a plan."""
+    return sum(len(item) if isinstance(item, StepRun) else 1 for item in items)
+
+
+def reversed_items(items: Sequence[Step | StepRun]) -> Iterator[Step | StepRun]:
+    """Items in reverse order, and the steps of each run in reverse order."""
+    for item in reversed(items):
+        yield item[::-1] if isinstance(item, StepRun) else item
+
+
+def remaining(items: Iterable[Step | StepRun], gone: Iterable[Hashable]) -> Iterator[Step | StepRun]:
+    """Steps that need none of the resources that are gone, directly or through other steps.
+
+    Resources of other processes, which steps import, are pairs of the process and the resource.
+    """
+    gone = set(gone)
+    for item in items:
+        if isinstance(item, StepRun):
+            yield from _remaining_of(item, gone)
+        elif not is_gone(item, gone) and (item.effect is not None or item.in_change.repeated):
+            yield item
+
+
+def _remaining_of(run: StepRun, gone: set[Hashable]) -> Iterator[Step | StepRun]:
+    first = 0
+    for number, step in enumerate(run):
+        if is_gone(step, gone):
+            if number > first:
+                yield run_of(run[first:number])
+            first = number + 1
+    if first < len(run):
+        yield run_of(run[first:])
