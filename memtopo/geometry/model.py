@@ -85,7 +85,7 @@ class Placement(Struct, frozen=True):
         return range(nth, nth + 1) if not rest and 0 <= nth < self.count else range(0)
 
     @property
-    def indices(self) -> Sequence[int]:
+    def indices(self) -> range:
         """Indices of the chunks, each once."""
         return range(self.first, self.index(self.count - 1) + 1, self.step or 1)
 

@@ -163,18 +163,18 @@ def unused_chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT501 for chunks that are neither mapped nor exported."""
     if any(geometry.has_unresolved(section) for section in ("map", "ranges", "exports")):
         return
-    used: dict[str, list[tuple[int, int]]] = {}
+    used: dict[str, list[range]] = {}
     for placement in chain.from_iterable(geometry.placements.values()):
-        used.setdefault(placement.chunk.name, []).extend(placement.spans)
+        used.setdefault(placement.chunk.name, []).append(placement.indices)
     for export in geometry.of(ExportGroup).values():
         if isinstance(export.group, ChunkGroup):
-            used.setdefault(export.group.name, []).append((export.first, export.first + export.count))
+            used.setdefault(export.group.name, []).append(range(export.first, export.first + export.count))
     elastic = (group.elastic for group in geometry.of(RangeGroup).values() if group.elastic)
     backing = {chunk.name for each in elastic for chunk in each.every}
     for name, group in geometry.of(ChunkGroup).items():
         if name in backing or (group.growing and name in used):
             continue
-        unused = group.count - _covered(used.get(name, []))
+        unused = _without(used.get(name, []), group.count)
         what = "import" if group.origin else "chunk"
         if group.growing:
             message = f"no elastic range can have chunk {name!r}"
@@ -213,10 +213,9 @@ def unused_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             yield Diagnostic("MT503", f"no device has access to range {name!r}", group.path, "key", help=help)
 
 
-def _covered(spans: list[tuple[int, int]]) -> int:
-    """Number of indices in at least one span."""
-    covered = end = 0
-    for first, stop in sorted(spans):
-        covered += max(0, stop - max(first, end))
-        end = max(end, stop)
-    return covered
+def _without(used: Iterable[range], count: int) -> int:
+    """Number of the indices below `count` that are in none of some ranges."""
+    flags = bytearray(count)
+    for each in used:
+        flags[each.start : each.stop : each.step] = b"\1" * len(each)
+    return flags.count(0)
