@@ -25,7 +25,7 @@ class BatchDriver(ABC):
         """Make calls of a method until one fails; return the answers of those before, and the error."""
 
     @abstractmethod
-    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> Exception | None:
+    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
         """Copy as the function `copy_each`."""
 
 
@@ -81,14 +81,14 @@ def access_each(driver: Driver, queried: Sequence[tuple[int, Location]]) -> tupl
     return each(driver, "mem_get_access", queried)
 
 
-def copy_each(driver: Driver, copies: Sequence[tuple[int, int, int]], stream: int) -> Exception | None:
+def copy_each(driver: Driver, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
     """Copy in a stream, each given by destination, source and bytes, in any order; return the error (fact 89).
 
     The stream is not 0. After an error, some of the copies may have been made.
     """
     if isinstance(driver, BatchDriver):
         return driver.copy_each(copies, stream)
-    return answers(driver.memcpy_async, [(*one, stream) for one in copies])[1]
+    return refusal(answers(driver.memcpy_async, [(*one, stream) for one in copies])[1])
 
 
 def answers(call: Callable[..., T], arguments: Iterable[tuple[object, ...]]) -> tuple[list[T], Exception | None]:

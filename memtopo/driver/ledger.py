@@ -10,6 +10,7 @@ from memtopo.driver import batches
 from memtopo.driver.batches import BatchDriver
 from memtopo.driver.functions import function
 from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.types import DriverError
 from memtopo.driver.wrappers import Call, Forwarder, parameters
 
 Account = dict[int, int]
@@ -83,7 +84,7 @@ class Ledger(Forwarder, BatchDriver):
                     _remove_range(self.accounts["mappings"], address, size)
         return found, error
 
-    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> Exception | None:
+    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
         return batches.copy_each(self._driver, copies, stream)
 
     def _wrap(self, method: str, call: Call) -> Call:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast
@@ -53,6 +53,10 @@ class Slice(Struct, frozen=True):
         return not counted or (self.reference.first is not None and self.number == 1)
 
 
+Indices = range
+"""Indices of objects of a group."""
+
+
 class Placement(Struct, frozen=True):
     """Equal chunks mapped consecutively in one reservation: `count` of a group, from index `first`, from `offset`.
 
@@ -85,7 +89,7 @@ class Placement(Struct, frozen=True):
         return range(nth, nth + 1) if not rest and 0 <= nth < self.count else range(0)
 
     @property
-    def indices(self) -> range:
+    def indices(self) -> Indices:
         """Indices of the chunks, each once."""
         return range(self.first, self.index(self.count - 1) + 1, self.step or 1)
 
@@ -104,6 +108,22 @@ class Placement(Struct, frozen=True):
     def where(self) -> Instance:
         """Reservation that the chunks are mapped into."""
         return self.range.name, self.instance
+
+
+def distinct(several: Iterable[Indices], count: int) -> int:
+    """Number of the indices below `count` that are in at least one of several."""
+    flags = bytearray(count)
+    for each in several:
+        part = slice(each.start, each.stop, each.step)
+        flags[part] = b"\1" * len(range(*part.indices(count)))
+    return flags.count(1)
+
+
+def mapped_once(placements: Sequence[Placement]) -> bool:
+    """Return true if no chunk of a group, of which these are all placements, is mapped twice."""
+    mappings = sum(each.count for each in placements)
+    group = placements[0].chunk
+    return mappings <= group.count and mappings == distinct((each.indices for each in placements), group.count)
 
 
 class Part(Struct, frozen=True):

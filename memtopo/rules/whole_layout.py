@@ -14,7 +14,7 @@ from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.driver.types import ADDRESS_SPACE, LocationKind
 from memtopo.geometry.groups import ChunkGroup, RangeGroup, declared_as, from_outside, largest_count
-from memtopo.geometry.model import Geometry, Placement
+from memtopo.geometry.model import Geometry, Placement, distinct
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.machine import CONTEXT_BYTES, Machine
 from memtopo.rules.memory import Balance, Need, balances, lacking, needed
@@ -174,7 +174,7 @@ def unused_chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     for name, group in geometry.of(ChunkGroup).items():
         if name in backing or (group.growing and name in used):
             continue
-        unused = _without(used.get(name, []), group.count)
+        unused = group.count - distinct(used.get(name, ()), group.count)
         what = "import" if group.origin else "chunk"
         if group.growing:
             message = f"no elastic range can have chunk {name!r}"
@@ -211,11 +211,3 @@ def unused_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         if (name in filled or group.elastic) and accessible and not granted:
             help = f"grant it: 'access: {{{name}: {{gpu0: rw}}}}'"
             yield Diagnostic("MT503", f"no device has access to range {name!r}", group.path, "key", help=help)
-
-
-def _without(used: Iterable[range], count: int) -> int:
-    """Number of the indices below `count` that are in none of some ranges."""
-    flags = bytearray(count)
-    for each in used:
-        flags[each.start : each.stop : each.step] = b"\1" * len(each)
-    return flags.count(0)

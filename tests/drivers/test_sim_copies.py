@@ -116,7 +116,7 @@ def test_a_closed_driver_refuses_a_batch() -> None:
     assert error
     assert error.name == "CUDA_ERROR_DEINITIALIZED"
     handles, error = create_each(sim, M, [PLAIN, PLAIN])
-    assert (handles, error and error.name) == ([], "CUDA_ERROR_DEINITIALIZED")
+    assert (handles, getattr(error, "name", None)) == ([], "CUDA_ERROR_DEINITIALIZED")
 
 
 def test_after_an_illegal_access_a_batch_succeeds_only_if_its_calls_do(sim: SimDriver) -> None:
@@ -141,8 +141,8 @@ def test_after_an_illegal_access_a_batch_succeeds_only_if_its_calls_do(sim: SimD
 def test_a_batch_of_queries_ends_at_the_first_refusal() -> None:
     with SimDriver(invented()) as sim, memory(sim) as (base, _, _):
         seen, error = access_each(sim, [(base, gpu(0)), (base + M, gpu(1)), (base + 3 * M, gpu(0)), (base, gpu(0))])
-        assert (seen, error and error.name) == ([3, 0], "CUDA_ERROR_INVALID_VALUE")
+        assert (seen, getattr(error, "name", None)) == ([3, 0], "CUDA_ERROR_INVALID_VALUE")
         handles, _ = create_each(sim, M, [PLAIN] * 2)
         properties, error = properties_each(sim, [*handles, 1, handles[0]])
-        assert (properties, error and error.call) == ([PLAIN] * 2, "cuMemGetAllocationPropertiesFromHandle")
+        assert (properties, getattr(error, "call", None)) == ([PLAIN] * 2, "cuMemGetAllocationPropertiesFromHandle")
         assert release_each(sim, [*handles, handles[0]])[0] == 2

@@ -26,8 +26,9 @@ from memtopo.kinds.pinned.steps import (
     UnsuitableFile,
     unmap_file,
 )
+from memtopo.kinds.runs import remaining
 from memtopo.kinds.states.groups import OffloadArea, kept_at
-from memtopo.kinds.step import HandleReference, Phase, remaining
+from memtopo.kinds.step import HandleReference, Phase
 from memtopo.machine import Trial
 from memtopo.plans.transition import transition
 from tests.helpers.failing_driver import Failing

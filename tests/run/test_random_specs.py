@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from memtopo import planner
 from memtopo.diagnostics.model import Diagnostic, TextSpan
 from memtopo.kinds import KINDS
+from memtopo.kinds.runs import expanded
 from memtopo.kinds.step import Phase, Step
 from memtopo.language import Document
 from memtopo.output.json import dumps
@@ -108,7 +109,7 @@ def is_answered(text: str) -> None:
 
 
 def steps(plan: Plan) -> dict[str, set[Step]]:
-    return {phase: set(map(ignore_entry_order, found)) for phase, found in plan.phases}
+    return {phase: set(map(ignore_entry_order, expanded(found))) for phase, found in plan.phases}
 
 
 @FEW

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from cuda.bindings import driver as cuda
 
 from memtopo.common.errors import Unavailable
-from memtopo.driver.batches import BatchDriver
+from memtopo.driver.batches import BatchDriver, refusal
 from memtopo.driver.functions import c_name
 from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import Driver, call_name
@@ -104,7 +104,7 @@ class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
         answers, error = make_each(getattr(cuda, call_name(method)), given)
         return list(map(_result(method), answers)), error
 
-    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> Exception | None:
+    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
         if not copies:
             return None
         targets, sources, sizes = zip(*copies, strict=True)
@@ -118,7 +118,7 @@ class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
                 pass
             else:
                 return None
-        return make_each(cuda.cuMemcpyAsync, zip(targets, sources, sizes, repeat(stream)))[1]
+        return refusal(make_each(cuda.cuMemcpyAsync, zip(targets, sources, sizes, repeat(stream)))[1])
 
     def device_get_name(self, device: int) -> str:
         return _text(call(cuda.cuDeviceGetName, _TEXT, device)[1])

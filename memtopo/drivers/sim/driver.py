@@ -207,11 +207,11 @@ class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private n
         self.streams.check_done(None if found is None or found.kind == "managed" else found.device)
         self.allocations.free(address)
 
-    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> Exception | None:
+    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
         """Copy as `memcpy_async` does; many small spans between host memory and chunks in one pass."""
         if type(self).memcpy_async is SimDriver.memcpy_async and self._copied(copies, stream):
             return None
-        return batches.answers(self.memcpy_async, [(*each, stream) for each in copies])[1]
+        return batches.refusal(batches.answers(self.memcpy_async, [(*each, stream) for each in copies])[1])
 
     def _copied(self, copies: Sequence[tuple[int, int, int]], stream: int) -> bool:
         """Make copies together; return false, with none made, where the single calls have to find what is refused."""

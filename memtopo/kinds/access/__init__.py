@@ -17,7 +17,7 @@ from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Location
 from memtopo.geometry.access import LONGEST_GRANT, Granted, from_offset, granted
 from memtopo.geometry.groups import RangeGroup
-from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
+from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement, mapped_once
 from memtopo.kinds.access.grants import Extent, peer_access, resolve_grants
 from memtopo.kinds.kind import Keys, Kind, MakeStep, ResolutionStage, Scope, StepDifference, Steps, Words
 from memtopo.kinds.resolution import Resolution, attempt, instances, together, whole_granules
@@ -227,12 +227,12 @@ class ChunkView(NamedTuple):
 
 
 def views_of_chunks(geometry: Geometry, access_of: Granted) -> dict[str, list[ChunkView]]:
-    """Views of the chunks that more than one entry maps."""
+    """Views of the chunks of groups of which some chunk is mapped twice."""
     placed = by_key((placement.chunk.name, placement) for each in geometry.placements.values() for placement in each)
     return {
         name: [view for placement in several for view in _views_of(access_of[placement.where], placement)]
         for name, several in placed.items()
-        if len(several) > 1
+        if not mapped_once(several)
     }
 
 
