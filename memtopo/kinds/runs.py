@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple, Self, overload
@@ -60,6 +61,11 @@ class StepRun(Struct, frozen=True):
         """Return the step with a number."""
         raise NotImplementedError
 
+    def index_of(self, resource: Hashable) -> int | None:
+        """Return the place in the run of the step that provides a resource; None if none does."""
+        del resource
+        return None
+
     def do(self, driver: Driver, layout: Layout) -> Progressed:
         """Do the steps until one fails."""
         return self._each("do", driver, layout)
@@ -99,6 +105,40 @@ class StepRun(Struct, frozen=True):
 
 Steps = Sequence[Step] | StepRun
 """Steps of a plan, in order: single ones, or a run."""
+
+
+class NumberedSteps:
+    """Single steps of the items of a plan by their index; those of a run are made on demand."""
+
+    def __init__(self, items: Iterable[Step | StepRun]) -> None:
+        self._items: dict[int, Step | StepRun] = {}
+        self._providers: dict[Hashable, int] = {}
+        self._runs: list[tuple[int, StepRun]] = []
+        self.count = 0
+        for item in items:
+            self._items[self.count] = item
+            if isinstance(item, StepRun):
+                self._runs.append((self.count, item))
+            elif (provided := item.provides) is not None:
+                self._providers[provided] = self.count
+            self.count += len(item) if isinstance(item, StepRun) else 1
+        self._starts = list(self._items)
+
+    def __getitem__(self, index: int) -> Step:
+        start = self._starts[bisect_right(self._starts, index) - 1]
+        item = self._items[start]
+        return item[index - start] if isinstance(item, StepRun) else item
+
+    def provider(self, resource: Hashable) -> int | None:
+        """Return the index of the step that provides a resource; None if none does."""
+        if (known := self._providers.get(resource)) is not None:
+            return known
+        found = ((start, run.index_of(resource)) for start, run in self._runs)
+        return next((start + index for start, index in found if index is not None), None)
+
+    def of_phase(self, phase: Phase) -> Iterator[int]:
+        """Indices of the single steps of a phase without runs."""
+        return (start for start, item in self._items.items() if item.phase is phase)
 
 
 def run_of(run: StepRun) -> Step | StepRun:

@@ -40,10 +40,10 @@ def rows(items: Iterable[Step | StepRun], *, undo: bool = False) -> Iterator[Row
         yield replace(row, verb=step.undoing.verb, call=step.undoing.call) if undo else row
 
 
-def firsts(steps: Iterable[Step]) -> Iterator[int]:
-    """Index of the first step of each row of steps."""
-    for _, group in groupby(enumerate(_described(steps)), key=lambda each: _similarity(each[1])):
-        yield next(iter(group))[0]
+def firsts(items: Iterable[Step | StepRun]) -> Iterator[int]:
+    """Index of the first single step of each row."""
+    for _, group in groupby(_described(items), key=_similarity):
+        yield next(iter(group)).number
 
 
 def processes(single: Iterable[P]) -> Iterator[P]:
@@ -284,31 +284,40 @@ def _extended(series: Placed, new: Placed) -> Placed | None:
     return replace(series, last=new.last, count=series.count + 1, step=step)
 
 
-_Described = tuple[Step, StepDescription, int]
-"""Step with its description, and the number of calls that it stands for."""
+class _Described(NamedTuple):
+    """Step with its description, the calls that it stands for, and its number in the plan."""
+
+    step: Step
+    description: StepDescription
+    calls: int
+    number: int
 
 
 def _described(items: Iterable[Step | StepRun]) -> Iterator[_Described]:
     """Describe steps; of a run, those in which all occurs that its row shows."""
+    index = 0
     for item in items:
         if not isinstance(item, StepRun):
-            yield item, item.describe(), item.calls
+            yield _Described(item, item.describe(), item.calls, index)
+            index += 1
             continue
         *firsts, last = *item[: min(item.period, len(item) - 1)], item[-1]
-        yield from ((step, step.describe(), step.calls) for step in firsts)
-        yield last, last.describe(), last.calls * (len(item) - len(firsts))
+        for number, step in enumerate(firsts):
+            yield _Described(step, step.describe(), step.calls, index + number)
+        yield _Described(last, last.describe(), last.calls * (len(item) - len(firsts)), index + len(firsts))
+        index += len(item)
 
 
 def _similarity(item: _Described) -> tuple[object, ...]:
-    step, description, _ = item
+    step, description, *_ = item
     return step.call, description.like, description.bytes_each, description.note
 
 
 def _row(similar: Iterator[_Described]) -> tuple[Step, Row]:
     """First of some similar steps, and the row of all of them."""
-    step, first, calls = next(similar)
+    step, first, calls, _ = next(similar)
     last, where = first, {first.where: None}
-    for _, last, more in similar:
+    for _, last, more, _ in similar:
         calls += more
         where[last.where] = None
     return step, Row(

@@ -29,6 +29,7 @@ from memtopo.driver.wrappers import METHODS, EveryCall, defaults, parameters
 from memtopo.executor import Execution, StepFailed, TeardownGates
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
+from memtopo.kinds.runs import NumberedSteps
 from memtopo.kinds.step import Phase, Step
 from memtopo.planner import Plan
 from memtopo.plans import folding
@@ -44,26 +45,32 @@ def first_calls(plan: Plan, geometry: Geometry) -> dict[str, list[tuple[DriverCa
     Only these steps and the ones that they need are listed, or all of them where a step looks for an object of one
     that was left out: a range is exported with all that is mapped in it.
     """
-    steps = plan.steps_by_process
-    firsts = {label: [each[index] for index in folding.firsts(each)] for label, each in steps.items()}
+    items = {label: each.items for label, each in (plan.processes or {"": plan}).items()}
+    steps = {label: NumberedSteps(each) for label, each in items.items()}
+    firsts = {label: [*folding.firsts(each)] for label, each in items.items()}
     try:
-        return _calls_of(plan, geometry, firsts, _with_needs(steps, firsts))
+        return _calls_of(plan, geometry, firsts, steps, _with_needs(steps, firsts))
     except StepFailed as failure:
         error = failure.error  # that of a step, or of an export, which needs an object that the layout does not have
         if not (isinstance(error, KeyError) or (isinstance(error, ExchangeError) and error.code == "absent")):
             raise
-        return _calls_of(plan, geometry, firsts, steps)
+        return _calls_of(plan, geometry, firsts, steps, {label: range(each.count) for label, each in steps.items()})
 
 
 def _calls_of(
-    plan: Plan, geometry: Geometry, firsts: Mapping[str, Sequence[Step]], kept: Mapping[str, Sequence[Step]]
+    plan: Plan,
+    geometry: Geometry,
+    firsts: Mapping[str, Sequence[int]],
+    steps: Mapping[str, NumberedSteps],
+    kept: Mapping[str, Sequence[int]],
 ) -> dict[str, list[tuple[DriverCall, ...]]]:
-    """Calls of some steps of a plan of which others are left out."""
+    """Calls of some steps of a plan, by their indices, of which only some are kept."""
     found: dict[str, list[tuple[DriverCall, ...]]] = {}
-    for label, entries in planned_calls(_only(plan, kept), geometry).items():
+    only = {label: [*map(steps[label].__getitem__, indices)] for label, indices in kept.items()}
+    for label, entries in planned_calls(_only(plan, only), geometry).items():
         calls = by_key((each.number - 1, each) for each in entries if isinstance(each, DriverCall) and builds(each))
-        numbers = {id(step): number for number, step in enumerate(kept[label])}
-        found[label] = [tuple(calls.get(numbers[id(step)], ())) for step in firsts[label]]
+        numbers = {index: number for number, index in enumerate(kept[label])}
+        found[label] = [tuple(calls.get(numbers[index], ())) for index in firsts[label]]
     return found
 
 
@@ -74,19 +81,22 @@ def _only(plan: Plan, steps: Mapping[str, Sequence[Step]]) -> Plan:
     return replace(plan, processes=processes)
 
 
-def _with_needs(steps: Mapping[str, Sequence[Step]], wanted: Mapping[str, Sequence[Step]]) -> dict[str, list[Step]]:
+def _with_needs(steps: Mapping[str, NumberedSteps], wanted: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
     """Steps that are wanted, with all that they need in any process, and all contexts, in their order."""
-    providers = {(label, each.provides): each for label, plan in steps.items() for each in plan if each.provides}
-    kept = {label: {id(each) for each in plan if each.phase is Phase.OPEN} for label, plan in steps.items()}
-    open_ends = [(label, each) for label, plan in wanted.items() for each in plan]
+    kept = {label: {*each.of_phase(Phase.OPEN)} for label, each in steps.items()}
+    open_ends = [(label, index) for label, indices in wanted.items() for index in indices]
     while open_ends:
-        label, step = open_ends.pop()
-        if step.phase is not Phase.OPEN and id(step) in kept[label]:
+        label, index = open_ends.pop()
+        step = steps[label][index]
+        if step.phase is not Phase.OPEN and index in kept[label]:
             continue
-        kept[label].add(id(step))
+        kept[label].add(index)
         needed = [(label, each) for each in step.needs] + ([step.imports] if step.imports else [])
-        open_ends += [(key[0], providers[key]) for key in needed if key in providers and key[1] is not None]
-    return {label: [each for each in plan if id(each) in kept[label]] for label, plan in steps.items()}
+        for process, resource in needed:
+            provider = steps[process].provider(resource) if process in steps and resource is not None else None
+            if provider is not None:
+                open_ends.append((process, provider))
+    return {label: sorted(indices) for label, indices in kept.items()}
 
 
 def builds(call: DriverCall) -> bool:

@@ -115,8 +115,8 @@ def test_a_closed_driver_refuses_a_batch() -> None:
     error = copy_each(sim, [(M, M, 8)], 1)
     assert error
     assert error.name == "CUDA_ERROR_DEINITIALIZED"
-    handles, error = create_each(sim, M, [PLAIN, PLAIN])
-    assert (handles, getattr(error, "name", None)) == ([], "CUDA_ERROR_DEINITIALIZED")
+    handles, refused = create_each(sim, M, [PLAIN, PLAIN])
+    assert (handles, getattr(refused, "name", None)) == ([], "CUDA_ERROR_DEINITIALIZED")
 
 
 def test_after_an_illegal_access_a_batch_succeeds_only_if_its_calls_do(sim: SimDriver) -> None:
@@ -134,8 +134,9 @@ def test_after_an_illegal_access_a_batch_succeeds_only_if_its_calls_do(sim: SimD
         assert error.name == "CUDA_ERROR_ILLEGAL_ADDRESS"
         assert map_each(sim, [(free, M, handle)]) == (1, None)
         sim.mem_unmap(free, M)
-        handles, error = create_each(sim, M, [PLAIN])
-        assert (release_each(sim, handles), error) == ((1, None), None)
+        handles, refused = create_each(sim, M, [PLAIN])
+        assert refused is None
+        assert release_each(sim, handles) == (1, None)
 
 
 def test_a_batch_of_queries_ends_at_the_first_refusal() -> None:

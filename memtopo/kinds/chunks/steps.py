@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import ClassVar
 
 from memtopo.common.signals import deferred
+from memtopo.common.text import numbered
 from memtopo.driver.batches import create_each, properties_each, release_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
@@ -105,6 +106,12 @@ class CreateChunks(StepRun, frozen=True):
     def step(self, index: int) -> CreateChunk:
         group = self.group
         return CreateChunk(group.path, group.label(index), group.size, group.properties_of(index))
+
+    def index_of(self, resource: Hashable) -> int | None:
+        noun, label = resource if isinstance(resource, tuple) and len(resource) > 1 else ("", "")
+        entry, number = numbered(label) if noun == ChunkStep.noun else ("", None)
+        known = entry == self.group.name and number in self.indices
+        return self.indices.index(number) if known and number is not None else None
 
     def do(self, driver: Driver, layout: Layout) -> Progressed:
         with deferred():  # an interrupt would lose the handles

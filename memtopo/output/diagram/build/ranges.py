@@ -18,7 +18,7 @@ from memtopo.geometry import AccessSpan, Geometry, Placement
 from memtopo.geometry.access import AccessParts, access_spans
 from memtopo.geometry.diagram import DeviceAccess, MappingSpan, RangeDiagram
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.geometry.model import Part
+from memtopo.geometry.model import Part, mapped_once
 from memtopo.output.diagram.build.memory import Marks, Owner, is_regular, regular_lengths, source
 
 MOST_SINGLE = 6
@@ -320,18 +320,22 @@ class MappingCounts:
             str, list[tuple[int, int, int]]
         ] = {}  # first index, index after the last one, mappings of each chunk
         mapped: Counter[str] = Counter()
+        placed: dict[str, list[Placement]] = {}
         for (name, _), placements in geometry.placements.items():
             for placement in placements:
                 mapped[name] += placement.end - placement.offset
-                times = 1 if placement.step else placement.count
-                found = ((*span, times) for span in placement.spans)
-                spans.setdefault(placement.chunk.name, []).extend(found)
-        for group in geometry.of(RangeGroup).values():
+                placed.setdefault(placement.chunk.name, []).append(placement)
+        elastic = [group for group in geometry.of(RangeGroup).values() if group.elastic]
+        zeros = {group.elastic.zero.name for group in elastic if group.elastic and group.elastic.zero}
+        for name, several in placed.items():
+            if name in zeros or not mapped_once(several):
+                times = ((placement, 1 if placement.step else placement.count) for placement in several)
+                spans[name] = [(*span, number) for placement, number in times for span in placement.spans]
+        for group in elastic:
             if group.elastic and (zero := group.elastic.zero):
                 times = (group.count * group.size - mapped[group.name]) // zero.size
                 spans.setdefault(zero.name, []).append((0, 1, times))
-        several = {name: found for name, found in spans.items() if len(found) > 1 or found[0][2] > 1}
-        self._sums = {name: _MappingSum(found) for name, found in several.items()}
+        self._sums = {name: _MappingSum(found) for name, found in spans.items() if len(found) > 1 or found[0][2] > 1}
 
     def elsewhere(self, group: ChunkGroup, first: int, count: int, step: int = 1) -> int:
         """Other mappings of the chunks of `count` mappings, from index `first` on, each `step` after the one before."""
