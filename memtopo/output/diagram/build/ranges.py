@@ -329,8 +329,8 @@ class MappingCounts:
         zeros = {group.elastic.zero.name for group in elastic if group.elastic and group.elastic.zero}
         for name, several in placed.items():
             if name in zeros or not mapped_once(several):
-                times = ((placement, 1 if placement.step else placement.count) for placement in several)
-                spans[name] = [(*span, number) for placement, number in times for span in placement.spans]
+                numbers = ((placement, 1 if placement.step else placement.count) for placement in several)
+                spans[name] = [(*span, number) for placement, number in numbers for span in placement.spans]
         for group in elastic:
             if group.elastic and (zero := group.elastic.zero):
                 times = (group.count * group.size - mapped[group.name]) // zero.size
