@@ -291,8 +291,9 @@ class Execution:
             self.baseline = self.snapshot("before building")
 
     def _undo(self, items: Sequence[Step | StepRun], teardown: Teardown) -> None:
+        pace = Pace()
         for steps in self._sequences(items):
-            for batch in Pace().batches(steps):
+            for batch in pace.batches(steps):
                 teardown.undo(batch)
                 self.progress.advance(len(batch))
 
