@@ -109,10 +109,11 @@ class _Converting:
     """A command or group whose options convert their values so."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options and arguments, and `--help`."""
+        """Return the options and arguments, and `--help`. Earlier releases of typer have no such validators."""
         found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for each in found:
-            each._runtime_param = each._runtime_param or _Values  # noqa: SLF001
+            if getattr(each, "_runtime_param", _Values) is None:
+                each._runtime_param = _Values  # noqa: SLF001
         return found
 
 

@@ -16,7 +16,6 @@ from memtopo.driver.types import Access, Grant, LocationKind, gpu
 from memtopo.executor import Execution
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import current
-from memtopo.kinds.states.folders import holds_folder
 from memtopo.kinds.transfers import Span, SpanMemory, transferring
 from memtopo.run.verification.fingerprints import readable_places
 from memtopo.session.request import RunRequest
@@ -89,6 +88,8 @@ def has_content(pieces: Collection[Piece], offer: Offer) -> bool:
 
 def restored(execution: Execution, path: str, process: str) -> Restored:
     """Copy the bytes of a saved folder to the memory of a process. Raises `FolderRefused` and `Stopped`."""
+    from memtopo.kinds.states.folders import holds_folder  # noqa: PLC0415 a layout without states needs none of it
+
     own = holds_folder(execution.layout, path)
     with opened_folder(path, lock=not own) as folder, saved_memory(execution) as (memory, transfer):
         index, wanted = read_saved(folder), memory.pieces
