@@ -104,7 +104,7 @@ class Execution:
         self._origin = time.perf_counter() if origin is None else origin
         self.progress = SafeProgress(progress or Progress())
         self.layout = Layout(plan.name)
-        self.layout.raise_if_stopped = self.raise_if_stopped
+        self.layout.stop = stop
         self.done: list[Step | StepRun] = []
         self.times: list[PhaseTime] = []
         self.baseline: ResourceSnapshot | None = None

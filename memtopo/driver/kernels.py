@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol, Self
 
-from msgspec import Struct
-
 from memtopo.driver.protocol import Driver
 
 ALIGNED = 16
@@ -37,7 +35,7 @@ class Area(NamedTuple):
     first: int = 0
 
 
-class Verified(Struct, frozen=True):
+class Verified(NamedTuple):
     """Number of words that differ (in the last 15 bytes of an area: bytes), and one of the lowest of them.
 
     `area` is its index and `offset` its offset in it; `expected` and `actual` are values of the word or byte.

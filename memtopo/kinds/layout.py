@@ -112,8 +112,8 @@ class Layout(Struct, eq=False):
     """True from the start of the teardown, which brings nothing back if an undo fails."""
     timeout: float = 60.0
     """Seconds to wait for processes outside of the spec."""
-    raise_if_stopped: Callable[[], object] = lambda: None
-    """Raise `Stopped` in a step that takes long, if the run was asked to stop."""
+    stop: Callable[[], int] = lambda: False
+    """Return true if the run was asked to stop; a step that takes long calls it, and raises `Stopped`."""
     _tables: dict[LayoutTable[Any, Any], dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))
 
     def of(self, table: LayoutTable[K, V]) -> dict[K, V]:

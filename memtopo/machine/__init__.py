@@ -426,7 +426,7 @@ Machines = Machine | Cluster
 """One machine, which each node of a spec is, or a machine for each node. Both have a method `of`."""
 
 
-class MachineLine(Struct, frozen=True):
+class MachineLine(Struct, frozen=True, omit_defaults=True):
     """Machine of a report: its name, whether it is simulated, its GPUs and driver; `estimated` if no probe tried it."""
 
     name: str

@@ -35,6 +35,17 @@ def test_a_traced_run_is_summarized_by_function(run_inline: InlineRunner, tmp_pa
     assert document["failed"] == []
 
 
+def test_results_of_the_kernels_of_a_full_check_are_in_a_trace(run_inline: InlineRunner, tmp_path: Path) -> None:
+    spec, file = tmp_path / "small.yaml", tmp_path / "calls.jsonl"
+    entries = (
+        "{ranges: {r: {size: 2MiB}}, chunks: {c: {location: gpu0, size: 2MiB}}, map: {r: c}, access: {r: {gpu0: rw}}}"
+    )
+    spec.write_text(f"{{memtopo: 1, name: small, {entries[1:]}")
+    assert run_inline("apply", spec, *M, "--check", "full", "--trace", file).status == 0
+    calls = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [call["result"][0] for call in calls if call.get("method") == "verify"][:1] == [0]
+
+
 def test_several_processes_have_a_file_each_in_a_folder(run_inline: InlineRunner, tmp_path: Path) -> None:
     folder = tmp_path / "calls"
     assert run_inline("apply", HAND_OVER, *M, "--trace", folder, "--check", "none").status == 0

@@ -7,6 +7,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
+from memtopo.common.errors import Stopped
 from memtopo.common.keyed import by_key
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.chunks.steps import CreateChunk
@@ -92,7 +93,8 @@ def write_to_folder(
     """Write memory to an open folder, which keeps it and the `staying` pieces. Raises `FolderRefused` and `Stopped`."""
 
     def beat(_done: int) -> None:
-        layout.raise_if_stopped()
+        if layout.stop():
+            raise Stopped
 
     with transferring(driver, layout, beat) as transfer:
         layout.of(FOLDERS)[folder].keeper.save(memory.pieces, memory, transfer, staying)
