@@ -67,3 +67,11 @@ def test_a_start_with_the_plugin_is_right_or_fails_before_memory_is_allocated() 
 @pytest.mark.timeout(1800)
 def test_host_copies_failed_wakes_and_another_drop_in_lose_no_bytes() -> None:
     assert outcomes("vllm_memory.py") == MEMORY
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(1800)
+def test_every_step_on_a_gpu_leaves_what_it_leaves_with_the_own_allocator_of_vllm() -> None:
+    own, ours = (run("vllm", FOLDER / "vllm_on_gpu.py", kind, "0", "8") for kind in ("own", "memtopo"))
+    assert ours.splitlines() == own.splitlines()
+    assert len(own.splitlines()) > 150
