@@ -16,6 +16,7 @@ import pytest
 
 import memtopo
 from memtopo.api.live import Live
+from memtopo.storage.saved import INDEX, opened_folder
 from tests.cli.conftest import InlineRunner, held, run_inline
 from tests.helpers.namespaces import CONTAINER, require_namespaces
 from tests.storage.test_saved import FAULTS, UNUSABLE, at_call, flipped, in_child
@@ -103,6 +104,16 @@ def test_what_has_not_changed_is_not_written_again_also_by_the_next_layout(folde
         assert files().isdisjoint(first)
 
 
+def saved_names(folder: Path) -> set[str]:
+    """Names of the files of the save that the index names."""
+    with opened_folder(str(folder), lock=False) as opened:
+        index = opened.read_index()
+        assert index
+        part = opened.read_part(index, "")
+    assert part
+    return {INDEX, index.parts[""].name, *(file.name for file in part.files)}
+
+
 @pytest.mark.parametrize(("fault", "first", "step"), [("killed", 0, 5), ("full", 1, 5), ("broken", 3, 5)])
 def test_a_fault_at_any_call_of_a_switch_drops_nothing_that_is_not_safe(
     folder: Path, fault: str, first: int, step: int
@@ -130,6 +141,7 @@ def test_a_fault_at_any_call_of_a_switch_drops_nothing_that_is_not_safe(
                     layout.switch("asleep")
                 except memtopo.NotSwitched:
                     assert has(layout, "weights", 2)
+                    assert {each.name for each in folder.iterdir()} == saved_names(folder)
                     layout.switch("asleep")
                 sys.setprofile(None)
                 if not hit:
