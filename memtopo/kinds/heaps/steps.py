@@ -18,7 +18,7 @@ from memtopo.kinds.layout import LateError, Layout, current
 from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.kinds.states.folders import read_from_folder, write_to_folder
 from memtopo.kinds.states.groups import HeapOffload
-from memtopo.kinds.states.steps import COPIES, AwaitCopy, await_copy
+from memtopo.kinds.states.steps import COPIES, AwaitCopy, KeptBytes, await_copy
 from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Reading, Step, StepDescription, Undoing
 from memtopo.kinds.transfers import Span, SpanMemory
 from memtopo.native.heaps import Budget, NativeHeap, Unmapped
@@ -227,7 +227,7 @@ class OpenHeap(Step, frozen=True):
         return StepDescription(self.label, self.where)
 
 
-class OffloadedHeap(Step, frozen=True):
+class OffloadedHeap(KeptBytes, frozen=True):
     """Bytes of all allocations of a heap, in its backup, in the pinned memory `inside`, or in a folder."""
 
     label: str
@@ -236,10 +236,6 @@ class OffloadedHeap(Step, frozen=True):
     keeper: Hashable
     folder: str
 
-    phase = Phase.SETTLE
-    verb = "keep"
-    call = ""
-
     @property
     def keeps(self) -> Hashable:
         return ("elastic range", self.label)
@@ -247,9 +243,6 @@ class OffloadedHeap(Step, frozen=True):
     @property
     def needs(self) -> tuple[Hashable, ...]:
         return self.keeper, (_NOUN, self.label)
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        """Nothing: `heap_copies` has the copies of a change."""
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.inside or self.folder or _GROWING)

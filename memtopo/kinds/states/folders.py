@@ -13,7 +13,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import Layout, LayoutTable
-from memtopo.kinds.states.steps import Offloaded, Place
+from memtopo.kinds.states.steps import KeptBytes, Offloaded, Place
 from memtopo.kinds.step import Finding, Phase, Reading, Step, StepDescription, Undoing
 from memtopo.kinds.transfers import Span, SpanMemory, transferring
 from memtopo.storage.kept import FolderKeeper
@@ -112,7 +112,7 @@ def holds_folder(layout: Layout, path: str) -> bool:
     return any(os.path.samestat(os.fstat(fd), os.stat(path)) for fd in folders)  # noqa: PTH116
 
 
-class InFolder(Step, frozen=True):
+class InFolder(KeptBytes, frozen=True):
     """Bytes of a chunk in a folder; a change to this state and from it copies them.
 
     The GPU `device` copies them where the chunk is `mapped` in other states.
@@ -124,10 +124,6 @@ class InFolder(Step, frozen=True):
     device: int
     folder: str
 
-    phase = Phase.SETTLE
-    verb = "keep"
-    call = ""
-
     @property
     def keeps(self) -> Hashable:
         return ("chunk", self.chunk)
@@ -135,9 +131,6 @@ class InFolder(Step, frozen=True):
     @property
     def needs(self) -> tuple[Hashable, ...]:
         return (_NOUN, self.folder), ("range", self.mapped.range)
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        """Nothing: `folder_copies` has the copies of a change."""
 
     def describe(self) -> StepDescription:
         return StepDescription(self.chunk, self.folder, self.size)

@@ -71,7 +71,18 @@ COPIES = LayoutTable[str, int]()
 """Event of each copy to an offload area that is under way, by the label of its first chunk."""
 
 
-class Offloaded(Step, frozen=True):
+class KeptBytes(Step, frozen=True):
+    """Bytes that a state keeps elsewhere. A change to this state and from it has the steps that copy them."""
+
+    phase = Phase.SETTLE
+    verb = "keep"
+    call = ""
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        """Nothing."""
+
+
+class Offloaded(KeptBytes, frozen=True):
     """Bytes of a chunk, `kept` in the memory of a `keeper`; a change to this state and from it copies them.
 
     The GPU `device` copies them where the chunk is `mapped` in other states. The keeper is the resource of an area or
@@ -85,10 +96,6 @@ class Offloaded(Step, frozen=True):
     device: int
     keeper: Hashable
 
-    phase = Phase.SETTLE
-    verb = "keep"
-    call = ""
-
     @property
     def keeps(self) -> Hashable:
         return ("chunk", self.chunk)
@@ -100,9 +107,6 @@ class Offloaded(Step, frozen=True):
     @property
     def readable(self) -> Readable:
         return Readable(self.keeps, self.kept.range, self.kept.offset, self.size, (self.device,))
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        """Nothing: `copies` has the copies of a change."""
 
     def describe(self) -> StepDescription:
         return StepDescription(self.chunk, self.kept.range, self.size)
