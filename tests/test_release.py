@@ -106,6 +106,13 @@ def test_installed_wheel_has_its_data(installed: Path, tmp_path: Path, command: 
     assert found == run_memtopo(*command.split()).out
 
 
+def test_the_libraries_of_a_wheel_are_compiled_where_no_package_is_installed(tmp_path: Path) -> None:
+    compiled = "[each.compile('cc', each.source.__class__(sys.argv[2], each.name)) for each in LIBRARIES]"
+    program = f"import sys; sys.path.insert(0, sys.argv[1]); from memtopo.native import LIBRARIES; {compiled}"
+    subprocess.run([sys.executable, "-I", "-S", "-c", program, ROOT, tmp_path], check=True)
+    assert len([*tmp_path.iterdir()]) == 3
+
+
 def test_wheel_of_the_source_distribution_is_that_of_the_checkout(dist: Path, tmp_path: Path) -> None:
     """So the source distribution leaves out no file that the build needs."""
     with tarfile.open(dist / f"{NAME}.tar.gz") as packed:

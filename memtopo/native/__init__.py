@@ -16,8 +16,7 @@ import tempfile
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-
-from msgspec import Struct
+from typing import NamedTuple
 
 from memtopo.common.errors import Exit, MemtopoError
 
@@ -31,8 +30,11 @@ class NoLibrary(MemtopoError):
     exit_code = Exit.USAGE
 
 
-class Library(Struct, frozen=True):
-    """C library: its name, which is that of its source, its contents as a word of messages, and compiler options."""
+class Library(NamedTuple):
+    """C library: its name, which is that of its source, its contents as a word of messages, and compiler options.
+
+    It is no `Struct`, since a wheel is built where nothing is installed.
+    """
 
     name: str
     contents: str
