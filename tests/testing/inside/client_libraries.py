@@ -30,7 +30,7 @@ class Stream:
         made(driver.cuStreamDestroy(self.number))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(30)
 def test_a_finalizer_can_call_the_driver_while_a_call_is_answered(simulated_gpus: Simulation) -> None:
     before = gc.get_threshold()
     gc.freeze()  # each collection is of what the test has made
