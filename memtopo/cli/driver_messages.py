@@ -50,6 +50,7 @@ _NUMBER = re.compile(
 )
 _NUMBER_OF_CALL = re.compile(r"\[(\d{1,3})\] call to|\((\d{1,3})[),]", re.IGNORECASE)
 _ERRNO = re.compile(r"\berrno\W{1,3}(\d{1,3})\b", re.IGNORECASE)
+_XID = re.compile(r"\bXid\b(?: \([^\n)]{1,40}\))?[:\s]{0,3}(\d{1,3})\b", re.IGNORECASE)
 _ENDED = re.compile(r"exit\w*[^\n]{0,20}$|signal[^\n]{0,10}$|\b(?:nccl|cudnn|cublas|mpi)\W{0,3}$", re.IGNORECASE)
 _STATED = re.compile(r"\b(cu[A-Z]\w+)(?:\([^\n]{0,400}\))?: CUDA_ERROR_([A-Z_0-9]{1,60}) \(([^\n]{1,400})\)")
 
@@ -161,6 +162,7 @@ def _found_calls(text: str, *, short: bool) -> Iterator[_Found]:
             yield _Found(*match.span(), "cuda", name)
         elif _UNKNOWN_CALL.fullmatch(word) and (short or called):
             yield _Found(*match.span(), "cuda", word)
+    yield from (_Found(*match.span(), "system", "Xid") for match in _XID.finditer(text))
     for pattern, name in _patterns("phrases"):
         kind: Kind = "system" if name in _system_calls() else "cuda"
         yield from (_Found(*match.span(), kind, name) for match in pattern.finditer(text))
@@ -168,7 +170,7 @@ def _found_calls(text: str, *, short: bool) -> Iterator[_Found]:
 
 def _found_errors(text: str, *, short: bool) -> Iterator[_Found]:
     for match in _WORD.finditer(text):
-        if (system := match[0].removeprefix("NVML_ERROR_")) in _system_errors():
+        if system := _system_errors().get(match[0].removeprefix("NVML_ERROR_")):
             yield _Found(*match.span(), "system", system)
         elif name := _error(match[0]):
             yield _Found(*match.span(), "cuda", name)
@@ -181,7 +183,8 @@ def _found_errors(text: str, *, short: bool) -> Iterator[_Found]:
     for pattern, name in _patterns("texts"):
         kind: Kind = "cuda" if name in error_names() or name in _runtime_only() else "system"
         yield from (_Found(*match.span(), kind, name) for match in pattern.finditer(text))
-    yield from _found_numbers(text, short=short)
+    xids = [_Found(*match.span(), "system", match[1]) for match in _XID.finditer(text)]
+    yield from xids or _found_numbers(text, short=short)
 
 
 def _found_numbers(text: str, *, short: bool) -> Iterator[_Found]:
@@ -208,7 +211,7 @@ def _numbered(match: re.Match[str], number: str) -> Iterator[_Found]:
 
 def _paired(text: str, errors: list[_Found], calls: list[_Found], *, short: bool) -> Iterator[NamedError]:
     """Errors with the nearest call of their kind; of two kinds at one place, that of the nearer call."""
-    about_cuda = short or _CUDA.search(text) is not None
+    about_cuda = short or _CUDA.search(text) is not None or _agree(text, errors)
     for error in errors:
         others = [each for each in errors if each.kind != error.kind and _overlap(each, error)]
         if any(_is_nearer(text, other, error, calls, about_cuda=about_cuda) for other in others):
@@ -220,11 +223,17 @@ def _paired(text: str, errors: list[_Found], calls: list[_Found], *, short: bool
             yield NamedError(None, error.name)
 
 
+def _agree(text: str, errors: Iterable[_Found]) -> bool:
+    """Return whether a number and a text are the same error of the driver: `Error 802: system not yet initialized`."""
+    forms = {(each.name, text[each.end - 1].isdigit()) for each in errors if each.kind == "cuda"}
+    return any((name, not number) in forms for name, number in forms)
+
+
 def _stands_alone(text: str, error: _Found, *, about_cuda: bool) -> bool:
     """Return whether an error means something without a call: a number needs a word of its kind in its line."""
     written = text[error.start : error.end]
     if error.kind == "system":
-        return not written[-3:].strip("-]) ").isdigit() or _ERRNO.search(written) is not None
+        return not written[-1].isdigit() or _ERRNO.search(written) is not None
     if not re.search(r"-?\d+$", written):
         return about_cuda
     line = text[text.rfind("\n", 0, error.start) + 1 : _end_of_line(text, error.end)]
@@ -332,10 +341,14 @@ def _system_calls() -> Mapping[str, str]:
 
 
 @cache
-def _system_errors() -> frozenset[str]:
-    """Names of `errno`, and of other errors that calls of the system and of libraries have."""
-    named = (cause.error for cause in causes() if cause.call in set(_system_calls().values()))
-    return frozenset(errno.errorcode.values()) | {name for name in named if name not in error_names()}
+def _system_errors() -> Mapping[str, str]:
+    """Errors of calls of the system and of libraries, by their names; an `errno` may have two (EOPNOTSUPP)."""
+    calls = set(_system_calls().values())
+    named = {cause.error for cause in causes() if cause.call in calls and not cause.error.isdigit()}
+    numbers = {name: number for name, number in vars(errno).items() if isinstance(number, int)}
+    return {name: name for name in named - set(error_names())} | {
+        name: errno.errorcode[number] for name, number in numbers.items()
+    }
 
 
 @cache

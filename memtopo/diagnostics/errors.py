@@ -16,7 +16,7 @@ EVERY = "Every call"
 """Heading of the causes that any call may have."""
 
 _PART = re.compile(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-_ROW = re.compile(r"^\| ([A-Z_, ]+) \| (.+?) \| (.+?) \| (.+?) \| ([^|]+) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| ([A-Z0-9_, ]+) \| (.+?) \| (.+?) \| (.+?) \| ([^|]+) \|$", re.MULTILINE)
 _NO_REASON = "—"
 
 

@@ -220,7 +220,7 @@ def test_explain_lists_causes_with_checks_and_further_facts() -> None:
     assert [cause["facts"] for cause in document["causes"]] == [[13, 28], [13]]
 
 
-@pytest.mark.parametrize("error", ["NOT_PERMITTED", "CUDA_ERROR_NOT_READY", "UNKNOWN", "CUDA_ERROR_NO_SUCH"])
+@pytest.mark.parametrize("error", ["NOT_PERMITTED", "CUDA_ERROR_NOT_FOUND", "UNKNOWN", "CUDA_ERROR_NO_SUCH"])
 def test_explain_says_that_no_cause_of_an_error_is_known_for_a_call(error: str) -> None:
     found = run_memtopo("explain", "cuMemMap", error)
     assert (found.status, found.out) == (2, "")
