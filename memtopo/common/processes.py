@@ -21,7 +21,7 @@ from typing import IO
 
 from msgspec import Struct
 
-from memtopo.common.errors import on_failure
+from memtopo.common.errors import Exit, on_failure
 from memtopo.common.files import text_of
 
 PROC = Path("/proc")
@@ -44,6 +44,14 @@ class ProcessStat(Struct, frozen=True):
     parent: int
     start: int
     is_kernel_thread: bool
+
+
+class Broken(Struct, frozen=True):
+    """Last message of a child that ends by an exception, with the exit status of an error of memtopo."""
+
+    error: str
+    hint: str | None = None
+    status: int = Exit.BUG
 
 
 def process_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:

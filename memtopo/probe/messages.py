@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from memtopo.common.processes import Broken
 from memtopo.probe.trial_table import PlannedTrial
-from memtopo.sharing.channel import Broken
 
 SharedObject = Literal["chunk", "ipc", "ipc_event", "pool"]
 

@@ -18,14 +18,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError, signal_status
-from memtopo.common.processes import python_command
+from memtopo.common.processes import Broken, python_command
 from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.plans.progress import Progress
 from memtopo.probe import messages
 from memtopo.probe.messages import FATAL, FromChild, ImportAnswer, ImportRequest, Start, TrialEnded
 from memtopo.probe.trial_table import PlannedTrial
-from memtopo.sharing.channel import Broken, Child, Received
+from memtopo.sharing.channel import Child, Received
 from memtopo.sharing.errors import BadPacket
 
 TIMEOUT = "TIMEOUT"

@@ -9,13 +9,13 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from memtopo.common.errors import Exit, MemtopoError, system_errors
-from memtopo.common.processes import python_command
+from memtopo.common.processes import Broken, python_command
 from memtopo.common.text import ending
 from memtopo.driver.handles import Handle
 from memtopo.drivers import target
 from memtopo.plans.trace import TracedCall
 from memtopo.records.player import Played, Player
-from memtopo.sharing.channel import Broken, Channel, Child, work_for_parent
+from memtopo.sharing.channel import Channel, Child, work_for_parent
 
 _COMMAND = python_command("memtopo.records.replay_process:main")
 _LIMIT = 60.0

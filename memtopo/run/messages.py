@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from memtopo.common.processes import Broken
 from memtopo.kinds.step import Phase
 from memtopo.language import SpecText
 from memtopo.plans.report import Check, Checks, Report
@@ -310,14 +311,6 @@ class WorkerFailed(Struct, frozen=True):
     error: str
 
 
-class WorkerBroken(Struct, frozen=True):
-    """A worker ends without a report."""
-
-    error: str
-    hint: str | None
-    exit_code: int
-
-
 class WorkerFinished(Struct, frozen=True):
     """Last message of a worker."""
 
@@ -355,5 +348,5 @@ Command = BuildPhase | AgreeOn | Verification | Recheck | Hold | Lend | Bytes | 
 Participation = Attend | Resume | Ended
 ToWorker = StartWorker | Command | TakeDown | Participation | KeepAlive | HandleRequest | HandleAnswer
 Answer = Done | Addresses | ChangeResult | Lent | SaveResult
-Results = WorkerReady | StepsDone | Answer | WorkerFailed | WorkerBroken | WorkerFinished
+Results = WorkerReady | StepsDone | Answer | WorkerFailed | Broken | WorkerFinished
 FromWorker = Results | Attending | Leave | HandleRequest | HandleAnswer

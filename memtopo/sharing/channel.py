@@ -20,9 +20,10 @@ from typing import Annotated, Any, Generic, TypeVar
 from msgspec import Meta, Struct
 
 from memtopo.common.decoding import decode, encode
-from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.errors import MemtopoError
 from memtopo.common.processes import (
     LONGEST_STEP,
+    Broken,
     RunningClock,
     Stream,
     inherited_socket,
@@ -212,14 +213,6 @@ _EXIT = 5.0
 
 _FAREWELL = 5.0
 """Seconds for the last messages of a child to be sent."""
-
-
-class Broken(Struct, frozen=True):
-    """Last message of a child that ends by an exception, with the exit status of an error of memtopo."""
-
-    error: str
-    hint: str | None = None
-    status: int = Exit.BUG
 
 
 class Child(Generic[M]):

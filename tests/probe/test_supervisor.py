@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.common.processes import inherited_socket, python_command, spawn
+from memtopo.common.processes import Broken, inherited_socket, python_command, spawn
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import gpu
 from memtopo.machine import Machine, Surroundings, Trial
@@ -18,7 +18,7 @@ from memtopo.probe import Limits, Probed, ProbeStopped, probe
 from memtopo.probe.messages import Finished, ImportAnswer, ImportRequest, Start
 from memtopo.probe.run import with_pinned
 from memtopo.probe.supervisor import _Importer, _start_child
-from memtopo.sharing.channel import Broken, Channel
+from memtopo.sharing.channel import Channel
 from tests.helpers.machines import complete, invented
 
 DYING = python_command("tests.probe.dying_child:probe_and_die")

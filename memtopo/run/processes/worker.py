@@ -12,7 +12,7 @@ from functools import partial
 from typing import get_args
 
 from memtopo.common.errors import InternalError, MemtopoError, Stopped, internal_errors
-from memtopo.common.processes import RunningClock, inherited_socket, name_process, signal_on_parent_death
+from memtopo.common.processes import Broken, RunningClock, inherited_socket, name_process, signal_on_parent_death
 from memtopo.common.signals import TERMINAL, received_signal
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
@@ -110,7 +110,7 @@ class Worker:
             with internal_errors():  # reported by the conductor; a traceback here would be lost
                 self._work(wrap)
         except MemtopoError as error:
-            self._channel.send(messages.WorkerBroken(error.message, error.hint, error.exit_code))
+            self._channel.send(Broken(error.message, error.hint, error.exit_code))
         self.close()
 
     def close(self) -> None:

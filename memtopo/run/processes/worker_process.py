@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, get_args
 
 from memtopo.common.errors import Exit, on_failure
-from memtopo.common.processes import RunningClock
+from memtopo.common.processes import Broken, RunningClock
 from memtopo.common.signals import TERMINAL
 from memtopo.common.text import ending, process_name
 from memtopo.plans.report import Report
@@ -165,7 +165,7 @@ class WorkerProcess:
                     self.offers = message.offers
             case messages.WorkerFailed(error):
                 self.failed = error
-            case messages.WorkerBroken(error, hint, exit_code):
+            case Broken(error, hint, exit_code):
                 self.failed, self.hint, self.exit_code = error, hint, exit_code
             case messages.WorkerFinished(report):
                 self.report, self.gone = report, self.free  # its channel stays for the report of all

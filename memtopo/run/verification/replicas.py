@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from memtopo import machine
-from memtopo.common.processes import python_command
+from memtopo.common.processes import Broken, python_command
 from memtopo.common.text import ending
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
@@ -28,7 +28,7 @@ from memtopo.geometry import Geometry
 from memtopo.geometry.access import granted, mappings
 from memtopo.kinds.views import MappedMemory
 from memtopo.machine import Machine
-from memtopo.sharing.channel import Broken, Channel, Child, work_for_parent
+from memtopo.sharing.channel import Channel, Child, work_for_parent
 from memtopo.sharing.system import wait_readable
 
 LIMIT = 60

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from memtopo import machine
 from memtopo.common.errors import UsageError
-from memtopo.common.processes import RunningClock
+from memtopo.common.processes import Broken, RunningClock
 from memtopo.executor import StepFailed
 from memtopo.plans.report import Checks, DeviceMemory, Difference, Failure, Leak, Left, PhaseTime, Rate, Report, Tally
 from memtopo.run import messages, processes
@@ -132,13 +132,13 @@ def test_the_failure_of_the_first_process_that_failed_is_that_of_the_run(merge: 
 @pytest.mark.parametrize(
     ("sent", "failure", "exit_code", "outcome"),
     [
-        ([messages.WorkerBroken("no driver", "install one", 3)],
+        ([Broken("no driver", "install one", 3)],
          Failure("b.0: starting", "no driver", hint="install one"), 3, "failed"),
-        ([messages.WorkerBroken("a bug", None, 70)], Failure("b.0: starting", "a bug"), 70, "failed"),
-        ([messages.WorkerBroken("bad", None, 2)], Failure("b.0: starting", "bad"), 4, "failed"),
+        ([Broken("a bug", None, 70)], Failure("b.0: starting", "a bug"), 70, "failed"),
+        ([Broken("bad", None, 2)], Failure("b.0: starting", "bad"), 4, "failed"),
         ([messages.WorkerFailed("stopped"), OK],
          Failure("b.0: starting", "process b.0 was interrupted, and all took down their parts"), 4, "taken down"),
-        ([messages.WorkerBroken("stopped", None, 70), OK],
+        ([Broken("stopped", None, 70), OK],
          Failure("b.0: starting", "process b.0 was interrupted, and all took down their parts"), 4, "taken down"),
         ([replace(FAILED, exit_code=70)], replace(FAILURE, step="b.0: create e"), 70, "failed"),
         ([int(signal.SIGKILL)],

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from memtopo.common.errors import InternalError
+from memtopo.common.processes import Broken
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import DriverError
@@ -136,7 +137,7 @@ def test_handles_are_answered_as_many_as_there_are(talk: Talk) -> None:
     assert server.end().exit_code == 0
 
 
-class Broken(Failing):
+class Defective(Failing):
     """A driver whose failing call meets a defect of memtopo."""
 
     def _wrap(self, method: str, call: Call) -> Call:
@@ -152,7 +153,7 @@ class Broken(Failing):
         return broken
 
 
-@pytest.mark.parametrize("kind", [Failing, Broken])
+@pytest.mark.parametrize("kind", [Failing, Defective])
 def test_no_descriptor_stays_open_of_handles_of_which_one_could_not_be_made(talk: Talk, kind: type[Failing]) -> None:
     exports: list[Failing] = []
 
@@ -378,7 +379,7 @@ def test_a_signal_interrupts_and_everything_is_undone(talk: Talk) -> None:
 def test_a_first_message_that_does_not_start_is_an_internal_error(talk: Talk, first: object) -> None:
     server = talk("server")
     broken = server.command(first)
-    assert broken == messages.WorkerBroken(f"a worker's first message is {type(first).__name__}", None, 70)
+    assert broken == Broken(f"a worker's first message is {type(first).__name__}", None, 70)
     assert server.receive() is None
 
 
@@ -387,7 +388,7 @@ def test_an_unexpected_error_is_reported_with_its_type(talk: Talk) -> None:
         raise ZeroDivisionError(f"of {label}")
 
     server = talk("server", wrap)
-    assert server.start() == messages.WorkerBroken("internal error: ZeroDivisionError: of server", None, 70)
+    assert server.start() == Broken("internal error: ZeroDivisionError: of server", None, 70)
     assert server.receive() is None
 
 

@@ -16,7 +16,7 @@ from typing import Any, get_args
 import pytest
 
 from memtopo.common.files import closing_fd
-from memtopo.common.processes import LONGEST_STEP, RunningClock
+from memtopo.common.processes import LONGEST_STEP, Broken, RunningClock
 from memtopo.kinds.step import Phase
 from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
@@ -166,7 +166,7 @@ def test_exports_stay_offered_until_a_change_names_others_or_none(pair: Pair) ->
     ("message", "state"),
     [
         (messages.WorkerFailed("no memory"), ("no memory", None, 4, None)),
-        (messages.WorkerBroken("no driver", "install one", 3), ("no driver", "install one", 3, None)),
+        (Broken("no driver", "install one", 3), ("no driver", "install one", 3, None)),
         (messages.WorkerFinished(REPORT), (None, None, 4, REPORT)),
     ],
 )
