@@ -264,7 +264,9 @@ class OnNodes(Struct, frozen=True):
         with ExitStack() as stack:
             with activity("connect"):
                 ray = stack.enter_context(connected(self.address))
-                gpus = (ray.gpus_per_node() if self.run.gpus is None else self.run.gpus) if real else 0
+                gpus = 0
+                if real:
+                    gpus = ray.gpus_per_node() if self.run.gpus is None else self.run.gpus
                 placed = stack.enter_context(ray.place(nodes, gpus=gpus, patience=_PATIENCE, stop=stop))
             yield ray, placed
 

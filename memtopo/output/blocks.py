@@ -91,6 +91,11 @@ class Table(Struct, frozen=True):
     heat: Sequence[Sequence[float | None]] = ()
     close: bool = False
 
+    def cut(self, most: int) -> Table:
+        """The table with its first rows, and the number of the others."""
+        more = self.more + max(0, len(self.rows) - most)
+        return replace(self, rows=self.rows[:most], more=more, below=self.below[:most], heat=self.heat[:most])
+
     def filled(self) -> Table:
         """The table without the columns whose cells are all empty."""
         used = [n for n in range(len(self.columns)) if any(row[n] not in _EMPTY for row in self.rows)]

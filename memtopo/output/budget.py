@@ -48,12 +48,13 @@ def _together(budget: Budget) -> Table:
     first, *others = budget.combinations
     lacking, fitting = ([each for each in others if bool(each.shortfalls) is lacks] for lacks in (True, False))
     fewer = lacking if len(lacking) <= len(fitting) else fitting
-    shown = [first, *(others if len(others) < _FEW else fewer)][:MOST_ROWS]
+    word = "the others fit" if fewer is lacking else "the others do not fit"
+    if len(others) < _FEW:
+        fewer, word = others, ""
+    shown = [first, *fewer][:MOST_ROWS]
     rows = [(_states(each), *(rounded(each.memory[at]) for at in budget.memory), _missing(each)) for each in shown]
     heading = columns("not awake", *(f">{at}" for at in budget.memory), "")
-    left = len(budget.combinations) - len(shown)
-    word = "" if len(others) < _FEW else "the others fit" if fewer is lacking else "the others do not fit"
-    return Table(heading, rows, more=left, note=word)
+    return Table(heading, rows, more=len(budget.combinations) - len(shown), note=word)
 
 
 def _elastic(budget: Budget) -> Table:
@@ -84,7 +85,7 @@ def _switches(budget: Budget) -> Table:
     for (layout, before, cells), each in groupby(budget.switches, lambda each: _switch(each, budget)):
         rows.append((layout, f"{before} → {', '.join(switch.after for switch in each)}", *cells))
     heading = columns("layout", "switch", *(f">{at}" for at in budget.memory), "fits beside")
-    return Table(heading, rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS))
+    return Table(heading, rows).cut(MOST_ROWS)
 
 
 def _switch(each: SwitchPeak, budget: Budget) -> tuple[str, str, tuple[Cell, ...]]:

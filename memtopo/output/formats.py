@@ -117,4 +117,6 @@ def _row(cells: list[str], widths: list[int], style: str, *, colour: bool) -> st
 
 
 def _verdict_style(verdict: str) -> str:
-    return "" if verdict == "ok" else "error" if "error" in verdict else "warning"
+    if verdict == "ok":
+        return ""
+    return "error" if "error" in verdict else "warning"

@@ -80,8 +80,7 @@ class _Body:
         if isinstance(block, Table):
             most = max(0, min(self._rows, MOST_TABLE_ROWS))
             self._rows -= len(block.rows)
-            more = max(0, len(block.rows) - most)
-            return _table(replace(block, rows=block.rows[:most], more=block.more + more))
+            return _table(block.cut(most))
         if isinstance(block, Drawing):
             return f"<figure>{''.join(_figures(block, self._title))}</figure>"
         return _MARKUP[type(block)](block)

@@ -17,7 +17,8 @@ SHORT_NAME = 8
 
 def plural(count: int, noun: str) -> str:
     """`1 error`, `3,000 errors`, `2 processes`."""
-    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending * (count != 1)}"
 
 
 def things(count: int) -> str:

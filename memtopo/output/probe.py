@@ -54,8 +54,7 @@ def _times(times: Times) -> Section:
     rows = [(each.what, each.by, duration(each.seconds)) for each in longest]
     total, starting, contexts = map(duration, (times.total, times.starting, times.contexts))
     words = f"{total} in all; the slowest child took {starting} to start, and the contexts {contexts}."
-    trials = Table(columns("trial", "by", ">time"), rows[:_MOST_TRIALS], more=max(0, len(rows) - _MOST_TRIALS))
-    return Section("times", [words, trials])
+    return Section("times", [words, Table(columns("trial", "by", ">time"), rows).cut(_MOST_TRIALS)])
 
 
 def machine_page(machine: Machine, name: str, command: str = "machines", *, simulated: bool = False) -> Page:
@@ -103,7 +102,8 @@ def _head(machine: Machine) -> Iterator[str]:
 
 
 def _surroundings(found: Surroundings) -> Iterator[str]:
-    yield "WSL" if found.wsl else "in a container" if found.container else "no container"
+    container = "in a container" if found.container else "no container"
+    yield "WSL" if found.wsl else container
     yield plural(found.imex_channels, "IMEX channel")
     yield f"{found.open_files:,} open files"
     if found.ptrace_scope is not None:
@@ -139,10 +139,10 @@ def _identities(gpus: Mapping[Location, Device]) -> Iterator[Table]:
     ]
     if rows:
         yield Table(columns("", "uuid", "bus id"), rows)
+    fabrics = {where: device.fabric for where, device in gpus.items() if device.fabric}
     cliques = [
         (where, f"{fabric.clique}", fabric.cluster or "not recorded")
-        for where, device in grouped(gpus, lambda device: device.fabric)
-        if (fabric := device.fabric)
+        for where, fabric in grouped(fabrics, lambda fabric: fabric)
     ]
     if cliques:
         yield Table(columns("", "clique", "of cluster"), cliques)
@@ -310,9 +310,7 @@ def _nearness(link: str) -> float | None:
 def _store(trial: Trial | None) -> str | None:
     if trial is None:
         return None
-    if trial.works is None:
-        return "not known"
-    return "arrives" if trial.works else "refused" if trial.error else "LOST"
+    return {True: "arrives", False: "refused" if trial.error else "LOST", None: "not known"}[trial.works]
 
 
 def _rates(matrix: Sequence[Sequence[Peer | None]]) -> Iterator[str | Table]:
@@ -367,4 +365,4 @@ def names(locations: Iterable[Location]) -> str:
 
 def yes_or_no(answer: bool | None, unknown: str = "not known") -> str:  # noqa: FBT001
     """`yes`, `no`, or `unknown` for None."""
-    return unknown if answer is None else "yes" if answer else "no"
+    return {True: "yes", False: "no", None: unknown}[answer]

@@ -36,7 +36,7 @@ def _table(rows: Sequence[MemoryRow]) -> Table:
         (each.location, each.kind, each.process, each.source, f"{each.objects:,}", rounded(each.size)) for each in rows
     ]
     headings = columns("where", "memory", "process", "from", ">objects", ">size")
-    return Table(headings, cells[:_MOST_ROWS], more=max(0, len(cells) - _MOST_ROWS)).filled()
+    return Table(headings, cells).cut(_MOST_ROWS).filled()
 
 
 def _notes(summary: RecordSummary) -> Iterator[str]:
@@ -55,8 +55,8 @@ def comparison_page(found: Comparison) -> Page:
         for each in found.differences
     ]
     headings = columns("memory", "where", ">size of each", "with", ">in the spec", ">in the record")
-    below = [each.position or "" for each in found.differences[:_MOST_ROWS]]
-    table = Table(headings, rows[:_MOST_ROWS], more=max(0, len(rows) - _MOST_ROWS), below=below).filled()
+    below = [each.position or "" for each in found.differences]
+    table = Table(headings, rows, below=below).cut(_MOST_ROWS).filled()
     within = f", within {found.within * 100:g}% of the bytes" if found.within else ""
     if rows:
         places = Counter(each.section for each in found.differences)

@@ -25,6 +25,7 @@ _NODES = columns("node", "host", "outcome", ">checked", ">open", "processes", "l
 _RATES = columns("by", "did", "memory", ">bytes", ">rate")
 _DIFFERENCES = columns("aspect", "of", "wanted", "seen", "place")
 _TIMES = columns("phase", ">steps", ">time", "when")
+_TONES: Mapping[str, Tone] = {"ok": "good", "interrupted": "warn", "taken down": "warn"}
 
 
 def text_page(report: Report, *, every: bool = False) -> Page:
@@ -54,12 +55,8 @@ def full_page(report: Report, traced: Sequence[Section] = (), *, every: bool = F
 def _page(report: Report, sections: Iterable[Section]) -> Page:
     machine = report.machine
     facts = [f"{humanize.devices(machine.devices)}, driver {machine.driver}"]
-    last = Toned(verdict(report), _tone(report.outcome))
+    last = Toned(verdict(report), _TONES.get(report.outcome, "bad"))
     return Page("apply", report.name, f"on {humanize.machine(machine)}", facts, [*sections], last)
-
-
-def _tone(outcome: str) -> Tone:
-    return "good" if outcome == "ok" else "warn" if outcome in ("interrupted", "taken down") else "bad"
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
@@ -101,7 +98,7 @@ def _sections(report: Report, body: Sequence[Section], *, every: bool) -> Iterat
 
 
 def _node(each: NodeReport) -> tuple[Cell, ...]:
-    outcome = Toned(each.outcome, _tone(each.outcome))
+    outcome = Toned(each.outcome, _TONES.get(each.outcome, "bad"))
     return each.name, each.host, outcome, *_counts(each), ", ".join(each.processes), each.lost or ""
 
 
@@ -111,9 +108,10 @@ def _shown(each: ProcessReport, *, every: bool) -> tuple[object, ...]:
 
 
 def _process(same: Sequence[ProcessReport]) -> tuple[Cell, ...]:
-    each, pid = same[0], str(same[0].pid or "") if len(same) == 1 else f"{len(same):,} processes"
-    name, outcome = humanize.subjects(each.name, same[-1].name), Toned(each.lost or each.outcome, _tone(each.outcome))
-    return name, pid, outcome, *_counts(each)
+    each = same[0]
+    pid = str(each.pid or "") if len(same) == 1 else f"{len(same):,} processes"
+    outcome = Toned(each.lost or each.outcome, _TONES.get(each.outcome, "bad"))
+    return humanize.subjects(each.name, same[-1].name), pid, outcome, *_counts(each)
 
 
 def _counts(each: ProcessReport | NodeReport) -> tuple[str, str]:

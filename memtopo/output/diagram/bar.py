@@ -93,7 +93,7 @@ def _block(block: BarBlock, x: float, top: float, wide: float, tall: float, cont
 def badge(letter: str, x: float, y: float) -> Iterator[str]:
     """The letter of a mark on a background without texture."""
     yield rect(x - 8, y - 8, 16, 16, "b", 4)
-    yield text_at(x, y + 4, letter, "n s", middle=True)
+    yield text_at(x, y + 4, letter, "n s", anchor="middle")
 
 
 def _stripes(block: BarBlock, x: float, top: float, wide: float, tall: float, context: DrawingContext) -> Iterator[str]:
@@ -131,7 +131,7 @@ def _lanes(blocks: Sequence[BarBlock], bounds: Sequence[float], devices: Sequenc
     for index, device in enumerate(devices):
         middle = (index + 0.5) * wide
         short = device.removeprefix("gpu").replace("host:", "h").replace("host", "h")
-        yield text_at(middle, bounds[0] - 7, device if wide == _WIDE_LANE else short, "s w", middle=True)
+        yield text_at(middle, bounds[0] - 7, device if wide == _WIDE_LANE else short, "s w", anchor="middle")
         words = [access.get(device, "") for access in granted]
         for word, group in groupby(zip(words, pairwise(bounds), strict=True), key=itemgetter(0)):
             same = [each for _, each in group]
@@ -144,7 +144,7 @@ def _lane_part(word: str, middle: float, top: float, bottom: float) -> Iterator[
     writable = word == "rw"
     yield rect(middle - 8, top + 1, 16, height, "w" if writable else "o", min(4, height / 2))
     if height >= _WORD_HEIGHT:
-        yield text_at(middle, (top + bottom) / 2 + 4, word, "s v" if writable else "s", middle=True)
+        yield text_at(middle, (top + bottom) / 2 + 4, word, "s v" if writable else "s", anchor="middle")
 
 
 _NARROW_CARD = 284.0
@@ -189,7 +189,8 @@ class Card(Struct, frozen=True):
     def _head(self, room: float) -> Box:
         """The kind in small type, the name and the size in a line, and the notes in as many lines as they need."""
         name = fitting(self.name, room - width(self.size, BODY) - 12, NAME + 1.5)
-        parts = [text_at(0, 10, self.kind, "c w"), text_at(0, 30, name, "n a"), text_at(room, 30, self.size, end=True)]
+        parts = [text_at(0, 10, self.kind, "c w"), text_at(0, 30, name, "n a")]
+        parts.append(text_at(room, 30, self.size, anchor="end"))
         lines = packed(self.notes, room, BODY)
         parts += [text_at(0, 48 + 16 * index, line, "w") for index, line in enumerate(lines)]
         return Box(room, 36 + 16 * len(lines), "".join(parts))

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import accumulate
+from typing import Literal
 
 from msgspec import Struct
 
@@ -16,6 +17,7 @@ from memtopo.common.text import display_width, printable
 from memtopo.output.diagram.notation import shortened
 
 Value = str | float
+Anchor = Literal["", "end", "middle"]
 Point = tuple[float, float]
 Port = tuple[str, ...]
 """An `export` or an `import`, its process, and its name."""
@@ -38,10 +40,10 @@ def number(amount: float) -> str:
     return f"{round(amount, 1) + 0:.1f}".removesuffix(".0")  # adding 0 makes -0 one
 
 
-def text_at(x: float, y: float, content: str, kind: str = "", *, end: bool = False, middle: bool = False) -> str:
+def text_at(x: float, y: float, content: str, kind: str = "", anchor: Anchor = "") -> str:
     """A text whose base line begins at a point, or has its end or its middle there."""
-    anchor = {"text-anchor": "end"} if end else {"text-anchor": "middle"} if middle else {}
-    return element("text", {"x": x, "y": y, **({"class": kind} if kind else {}), **anchor}, text(content))
+    named = {name: value for name, value in (("class", kind), ("text-anchor", anchor)) if value}
+    return element("text", {"x": x, "y": y, **named}, text(content))
 
 
 def rect(x: float, y: float, width: float, height: float, kind: str, radius: float = 0) -> str:

@@ -144,7 +144,7 @@ def _draw_part(part: Resource, row: DrawnRow, room: float, context: DrawingConte
     words, top = part_words(part), _PART_HEIGHT
     text = text_at(0, 14, fitting(part.name, room, NAME), "n")
     if width(part.name, NAME) + _PART_GAP + width(words, BODY) <= room:
-        text += text_at(room, 14, words, "w", end=True)
+        text += text_at(room, 14, words, "w", anchor="end")
     else:
         text, top = text + text_at(0, 30, fitting(words, room, BODY), "w"), _PART_HEIGHT + 16
     bounds = part.offset, part.offset + part.count * part.bytes_each

@@ -163,9 +163,9 @@ def _entries(diagram: Diagram, context: DrawingContext) -> Iterator[_Entry]:
 def _access_entries(spans: Sequence[MappingSpan]) -> Iterator[_Entry]:
     access = {each.access for span in spans for each in span.access}
     if "rw" in access:
-        yield rect(0, 2, 20, 16, "w", 4) + text_at(10, 14, "rw", "s v", middle=True), "may read and write"
+        yield rect(0, 2, 20, 16, "w", 4) + text_at(10, 14, "rw", "s v", anchor="middle"), "may read and write"
     if "r" in access:
-        yield rect(0, 2, 20, 16, "o", 4) + text_at(10, 14, "r", "s", middle=True), "may read"
+        yield rect(0, 2, 20, 16, "o", 4) + text_at(10, 14, "r", "s", anchor="middle"), "may read"
 
 
 def _folded(range_: RangeDiagram, context: DrawingContext) -> bool:

@@ -116,9 +116,10 @@ def _range(
     """A range, of which some pieces have labels; those `again` have chunks that an earlier one has."""
     accesses = {piece.access for piece in shown.pieces if piece.chunk}
     uniform = len(accesses) < 2  # noqa: PLR2004
-    access = notation.granted(*accesses) if accesses and uniform else "" if shown.mapped else "nothing mapped"
-    size = multiple(shown.count, shown.size)
-    texts = size, address, access, notation.remark(shown)
+    access = "" if shown.mapped else "nothing mapped"
+    if accesses and uniform:
+        access = notation.granted(*accesses)
+    texts = multiple(shown.count, shown.size), address, access, notation.remark(shown)
     head = [Text(clipped(name_range(shown.first, shown.last)), "bold"), *(Text(each) for each in texts if each)]
     rows = [
         _row(index, piece, glyphs, times=shown.count, again=index in again, access=not uniform)
