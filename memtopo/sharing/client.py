@@ -35,7 +35,17 @@ from memtopo.sharing.messages import (
 )
 from memtopo.sharing.offers import Offer, unknown_export
 from memtopo.sharing.sockets import reserve_descriptors
-from memtopo.sharing.status import Changed, Importer, LayoutEnd, Notice, Released, Statistics, Status, Switched
+from memtopo.sharing.status import (
+    Changed,
+    Importer,
+    LayoutEnd,
+    Notice,
+    Released,
+    Statistics,
+    Status,
+    Switched,
+    shared_fields,
+)
 from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import MOST_FDS, Packet
 from memtopo.storage.saved import Saved
@@ -86,28 +96,16 @@ class Client(HolderConnection):
         """Return the status of the holder, with its offers and its importers."""
         told = self.request("status", StatusAnswer)
         with self.validated():
-            return Status(
-                name=told.name,
-                socket=self.path,
-                pid=self.pid or None,
-                uid=self.uid,
-                since=told.since,
-                state=told.state,
-                deadline=told.deadline,
-                spec=told.spec,
-                machine=told.machine,
-                offers=tuple(self.offers().values()),
-                importers=tuple(self._importers()),
-                generation=told.generation,
-                pid_namespace="same" if self._same_pids(told) else "another",
-                layout_state=told.layout_state,
-                layout_states=told.layout_states,
-                contexts=told.contexts,
-                processes=told.processes,
-                heaps=told.heaps,
-                end=told.end,
-                nodes=messages.decode_nodes(self._text("nodes")) if told.nodes else (),
-            )
+            own: dict[str, Any] = {
+                "socket": self.path,
+                "pid": self.pid or None,
+                "uid": self.uid,
+                "offers": tuple(self.offers().values()),
+                "importers": tuple(self._importers()),
+                "pid_namespace": "same" if self._same_pids(told) else "another",
+                "nodes": messages.decode_nodes(self._text("nodes")) if told.nodes else (),
+            }
+        return Status(**shared_fields(told, Status) | own)
 
     def _same_pids(self, status: StatusAnswer) -> bool:
         """Return whether the holder is in this process's pid namespace; its own number is another in another one."""

@@ -18,7 +18,7 @@ from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import Endpoint, endpoints, endpoints_beside
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.offers import exported_bytes
-from memtopo.sharing.status import LayoutEnd, LayoutEnded, PartState, Status
+from memtopo.sharing.status import LayoutEnd, LayoutEnded, PartState, Status, shared_fields
 from memtopo.sharing.wire import ORIGIN, parsed_source
 
 if TYPE_CHECKING:
@@ -115,21 +115,12 @@ def _lock_owner(where: Endpoint) -> int | None:
 
 def _entry(status: Status) -> Entry:
     offers = [offer for each in (status.nodes or (status,)) for offer in each.offers]
-    return Entry(
-        name=status.name,
-        state=status.state,
-        socket=status.socket,
-        pid=status.pid,
-        since=status.since,
-        deadline=status.deadline,
-        spec=status.spec,
-        machine=status.machine,
+    return replace(
+        Entry(**shared_fields(status, Entry)),
         exports=len(offers),
         bytes=exported_bytes(offers),
         importers=sum(len(each.importers) for each in (status.nodes or (status,))),
         nodes=tuple(each.node for each in status.nodes),
-        layout_state=status.layout_state,
-        end=status.end,
     )
 
 

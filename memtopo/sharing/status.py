@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
@@ -79,6 +79,11 @@ class HeapUse(Struct, frozen=True):
     mapped: Count
     location: Text = ""
     backed: Count = 0
+
+
+def shared_fields(source: Struct, kind: type[Struct]) -> dict[str, Any]:
+    """Fields of a record that records of another kind have, too, with their values."""
+    return {name: getattr(source, name) for name in source.__struct_fields__ if name in kind.__struct_fields__}
 
 
 class NodeStatus(Struct, frozen=True):

@@ -46,6 +46,7 @@ from memtopo.sharing.status import (
     State,
     Statistics,
     Status,
+    shared_fields,
 )
 from memtopo.sharing.system import SYSTEM, System
 from memtopo.storage.saved import Saved
@@ -445,16 +446,7 @@ class NodesText:
 
 def node_status(node: str, host: str, status: Status) -> NodeStatus:
     """Return the status of a node's holder as it reports it to the others."""
-    return NodeStatus(
-        node=node,
-        host=host,
-        state=status.state,
-        socket=status.socket,
-        pid=status.pid,
-        offers=status.offers,
-        importers=status.importers,
-        contexts=status.contexts,
-    )
+    return NodeStatus(node=node, host=host, **shared_fields(status, NodeStatus))
 
 
 def unreachable(names: Sequence[str]) -> Iterator[NodeStatus]:
