@@ -19,6 +19,7 @@ from memtopo.cli.process import RefusedSpec
 from memtopo.cli.results import pages, show
 from memtopo.cli.specs import load, loaded_on, print_diagnostics, valid
 from memtopo.common.errors import Exit, UsageError
+from memtopo.common.text import first_of
 from memtopo.driver.trace_files import is_record
 from memtopo.drivers.target import recorded
 from memtopo.language import read_file
@@ -188,9 +189,8 @@ def _plans_in(name: str) -> list[str]:
     if not (found := [file for file in files if is_saved(file)]):
         raise _no_plan(name)
     if others := sorted({*files} - {*found}):
-        more = f" and {len(others) - _LISTED:,} more" * (len(others) > _LISTED)
         what = f"{plural(len(others), 'file')} without a saved plan {'is' if len(others) == 1 else 'are'} not compared"
-        plain.print_message(f"{what}: {', '.join(others[:_LISTED])}{more}")
+        plain.print_message(f"{what}: {first_of(others, _LISTED)}")
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from unicodedata import category, east_asian_width
 
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -56,6 +56,17 @@ def enumerated(words: Iterable[str], conjunction: str = "or") -> str:
     """Return words as in a sentence: `a chunk, a buffer or an event`."""
     *first, last = words
     return f"{', '.join(first)} {conjunction} {last}" if first else last
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return the first names, and the number of the others: `a, b and 3 more`."""
+    more = f" and {len(names) - most:,} more" * (len(names) > most)
+    return f"{', '.join(names[:most])}{more}"
+
+
+def first_words(words: Sequence[str], most: int) -> list[str]:
+    """Return the first words, and the number of the others as one more: `a`, `b`, `3 more`."""
+    return [*words[:most], *([f"{len(words) - most:,} more"] if len(words) > most else [])]
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

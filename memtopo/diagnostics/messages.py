@@ -84,9 +84,9 @@ def not_awake(layout: str, state: str) -> tuple[str, str]:
     return f"layout {layout!r} is in state {state!r}", f"'memtopo switch {layout} awake' first"
 
 
-def listed(known: Sequence[str]) -> str:
-    """Help that lists the first of the known names."""
-    return f"known are {', '.join(known[:LISTED])}{' …' * (len(known) > LISTED)}"
+def known_names(known: Sequence[str], none: str) -> str:
+    """Help that lists the first of the known names, or `none` if there are none."""
+    return f"known are {', '.join(known[:LISTED])}{' …' * (len(known) > LISTED)}" if known else none
 
 
 def unknown(path: Path, known: Sequence[str]) -> Diagnostic:

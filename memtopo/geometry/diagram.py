@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from memtopo.common.text import first_words
 from memtopo.common.units import NamedPart
 from memtopo.diagnostics.model import Path
 
@@ -122,8 +123,7 @@ class MemoryDiagram(Struct, frozen=True):
     @property
     def shown_names(self) -> tuple[str, ...]:
         """The names that a drawing shows: the first ones, and the number of the others."""
-        more = len(self.names) - MOST_NAMES
-        return (*self.names[:MOST_NAMES], *([f"{more:,} more"] if more > 0 else []))
+        return tuple(first_words(self.names, MOST_NAMES))
 
 
 class Resource(Struct, frozen=True):

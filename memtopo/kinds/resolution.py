@@ -89,7 +89,8 @@ class NameErrors:
         suggest = self._count <= messages.SUGGESTED
         some = list(islice(known, messages.COMPARED if suggest else messages.LISTED + 1))
         meant = nearest(name, some) if suggest else None
-        help = messages.did_you_mean(meant) if meant else messages.listed(some) if some else f"no {what} is declared"
+        known_help = messages.known_names(some, f"no {what} is declared")
+        help = messages.did_you_mean(meant) if meant else known_help
         only = only_near(name, some) if meant else None
         edit = Edit(path, at, name, only) if only else None
         message = f"{what} {shorten(name)!r} is not declared"

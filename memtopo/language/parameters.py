@@ -76,8 +76,8 @@ class Parameters(Struct, frozen=True):
         if self.incomplete or name in self.declared:
             raise LeftOut
         most = messages.COMPARED if suggest else messages.LISTED + 1
-        help = _help(f"${name}", [f"${each}" for each in islice(self.declared, most)], suggest=suggest)
-        help = help or f"declare it: 'params: {{{shorten(name)}: VALUE}}'"
+        known = [f"${each}" for each in islice(self.declared, most)]
+        help = _help(f"${name}", known, f"declare it: 'params: {{{shorten(name)}: VALUE}}'", suggest=suggest)
         raise InvalidValue("MT901", f"parameter '${shorten(name)}' is not declared", help=help)
 
 
@@ -123,14 +123,14 @@ def _wrong_section(section: object) -> Diagnostic | None:
 def _undeclared(settings: Mapping[str, str], declared: Mapping[str, object]) -> Iterator[Diagnostic]:
     undeclared = [name for name in settings if name not in declared]
     for index, name in enumerate(undeclared):
-        help = _help(name, list(declared), suggest=index < messages.SUGGESTED) or "it declares none"
+        help = _help(name, list(declared), "it declares none", suggest=index < messages.SUGGESTED)
         message = f"{shorten(name)!r} is set, but the spec does not declare this parameter"
         yield Diagnostic("MT901", message, (PARAMETERS,), "key", help=help)
 
 
-def _help(name: str, known: Sequence[str], *, suggest: bool) -> str | None:
+def _help(name: str, known: Sequence[str], none: str, *, suggest: bool) -> str:
     meant = nearest(name, known) if suggest else None
-    return f"did you mean {meant}?" if meant else messages.listed(known) if known else None
+    return f"did you mean {meant}?" if meant else messages.known_names(known, none)
 
 
 def _wrong_name(name: str) -> Diagnostic | None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from memtopo.common.text import first_of
 from memtopo.common.units import rounded, shorten
 
 if TYPE_CHECKING:
@@ -89,12 +90,6 @@ def rate(size: int, seconds: float) -> str:
         if bandwidth >= unit:
             return f"{bandwidth / unit:.3g} {name}/s"
     return f"{bandwidth / 1e3:.3g} kB/s"
-
-
-def first_of(names: Sequence[str], most: int) -> str:
-    """The first names, and the number of the others: `a, b and 3 more`."""
-    more = f" and {len(names) - most:,} more" * (len(names) > most)
-    return f"{', '.join(names[:most])}{more}"
 
 
 def moved(names: Sequence[str], most: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import asdict, replace
 
+from memtopo.common.text import first_of
 from memtopo.common.units import rounded
 from memtopo.diagnostics.messages import LISTED
 from memtopo.geometry.diagram import MemoryDiagram
@@ -224,7 +225,7 @@ def _equal(found: PlanDifference) -> Iterator[str | Pairs]:
 def _entries(found: PlanDifference) -> Iterator[tuple[str, str]]:
     for how, names in asdict(found.entries).items():
         if names:
-            yield how, humanize.first_of(names, LISTED)
+            yield how, first_of(names, LISTED)
 
 
 def _contracts(found: PlanDifference) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 from msgspec.structs import replace
 
-from memtopo.common.text import enumerated, numbered
+from memtopo.common.text import enumerated, first_words, numbered
 from memtopo.common.units import rounded
 from memtopo.diagnostics.model import Path
 from memtopo.driver.ledger import Ledger
@@ -240,8 +240,7 @@ def memory_notes(left: Left | None, geometry: Geometry) -> Iterator[str]:
 
 
 def _joined(names: Sequence[str]) -> str:
-    some = [*names[:_NAMED], *([f"{len(names) - _NAMED:,} more"] if len(names) > _NAMED else [])]
-    return enumerated(some, "and")
+    return enumerated(first_words(names, _NAMED), "and")
 
 
 def _shown(*counts: dict[str, int]) -> list[dict[str, int]]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from memtopo.common.text import numbered
+from memtopo.common.text import first_words, numbered
 from memtopo.common.units import rounded
 from memtopo.driver.types import Access, Grant, LocationKind, gpu
 from memtopo.executor import Execution
@@ -122,8 +122,7 @@ def _listed(names: Sequence[str]) -> str:
     """Entries of pieces, with the number of pieces of those that have several."""
     counted = Counter(numbered(name)[0] for name in names)
     words = [f"{entry} ({count:,})" if count > 1 else entry for entry, count in counted.items()]
-    more = [f"{len(words) - _LISTED:,} more"] if len(words) > _LISTED else []
-    return ", ".join([*words[:_LISTED], *more])
+    return ", ".join(first_words(words, _LISTED))
 
 
 def _left_out(execution: Execution, geometry: Geometry, memory: SpanMemory) -> Iterator[str]:

@@ -21,7 +21,7 @@ from memtopo.common.errors import Unavailable, UsageError
 from memtopo.common.processes import python_command
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
-from memtopo.diagnostics.messages import COMPARED, listed
+from memtopo.diagnostics.messages import COMPARED, did_you_mean, known_names
 from memtopo.drivers import target
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import from_outside
@@ -93,9 +93,7 @@ def unused(names: Iterable[str], geometry: Geometry) -> tuple[str, str] | None:
     for name in names:
         if name not in known:
             meant = nearest(name, known[:COMPARED])
-            hint = (
-                f"did you mean {meant!r}?" if meant else listed(known) if known else "it imports nothing from outside"
-            )
+            hint = did_you_mean(meant) if meant else known_names(known, "it imports nothing from outside")
             return f"the spec imports nothing from {shorten(name)!r}", hint
     return None
 

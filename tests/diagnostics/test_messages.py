@@ -10,7 +10,7 @@ from memtopo.diagnostics.messages import (
     bad_name,
     choose,
     first,
-    listed,
+    known_names,
     merged_by_gpu,
     unknown,
     unknown_state,
@@ -69,8 +69,8 @@ def test_diagnostics_that_differ_in_their_gpu_alone_are_one() -> None:
 
 def test_known_names_are_listed_up_to_a_number() -> None:
     names = [f"n{number}" for number in range(LISTED + 1)]
-    assert listed(names[:LISTED]) == f"known are {', '.join(names[:LISTED])}"
-    assert listed(names) == f"known are {', '.join(names[:LISTED])} …"
+    assert known_names(names[:LISTED], "") == f"known are {', '.join(names[:LISTED])}"
+    assert known_names(names, "") == f"known are {', '.join(names[:LISTED])} …"
     assert unknown_state("kv", "zz", ["awake"]) == ("layout 'kv' has no states", None)
     assert unknown_state("kv", "zz", names)[1] == f"write one of {', '.join(names[:LISTED])}"
     assert unknown_state("kv", "aslep", ["awake", "asleep"])[1] == "did you mean 'asleep'?"

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.processes import RunningClock, pid_namespace
-from memtopo.common.text import process_name
+from memtopo.common.text import first_of, process_name
 from memtopo.drivers.target import recorded
 from memtopo.sharing import wire
 from memtopo.sharing.client import connect
@@ -26,7 +26,7 @@ from memtopo.sharing.external import ExternalExports
 from memtopo.sharing.held import survey
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.responses import Responder, descriptors_in_flight
-from memtopo.sharing.holder.state import HeldNodes, HolderEvent, HolderInfo, Supervision, listed, still_bound
+from memtopo.sharing.holder.state import LISTED, HeldNodes, HolderEvent, HolderInfo, Supervision, still_bound
 from memtopo.sharing.messages import TEXT_CHARACTERS, Request, SourcePart, decode_nodes, read_request
 from memtopo.sharing.offers import Lending, Offer, exported_bytes
 from memtopo.sharing.sockets import PeerProcess
@@ -291,7 +291,7 @@ def test_only_requests_of_the_protocol_are_known() -> None:
 
 @pytest.mark.parametrize(("count", "more"), [(1, ""), (4, ""), (5, " and 1 more"), (9, " and 5 more")])
 def test_a_refused_release_names_four_processes(count: int, more: str) -> None:
-    error = still_bound(listed([process_name(1000 + each) for each in range(1, count + 1)]))
+    error = still_bound(first_of([process_name(1000 + each) for each in range(1, count + 1)], LISTED))
     assert error.code == "attached"
     assert error.message.endswith(more)
     assert [f"10{each:02}" in error.message for each in range(1, count + 1)] == [

@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from memtopo.common.keyed import by_key
-from memtopo.common.text import printable
+from memtopo.common.text import first_words, printable
 from memtopo.common.units import rounded
 from memtopo.geometry import diagram as picture
 from memtopo.geometry.diagram import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram, Resource
@@ -244,9 +244,7 @@ def _importers(flows: Sequence[picture.HandleFlow], pictures: Mapping[str, Proce
             whole, found = ([each for each in some if pictures[each].node == node] for some in (same, importing))
             every = node and _are_all(found, whole, pictures)
             names += [f"every {entry} on {node}"] if every else [notation.processes(pictures[each]) for each in found]
-    yield from names[:MOST_IMPORTERS]
-    if left_out := len(names[MOST_IMPORTERS:]):
-        yield f"{left_out:,} more"
+    yield from first_words(names, MOST_IMPORTERS)
 
 
 def _are_all(some: Sequence[str], whole: Sequence[str], pictures: Mapping[str, ProcessDiagram]) -> bool:

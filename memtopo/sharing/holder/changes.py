@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from memtopo.common.errors import InternalError, MemtopoError, internal_errors
 from memtopo.common.processes import RunningClock
-from memtopo.common.text import process_name
+from memtopo.common.text import first_of, process_name
 from memtopo.common.units import rounded
 from memtopo.plans.report import Checks
 from memtopo.sharing import messages
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.responses import Responder
-from memtopo.sharing.holder.state import ProgressNotices, Severity, listed
+from memtopo.sharing.holder.state import LISTED, ProgressNotices, Severity
 from memtopo.sharing.offers import ChangeFailed, LayoutChange
 from memtopo.sharing.status import MemoryChange
 
@@ -294,7 +294,7 @@ def differences(before: Mapping[str, int], after: Mapping[str, int]) -> Iterator
 
 def pinned(pinning: Sequence[ClientConnection], request: ChangeRequest) -> ExchangeError:
     """Return the refusal of a change while importers have handles of memory that is released."""
-    processes = listed([_pins(each, request.touched) for each in pinning])
+    processes = first_of([_pins(each, request.touched) for each in pinning], LISTED)
     waited = f" within {request.wait:g} s" if request.wait else ""
     return ExchangeError(
         "attached",
@@ -305,7 +305,7 @@ def pinned(pinning: Sequence[ClientConnection], request: ChangeRequest) -> Excha
 
 def written_beneath(users: Sequence[ClientConnection], request: ChangeRequest) -> ExchangeError:
     """Return the refusal of a change, though forced, after which others would write memory that importers use."""
-    processes = listed([_pins(each, request.planned.reused) for each in users])
+    processes = first_of([_pins(each, request.planned.reused) for each in users], LISTED)
     return ExchangeError(
         "attached",
         f"{processes} did not release imported memory, which stays in the layout, and which others will write",

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from msgspec import to_builtins
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.text import process_name
+from memtopo.common.text import first_of, process_name
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.changes import ChangeRequest, Changes
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.commits import Commits
 from memtopo.sharing.holder.responses import Responder
-from memtopo.sharing.holder.state import Reload, Shutdown, listed, still_bound
+from memtopo.sharing.holder.state import LISTED, Reload, Shutdown, still_bound
 from memtopo.sharing.holder.systemd import Notifier
 from memtopo.sharing.messages import (
     CommitRequest,
@@ -133,7 +133,7 @@ class Requests:
         _require_owner(connection, "release")
         bound = [each for each in self._clients.bound if each is not connection]
         if bound and not request.force:
-            raise still_bound(listed([process_name(each.peer.pid) for each in bound]))
+            raise still_bound(first_of([process_name(each.peer.pid) for each in bound], LISTED))
         if self._responder.nodes and not request.force:
             self._responder.nodes.require_unbound()
         connection.awaits_release = True

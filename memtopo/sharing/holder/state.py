@@ -35,7 +35,7 @@ MOST_OF_CLIENTS = 1000
 """Events of clients that are recorded in each `PERIOD`; a client can cause any number of them."""
 
 PERIOD = 60.0
-_LISTED = 4
+LISTED = 4
 
 
 class HolderEvent(Struct, frozen=True):
@@ -221,19 +221,13 @@ class HeldNodes(Struct, frozen=True):
         if bound:
             processes = f"{len(bound)} process{'es' * (len(bound) > 1)}"
             nodes = list(dict.fromkeys(bound))
-            raise still_bound(f"{processes} on {', '.join(nodes[:_LISTED])}{' …' * (len(nodes) > _LISTED)}")
+            raise still_bound(f"{processes} on {', '.join(nodes[:LISTED])}{' …' * (len(nodes) > LISTED)}")
 
 
 def still_bound(processes: str) -> ExchangeError:
     """Return the refusal of a release while processes are bound to the layout."""
     message = f"its exports over ipc or from pools are in use by {processes}"
     return ExchangeError("attached", message, hint="--force notifies them, and releases it after --grace")
-
-
-def listed(processes: Sequence[str]) -> str:
-    """Return the first of some processes, and how many more there are."""
-    more = f" and {len(processes) - _LISTED} more" if len(processes) > _LISTED else ""
-    return ", ".join(processes[:_LISTED]) + more
 
 
 Reload = Callable[[], Callable[[], str] | None]
