@@ -234,7 +234,7 @@ class Execution:
                 step.await_import(self.layout)  # before its call: requests of other processes are served meanwhile
             if self.context:  # not a `with` for each step: it takes as long as all else between two calls
                 verb = (step.undoing.verb or step.verb) if undo else step.verb
-                self.context.at(verb, step.describe().subject, undo=undo)
+                self.context.begin_step(verb, step.describe().subject, undo=undo)
             (call or (step.undo if undo else step.do))(self.driver, self.layout)
         except Exception as error:
             if isinstance(error, LateError):

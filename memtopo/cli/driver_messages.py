@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct
 
 from memtopo.common.text import nearest
-from memtopo.diagnostics.errors import EVERY, causes, of
+from memtopo.diagnostics.errors import EVERY, causes, causes_of
 
 Kind = Literal["cuda", "system"]
 
@@ -68,8 +68,8 @@ class NamedError(NamedTuple):
     def is_known(self) -> bool:
         """Return whether the call, or any call, has a row for the error."""
         if self.call and self.error:
-            return bool(of(self.call, self.error))
-        return bool(self.error and of(EVERY, self.error))
+            return bool(causes_of(self.call, self.error))
+        return bool(self.error and causes_of(EVERY, self.error))
 
     @property
     def meant(self) -> str | None:

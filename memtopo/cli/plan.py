@@ -29,7 +29,7 @@ from memtopo.machine import parse
 from memtopo.output import humanize, json, plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
-from memtopo.plans.calls import CallsDocument, ListedCalls, listed, named
+from memtopo.plans.calls import CallsDocument, ListedCalls, listing_entry, named
 from memtopo.plans.report import EntryChanges, PlanDifference
 from memtopo.plans.transition import difference
 from memtopo.run.planned_calls import count_calls, first_calls, list_calls, planned_calls
@@ -166,7 +166,7 @@ def _list_calls(plan: Plan, geometry: Geometry, target: Target, *, as_json: bool
     """Print all driver calls of a plan by process."""
     if as_json:
         calls = planned_calls(plan, geometry)
-        processes = tuple(ListedCalls(label, tuple(map(listed, named(each)))) for label, each in calls.items())
+        processes = tuple(ListedCalls(label, tuple(map(listing_entry, named(each)))) for label, each in calls.items())
         plain.print_document(json.dumps(CallsDocument(1, plan.name, target.line, processes)).splitlines())
     else:
         plain.print_lines([f"calls  {plan.name}  on {humanize.machine(target.line)}", ""])

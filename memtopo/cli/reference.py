@@ -126,14 +126,14 @@ def _explain_message(message: Message, text: str, *, every: bool, as_json: bool)
 def _causes(message: Message, named: NamedError, *, alone: bool) -> list[errors.Cause]:
     """Causes of an error of a call, of a reason of the simulator, or of a call, if it is asked for alone."""
     if named.call and named.error and message.reason:
-        stated = errors.stated(named.call, named.error, message.reason)
+        stated = errors.causes_with_reason(named.call, named.error, message.reason)
         cited = tuple(map(int, re.findall(r"fact (\d+)", message.reason)))
         refused = f"the simulator refused the call: {message.reason}"
         check = "the arguments, by this rule"
         return stated or [errors.Cause(named.call, named.error, refused, (message.reason,), check, cited)]
     if named.error is None:
-        return errors.of(named.call, None) if named.call and alone else []
-    return errors.of(named.call or errors.EVERY, named.error)
+        return errors.causes_of(named.call, None) if named.call and alone else []
+    return errors.causes_of(named.call or errors.EVERY, named.error)
 
 
 def _not_known(message: Message, named: NamedError, text: str) -> UsageError:
@@ -155,7 +155,7 @@ def _not_known(message: Message, named: NamedError, text: str) -> UsageError:
 
 def _without_call(error: str) -> UsageError:
     """Return the error for a message that names no call: the calls that have causes of its error."""
-    found = reversed(errors.of(None, error))
+    found = reversed(errors.causes_of(None, error))
     calls = [*{cause.cause: cause.call for cause in found}.values()][::-1]
     if not calls:
         return UsageError(f"not known: no cause of {error} is known, and the message names no call")
@@ -174,7 +174,7 @@ def _without_error(call: str | None, words: list[str]) -> UsageError:
         meant = nearest(unknown.upper(), error_names())
         hint = messages.did_you_mean(meant) if meant else f"write 'memtopo explain {call}'"
         return UsageError(f"the driver has no error {shorten(unknown)}", hint=hint)
-    known = dict.fromkeys(cause.error for cause in errors.of(call, None))
+    known = dict.fromkeys(cause.error for cause in errors.causes_of(call, None))
     hint = f"name the error: 'memtopo explain {call} INVALID_VALUE'"
     return UsageError(f"not known: the message names {call}, and no error", hint=hint, details=_listed(known))
 

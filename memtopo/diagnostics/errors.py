@@ -72,7 +72,7 @@ def _sources(cell: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
     return tuple(map(int, re.findall(r"\d+", cell))), tuple(re.findall(r"\[(\w+)\]", cell))
 
 
-def of(call: str | None, error: str | None) -> list[Cause]:
+def causes_of(call: str | None, error: str | None) -> list[Cause]:
     """Return the causes of a call, of an error, or of both, in order; none if nothing is known.
 
     Those of an error that the call has no row for are those that any call may have.
@@ -82,7 +82,7 @@ def of(call: str | None, error: str | None) -> list[Cause]:
     return own or [each for each in found if error and each.call == EVERY]
 
 
-def stated(call: str, error: str, reason: str) -> list[Cause]:
+def causes_with_reason(call: str, error: str, reason: str) -> list[Cause]:
     """Return the causes of an error of a call for which the simulator states a reason; none for a reason without."""
-    found = [*of(call, error), *of(EVERY, error)]
+    found = [*causes_of(call, error), *causes_of(EVERY, error)]
     return [each for each in dict.fromkeys(found) if each.is_stated(f"({reason})")]

@@ -35,7 +35,7 @@ class CallContext(Struct, eq=False):
         self.phase = phase
         self.leave()
 
-    def at(self, verb: str, subject: str, *, undo: bool) -> None:
+    def begin_step(self, verb: str, subject: str, *, undo: bool) -> None:
         """Begin a step, or its undo."""
         self.verb, self.subject, self.undo = verb, subject, undo
         self.number += 1

@@ -13,7 +13,7 @@ from memtopo.driver.types import PoolProperties, Properties
 from memtopo.driver.values import ADDRESSES, argument_text, constant_text, property_flags
 from memtopo.output import humanize
 from memtopo.output.blocks import Page, Pairs, Section, Table, Toned, columns, notes, sections
-from memtopo.plans.calls import CallNames, Entry, Exchange, NamedCall, Object, ObjectAddress, reference
+from memtopo.plans.calls import CallNames, Exchange, NamedCall, Object, ObjectAddress, PlannedCall, reference
 
 if TYPE_CHECKING:
     from memtopo.plans.trace import FailedCall, TracedCall, TraceSummary
@@ -98,14 +98,14 @@ class CallLines:
         self._lines = [label, ""] if label else []
         self._phase: str | None = None
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: PlannedCall) -> None:
         """Add the next call or exchange; a call of no step has no line."""
         if isinstance(entry, DriverCall) and not entry.of_step:
             return
         if entry.phase != self._phase:
             self._lines += [*([""] if self._phase is not None else []), f"  {entry.phase}"]
             self._phase = entry.phase
-        named = self._names.of(entry)
+        named = self._names.name_call(entry)
         self._lines.append(
             f"    {line(named) if isinstance(named, NamedCall) else _EXCHANGES[named.action].format(named)}"
         )

@@ -77,7 +77,7 @@ class NamedCall(Struct, frozen=True):
         return self.made is not None and self.made.kind in ("shared", "secret") and self.verb != "send"
 
 
-Entry = DriverCall | Exchange
+PlannedCall = DriverCall | Exchange
 
 
 class ListedCall(Struct, frozen=True):
@@ -110,7 +110,7 @@ class CallsDocument(Struct, frozen=True):
     processes: tuple[ListedCalls, ...]
 
 
-def listed(call: NamedCall | Exchange) -> ListedCall | Exchange:
+def listing_entry(call: NamedCall | Exchange) -> ListedCall | Exchange:
     """One entry of a listing."""
     if isinstance(call, Exchange):
         return call
@@ -131,12 +131,12 @@ def reference(value: Any, method: str = "", name: str = "") -> Any:
     return jsonable(value, method, name)
 
 
-def named(entries: Iterable[Entry], *, steps_only: bool = True) -> Iterator[NamedCall | Exchange]:
+def named(entries: Iterable[PlannedCall], *, steps_only: bool = True) -> Iterator[NamedCall | Exchange]:
     """Give names to calls in order, without calls that are made for no step if `steps_only`."""
     names = CallNames()
     for entry in entries:
         if isinstance(entry, Exchange) or entry.of_step or not steps_only:
-            yield names.of(entry)
+            yield names.name_call(entry)
 
 
 class CallNames:
@@ -148,7 +148,7 @@ class CallNames:
         self._at: list[Object] = []
         self._received: Exchange | None = None
 
-    def of(self, entry: Entry) -> NamedCall | Exchange:
+    def name_call(self, entry: PlannedCall) -> NamedCall | Exchange:
         """Give names to the next call."""
         if isinstance(entry, Exchange):
             self._received = entry if entry.action == "receive" else None

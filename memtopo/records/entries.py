@@ -46,7 +46,7 @@ def unused(taken: Container[str], *wanted: str) -> str:
     return next(each for each in chain(wanted, numbered) if each not in taken)
 
 
-class Entry(Struct):
+class DraftEntry(Struct):
     """An entry of a section: its objects, in order."""
 
     name: str
@@ -63,7 +63,7 @@ class Entry(Struct):
 class Place(Struct, frozen=True):
     """An object as an element of an entry."""
 
-    entry: Entry
+    entry: DraftEntry
     index: int
 
 
@@ -115,7 +115,7 @@ class ProcessSpec(Struct):
             if len(members) > 1:
                 every["count"] = len(members)
             self.add(kind, name, every)
-            entry = Entry(name, list(members))
+            entry = DraftEntry(name, list(members))
             self.places |= {id(each): Place(entry, index) for index, each in enumerate(members)}
             return
         for location in dict.fromkeys(locations):

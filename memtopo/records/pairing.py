@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from memtopo.common.units import exact
-from memtopo.records.entries import NOUNS, Entry, Place, ProcessSpec, unused
+from memtopo.records.entries import NOUNS, DraftEntry, Place, ProcessSpec, unused
 from memtopo.records.live import ProcessMemory
 from memtopo.records.objects import Exported, Memory
 
@@ -101,7 +101,7 @@ def declare_imports(spec: ProcessSpec, owners: Mapping[int, ProcessSpec], pairs:
             fields["accessed_by"] = list(pool.details["accessed_by"])
         name = spec.name_for(first.entry.name if first else NOUNS[members[0].kind])
         spec.add("imports", name, fields)
-        entry = Entry(name, members)
+        entry = DraftEntry(name, members)
         spec.places |= {id(each): Place(entry, index) for index, each in enumerate(members)}
 
 

@@ -35,7 +35,7 @@ def program_calls(record: Record, process: int, last: TracedCall | None) -> list
 
     Queries are left out. Raises `NoProgram` for a process that imports from another one.
     """
-    return list(_Calls(record.gpus[process]).of(_until(record, process, last), last))
+    return list(_Calls(record.gpus[process]).convert(_until(record, process, last), last))
 
 
 def _until(record: Record, process: int, last: TracedCall | None) -> Iterator[TracedCall]:
@@ -65,7 +65,7 @@ class _Calls:
         self._pools: dict[int, int] = {}
         """Pool in place of the default one, by GPU."""
 
-    def of(self, calls: Iterator[TracedCall], last: TracedCall | None) -> Iterator[DriverCall]:
+    def convert(self, calls: Iterator[TracedCall], last: TracedCall | None) -> Iterator[DriverCall]:
         """Yield the calls of a program for those of a record."""
         for call in calls:
             if call.error is not None and call is not last:

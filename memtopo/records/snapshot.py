@@ -268,7 +268,7 @@ def _snapshot(values: Any, most: int) -> Snapshot:
         if segment.get("is_expandable") is True:
             mapped.setdefault(device, []).append((address, address + size))
         else:
-            allocated.setdefault(device, {})[address] = size, stacks.of(segment.get("frames"))
+            allocated.setdefault(device, {})[address] = size, stacks.stack(segment.get("frames"))
     return Snapshot(allocated, mapped, sorted(events, key=lambda event: event.time))
 
 
@@ -277,7 +277,7 @@ def _event(device: int, given: Mapping[str, Any], stacks: _Stacks) -> _Event:
     time = _number(given, "time_us", 1 << 53) if "time_us" in given else 0
     address = _number(given, "addr") if action not in _WITHOUT_ADDRESS else 0
     size = _number(given, "size", LARGEST - address)
-    return _Event(time, device, action, address, size, stacks.of(given.get("frames")))
+    return _Event(time, device, action, address, size, stacks.stack(given.get("frames")))
 
 
 class _Stacks(Struct, frozen=True):
@@ -289,7 +289,7 @@ class _Stacks(Struct, frozen=True):
     stacks: dict[int, tuple[str, ...]]
     frames: dict[int, str]
 
-    def of(self, frames: Any) -> tuple[str, ...]:
+    def stack(self, frames: Any) -> tuple[str, ...]:
         if not isinstance(frames, list):
             return ()
         if id(frames) not in self.stacks:

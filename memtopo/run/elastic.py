@@ -71,7 +71,7 @@ def seal(layout: Layout, label: str, request: UnmapRequest, key: str | None) -> 
     Raises `ElasticRefused`, and `MemtopoError` of the holder.
     """
     content = layout.of(ELASTIC_CONTENTS)[label]
-    chunks = [chunk for _, chunk in part(content, request)]
+    chunks = [chunk for _, chunk in mapped_part(content, request)]
     names = {chunk.pool for chunk in chunks}
     if len(names) > 1:
         message = f"range {label!r}: chunks of {' and '.join(sorted(names))} are not sealed together"
@@ -156,7 +156,7 @@ class _Batch:
             require_chunks(layout.of(ELASTIC_POOLS)[name], count, len(self._unused.get(name, ())))
         released = [each for each in unmaps if each.release]
         whole = len(released) == len(unmaps)
-        self._released = self._to_unmap if whole else [item for each in released for item in part(content, each)]
+        self._released = self._to_unmap if whole else [item for each in released for item in mapped_part(content, each)]
         self._to_map: list[Mapped] = []
         self._zeros: list[Mapped] = []
         self._unmapped: list[Mapped] = []
@@ -358,7 +358,7 @@ offset_of: Callable[[Mapped], int] = itemgetter(0)
 
 def mappings_to_unmap(content: ElasticContent, unmaps: Sequence[UnmapRequest]) -> list[Mapped]:
     """Mappings that requests unmap, in order of offset. Raises `ElasticRefused`."""
-    found = sorted((item for each in unmaps for item in part(content, each)), key=offset_of)
+    found = sorted((item for each in unmaps for item in mapped_part(content, each)), key=offset_of)
     if any(one[0] == other[0] for one, other in pairwise(found)):
         raise ElasticRefused(
             f"range {content.label!r}: a batch unmaps the same chunk twice", hint="name each part once"
@@ -366,7 +366,7 @@ def mappings_to_unmap(content: ElasticContent, unmaps: Sequence[UnmapRequest]) -
     return found
 
 
-def part(content: ElasticContent, request: UnmapRequest) -> list[Mapped]:
+def mapped_part(content: ElasticContent, request: UnmapRequest) -> list[Mapped]:
     """Mappings in a part of a range, in order. Raises `ElasticRefused` unless it consists of whole chunks."""
     start, end, found = request.offset, request.offset + request.size, []
     if request.size <= 0:

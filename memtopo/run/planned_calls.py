@@ -33,7 +33,7 @@ from memtopo.kinds.runs import NumberedSteps
 from memtopo.kinds.step import Phase, Step
 from memtopo.planner import Plan
 from memtopo.plans import folding
-from memtopo.plans.calls import Action, Entry, Exchange
+from memtopo.plans.calls import Action, Exchange, PlannedCall
 from memtopo.plans.report import Checks
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import SEND, LayoutExports
@@ -104,17 +104,17 @@ def builds(call: DriverCall) -> bool:
     return call.of_step and not call.undo and call.verb != SEND
 
 
-def planned_calls(plan: Plan, geometry: Geometry) -> dict[str, Sequence[Entry]]:
+def planned_calls(plan: Plan, geometry: Geometry) -> dict[str, Sequence[PlannedCall]]:
     """Calls that build a plan and take it down, by the label of the process; '' is that of a layout of one process.
 
     Calls of no step, which measure free memory, are among them.
     """
-    found: dict[str, list[Entry]] = {label: [] for label in plan.steps_by_process}
+    found: dict[str, list[PlannedCall]] = {label: [] for label in plan.steps_by_process}
     list_calls(plan, geometry, {label: each.append for label, each in found.items()})
     return dict(found)
 
 
-def list_calls(plan: Plan, geometry: Geometry, receivers: Mapping[str, Callable[[Entry], object]]) -> None:
+def list_calls(plan: Plan, geometry: Geometry, receivers: Mapping[str, Callable[[PlannedCall], object]]) -> None:
     """Give each of the `planned_calls` of a process to its receiver, one after another: none of them is kept."""
     geometries, parts = geometry.processes or {"": geometry}, dict[str, _ListedProcess]()
     for label, each in (plan.processes or {"": plan}).items():
@@ -136,7 +136,7 @@ def count_calls(plan: Plan, geometry: Geometry) -> Counter[tuple[str, str, bool]
     """Numbers of the `planned_calls` of steps, by the label of the process, the C function, and true for an undo."""
     found = Counter[tuple[str, str, bool]]()
 
-    def add(label: str, entry: Entry) -> None:
+    def add(label: str, entry: PlannedCall) -> None:
         if isinstance(entry, DriverCall) and entry.of_step:
             found[label, function(entry.method).name, entry.undo] += 1
 
@@ -152,7 +152,7 @@ class _ListedProcess:
         label: str,
         plan: Plan,
         geometry: Geometry,
-        receive: Callable[[Entry], object],
+        receive: Callable[[PlannedCall], object],
         parts: Mapping[str, _ListedProcess],
     ) -> None:
         self.label = label

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from memtopo import machine
-from memtopo.diagnostics.errors import causes, of, stated
+from memtopo.diagnostics.errors import causes, causes_of, causes_with_reason
 from memtopo.diagnostics.explanations import facts
 from memtopo.driver.types import (
     Access,
@@ -249,7 +249,7 @@ def test_a_refused_call_has_a_cause_of_the_page(call: str, make: Make) -> None:
             make(sim)
     error = raised.value
     assert call in {error.call, "Every call"}
-    found = stated(call, error.name.removeprefix("CUDA_ERROR_"), str(error.reason))
+    found = causes_with_reason(call, error.name.removeprefix("CUDA_ERROR_"), str(error.reason))
     assert found
     assert {number for cause in found for number in cause.facts} <= set(facts())
 
@@ -273,9 +273,9 @@ def test_each_cause_cites_facts_or_names_its_source() -> None:
 
 
 def test_causes_are_found_by_call_error_and_both() -> None:
-    assert {cause.error for cause in of("cuMemMap", None)} == {"INVALID_VALUE", "NOT_SUPPORTED", "ILLEGAL_STATE"}
-    assert {cause.call for cause in of(None, "EBADF")} >= {"pidfd_getfd", "mmap"}
-    assert len(of("cuMemMap", "NOT_SUPPORTED")) == 2
-    assert of("cuMemMap", "NOT_PERMITTED") == []
-    assert [cause.call for cause in of("cuMemMap", "NOT_INITIALIZED")] == ["Every call"]
-    assert of("cuGraphCreate", None) == []
+    assert {cause.error for cause in causes_of("cuMemMap", None)} == {"INVALID_VALUE", "NOT_SUPPORTED", "ILLEGAL_STATE"}
+    assert {cause.call for cause in causes_of(None, "EBADF")} >= {"pidfd_getfd", "mmap"}
+    assert len(causes_of("cuMemMap", "NOT_SUPPORTED")) == 2
+    assert causes_of("cuMemMap", "NOT_PERMITTED") == []
+    assert [cause.call for cause in causes_of("cuMemMap", "NOT_INITIALIZED")] == ["Every call"]
+    assert causes_of("cuGraphCreate", None) == []

@@ -21,7 +21,7 @@ from memtopo.driver.trace_files import HEAD, create_record, empty_folder, is_rec
 from memtopo.driver.types import DriverError, HandleType
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
-from memtopo.plans.calls import Entry, Exchange, ListedCall, listed, named
+from memtopo.plans.calls import Exchange, ListedCall, PlannedCall, listing_entry, named
 from memtopo.plans.trace import TraceFile, read_traces, summary
 from memtopo.run import apply, processes
 from memtopo.run.planned_calls import planned_calls
@@ -50,9 +50,9 @@ def traced_run(path: Path, at: int = 0) -> TraceFile:
     return found
 
 
-def calls_of(entries: list[Entry]) -> list[object]:
+def calls_of(entries: list[PlannedCall]) -> list[object]:
     """Calls of steps as they are listed, sorted where other processes decide on the order."""
-    found = [listed(each) for each in named(entries)]
+    found = [listing_entry(each) for each in named(entries)]
     own = [each for each in found if not isinstance(each, Exchange)]
     kept = [(each.step, each.undo, each.function, each.makes, _own(each)) for each in own]
     sent = [each for each in kept if each[0].startswith("send ")]
@@ -111,7 +111,7 @@ def test_calls_after_an_export_that_failed_are_of_the_step_that_it_interrupted(t
     path = tmp_path / "trace.jsonl"
     with SimDriver(H200X4) as simulator, traced(simulator, str(path), ABOUT) as (driver, context):
         driver.init()
-        context.at("map", "page.3", undo=True)
+        context.begin_step("map", "page.3", undo=True)
         with pytest.raises(DriverError), context.within("send", "w.0"):
             driver.mem_export_to_shareable_handle(7, HandleType.FD)
         driver.device_get_count()
@@ -174,7 +174,7 @@ def test_a_call_that_does_not_return_is_in_the_trace(tmp_path: Path) -> None:
     trace = Trace(path, context, ABOUT)
     trace.begin("mem_release", {"handle": 7})
     trace.end(None, None, 0.001)
-    context.at("map", "page.3", undo=False)
+    context.begin_step("map", "page.3", undo=False)
     trace.begin("mem_map", {"address": 1 << 40, "size": 2, "handle": 7})
     (found,) = read_traces([path])
     trace.close()
@@ -307,7 +307,7 @@ def test_a_recorded_call_has_its_step_its_defaults_and_the_name_of_its_error(tmp
     with SimDriver(H200X4) as simulator:
         driver = Recorder(simulator, recorded)
         driver.init()
-        context.at("map", "page.3", undo=True)
+        context.begin_step("map", "page.3", undo=True)
         with pytest.raises(DriverError):
             driver.mem_map(4096, 1 << 21, handle=7)
         context.enter("check")

@@ -242,7 +242,7 @@ def test_a_call_between_two_steps_is_of_none_and_one_within_a_step_of_something_
         context = CallContext("teardown")
         record = CallList(context)
         driver = Recorder(simulator, record)
-        context.at("map", "kv", undo=True)
+        context.begin_step("map", "kv", undo=True)
         with context.within("verify", "page"):
             driver.init()
         driver.device_get_count()

@@ -21,7 +21,7 @@ from memtopo.driver.values import CONSTANTS, PLAIN_FLAGS
 from memtopo.driver.wrappers import METHODS
 from memtopo.machine import Machine, MachineLine
 from memtopo.output.programs.languages import Language, texts
-from memtopo.plans.calls import ListedCall, listed, named
+from memtopo.plans.calls import ListedCall, listing_entry, named
 from memtopo.plans.trace import TraceFile
 from memtopo.records.program import changes_something
 from memtopo.run.planned_calls import planned_calls
@@ -127,7 +127,7 @@ def comparable(calls: Sequence[DriverCall]) -> tuple[list[Comparable], Counter[C
             makes = function(call.method).makes
             counts[makes] += 1
             numbered.append(replace(call, subject=str(counts[makes])))
-    found = [_comparable(each) for each in map(listed, named(numbered)) if isinstance(each, ListedCall)]
+    found = [_comparable(each) for each in map(listing_entry, named(numbered)) if isinstance(each, ListedCall)]
     return [each for each in found if each[0] not in _EXPORTS], Counter(found)
 
 

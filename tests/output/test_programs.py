@@ -225,7 +225,7 @@ def test_no_object_has_the_name_of_a_function_of_the_parts(suffix: str, defined:
     functions = {name for text in parts for name in re.findall(defined, text, re.MULTILINE)}
     assert {"close_handle", "send_to"} <= functions
     names = Names(words_of_parts(suffix))
-    assert not {names.of(each, each) for each in functions} & functions
+    assert not {names.identifier(each, each) for each in functions} & functions
 
 
 def test_a_pool_called_properties_hides_no_function(tmp_path: Path) -> None:
@@ -267,4 +267,9 @@ def test_ranges_at_one_address_in_all_processes_are_named_in_a_comment(language:
 
 def test_objects_of_equal_names_get_numbers() -> None:
     names = Names(["chunk_a_2"])
-    assert [names.of(key, "chunk a") for key in (1, 2, 3, 1)] == ["chunk_a", "chunk_a_3", "chunk_a_4", "chunk_a"]
+    assert [names.identifier(key, "chunk a") for key in (1, 2, 3, 1)] == [
+        "chunk_a",
+        "chunk_a_3",
+        "chunk_a_4",
+        "chunk_a",
+    ]

@@ -7,14 +7,23 @@ from msgspec.structs import replace
 
 from memtopo.driver.functions import DMA_BUF
 from memtopo.driver.recorder import DriverCall
-from memtopo.plans.calls import Entry, Exchange, ListedCall, NamedCall, Object, ObjectAddress, listed, named
+from memtopo.plans.calls import (
+    Exchange,
+    ListedCall,
+    NamedCall,
+    Object,
+    ObjectAddress,
+    PlannedCall,
+    listing_entry,
+    named,
+)
 
 
 def made(method: str, subject: str, result: object = None, error: str | None = None, **arguments: object) -> DriverCall:
     return DriverCall(method, arguments, result, error, "create", "create", subject)
 
 
-def last(*entries: Entry) -> NamedCall:
+def last(*entries: PlannedCall) -> NamedCall:
     *_, found = named(entries)
     assert isinstance(found, NamedCall)
     return found
@@ -85,16 +94,16 @@ OPENED = "import_external_memory"
     ],
 )  # fmt: skip
 def test_a_listing_has_names_in_place_of_the_numbers_of_known_objects(
-    entries: list[Entry], arguments: dict[str, object]
+    entries: list[PlannedCall], arguments: dict[str, object]
 ) -> None:
-    found = listed(last(*entries))
+    found = listing_entry(last(*entries))
     assert isinstance(found, ListedCall)
     assert found.arguments == arguments
 
 
 def test_a_listed_call_has_its_step_and_what_it_makes_and_a_named_one_its_error() -> None:
     of_nothing, undone = replace(A, verb=""), replace(MAP, undo=True, error="BAD")
-    shown = listed(last(A))
+    shown = listing_entry(last(A))
     assert isinstance(shown, ListedCall)
     assert shown == ListedCall("create", "create a", False, "cuMemCreate", "a", shown.arguments)
     assert [each.method for each in named([of_nothing, A]) if isinstance(each, NamedCall)] == ["mem_create"]

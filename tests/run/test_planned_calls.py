@@ -17,7 +17,7 @@ from memtopo.drivers.sim import SimDriver
 from memtopo.executor import StepFailed
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.ranges.steps import ReserveRange
-from memtopo.plans.calls import Exchange, NamedCall, listed, named
+from memtopo.plans.calls import Exchange, NamedCall, listing_entry, named
 from memtopo.run import apply
 from memtopo.run.planned_calls import first_calls, planned_calls
 from memtopo.session.request import RunRequest
@@ -42,7 +42,7 @@ def made_calls(request: RunRequest) -> list[DriverCall]:
 
 def calls_of(entries: list[DriverCall] | list[NamedCall | Exchange]) -> list[object]:
     """Named calls as they are listed, without what a process exchanges and what it receives."""
-    found = [listed(each) for each in named(entries) if not isinstance(each, Exchange)]  # type: ignore[arg-type]
+    found = [listing_entry(each) for each in named(entries) if not isinstance(each, Exchange)]  # type: ignore[arg-type]
     return [(each.step, each.undo, each.function, each.makes, _own(each.arguments)) for each in found]  # type: ignore[union-attr]
 
 

@@ -17,7 +17,7 @@ from memtopo.driver.recorder import DriverCall
 from memtopo.machine import MachineLine
 from memtopo.output import humanize
 from memtopo.output.programs.statements import Call, Loop, PhaseBody, Variable, sections, variables
-from memtopo.plans.calls import Entry, Exchange, NamedCall, named
+from memtopo.plans.calls import Exchange, NamedCall, PlannedCall, named
 
 _WIDTH = 100
 """Width of the comment at the begin."""
@@ -120,7 +120,7 @@ _HINT = "'memtopo plan --calls' lists the calls"
 
 
 def programs_of(
-    name: str, machine: MachineLine, calls: Mapping[str, Sequence[Entry]], common: Mapping[str, Sequence[str]]
+    name: str, machine: MachineLine, calls: Mapping[str, Sequence[PlannedCall]], common: Mapping[str, Sequence[str]]
 ) -> list[Program]:
     """Programs of all processes of a layout. Raises `NotExpressible`."""
     for label, entries in calls.items():
@@ -134,7 +134,9 @@ def recorded_program(name: str, process: str, machine: MachineLine, calls: Seque
     return _program(name, machine, process, {process: calls}, (), recorded=True)
 
 
-def _require_expressible(label: str, entries: Sequence[Entry], calls: Mapping[str, Sequence[Entry]]) -> None:
+def _require_expressible(
+    label: str, entries: Sequence[PlannedCall], calls: Mapping[str, Sequence[PlannedCall]]
+) -> None:
     where = f"process {label!r} has" if label else "the layout has"
     for each in entries:
         if isinstance(each, DriverCall) and (reason := _REASONS.get(each.method)):
@@ -148,7 +150,7 @@ def _program(
     name: str,
     machine: MachineLine,
     label: str,
-    every: Mapping[str, Sequence[Entry]],
+    every: Mapping[str, Sequence[PlannedCall]],
     common: Sequence[str],
     *,
     recorded: bool = False,

@@ -24,8 +24,8 @@ from memtopo.driver.values import ADDRESS, C_TYPES, CONSTANTS, Constants
 from memtopo.machine import MachineLine
 from memtopo.output.programs import Program, programs_of
 from memtopo.output.programs.statements import Call, Operand, PhaseBody, Variable
-from memtopo.output.programs.writer import OPENS, Writer, divided, part, word_of
-from memtopo.plans.calls import Entry
+from memtopo.output.programs.writer import OPENS, Writer, divided, program_part, word_of
+from memtopo.plans.calls import PlannedCall
 
 _POINTER = "void *"
 _LISTS: tuple[tuple[type, str, str], ...] = (
@@ -54,12 +54,12 @@ class _CWriter(Writer):
         build = list(self._sections([each for each in given.sections if not each.undo]))
         down = list(self._sections([each for each in given.sections if each.undo]))
         yield from self._head()
-        yield from part("check.c")
+        yield from program_part("check.c")
         yield from (["", "static CUcontext popped;"] if "ctx_pop_current" in given.methods else [])
-        yield from (part("shared.c") if given.shares else ())
-        yield from (part("sockets.c") if given.peers else ())
-        yield from (part("exporter.c") if given.importers else ())
-        yield from (part("importer.c") if given.exporters else ())
+        yield from (program_part("shared.c") if given.shares else ())
+        yield from (program_part("sockets.c") if given.peers else ())
+        yield from (program_part("exporter.c") if given.importers else ())
+        yield from (program_part("importer.c") if given.exporters else ())
         yield ""
         yield from map(self._declared, given.variables)
         yield from (["", *self._constants] if self._constants else [])
@@ -141,15 +141,15 @@ class _CWriter(Writer):
         cast = "(CUdeviceptr)(uintptr_t)" if C_TYPES.get(held.kind) == _POINTER and method != "mem_free_host" else ""
         return cast + super().reference(method, held)
 
-    def listed(self, values: Sequence[Any], texts: Sequence[str]) -> str:
+    def array(self, values: Sequence[Any], texts: Sequence[str]) -> str:
         type_, wanted = next((type_, name) for kind, type_, name in _LISTS if isinstance(values[0], kind))
-        name = self.names.of(("list", *texts), wanted)
+        name = self.names.identifier(("list", *texts), wanted)
         return self._constant(
             name, divided(f"static {type_}{name}[{len(texts)}] = {{{', '.join(texts)}}};", "", self.margin)
         )
 
     def properties(self, value: Properties) -> str:
-        name = self.names.of(value, f"properties {word_of(value)}")
+        name = self.names.identifier(value, f"properties {word_of(value)}")
         flags = [f".{field} = {number}" for field, number in map(PROPERTY_FLAGS.__getitem__, value.flags)]
         fields = [
             ".type = CU_MEM_ALLOCATION_TYPE_PINNED",
@@ -160,7 +160,7 @@ class _CWriter(Writer):
         return f"&{self._struct(name, f'CUmemAllocationProp {name}', fields)}"
 
     def pool_properties(self, value: PoolProperties) -> str:
-        name = self.names.of(value, f"properties of pool on {word_of(value)}")
+        name = self.names.identifier(value, f"properties of pool on {word_of(value)}")
         fields = [
             ".allocType = CU_MEM_ALLOCATION_TYPE_PINNED",
             f".handleTypes = {CONSTANTS[HandleType].text(value.handles)}",
@@ -170,7 +170,7 @@ class _CWriter(Writer):
         return f"&{self._struct(name, f'CUmemPoolProps {name}', fields)}"
 
     def grants(self, value: Sequence[Grant]) -> str:
-        name = self.names.of(("grants", *value), f"access {word_of(value)}")
+        name = self.names.identifier(("grants", *value), f"access {word_of(value)}")
         fields = [
             f"{{.location = {{{_location(each.location)}}}, .flags = {CONSTANTS[Access].text(each.access)}}}"
             for each in value
@@ -216,9 +216,9 @@ class _PythonWriter(Writer):
         yield from (f"pip install cuda-python; python {given.file}.py", '"""', "")
         modules = ["ctypes", *["os"] * given.shares, *["socket", "time"] * bool(given.peers)]
         yield from (f"import {name}" for name in modules)
-        yield from ("", "from cuda.bindings import driver", "", *part("check.py.txt"))
-        yield from (part("shared.py.txt") if given.shares else ())
-        yield from (part("sockets.py.txt") if given.peers else ())
+        yield from ("", "from cuda.bindings import driver", "", *program_part("check.py.txt"))
+        yield from (program_part("shared.py.txt") if given.shares else ())
+        yield from (program_part("sockets.py.txt") if given.peers else ())
         yield from ("", "", "call(driver.cuInit, 0)")
         if given.peers:
             others = f"exporters={list(given.exporters)!r}, importers={list(given.importers)!r}"
@@ -274,7 +274,7 @@ class _PythonWriter(Writer):
     def pool_attribute(self, value: int, *, wide: bool) -> str:
         return f"driver.cuuint64_t({self.integer(value)})" if wide else str(value)
 
-    def listed(self, values: Sequence[Any], texts: Sequence[str]) -> str:
+    def array(self, values: Sequence[Any], texts: Sequence[str]) -> str:
         del values
         return f"({', '.join(texts)})"
 
@@ -311,7 +311,7 @@ _WRITERS: Mapping[Language, tuple[str, type[Writer]]] = {"c": (".c", _CWriter), 
 def texts(
     name: str,
     machine: MachineLine,
-    calls: Mapping[str, Sequence[Entry]],
+    calls: Mapping[str, Sequence[PlannedCall]],
     language: Language,
     common: Mapping[str, Sequence[str]],
 ) -> dict[str, str]:

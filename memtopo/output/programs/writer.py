@@ -116,7 +116,7 @@ class Writer(ABC):
         """A value, or one of several by the loop's variable."""
         if not isinstance(value, Cycle | Listed):
             return encode(value)
-        return f"{self.listed(value.values, [encode(each) for each in value.values])}[{index_of(value)}]"
+        return f"{self.array(value.values, [encode(each) for each in value.values])}[{index_of(value)}]"
 
     def quoted(self, text: str) -> str:
         """A literal of a text."""
@@ -141,7 +141,7 @@ class Writer(ABC):
         """A call with its check, and the assignment of what it makes."""
 
     @abstractmethod
-    def listed(self, values: Sequence[Any], texts: Sequence[str]) -> str:
+    def array(self, values: Sequence[Any], texts: Sequence[str]) -> str:
         """A list of values of one type, whose literals are `texts`."""
 
     @abstractmethod
@@ -183,7 +183,7 @@ class Names:
         self._found: dict[Hashable, str] = {}
         self._taken = set(reserved)
 
-    def of(self, key: Hashable, wanted: str) -> str:
+    def identifier(self, key: Hashable, wanted: str) -> str:
         """Return the identifier of a key, as near to the wanted one as there is."""
         if key not in self._found:
             plain = _OTHER.sub("_", wanted).strip("_")
@@ -194,7 +194,7 @@ class Names:
 
     def variable(self, held: Variable | Operand) -> str:
         """Identifier of the objects of an entry: `chunk_page`."""
-        return self.of((held.kind, held.entry), f"{held.kind}_{held.entry}")
+        return self.identifier((held.kind, held.entry), f"{held.kind}_{held.entry}")
 
 
 def word_of(value: object) -> str:
@@ -246,7 +246,7 @@ def _sum(*terms: str) -> str:
 _PARTS = resources.files("memtopo.output.programs").joinpath("parts")
 
 
-def part(name: str) -> list[str]:
+def program_part(name: str) -> list[str]:
     """A part of every program, from its file, after an empty line."""
     return ["", *_PARTS.joinpath(name).read_text().rstrip().splitlines()]
 

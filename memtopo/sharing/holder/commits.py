@@ -63,7 +63,7 @@ class Contents:
             return offer
         return replace(offer, commit=content.state, writer=content.writer.peer.pid if content.writer else None)
 
-    def of(self, name: str) -> _Content:
+    def content(self, name: str) -> _Content:
         """Content of an export. Raises `ExchangeError` if it is not committed by a writer."""
         if name not in self._known:
             raise ExchangeError("unknown", f"there is no export {name!r} that is declared 'commit: required'")
@@ -154,7 +154,7 @@ class Commits:
         """Accept a request that `advance` answers. Raises `ExchangeError` for an export without commit."""
         exports = tuple(dict.fromkeys(request.exports))
         for name in exports:
-            self._contents.of(name)
+            self._contents.content(name)
         connection.awaits_commit = True
         self._clients.pause(connection)
         until = self._clock.time() + request.wait
@@ -166,7 +166,7 @@ class Commits:
         for name, generation in exports.items():
             self._require_writer(connection, name, generation)
         for name in exports:
-            content = self._contents.of(name)
+            content = self._contents.content(name)
             content.writer, content.committed = None, True
             connection.writes.discard(name)
         names = tuple(exports)
@@ -200,7 +200,7 @@ class Commits:
         return max(min(each.until for each in self._waiting) - self._clock.time(), 0.0) if self._waiting else None
 
     def _require_writer(self, connection: ClientConnection, name: str, generation: int) -> None:
-        if self._contents.of(name).writer is not connection:
+        if self._contents.content(name).writer is not connection:
             message = f"{process_name(connection.peer.pid)} is not the writer of export {name!r}"
             raise ExchangeError("lease", message, hint="request 'write' first")
         if generation != (now := self._responder.generation_of(name)):
@@ -234,7 +234,7 @@ class Commits:
     def _lease(self, each: _Waiting) -> dict[str, Any]:
         if each.writes:
             for name in each.exports:
-                self._contents.of(name).writer = each.connection
+                self._contents.content(name).writer = each.connection
             each.connection.writes.update(each.exports)
             self._record("writer attached", each.connection, each.exports)
         return self._granted(each.exports)
@@ -246,7 +246,7 @@ class Commits:
         """Return why exports cannot be leased yet. Raises `ExchangeError` if they never can."""
         blocked = None
         for name in each.exports:
-            content = self._contents.of(name)
+            content = self._contents.content(name)
             if content.committed:
                 raise ExchangeError("committed", f"export {name!r} is committed", hint=_BESIDE)
             if content.discarded:
@@ -262,7 +262,7 @@ class Commits:
     def _blocked_reader(self, each: _Waiting) -> ExchangeError | None:
         """Return why exports cannot be read yet. Raises `ExchangeError` if one does not exist any more."""
         for name in each.exports:
-            if not self._contents.of(name).committed:
+            if not self._contents.content(name).committed:
                 message = self._contents.uncommitted(name) + _waited(each)
                 return ExchangeError("uncommitted", message, hint=_WAIT)
         return None

@@ -40,7 +40,7 @@ class _Leases:
     def clients(self) -> Sequence[ClientConnection]:
         return [*self._of]
 
-    def of(self, client: ClientConnection) -> Collection[Lease]:
+    def of_client(self, client: ClientConnection) -> Collection[Lease]:
         return list(self._of.get(client, {}).values())
 
     def count(self, client: ClientConnection) -> int:
@@ -188,13 +188,13 @@ class Lending:
         """End all leases of a client of some exports."""
         for export in exports:
             if export in self._exports:
-                self.end(export, self._exports[export].of(connection))
+                self.end(export, self._exports[export].of_client(connection))
 
     def leave(self, connected: Callable[[ClientConnection], bool]) -> None:
         """End the leases of clients whose connection has ended."""
         for export, leases in self._exports.items():
             for client in [each for each in leases.clients if not connected(each)]:
-                ended = leases.of(client)
+                ended = leases.of_client(client)
                 sealed = sum(each.key is not None for each in ended)
                 counts: EventFields = {"export": export, "freed": len(ended) - sealed, "sealed": sealed}
                 self._events.add_of_client("leases ended", {**client.identity, **counts})

@@ -117,7 +117,7 @@ class Responder:
                 return {"total": len(self.offers), "offers": messages.page(offers), "generation": self.generation}
             case ListRequest():
                 source = (self._changeable or self._info).source
-                text = source if request.request == "source" else self._nodes_text.of(connection, request.first)
+                text = source if request.request == "source" else self._nodes_text.text_for(connection, request.first)
                 return messages.text_part(text, request.first)
             case Request(request="metrics"):
                 found: dict[str, Any] = to_builtins(self.statistics())
@@ -436,7 +436,7 @@ class NodesText:
         self._nodes = nodes
         self._texts: WeakKeyDictionary[ClientConnection, str] = WeakKeyDictionary()
 
-    def of(self, connection: ClientConnection, first: int) -> str:
+    def text_for(self, connection: ClientConnection, first: int) -> str:
         """Return the text for a client that requests it from a character on."""
         if not first:
             found = self._nodes.statuses() if self._nodes else ()

@@ -47,7 +47,7 @@ def test_an_entry_that_two_spans_cover_has_the_mark_of_the_first() -> None:
                          "b: {location: gpu0, size: 2MiB}}").of(ChunkGroup)  # fmt: skip
     marks = Marks({})
     assert (marks.join("", [chunks["a"], chunks["b"]]), marks.join("", [chunks["c"], chunks["b"]])) == ("a", "c")
-    assert [marks.of("", chunks[name]) for name in "abc"] == ["a", "a", "c"]
+    assert [marks.mark("", chunks[name]) for name in "abc"] == ["a", "a", "c"]
 
 
 def shape(found: Diagram) -> list[tuple[str, int, int]]:

@@ -104,13 +104,13 @@ def resources(owner: Owner, marks: Marks) -> Iterator[Resource]:
         for group in owner.geometry.of(kind.group).values():
             found = _resource(kind.words.drawn, group, owner, marks)
             if isinstance(group, BindGroup):
-                marked = tuple(dict.fromkeys(marks.of(owner.process, each.chunk) for each in group.bindings))
+                marked = tuple(dict.fromkeys(marks.mark(owner.process, each.chunk) for each in group.bindings))
                 found = replace(found, target=group.object.name, bound=marked)
             yield found
 
 
 def _resource(kind: str, group: Group, owner: Owner, marks: Marks) -> Resource:
-    mark = marks.of(owner.process, group) if group.memory or group.shares() else ""
+    mark = marks.mark(owner.process, group) if group.memory or group.shares() else ""
     return Resource(
         kind=kind,
         noun="" if group.noun == kind else group.noun,
@@ -137,7 +137,7 @@ def exports(owner: Owner, marks: Marks) -> Iterator[Export]:
         yield Export(
             name=export.name,
             kind=export.group.noun,
-            mark=marks.of(owner.process, export.group) if export.group.memory else "",
+            mark=marks.mark(owner.process, export.group) if export.group.memory else "",
             first=export.label(0),
             last=export.label(export.count - 1),
             via=export.via,

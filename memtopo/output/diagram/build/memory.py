@@ -85,7 +85,7 @@ def _shares(owners: Sequence[Owner], marks: Marks) -> Mapping[Location, _Shares]
     found: dict[Location, _Shares] = {}
     for owner in owners:
         for group in owner.geometry.every:
-            key = marks.of(owner.process, group), group.size
+            key = marks.mark(owner.process, group), group.size
             for location, number in group.largest_shares().items():
                 shares = found.setdefault(location, {})
                 if number:
@@ -113,7 +113,7 @@ class Marks:
         self._members = members
         self._shared: dict[str, str] = {}
 
-    def of(self, process: str, group: Group) -> str:
+    def mark(self, process: str, group: Group) -> str:
         """The mark of an entry's memory in a process; of an import from a sibling, the mark that it has there."""
         own = self._own(process, group)
         return self._shared.get(own, own)
