@@ -141,12 +141,8 @@ def diff_command(
         return _diff_record(loaded, after, at, within, as_json=form == "json")
     if after is not None:
         found: list[_Found] = [_difference(*_loaded(before, after, machine, settings(given), socket, allow_uid or ()))]
-    elif form == "json" and Path(before).is_dir():
-        raise UsageError("a folder of plans has no JSON", hint="name one of the plans")
     else:
-        settings(given).refuse_for_plan(before)
-        compare = _of_plan if form == "json" else _of_plan_or_refused
-        found = [compare(plan, typed, accept=accept) for plan in _plans_in(before)]
+        found = _of_plans(before, typed, settings(given), form, accept=accept)
     _print(found, form, summary=summary, every=every)
     refused = any(isinstance(each, _Refused) for each in found)
     return Exit.INVALID if refused or not (accept or all(map(_is_equal, found))) else Exit.OK
@@ -219,6 +215,17 @@ def _since(plan: str, machine: list[str] | None) -> tuple[Composition, Compositi
         hint = "compare them: memtopo diff PLAN SPEC"
         raise _Elsewhere(f"the spec of {plan!r} is outside the current folder: {name!r}", hint=hint)
     return first, loaded_on(first.target, read_file(name, settings=first.document.settings), name)
+
+
+def _of_plans(
+    name: str, machine: list[str] | None, given: options.Settings, form: str, *, accept: bool
+) -> list[_Found]:
+    """Differences of a saved plan, or of all in a folder, from their specs. In JSON, there is one, and no refusal."""
+    if form == "json" and Path(name).is_dir():
+        raise UsageError("a folder of plans has no JSON", hint="name one of the plans")
+    given.refuse_for_plan(name)
+    compare = _of_plan if form == "json" else _of_plan_or_refused
+    return [compare(plan, machine, accept=accept) for plan in _plans_in(name)]
 
 
 def _of_plan_or_refused(plan: str, machine: list[str] | None, *, accept: bool) -> _Found:

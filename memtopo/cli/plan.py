@@ -5,7 +5,7 @@ A plan lists the driver calls that would build a spec, with equal steps folded.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -49,6 +49,7 @@ from memtopo.sharing.wire import parsed_source
 
 if TYPE_CHECKING:
     from memtopo.sharing.client import Client
+    from memtopo.sharing.offers import Offer
     from memtopo.sharing.status import Status
 
 SpecOrName = Annotated[str, argument("SPEC", "A spec; - reads standard input. With AFTER: a held layout.")]
@@ -267,10 +268,7 @@ def change_command(
             done = client.change(
                 planned.after.source, generation=generation, full=check == "full", force=force, wait=patience
             )
-        commits = {name: offer.commit for name, offer in client.offers().items()}
-        committed = (offer.name for offer in planned.status.offers if offer.commit == "committed")
-        emptied = tuple(name for name in committed if commits.get(name) in ("empty", "writing"))
-        done = replace(done, emptied=emptied, moved=planned.moved)
+        done = replace(done, emptied=planned.emptied(client.offers()), moved=planned.moved)
     show(done, lambda: pages("held").changed(done, document.name), as_json=as_json, marker="change")
     return Exit.DIFFERENT if done.checks.different else Exit.OK
 
@@ -326,6 +324,11 @@ class HeldChange(Struct, frozen=True, dict=True):
             hint = "the change itself is planned by the holder"
             raise UsageError(f"the change of layout {self.status.name!r} cannot be planned here", hint=hint)
         return differences(self.before, self.after, self.status.name)
+
+    def emptied(self, offers: Mapping[str, Offer]) -> tuple[str, ...]:
+        """Exports that were committed before the change, and are not as they are offered after it."""
+        committed = [offer.name for offer in self.status.offers if offer.commit == "committed"]
+        return tuple(name for name in committed if name in offers and offers[name].commit in ("empty", "writing"))
 
     @property
     def moved(self) -> tuple[str, ...]:

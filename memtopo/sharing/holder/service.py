@@ -54,13 +54,12 @@ def hold(
     `ExchangeError` if there can be no socket, or if there are too few descriptors.
     """
     supervision = supervision or Supervision()
-    others = {*allow_uids} - {os.geteuid()}
     batch, max_clients, keep = _limits(provider, supervision)
     began, deadline = system.now(), None if lasting is None else system.epoch() + lasting
     responder = Responder(
         provider, info, supervision, batch=batch, keep=keep, deadline=deadline, changeable=changeable, system=system
     )
-    terms = HoldTerms(max_clients, patience, others, stop, grace, interval, system, finished)
+    terms = HoldTerms(max_clients, patience, {*allow_uids} - {os.geteuid()}, stop, grace, interval, system, finished)
     with _listening(claim, responder, Shutdown(None if lasting is None else began + lasting), terms, wake) as loop:
         loop.notify_ready()
         ready()
