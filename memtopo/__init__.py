@@ -1,52 +1,14 @@
 """memtopo lays out GPU memory from a file: validate, plan, apply, verify, and take down without a trace."""
 
+# ruff: noqa: F405 names that only a checker imports
+
 from __future__ import annotations
 
 from memtopo.common.version import __version__
 
 TYPE_CHECKING = False  # known to checkers by its name; to import typing's takes longer than all else here
 if TYPE_CHECKING:
-    from memtopo.api import (
-        ApiError,
-        DriverError,
-        ExchangeError,
-        ExternalMemory,
-        HostMemory,
-        ImportMismatch,
-        InternalError,
-        InvalidSpec,
-        MemoryHeld,
-        MemtopoError,
-        NoLayout,
-        NotApplied,
-        NotBuilt,
-        NotCaptured,
-        NotChanged,
-        NotJoined,
-        NotMapped,
-        NotSwitched,
-        NotWritten,
-        OutOfMemory,
-        ProcessLost,
-        ProducerFailed,
-        ReadOnlyIgnored,
-        Semaphore,
-        Unavailable,
-        Unsuitable,
-        UsageError,
-        ViewOutlived,
-        applied,
-        attach,
-        capturing,
-        dma_bufs,
-        hold,
-        join,
-        load,
-        mark,
-        plan,
-        rank,
-        serve,
-    )
+    from memtopo.api import *  # noqa: F403 the names below are among those of the API
 
 __all__ = [
     "ApiError",
