@@ -49,16 +49,12 @@ class NotApplied(ApiError):
 
     def __init__(self, report: Report, *, built: bool = False) -> None:
         self.report = report
-        self.exit_code = report.exit_code
-        super().__init__("; ".join(_summary(report, built=built)), hint=report.failure.hint if report.failure else None)
+        hint = report.failure.hint if report.failure else None
+        super().__init__("; ".join(_summary(report, built=built)), hint=hint, exit_code=report.exit_code)
 
 
 class NotJoined(ApiError):
     """Layout that this process did not join: the processes that came do not make it. Nothing is left of it."""
-
-    def __init__(self, message: str, *, hint: str | None = None, exit_code: int = Exit.FAILED) -> None:
-        super().__init__(message, hint=hint)
-        self.exit_code = exit_code
 
 
 class NotBuilt(ApiError):

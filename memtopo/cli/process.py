@@ -46,8 +46,7 @@ class Interrupted(MemtopoError):
     """The command was interrupted by a signal."""
 
     def __init__(self, number: int = signal.SIGINT) -> None:
-        super().__init__("interrupted")
-        self.exit_code = signal_status(number)
+        super().__init__("interrupted", exit_code=signal_status(number))
 
 
 class Stopper:

@@ -75,8 +75,8 @@ class HolderDied(MemtopoError):
     """A detached holder was killed before it served."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(f"the holder was killed by {signal_name(number)} before it served")
-        self.exit_code = signal_status(number)
+        message = f"the holder was killed by {signal_name(number)} before it served"
+        super().__init__(message, exit_code=signal_status(number))
 
 
 class Service(Struct):

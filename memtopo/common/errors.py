@@ -87,7 +87,11 @@ class MemtopoError(Exception):
     path: tuple[str | int, ...] = ()
     """Path of the entry of a spec that is at fault, if one is known to be."""
 
-    def __init__(self, message: str, *, hint: str | None = None, details: Sequence[str] = ()) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, details: Sequence[str] = (), exit_code: int | None = None
+    ) -> None:
+        """`exit_code` is that of the class by default."""
+        self.exit_code = self.exit_code if exit_code is None else exit_code
         self.message = bounded(message)
         super().__init__(self.message)
         self.hint = bounded(hint) if hint else hint

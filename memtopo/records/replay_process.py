@@ -8,7 +8,7 @@ from typing import Any, get_args
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from memtopo.common.errors import Exit, MemtopoError, system_errors
+from memtopo.common.errors import Failed, system_errors
 from memtopo.common.processes import Broken, python_command
 from memtopo.common.text import ending
 from memtopo.driver.handles import Handle
@@ -51,12 +51,8 @@ ToPlayer = Begin | Play
 FromPlayer = Answer | Broken
 
 
-class ReplayFailed(MemtopoError):
+class ReplayFailed(Failed):
     """A process of a replay could not be started, or ended."""
-
-    def __init__(self, message: str, *, hint: str | None = None, status: int = Exit.FAILED) -> None:
-        super().__init__(message, hint=hint)
-        self.exit_code = status
 
 
 def main(descriptor: str) -> None:
@@ -105,6 +101,6 @@ class PlayerProcess:
             return Played(PROCESS_ENDED, f"the process {ending(self._child.end(_EXIT))}")
         match received.message:
             case Broken(error, hint, status):
-                raise ReplayFailed(f"a process of the replay failed: {error}", hint=hint, status=status)
+                raise ReplayFailed(f"a process of the replay failed: {error}", hint=hint, exit_code=status)
             case Answer(error, reason, left_out):
                 return Played(error, reason, left_out, next(iter(received.handles), None))

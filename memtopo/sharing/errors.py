@@ -11,9 +11,8 @@ class ExchangeError(MemtopoError):
     """A failed exchange; `code` is one of the codes in `docs/protocol.md`."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=hint, exit_code=_EXIT_CODES.get(code, Exit.FAILED))
         self.code = code
-        self.exit_code = _EXIT_CODES.get(code, Exit.FAILED)
 
 
 class NoLayout(Unavailable):

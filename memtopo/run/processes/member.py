@@ -16,7 +16,7 @@ from typing import IO, get_args
 
 from msgspec.structs import replace
 
-from memtopo.common.errors import Exit, Failed, InternalError, MemtopoError, on_failure, reason
+from memtopo.common.errors import Failed, InternalError, on_failure, reason
 from memtopo.common.files import closing_fd
 from memtopo.common.processes import RunningClock, python_command, spawn
 from memtopo.common.text import process_name
@@ -52,12 +52,8 @@ _MERGING = 5.0
 """Seconds that the coordinator has for the report of all processes, once all have taken down."""
 
 
-class JoinRefused(MemtopoError):
+class JoinRefused(Failed):
     """Layout that a process did not join; nothing is left of it here."""
-
-    def __init__(self, message: str, hint: str | None = None, exit_code: int = Exit.FAILED) -> None:
-        super().__init__(message, hint=hint)
-        self.exit_code = exit_code
 
 
 class ProcessLost(Failed):
@@ -270,7 +266,7 @@ def _admitted(
         case StartWorker() as start if received:
             return start, [handle.fd for handle in received.handles if handle.fd is not None]
         case NotJoined(error, hint, exit_code):
-            raise JoinRefused(error, hint, exit_code)
+            raise JoinRefused(error, hint=hint, exit_code=exit_code)
     raise JoinRefused("the coordinator of the layout ended before this process had joined")
 
 
@@ -298,7 +294,8 @@ def _coordinated(where: Endpoint, timeout: float, check_signals: Callable[[], in
 def _require_started(failure: IO[bytes]) -> None:
     """Raise `JoinRefused` with the reason for which a coordinator could not start, if it has sent one."""
     if SYSTEM.wait((failure,), 0.0) and (text := failure.read(_LONGEST_FAILURE)):
-        raise JoinRefused(*json.loads(text))
+        message, hint, exit_code = json.loads(text)
+        raise JoinRefused(message, hint=hint, exit_code=exit_code)
 
 
 def _connected(where: Endpoint) -> socket.socket | None:
