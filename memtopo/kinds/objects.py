@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
+from memtopo.driver.types import HandleType
 from memtopo.geometry.groups import Group
 from memtopo.kinds.layout import Layout, Reservation
 from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, TableStep, Undoing
@@ -70,11 +71,28 @@ class ImportStep(ObjectStep, frozen=True):
     def imports(self) -> tuple[str, Hashable] | None:
         return self.source.imported
 
+    def arguments(self, layout: Layout) -> tuple[Any, ...]:
+        return (self.source.fetch_bytes(layout.handle_source),)
+
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, self.note)
 
     def await_import(self, layout: Layout) -> None:
         layout.handle_source.await_handle(self.source.holder, self.source.export, self.source.number)
+
+
+class ImportShareable(ImportStep, frozen=True):
+    """Base of steps that import the object of a shareable handle of a `kind`, a descriptor or bytes."""
+
+    verb = "import"
+    call = "cuMemImportFromShareableHandle"
+
+    @property
+    def kind(self) -> HandleType:
+        raise NotImplementedError
+
+    def arguments(self, layout: Layout) -> tuple[int | bytes, HandleType]:
+        return self.source.fetch(layout.handle_source).shared, self.kind
 
 
 class Alias(Step, frozen=True):

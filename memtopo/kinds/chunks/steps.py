@@ -13,7 +13,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.kinds.layout import Layout, LayoutTable
-from memtopo.kinds.objects import ImportStep, ObjectStep, TryExport
+from memtopo.kinds.objects import ImportShareable, ObjectStep, TryExport
 from memtopo.kinds.runs import CheckedSteps, Progressed, StepRun
 from memtopo.kinds.step import (
     DEFECT_ADVICE,
@@ -144,7 +144,7 @@ class CreateChunks(StepRun, frozen=True):
         return [*map(self.group.properties_of, self.indices)]
 
 
-class ImportChunk(ChunkStep, ImportStep, frozen=True):
+class ImportChunk(ChunkStep, ImportShareable, frozen=True):
     """Request one handle and import it; `location` is the location that the driver reports here (fact 43).
 
     The imported handle has its own reference, so the handle source may close the descriptor afterwards.
@@ -155,17 +155,11 @@ class ImportChunk(ChunkStep, ImportStep, frozen=True):
     source: HandleReference
 
     leaks_as = "imported chunk"
-    verb = "import"
-    call = "cuMemImportFromShareableHandle"
     hints: ClassVar = {
         "UNKNOWN": ErrorHint(
             "the received object is not a handle of this driver (fact 27)", "check the object that the exporter sends"
         )
     }
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        handle = self.source.fetch(layout.handle_source)
-        layout.chunks[self.label] = driver.mem_import_from_shareable_handle(handle.shared, self.kind)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         properties = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])

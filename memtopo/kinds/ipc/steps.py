@@ -93,9 +93,6 @@ class OpenBuffer(BufferStep, ImportStep, frozen=True):
         "INVALID_VALUE": ErrorHint("the exporter has freed the memory (fact 46)", "keep it allocated while it is used"),
     }
 
-    def arguments(self, layout: Layout) -> tuple[bytes]:
-        return (self.source.fetch_bytes(layout.handle_source),)
-
 
 class AliasBuffer(Alias, frozen=True):
     """Use a buffer of this process as one that it imports from itself."""
@@ -159,9 +156,6 @@ class OpenEvent(EventStep, ImportStep, frozen=True):
             "check the object that the exporter sends; containers must share a pid namespace (--pid)",
         )
     }
-
-    def arguments(self, layout: Layout) -> tuple[bytes]:
-        return (self.source.fetch_bytes(layout.handle_source),)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         state = "open" if self.label in layout.of(EVENT_HANDLES) else "gone"

@@ -15,7 +15,7 @@ from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import ChunkStep
 from memtopo.kinds.layout import Layout, LayoutTable
 from memtopo.kinds.mappings.steps import MapChunk
-from memtopo.kinds.objects import ImportStep
+from memtopo.kinds.objects import ImportShareable
 from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step, StepDescription, TableStep, Undoing
 
 _SYSTEM = ErrorHint("the fabric manager or the switches do not work as they should (fact 87)", "see its log")
@@ -51,18 +51,11 @@ class CreateMulticast(MulticastStep, frozen=True):
         return StepDescription(self.label, self.team, self.size, note=", ".join(("multicast", *self.handles.words)))
 
 
-class ImportMulticast(MulticastStep, ImportStep, frozen=True):
+class ImportMulticast(MulticastStep, ImportShareable, frozen=True):
     """Import an object that another process of the spec has created."""
 
     kind: HandleType
     source: HandleReference
-
-    verb = "import"
-    call = "cuMemImportFromShareableHandle"
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        handle = self.source.fetch(layout.handle_source)
-        layout.chunks[self.label] = driver.mem_import_from_shareable_handle(handle.shared, self.kind)
 
     @property
     def note(self) -> str:
