@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Annotated
@@ -36,10 +35,9 @@ from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, SUFFIXES, text_page
 from memtopo.plans.folding import picture as folded
 
-_DRAWINGS = re.compile(
-    rb'\{\s*"memtopo_picture"|draw(  |\n)|<svg xmlns="[^"]*" class="m"|<!doctype html>.{,60}content="memtopo draw"'
-    rb"|digraph memtopo \{|flowchart LR\n  accTitle: ",
-    re.DOTALL,
+_DRAWINGS = (
+    rb'(?s)\{\s*"memtopo_picture"|draw(  |\n)|<svg xmlns="[^"]*" class="m"|<!doctype html>.{,60}content="memtopo draw"'
+    rb"|digraph memtopo \{|flowchart LR\n  accTitle: "
 )
 """How drawings begin."""
 _FORMATS_BY_SUFFIX = {".txt": "text", ".json": "json", **SUFFIXES}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from memtopo.plans.report import Report
     from memtopo.session.composition import Composition
 
-_OWN = re.compile(rb'(/\*|""") ?Program of memtopo plan:|\s*\{.{,60}"memtopo_', re.DOTALL)
+_OWN = rb'(?s)(/\*|""") ?Program of memtopo plan:|\s*\{.{,60}"memtopo_'
 """How documents and the programs of 'plan --as' begin."""
 
 
@@ -84,17 +84,17 @@ def of_memtopo(document: Document) -> bool:
     return '"memtopo_' in document.text[:64]
 
 
-def require_replaceable(output: str, own: re.Pattern[bytes], why: str = "memtopo did not write it") -> None:
+def require_replaceable(output: str, own: bytes, why: str = "memtopo did not write it") -> None:
     """Raise `UsageError` for a file that is not empty and begins with none of memtopo's `own` beginnings."""
     # A Path of an empty name is the current folder.
-    if os.path.isfile(output) and (start := _start(output)) and not own.match(start):  # noqa: PTH113
+    if os.path.isfile(output) and (start := _start(output)) and not re.match(own, start):  # noqa: PTH113
         raise UsageError(f"{output!r} exists, and {why}", hint="name another file, or remove it")
 
 
-def remove(output: str, own: re.Pattern[bytes]) -> None:
+def remove(output: str, own: bytes) -> None:
     """Remove a file of memtopo, if it is one."""
     with suppress(OSError):
-        if os.path.isfile(output) and own.match(_start(output)):  # noqa: PTH113 as above
+        if os.path.isfile(output) and re.match(own, _start(output)):  # noqa: PTH113 as above
             os.unlink(output_path(output))  # noqa: PTH108 as above
 
 
@@ -147,9 +147,7 @@ def _replace(target: str, document: str) -> None:
 
 
 _HTML, _JSON = (".html", ".htm"), (".json",)
-_REPORTS = re.compile(
-    rb'\{\s*"(memtopo_(report|probe|diagnostics)"|error": \{)|<!doctype html>.{,60}content="memtopo"', re.DOTALL
-)
+_REPORTS = rb'(?s)\{\s*"(memtopo_(report|probe|diagnostics)"|error": \{)|<!doctype html>.{,60}content="memtopo"'
 """How reports begin."""
 
 

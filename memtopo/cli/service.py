@@ -213,7 +213,7 @@ def metrics_target(place: str | None) -> Iterator[MetricsTarget | None]:
         with claim(endpoint(socket=place.removeprefix("unix:"))) as claimed:
             yield MetricsTarget(text, claim=claimed)
     else:
-        first = re.compile(re.escape(monitoring.FIRST).encode())
+        first = re.escape(monitoring.FIRST).encode()
         if Path(place or ".").is_dir():
             raise UsageError(f"--metrics {place!r} is a folder", hint="write --metrics FOLDER/memtopo.prom")
         if Path(place).exists() and not Path(place).is_file():

@@ -19,11 +19,9 @@ Hook = Callable[[type, Any], Any]
 """Function that makes a value of a type that JSON does not have."""
 
 _UNIONS = (Union, UnionType)
-_EXPECTED = re.compile(
-    r"Expected `(?P<types>[^`]+)`(?: of length)?(?: (?P<bound>[<>]=?) (?P<limit>[^ ,]+))?(?:, got .*)?"
-)
-_FIELD = re.compile(r"Object (?P<fault>missing required|contains unknown) field `(?P<name>.*)`", re.DOTALL)
-_PART = re.compile(r"\.([^.\[\]]+)|\[([^\]]*)\]")
+_EXPECTED = r"Expected `(?P<types>[^`]+)`(?: of length)?(?: (?P<bound>[<>]=?) (?P<limit>[^ ,]+))?(?:, got .*)?"
+_FIELD = r"(?s)Object (?P<fault>missing required|contains unknown) field `(?P<name>.*)`"
+_PART = r"\.([^.\[\]]+)|\[([^\]]*)\]"
 _NEEDED = {
     "int": "a valid integer", "float": "a valid number", "str": "a valid string", "bool": "a valid boolean",
     "array": "a valid array", "object": "an object",
@@ -86,15 +84,15 @@ os.register_at_fork(before=_MAKING.acquire, after_in_parent=_MAKING.release, aft
 def _mismatch(text: str, kind: Any, value: Any, hook: Hook | None) -> Mismatch:
     found, _, way = text.partition(" - at `$")
     where: list[str] = []
-    for name, index in _PART.findall(way.rstrip("`")):
+    for name, index in re.findall(_PART, way.rstrip("`")):
         kind = _type_below(kind, name)
         part = _wrong_key(value, kind, hook) if index == "..." else name or index
         value = _value_below(value, part)
         where.append(part)
-    if field := _FIELD.fullmatch(found):
+    if field := re.fullmatch(_FIELD, found):
         unknown = field["fault"] != "missing required"
         return Mismatch(".".join([*where, field["name"]]), "field required", unknown=unknown)
-    if expected := _EXPECTED.fullmatch(found):
+    if expected := re.fullmatch(_EXPECTED, found):
         found = _needed(expected)
     elif found.startswith("Invalid enum value"):
         *others, last = map(repr, get_args(kind))

@@ -9,8 +9,8 @@ from unicodedata import category, east_asian_width
 
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 # `::` after blanks and colours, or `##[`, `##vso[`, `##teamcity[` anywhere, without the last `:` or the second `#`.
-_CI_COMMAND = re.compile(r"^((?:\s|\x1b\[[0-9;]*m)*:):|##(?=\w*\[)")
-_STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
+_CI_COMMAND = r"^((?:\s|\x1b\[[0-9;]*m)*:):|##(?=\w*\[)"
+_STYLE = r"(\x1b\[[0-9;]*m)"
 _CLEARLY = 0.2
 """Difference in similarity, of 1, by which a word is clearly more similar than another one."""
 _LONGEST = 5000
@@ -38,11 +38,11 @@ def output_line(line: str, *, styled: bool = False) -> str:
     before.
     """
     if not line.isprintable():
-        parts = _STYLE.split(line) if styled else [line]
+        parts = re.split(_STYLE, line) if styled else [line]
         line = "".join(part if index % 2 else printable(part) for index, part in enumerate(parts))
     if "::" not in line and "##" not in line:
         return line
-    return _CI_COMMAND.sub(lambda found: f"{found[1]}\\x3a" if found[1] else "#\\x23", line)
+    return re.sub(_CI_COMMAND, lambda found: f"{found[1]}\\x3a" if found[1] else "#\\x23", line)
 
 
 def display_width(text: str) -> int:

@@ -22,7 +22,7 @@ UNITS = {"B": 1, "KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": TiB}
 LARGEST = (1 << 64) - 1
 
 _SIZE = re.compile(r"([0-9]{1,20}) ?(B|KiB|MiB|GiB|TiB|granules?)")
-_SHARE = re.compile(r"(0|[1-9][0-9]{0,2})(?:\.([0-9]{1,3}))?%")
+_SHARE = r"(0|[1-9][0-9]{0,2})(?:\.([0-9]{1,3}))?%"
 _DECIMAL = re.compile(r"(?:0|[1-9][0-9]{0,19})")
 _LOOSE_SIZE = r"([0-9][0-9_.,]{0,30}) *([A-Za-z]{0,30})"
 _GROUPS = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)+"
@@ -116,7 +116,7 @@ def parse_share(text: str) -> Share:
 
     Raises `ValueError` with the reason.
     """
-    match = _SHARE.fullmatch(text)
+    match = re.fullmatch(_SHARE, text)
     if not match:
         raise ValueError(f"{shorten(text)!r} is not a share such as 90% or 12.5%")
     share = Share(int(match[1]) * 1000 + int((match[2] or "").ljust(3, "0")))

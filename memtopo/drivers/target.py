@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memtopo.drivers.sim import SimDriver
     from memtopo.drivers.sim.devices import SimMemoryBudget
 
-_NODE = re.compile("[A-Za-z][A-Za-z0-9_-]*")
+_NODE = "[A-Za-z][A-Za-z0-9_-]*"
 
 LOCAL = "local"
 """Name of the machine that this process runs on."""
@@ -78,7 +78,7 @@ def resolve(text: str) -> Target:
 def of_node(text: str) -> tuple[str, str] | None:
     """Return the node and the machine that a text such as `a=h200x4` names; None if it names no node."""
     node, equals, name = text.partition("=")
-    return (node, name) if equals and _NODE.fullmatch(node) else None
+    return (node, name) if equals and re.fullmatch(_NODE, node) else None
 
 
 def resolve_nodes(texts: Sequence[str]) -> Target:

@@ -85,7 +85,7 @@ def near_node(machine: Machine, ordinal: int, path: Path) -> Location:
 
 
 _GPU = re.compile(r"(?:gpu)?(0|[1-9][0-9]{0,5})")
-_NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
+_NODE = r"host:(0|[1-9][0-9]{0,5})"
 _BUS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9])?"
 _ORDINAL = r"(?:(?:cuda|gpu|device|nvidia)[:_ -]?)?(0|[1-9][0-9]{0,5})"
 _RANGE = r"gpu\[?(0|[1-9][0-9]{0,5}) ?(?:-|\.\.) ?(?:gpu)?(0|[1-9][0-9]{0,5})\]?"
@@ -279,7 +279,7 @@ class DeviceNames:
             raise Refused(misplaced(value, path, "value"))
         if match := _GPU.fullmatch(value):
             return self._gpu(int(match[1]), path, "value")
-        if _NODE.fullmatch(value) or value == "host":
+        if re.fullmatch(_NODE, value) or value == "host":
             return self._host(value, path, "value")
         if value.startswith("GPU-") or re.fullmatch(_BUS, value):
             return self._identified(value, path)
@@ -311,7 +311,7 @@ class DeviceNames:
             raise Refused(misplaced(name, path, at))
         if name.startswith("gpu") and (match := _GPU.fullmatch(name)):
             return self._gpu(int(match[1]), path, at)
-        if name == "host" or _NODE.fullmatch(name):
+        if name == "host" or re.fullmatch(_NODE, name):
             return self._host(name, path, at)
         reported, help = self._spec.may_have("devices", name), self._meant(name)
         known = chain(self._spec.names("devices"), map(str, self._machine.locations), also)

@@ -20,16 +20,16 @@ DEEPEST_NESTING = 32
 """Levels of parentheses in one arithmetic."""
 
 PARAMETER_NAME = "[A-Za-z][A-Za-z0-9_]{0,127}"
-USE = re.compile(rf"\$({PARAMETER_NAME})")
+USE = rf"\$({PARAMETER_NAME})"
 """Use of a parameter; group 1 is its name."""
 
-_ENCLOSED = re.compile(rf"\$(?:\{{ *({PARAMETER_NAME}) *\}}|\( *({PARAMETER_NAME}) *\))")
+_ENCLOSED = rf"\$(?:\{{ *({PARAMETER_NAME}) *\}}|\( *({PARAMETER_NAME}) *\))"
 """Use of a parameter as shells and Makefiles write it."""
 
 _TOKEN = re.compile(
     rf"\s*(?:(?P<use>\${PARAMETER_NAME})|(?P<literal>[0-9]+(?: ?[A-Za-z]+)?)|(?P<sign>[-+*/()])|(?P<end>\Z))"
 )
-_WORD = re.compile("[A-Za-z]+")
+_WORD = "[A-Za-z]+"
 _OPERAND = "a number, a size, a $name or '('"
 
 
@@ -139,7 +139,7 @@ class _Evaluation:
 
 def plainly_used(text: str) -> str:
     """Return a text with `$name` for each `${name}` and `$(name)`."""
-    return _ENCLOSED.sub(lambda use: f"${use[1] or use[2]}", text)
+    return re.sub(_ENCLOSED, lambda use: f"${use[1] or use[2]}", text)
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
@@ -161,7 +161,7 @@ def _no_token(text: str, index: int) -> InvalidValue:
         return InvalidValue("MT902", message, help=f"write {shorten(meant)}", meant=meant)
     if rest.startswith("$"):
         help = "a parameter is written as $name, and its multiples as $name * 1MiB"
-    elif (unit := _WORD.match(rest)) and unit[0] in UNITS:
+    elif (unit := re.match(_WORD, rest)) and unit[0] in UNITS:
         help = f"write a product: {shorten(text[:index].strip())} * 1{unit[0]}"
     return InvalidValue("MT902", f"{shorten(text)!r}: {shorten(rest, 12)!r} is not part of an arithmetic", help=help)
 

@@ -23,7 +23,7 @@ from memtopo.language.scalars import FromText, FromWord, one_of, text_like
 
 T = TypeVar("T")
 
-_ELSE = re.compile(r"[ \t]+else[ \t]+")
+_ELSE = r"[ \t]+else[ \t]+"
 _MISPLACED = re.compile(r"(^|[ \t])else([ \t]|$)")
 
 
@@ -43,7 +43,7 @@ def or_else(read: Callable[[object], T], example: str) -> Callable[[object], T |
     def alternatives(value: object) -> T | Alternatives[T]:
         if not (isinstance(value, str) and _MISPLACED.search(value)):
             return read(value)
-        words = tuple(_ELSE.split(value))
+        words = tuple(re.split(_ELSE, value))
         if any(_MISPLACED.search(word) for word in words):
             raise InvalidValue("MT107", "'else' stands between two alternatives", help=f"write {example}")
         options = tuple(map(read, words))
@@ -136,7 +136,7 @@ EachCount = Annotated[int | Literal["fill", "all"], FromText(scalars.count_or_wo
 _PROCESSES = {"type": "integer", "minimum": 1, "maximum": scalars.LARGEST_PROCESSES}
 ProcessCount = Annotated[int, FromText(scalars.processes, _PROCESSES)]
 # A YAML reader converts 0x… to an integer before the schema is applied.
-_ADDRESS = text_like(scalars.ADDRESS.pattern, "An address: 0x7f0000000000.")
+_ADDRESS = text_like(scalars.ADDRESS, "An address: 0x7f0000000000.")
 Address = Annotated[int, FromText(scalars.address, {"anyOf": [_ADDRESS, {"type": "integer", "minimum": 0}]})]
 Boolean = Annotated[bool, FromText(_boolean, {"type": "boolean"})]
 _SUPPORT = {"anyOf": [{"type": "boolean"}, text_like("true else false", "true, false, or true else false.")]}

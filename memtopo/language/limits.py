@@ -65,9 +65,7 @@ class DiagnosticList:
         return (*first, last._replace(notes=(*last.notes, f"and {self._omitted} more like these")))
 
 
-_NOT_IN_VALUES = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
-)
+_NOT_IN_VALUES = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
 _NAMES = {
     "\x00": "NULL",
     "\x07": "BELL",
@@ -85,7 +83,7 @@ _NAMES = {
 
 def refused_character(value: str) -> str | None:
     r"""Name of the first character that is not allowed in a key or value; escapes such as "\e" can produce one."""
-    match = None if value.isprintable() else _NOT_IN_VALUES.search(value)
+    match = None if value.isprintable() else re.search(_NOT_IN_VALUES, value)
     return character_name(match[0]) if match else None
 
 

@@ -17,7 +17,7 @@ NAME_PATTERN = "[A-Za-z][A-Za-z0-9_-]{0,127}"
 NAME = re.compile(NAME_PATTERN)
 REFERENCE = re.compile(rf"({NAME_PATTERN})(?:\.([0-9]{{1,7}})(?::([0-9]{{1,7}}))?)?")
 _BOUNDS = r"([0-9]*) ?((?::|-|\.\.)?) ?([0-9]*)"
-_SUBSCRIPT = re.compile(rf"({NAME_PATTERN})(?:\[{_BOUNDS}\]|\.{_BOUNDS})")
+_SUBSCRIPT = rf"({NAME_PATTERN})(?:\[{_BOUNDS}\]|\.{_BOUNDS})"
 """Index or slice as other languages write it."""
 _SIBLING = rf"({NAME_PATTERN})\.({NAME_PATTERN})"
 _INDEXED = rf"{NAME_PATTERN}[./]({NAME_PATTERN}\.[0-9:]+|[0-9]+\.{NAME_PATTERN})"
@@ -118,7 +118,7 @@ def plain_subscripts(written: str) -> str:
 
 def _reference_meant(written: str) -> tuple[str | None, str | None]:
     """Help for an index or slice of another language, and the reference that it is, if it is certainly one."""
-    match = _SUBSCRIPT.fullmatch(written)
+    match = re.fullmatch(_SUBSCRIPT, written)
     if not match:
         return ("a slice names both ends, such as page.0:4" if ":" in written else None), None
     name, *bounds = filter(None, match.groups())

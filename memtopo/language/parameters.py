@@ -105,7 +105,7 @@ def resolve(section: object, settings: Mapping[str, str], *, unread: bool) -> tu
 
 def uses(text: str) -> list[str]:
     """Return the names of the parameters that a text uses."""
-    return USE.findall(text) if "$" in text else []
+    return re.findall(USE, text) if "$" in text else []
 
 
 def _wrong_section(section: object) -> Diagnostic | None:

@@ -33,7 +33,7 @@ _COMPARED = 1000
 _TOO_LARGE = Diagnostic("MT002", f"the file has more than {LARGEST_FILE >> 20} MiB")
 
 # A lone CR, NEL, LS and PS end a line for YAML but not for editors: every line number after them would be wrong.
-_NOT_IN_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]|\r(?!\n)")
+_NOT_IN_TEXT = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]|\r(?!\n)"
 _BOM = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -139,7 +139,7 @@ def _check_encoding(data: bytes, lines: Lines) -> None:
 
 def _check_characters(text: str, lines: Lines) -> None:
     """Raise `ReadError` at the first character that is not allowed in a spec, not even in a comment."""
-    if text.replace("\n", "").isprintable() or not (match := _NOT_IN_TEXT.search(text)):
+    if text.replace("\n", "").isprintable() or not (match := re.search(_NOT_IN_TEXT, text)):
         return
     help = "end lines with LF or CRLF" if match[0] in "\r\x85\u2028\u2029" else None
     message = f"{character_name(match[0])} is not allowed in a spec"

@@ -28,10 +28,10 @@ MOST_TRIES = 8
 MOST_ERRORS = 5
 """Errors of YAML after which the rest of a text is not parsed."""
 
-_KEY = re.compile(r"(?:- +)*(\"[^\"]*\" *|'[^']*' *|[^\s#:{}\[\],&*!|>'\"%@`-][^:#{}\[\]]*):(?: |$)")
+_KEY = r"(?:- +)*(\"[^\"]*\" *|'[^']*' *|[^\s#:{}\[\],&*!|>'\"%@`-][^:#{}\[\]]*):(?: |$)"
 
 
-_SUBSCRIPTED = re.compile(r"(?:\$|(?<![\w.-])[A-Za-z])[\w.-]*[{(\[][^{}()\[\],]*[})\]]")
+_SUBSCRIPTED = r"(?:\$|(?<![\w.-])[A-Za-z])[\w.-]*[{(\[][^{}()\[\],]*[})\]]"
 """Word with braces or brackets. A search begins once in each word, so that its time grows with the text alone."""
 
 UNKNOWN = "<<"
@@ -111,7 +111,7 @@ def _corrected(text: str, numbers: set[int]) -> tuple[str, str, str] | None:
     written = text.split("\n")
     first: tuple[str, str] | None = None
     for number in sorted(numbers):
-        for word in _SUBSCRIPTED.findall(written[number]):
+        for word in re.findall(_SUBSCRIPTED, written[number]):
             meant = plain_subscripts(plainly_used(word))
             if meant != word:
                 written[number] = written[number].replace(word, meant.ljust(len(word)))
@@ -155,14 +155,14 @@ def _entries(written: list[str], numbers: list[int]) -> Iterator[_Entry]:
 
 def _key(line: str) -> str:
     """Key at the start of a line; that of a merge, which has unknown entries, for a line without one."""
-    match = _KEY.match(line.lstrip())
+    match = re.match(_KEY, line.lstrip())
     return match[1].rstrip(" ").strip("'\"") if match else UNKNOWN
 
 
 def _has_others(written: list[str], above: int, first: int, end: int) -> bool:
     """Return true if a block has an entry besides one: without any, it would be empty, which is an error of its own."""
     lines = [*range(above + 1, first), *range(end, _end(written, above))]
-    return any(_KEY.match(written[number].lstrip()) or written[number].lstrip()[:1] == "-" for number in lines)
+    return any(re.match(_KEY, written[number].lstrip()) or written[number].lstrip()[:1] == "-" for number in lines)
 
 
 def _above(written: list[str], number: int) -> list[int]:

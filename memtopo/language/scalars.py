@@ -142,7 +142,7 @@ _AS_MANY = ("auto", "max", "all", "any", "rest", "remaining")
 _FROM_TO = re.compile(r"([0-9]+) *(?:-|\.\.|to) *([0-9]+)")
 _NAME = "[A-Za-z][A-Za-z0-9_]{0,63}"
 _GROUPED = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)+"
-ADDRESS = re.compile(r"0x[0-9A-Fa-f]{1,16}")
+ADDRESS = r"0x[0-9A-Fa-f]{1,16}"
 
 
 def size(value: object) -> Size:
@@ -278,7 +278,7 @@ def processes(value: object) -> int:
 def address(value: object) -> int:
     """Read an address in hexadecimal digits."""
     found = text(value, "an address such as 0x7f0000000000")
-    if not ADDRESS.fullmatch(found):
+    if not re.fullmatch(ADDRESS, found):
         help = "write it as 0x and hexadecimal digits"
         raise InvalidValue("MT106", f"{shorten(found)!r} is not an address", help=help)
     return int(found, 16)

@@ -544,13 +544,13 @@ def _read(path: pathlib.Path) -> bytes:
         raise Unavailable(f"machine file {str(path)!r} cannot be read: {reason(error)}", hint=hint) from error
 
 
-_MODEL = re.compile(r"[a-z]+[0-9]+[a-z]*x[0-9]+", re.IGNORECASE)
+_MODEL = r"(?i)[a-z]+[0-9]+[a-z]*x[0-9]+"
 
 
 def nearest_shipped(name: str) -> str | None:
     """Shipped machine whose name is most similar; None for the name of another model or of another number of GPUs."""
     known = shipped()
-    return nearest(name, known) if name.lower() in known or not _MODEL.fullmatch(name) else None
+    return nearest(name, known) if name.lower() in known or not re.fullmatch(_MODEL, name) else None
 
 
 def _hint(name: str) -> str:

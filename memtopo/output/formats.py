@@ -5,7 +5,6 @@ The other formats are in `ci`, which is imported only when one of them is reques
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Literal, get_args
@@ -20,8 +19,7 @@ from memtopo.rules.files import Checked
 Format = Literal["text", "concise", "json", "sarif", "junit", "github", "gitlab", "markdown"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 TEXT_FORMATS: tuple[Format, ...] = ("text", "concise")
-BEGINNINGS = re.compile(
-    rb"""
+BEGINNINGS = rb"""(?x)
     \{\s*"(memtopo_diagnostics"|error":\s\{)
     | \{\s*"\$schema":\s"[^"]*/sarif-schema-[^"]*",\s*"version":[^\[]*\[\s*\{\s*"tool":[^\[]*"name":\s"memtopo"
     | <\?xml[^>]*>\n<testsuites\ name="memtopo"
@@ -30,9 +28,7 @@ BEGINNINGS = re.compile(
     | \#\#\ memtopo\n
     | [^\n]*:\ (error|warning)\[MT\d+\]:\  | [^\n]*:\ ok\ (on\ |without\ a\ machine)
     | spec\ \  | [\d,]+\ files?\ (on\ |without\ a\ machine)
-    """,
-    re.VERBOSE,
-)
+    """
 """How documents of all formats begin, if they are not empty."""
 
 _GAP = "  "

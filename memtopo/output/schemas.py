@@ -160,7 +160,7 @@ _PARAMETERS: _Schema = {
 }
 _USE: _Schema = {
     "type": "string",
-    "pattern": USE.pattern,
+    "pattern": USE,
     "patternErrorMessage": "A parameter, $name, or an arithmetic of parameters: $pages * 2MiB.",
     "description": "A parameter, $name, or an arithmetic of parameters, numbers and sizes.",
 }

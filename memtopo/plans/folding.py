@@ -29,7 +29,7 @@ OWN = "its GPU"
 """Words in place of the GPU that differs from process to process."""
 _OWN = re.compile(r"(\bgpu[0-9]+\b|(?<=[^\W\d]\.)[0-9]+\b)")
 """What may differ between processes that are alike: a GPU, or the number of a label."""
-_NAME = re.compile(r"([^\W\d]\w*)\.$")
+_NAME = r"([^\W\d]\w*)\.$"
 _PAIR = 2
 
 
@@ -195,7 +195,7 @@ def _columns(texts: Sequence[Sequence[str]]) -> Iterator[tuple[str, tuple[str, .
     """Yield the texts at each place where they may differ, with the name in front of it."""
     parts = [*zip(*texts, strict=True)]
     for before, column in zip(parts[::2], parts[1::2], strict=False):
-        yield match[1] if (match := _NAME.search(before[0])) else "", column
+        yield match[1] if (match := re.search(_NAME, before[0])) else "", column
 
 
 def _turn(own: Sequence[int], column: Sequence[str], total: int) -> int | None:

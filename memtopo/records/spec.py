@@ -6,7 +6,6 @@ in. What a spec cannot say is a comment with the reason.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -22,7 +21,7 @@ from memtopo.records.objects import Mapped, Reservation
 from memtopo.records.pairing import declare_exports, declare_imports, exporters
 from memtopo.records.record import Moment, moment_of
 
-OWN = re.compile(rb"# Memory of a program, ")
+OWN = b"# Memory of a program, "
 """How such specs begin."""
 
 

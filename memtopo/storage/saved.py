@@ -32,13 +32,13 @@ INDEX = "index.json"
 VERSION = 1
 _NEW_INDEX = f"{INDEX}.new"
 _LARGEST_INDEX = 1 << 30
-_OWN = re.compile(r"[0-9a-f]{16}-[A-Za-z0-9_.-]+\.(bin|json)")
+_OWN = r"[0-9a-f]{16}-[A-Za-z0-9_.-]+\.(bin|json)"
 """Names of the files of saves, besides the index."""
 
 T = TypeVar("T")
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
-FileName = Annotated[str, Meta(pattern=rf"^{_OWN.pattern}$", max_length=255)]
+FileName = Annotated[str, Meta(pattern=rf"^{_OWN}$", max_length=255)]
 
 
 class FolderRefused(Failed):
@@ -231,14 +231,14 @@ class Folder:
             for process in index.parts:
                 used |= {file.name for file in (self.read_part(index, process) or Part(())).files}
         for name in os.listdir(self.fd):
-            if (_OWN.fullmatch(name) and name not in used) or name == _NEW_INDEX:
+            if (re.fullmatch(_OWN, name) and name not in used) or name == _NEW_INDEX:
                 with suppress(OSError):
                     os.unlink(name, dir_fd=self.fd)
 
     def require_own(self) -> None:
         """Raise `FolderRefused` if there are files that no save has written: they are someone's."""
         for name in os.listdir(self.fd):
-            if name not in (INDEX, _NEW_INDEX) and not _OWN.fullmatch(name):
+            if name not in (INDEX, _NEW_INDEX) and not re.fullmatch(_OWN, name):
                 message = f"{self.path!r} has other files, such as {name!r}"
                 raise FolderRefused(message, hint="name an empty folder, or one that does not exist yet")
 
