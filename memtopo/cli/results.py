@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -136,7 +135,7 @@ def append(output: str, document: str) -> None:
 
 def _replace(target: str, document: str) -> None:
     """Write a file beside the target, and give it the target's name and mode."""
-    temporary = f"{target}.{secrets.token_hex(4)}.new"
+    temporary = f"{target}.{os.urandom(4).hex()}.new"
     fd = os.open(temporary if target else target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     with on_failure(os.unlink, temporary):
         with suppress(FileNotFoundError):

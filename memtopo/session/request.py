@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -50,7 +50,7 @@ class RunRequest(Struct, frozen=True):
     node: Collection[str] = ()
     machine_facts: Machine | None = None
     check: Check = "fast"
-    seed: int = field(default_factory=lambda: secrets.randbits(64))
+    seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(8)))
     exclusive: bool = True
     timeout: float = 60.0
     source: str | None = None

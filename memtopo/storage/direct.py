@@ -12,15 +12,17 @@ import fcntl
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from memtopo.common.units import rounded_up
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 BLOCK = 4096
 """Alignment of direct I/O; no file system of Linux is known to need more."""
@@ -68,9 +70,12 @@ class Transfer:
     """
 
     def __init__(self, beat: Beat, announce: Callable[[int], None] = lambda _tasks: None) -> None:
+        from concurrent import futures  # noqa: PLC0415 imports logging, and few runs transfer files
+
         self.beat, self.announce = beat, announce
         self.buffers = [Buffer.allocate() for _ in range(THREADS)]
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="memtopo-files")
+        self._wait = futures.wait
+        self._pool = futures.ThreadPoolExecutor(THREADS, thread_name_prefix="memtopo-files")
         self._free: SimpleQueue[Buffer] = SimpleQueue()
         for each in self.buffers:
             self._free.put(each)
@@ -93,7 +98,7 @@ class Transfer:
         except BaseException:
             for each in futures:
                 each.cancel()
-            wait(futures)
+            self._wait(futures)
             raise
 
     def _with_buffer(self, task: Callable[[Buffer], Any]) -> Any:
@@ -105,7 +110,7 @@ class Transfer:
 
     def _result(self, future: Future[Any]) -> Any:
         while not future.done():
-            wait([future], _PATIENCE)
+            self._wait([future], _PATIENCE)
             self.beat(0)
         result = future.result()
         self.beat(1)
