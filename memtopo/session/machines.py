@@ -52,6 +52,8 @@ def warned(document: Document, target: Target) -> Document:
 
     There is none if one of them cannot be read, as where a spec is applied without its files.
     """
+    if any(name == target.name for _, name in _names(document)):
+        return document  # which most often saves the reading of all records
     own, unread = own_targets(document)
     machines = [each.machine for each in target.nodes.values()] or [target.machine]
     other = next((each for each in machines if not any(_has(each, record.machine) for record in own.values())), None)
