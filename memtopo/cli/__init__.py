@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from memtopo.common import WITHOUT_PLUGINS
 from memtopo.common.version import __version__
 
 TYPE_CHECKING = False  # known to checkers by its name: the version is printed without an import of typing
@@ -24,6 +25,7 @@ def main() -> NoReturn:
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, waiting for a child fails
     gc.set_threshold(_YOUNG)
+    os.environ.setdefault(*WITHOUT_PLUGINS)
     try:
         _start_driver(sys.argv[1:])
         from memtopo.cli.app import run  # inside of the try: Ctrl-C during the imports is no traceback either

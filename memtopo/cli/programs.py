@@ -9,12 +9,13 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Annotated
 
 from memtopo.cli.options import MachineName, argument, option
 from memtopo.common.errors import ProgramExit, UsageError, reason, signal_status, system_errors
+from memtopo.common.processes import program_environment
 from memtopo.driver.trace_files import HEAD, create_record
 from memtopo.native.injection import RECORD, Injection, Stacks, require_stacks, working_cupti
 from memtopo.output import plain
@@ -51,7 +52,7 @@ def capture_command(
     if stacks == "python":
         require_stacks(command)
     create_record(output)
-    status = run_program(command, {**os.environ, **Injection(os.path.realpath(output), injected, stacks).environment})
+    status = run_program(command, Injection(os.path.realpath(output), injected, stacks).environment)
     plain.print_lines([_summary(output, *_count(output))], sys.stderr)
     return status
 
@@ -111,7 +112,7 @@ def simulator_command(
     refused = Refusals()
     shared = SharedMachine(load(machine), refused=refused)
     with closing(Server(shared)) as server:
-        status = run_program(command, {**os.environ, **variables(server.address)})
+        status = run_program(command, variables(server.address))
         server.programs()  # which waits for the last to be noticed
     report_left(shared.left)
     return status if status or not strict else _strict_status(left=bool(shared.left), refused=bool(refused))
@@ -142,14 +143,17 @@ def require_program(command: str, program: str) -> None:
     )
 
 
-def run_program(command: Sequence[str], environment: dict[str, str]) -> int:
-    """Run a program to its end; return its status as shells have it. Raises `UsageError` if it cannot be started.
+def run_program(command: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run a program to its end, with these variables besides its own; return its status as shells have it.
+
+    Raises `UsageError` if it cannot be started.
 
     Signals for this process go to the program. Ctrl-C reaches it by the terminal.
     """
     waited = {signal.SIGCHLD, *_FORWARDED}
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # which may be ignored: then no child could be waited for
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    environment = program_environment() | {**variables}
     try:
         child = os.posix_spawnp(command[0], list(command), environment, setsigmask=before, setsigdef=_IGNORED_BY_PYTHON)
         while True:

@@ -1,1 +1,4 @@
 """Utilities for all rooms: errors, text, sizes and durations."""
+
+WITHOUT_PLUGINS = ("PYDANTIC_DISABLE_PLUGINS", "true")
+"""Variable that the command line sets: without it, pydantic reads the metadata of all installed packages (10 ms)."""

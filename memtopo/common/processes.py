@@ -21,6 +21,7 @@ from typing import IO
 
 from msgspec import Struct
 
+from memtopo.common import WITHOUT_PLUGINS
 from memtopo.common.errors import Exit, on_failure
 from memtopo.common.files import text_of
 
@@ -185,6 +186,11 @@ def spawn(
         env={**os.environ, **(environment or {})},
         start_new_session=new_session,
     )
+
+
+def program_environment() -> dict[str, str]:
+    """Environment of a program that is not memtopo's, without the variable that the command line sets for itself."""
+    return {name: value for name, value in os.environ.items() if (name, value) != WITHOUT_PLUGINS}
 
 
 def spawn_connected(

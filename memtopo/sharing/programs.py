@@ -19,7 +19,7 @@ from typing import Self
 
 from memtopo.common.errors import Failed, Stopped, on_failure, reason
 from memtopo.common.files import closing_fd
-from memtopo.common.processes import RunningClock, python_command, start_hint
+from memtopo.common.processes import RunningClock, program_environment, python_command, start_hint
 from memtopo.common.text import ending
 from memtopo.sharing.claims import lock_stale, make_lock
 from memtopo.sharing.sockets import abandon_in_children, is_listening
@@ -225,14 +225,13 @@ class ProducerProgram:
         return f"{_VARIABLE}={self.socket}"
 
     def _popen(self) -> Popen[bytes]:
-        environment = {
-            key: value for key, value in os.environ.items() if key != "MEMTOPO_WITH"
-        }  # else a memtopo would start itself for ever
+        environment = program_environment() | {_VARIABLE: self.socket}
+        environment.pop("MEMTOPO_WITH", None)  # else a memtopo would start itself for ever
         return Popen(  # noqa: S603 the user's own command, run without a shell
             list(self._command),
             stdin=subprocess.DEVNULL if self._stdin is None else subprocess.PIPE,
             stdout=2,
-            env=environment | {_VARIABLE: self.socket},
+            env=environment,
             process_group=0,  # Ctrl-C interrupts this process alone, which ends the program after the teardown
         )
 

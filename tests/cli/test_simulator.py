@@ -36,6 +36,12 @@ def test_a_signal_that_ends_the_program_is_the_status() -> None:
     assert run_memtopo("simulator", "--", sys.executable, "-c", PROGRAM, "kill").status == 128 + 15
 
 
+@pytest.mark.parametrize(("given", "seen"), [({}, "None\n"), ({"PYDANTIC_DISABLE_PLUGINS": "1"}, "1\n")])
+def test_a_program_does_not_get_the_variable_that_memtopo_sets_for_itself(given: dict[str, str], seen: str) -> None:
+    code = "import os; print(os.environ.get('PYDANTIC_DISABLE_PLUGINS'))"
+    assert run_memtopo("simulator", "--", sys.executable, "-c", code, **given).out == seen
+
+
 ENDS = """
 import ctypes, sys
 cuda, at = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
