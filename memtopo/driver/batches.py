@@ -6,30 +6,30 @@ calls takes several times as long as in a loop of its own.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat, starmap
+from itertools import starmap
 from typing import Any, TypeVar
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import DriverError, Location, Properties
+from memtopo.driver.types import DriverError
 
 T = TypeVar("T")
 
 
-class BatchDriver(ABC):
-    """A driver that makes the calls of this module in a loop of its own."""
+class BatchDriver:
+    """A driver that makes the calls of this module in a way of its own."""
 
-    @abstractmethod
     def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], Exception | None]:
         """Make calls of a method until one fails; return the answers of those before, and the error."""
+        return answers(getattr(self, method), arguments)
 
     @abstractmethod
     def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
         """Copy as the function `copy_each`."""
 
 
-def each(driver: Driver, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], Exception | None]:
+def call_each(driver: Driver, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], Exception | None]:
     """Make calls of a method until one fails; return the answers of those before, and the error."""
     if isinstance(driver, BatchDriver):
         return driver.each(method, arguments)
@@ -41,44 +41,6 @@ def refusal(error: Exception | None) -> DriverError | None:
     if error is not None and not isinstance(error, DriverError):
         raise error
     return error
-
-
-def create_each(driver: Driver, size: int, properties: Sequence[Properties]) -> tuple[list[int], Exception | None]:
-    """Create a chunk of `size` bytes with each of the properties; return the handles, and the error."""
-    return each(driver, "mem_create", [(size, one) for one in properties])
-
-
-def map_each(driver: Driver, mappings: Sequence[tuple[int, int, int]]) -> tuple[int, Exception | None]:
-    """Map whole chunks, each given by address, size and handle; return the number of mappings made, and the error."""
-    made, error = each(driver, "mem_map", mappings)
-    return len(made), error
-
-
-def release_each(driver: Driver, handles: Sequence[int]) -> tuple[int, Exception | None]:
-    """Release handles; return the number of those released, and the error."""
-    released, error = each(driver, "mem_release", [*zip(handles)])
-    return len(released), error
-
-
-def unmap_each(driver: Driver, addresses: Sequence[int], size: int) -> tuple[int, Exception | None]:
-    """Unmap mappings of `size` bytes at addresses; return the number of those unmapped, and the error."""
-    unmapped, error = each(driver, "mem_unmap", [*zip(addresses, repeat(size))])
-    return len(unmapped), error
-
-
-def retain_each(driver: Driver, addresses: Sequence[int]) -> tuple[list[int], Exception | None]:
-    """Return handles of the chunks that are mapped at addresses, each with a new reference, and the error."""
-    return each(driver, "mem_retain_allocation_handle", [*zip(addresses)])
-
-
-def properties_each(driver: Driver, handles: Sequence[int]) -> tuple[list[Properties], Exception | None]:
-    """Return the properties of chunks by their handles, and the error."""
-    return each(driver, "mem_get_allocation_properties_from_handle", [*zip(handles)])
-
-
-def access_each(driver: Driver, queried: Sequence[tuple[int, Location]]) -> tuple[list[int], Exception | None]:
-    """Return the access at each address of each location, and the error."""
-    return each(driver, "mem_get_access", queried)
 
 
 def copy_each(driver: Driver, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -14,6 +14,8 @@ from memtopo.driver.types import DriverError
 from memtopo.driver.wrappers import Call, Forwarder, parameters
 
 Account = dict[int, int]
+
+Note = Callable[[tuple[Any, ...], Any], object]
 
 
 ACCOUNTS = (
@@ -67,79 +69,56 @@ class Ledger(Forwarder, BatchDriver):
         return not any(self.accounts.values())
 
     def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], Exception | None]:
-        found, error = batches.each(self._driver, method, arguments)
-        match method:
-            case "mem_create":  # a new handle has no other reference
-                self.accounts["handles"].update(dict.fromkeys(found, 1))
-            case "mem_map":
-                self.accounts["mappings"].update([mapping[:2] for mapping in arguments[: len(found)]])
-            case "mem_retain_allocation_handle":
-                handles = self.accounts["handles"]
-                for handle in found:
-                    handles[handle] = handles.get(handle, 0) + 1
-            case "mem_release":
-                _release(self.accounts["handles"], (handle for (handle,) in arguments[: len(found)]))
-            case "mem_unmap":
-                for address, size in arguments[: len(found)]:
-                    _remove_range(self.accounts["mappings"], address, size)
+        found, error = batches.call_each(self._driver, method, arguments)
+        if note := self._note(method):
+            for given, result in zip(arguments, found, strict=False):
+                note(given, result)
         return found, error
 
     def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
         return batches.copy_each(self._driver, copies, stream)
 
     def _wrap(self, method: str, call: Call) -> Call:
-        found, names = function(method), parameters(method)
-        if found.opens:
-            return self._opening(call, names, found.opens)
-        if found.closes == "mappings":
-            return _closing_range(call, self.accounts[found.closes])
-        if found.closes:
-            return _closing(call, names, self.accounts[found.closes], is_counted=found.closes not in SIZED)
-        return call
+        note, names = self._note(method), parameters(method)
+        if note is None:
+            return call
 
-    def _opening(self, call: Call, names: tuple[str, ...], name: str) -> Call:
-        """A call that adds to an account what it opens, and notes that the account is in use."""
+        @wraps(call)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            result = call(*args, **kwargs)
+            if kwargs:
+                args = (*args, *(kwargs.get(each) for each in names[len(args) :]))
+            note(args, result)
+            return result
+
+        return noted
+
+    def _note(self, method: str) -> Note | None:
+        """Function of the arguments and the result of a call that notes what it opened or closed; None for others."""
+        found = function(method)
+        if found.opens:
+            return self._opening(parameters(method), found.opens)
+        if not found.closes:
+            return None
+        account = self.accounts[found.closes]
+        if found.closes == "mappings":
+            return lambda args, _: _remove_range(account, *args)
+        if found.closes in SIZED:
+            return lambda args, _: account.pop(args[0], None)
+        return lambda args, _: _release(account, args[0])
+
+    def _opening(self, names: tuple[str, ...], name: str) -> Note:
+        """Note that adds to an account what a call opens, and that the account is in use."""
         account, used = self.accounts[name], self._used
         at = names.index(_KEYS[name]) if name in _KEYS else None
         size_at = names.index("size") if name in SIZED and "size" in names else None
 
-        @wraps(call)
-        def opening(*args: Any, **kwargs: Any) -> Any:
-            result = call(*args, **kwargs)
-            if kwargs:
-                args = (*args, *(kwargs.get(each) for each in names[len(args) :]))
+        def opened(args: tuple[Any, ...], result: Any) -> None:
             key = result if at is None else args[at]
             account[key] = account.get(key, 0) + 1 if size_at is None else args[size_at]
             used.add(name)
-            return result
 
-        return opening
-
-
-def _closing(call: Call, names: tuple[str, ...], account: Account, *, is_counted: bool) -> Call:
-    """A call that removes the entry of its first argument, or one of several references to it."""
-
-    @wraps(call)
-    def closing(*args: Any, **kwargs: Any) -> None:
-        call(*args, **kwargs)
-        key = args[0] if args else kwargs[names[0]]
-        if is_counted:
-            _release(account, (key,))
-        else:
-            account.pop(key, None)
-
-    return closing
-
-
-def _closing_range(call: Call, account: Account) -> Call:
-    """A call that removes the entries that begin in a range: all that follow on one another, then any behind a hole."""
-
-    @wraps(call)
-    def closing(address: int, size: int) -> None:
-        call(address, size)
-        _remove_range(account, address, size)
-
-    return closing
+        return opened
 
 
 def _remove_range(account: Account, address: int, size: int) -> None:
@@ -149,11 +128,10 @@ def _remove_range(account: Account, address: int, size: int) -> None:
         _remove(account, address, address + size)
 
 
-def _release(account: Account, keys: Iterable[int]) -> None:
-    """Remove one of the references to each key."""
-    for key in keys:
-        if (count := account.pop(key, 0)) > 1:
-            account[key] = count - 1
+def _release(account: Account, key: int) -> None:
+    """Remove one of the references to a key."""
+    if (count := account.pop(key, 0)) > 1:
+        account[key] = count - 1
 
 
 def _remove(account: Account, address: int, end: int) -> None:

@@ -19,7 +19,6 @@ from tests.helpers.program_calls import make_library
 CHILD = """
 import json, os, sys
 from pathlib import Path
-from memtopo.driver.batches import access_each, create_each, map_each, properties_each, release_each
 from memtopo.driver.kernels import Area
 from memtopo.driver.types import Access, DriverError, Grant, Properties, gpu
 from memtopo.drivers.cuda import driver as module
@@ -66,29 +65,29 @@ NO_MISMATCH = "cuMemcpyHtoD", {"to": ord("f"), "words": [0, 2**64 - 1, 2**64 - 1
 PROPERTIES = {"handles": [], "rdma": False, "compressible": False}
 
 CASES: dict[str, tuple[str, Calls]] = {
-    "create_each(driver, 4, [Properties(gpu(5)), Properties(gpu(6))])": (
+    "driver.each('mem_create', [(4, Properties(gpu(5))), (4, Properties(gpu(6)))])": (
         "([1, 2], None)",
         [
             ("cuMemCreate", {"size": 4, "properties": {"location": location, **PROPERTIES}, "flags": 0})
             for location in ("gpu5", "gpu6")
         ],
     ),
-    "map_each(driver, [(11, 21, 31), (12, 22, 32)])": (
-        "(2, None)",
+    "driver.each('mem_map', [(11, 21, 31), (12, 22, 32)])": (
+        "([None, None], None)",
         [
             ("cuMemMap", {"address": 11, "size": 21, "offset": 0, "handle": 31, "flags": 0}),
             ("cuMemMap", {"address": 12, "size": 22, "offset": 0, "handle": 32, "flags": 0}),
         ],
     ),
-    "release_each(driver, [31, 32])": (
-        "(2, None)",
+    "driver.each('mem_release', [(31,), (32,)])": (
+        "([None, None], None)",
         [("cuMemRelease", {"handle": 31}), ("cuMemRelease", {"handle": 32})],
     ),
-    "[each.location.id for each in properties_each(driver, [3, 4])[0]]": (
+    "[each.location.id for each in driver.each('mem_get_allocation_properties_from_handle', [(3,), (4,)])[0]]": (
         "[3, 4]",
         [("cuMemGetAllocationPropertiesFromHandle", {"handle": handle}) for handle in (3, 4)],
     ),
-    "access_each(driver, [(11, gpu(3)), (12, gpu(4))])": (
+    "driver.each('mem_get_access', [(11, gpu(3)), (12, gpu(4))])": (
         "([3, 3], None)",
         [
             ("cuMemGetAccess", {"location": "gpu3", "address": 11}),

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import wraps
-from itertools import count, starmap
+from itertools import count
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from memtopo.driver import batches
-from memtopo.driver.batches import BatchDriver
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import DriverError
 
@@ -81,7 +79,7 @@ _PAUSE = 0.001  # seconds
 R = TypeVar("R")
 
 
-class CallGate(BatchDriver):
+class CallGate:
     """A driver that makes one call at a time, and none while `blocked` has an error and its reason."""
 
     def __init__(self, lock: threading.Lock | None = None) -> None:
@@ -97,24 +95,6 @@ class CallGate(BatchDriver):
             raise DriverError(name, *self.blocked)
         if not survives and (fatal := self.fatal_error()):
             raise DriverError(name, *fatal)
-
-    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], Exception | None]:
-        """Make calls of a part, which never wait, until one fails; calls of a subclass are made one by one."""
-        part = getattr(getattr(type(self), method), "part", None)
-        if part is None:
-            return batches.answers(getattr(self, method), arguments)
-        name, call = call_name(method), getattr(getattr(self, part), method)
-        found: list[Any] = []
-        try:
-            with self.lock:
-                self.check_open(name, survives=_survives(method))
-                for answer in starmap(call, arguments):
-                    found.append(answer)  # noqa: PERF402  # a failure keeps those before it
-        except (RefusedCall, OSError) as error:
-            return found, driver_error(name, error)
-        except Exception as error:  # noqa: BLE001  # a failure keeps those before it
-            return found, error
-        return found, None
 
 
 NOT_OPEN = "the handle is not open"
@@ -168,5 +148,4 @@ def driver_call(method: Callable[Concatenate[Any, P], R], part: str | None = Non
                     raise driver_error(name, error) from error
             time.sleep(_PAUSE)  # without the lock: another thread may be the one that is waited for
 
-    call.part = part  # type: ignore[attr-defined]
     return call

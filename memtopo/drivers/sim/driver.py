@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self, get_type_hints
 
 from memtopo.driver import batches
+from memtopo.driver.batches import BatchDriver
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import Access, DriverError
 from memtopo.driver.wrappers import METHODS
@@ -40,7 +41,7 @@ else:
         """Base of the simulator: at run time the calls are added."""
 
 
-class SimDriver(CallGate, _Calls):  # type: ignore[misc]  # parts have private names of their own
+class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts have private names of their own
     """A driver without a GPU: a recorded machine, every rule of `docs/driver-facts.md`, and memory that holds bytes.
 
     Errors have the driver's names and the reason in addition. Close it to free its memory. A call is the method of its

@@ -11,7 +11,7 @@ from functools import partial
 from msgspec import Struct
 
 from memtopo.common.errors import MemtopoError
-from memtopo.driver.batches import create_each, refusal, release_each
+from memtopo.driver.batches import call_each, refusal
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Properties
 from memtopo.kinds.chunks.steps import LENT, RETAINED, CreateChunk, ImportChunk
@@ -26,17 +26,17 @@ def release_handles(
 ) -> tuple[int, DriverError | None]:
     """Release the handles of chunks, and remove them from their pool, until a call fails."""
     handles, retained = layout.chunks, layout.of(RETAINED)
-    for each in [each for each in chunks if each.label in retained] if retained else ():  # by a check that failed
+    for chunk in [chunk for chunk in chunks if chunk.label in retained] if retained else ():  # by a check that failed
         try:
-            driver.mem_release(retained[each.label])
+            driver.mem_release(retained[chunk.label])
         except DriverError as failure:
             return 0, failure
-        del retained[each.label]
-    released, error = release_each(driver, [handles[each.label] for each in chunks])
-    for each in chunks[:released]:
-        del handles[each.label]
-        pool.remove(each)
-    return released, refusal(error)
+        del retained[chunk.label]
+    released, error = call_each(driver, "mem_release", [(handles[chunk.label],) for chunk in chunks])
+    for chunk in chunks[: len(released)]:
+        del handles[chunk.label]
+        pool.remove(chunk)
+    return len(released), refusal(error)
 
 
 class Created:
@@ -46,7 +46,7 @@ class Created:
         self, driver: Driver, layout: Layout, pool: ElasticChunkPool, count: int
     ) -> tuple[Sequence[ElasticChunk], DriverError | None]:
         chunks = pool.add(count)
-        handles, error = create_each(driver, pool.size, pool.properties_of(chunks))
+        handles, error = call_each(driver, "mem_create", [(pool.size, own) for own in pool.properties_of(chunks)])
         layout.chunks.update(zip([chunk.label for chunk in chunks], handles, strict=False))
         for chunk in reversed(chunks[len(handles) :]):
             pool.remove(chunk)

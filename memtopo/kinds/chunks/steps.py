@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from memtopo.common.signals import deferred
 from memtopo.common.text import numbered
-from memtopo.driver.batches import create_each, properties_each, release_each
+from memtopo.driver.batches import call_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
 from memtopo.geometry.groups import ChunkGroup
@@ -115,7 +115,7 @@ class CreateChunks(StepRun, frozen=True):
 
     def do(self, driver: Driver, layout: Layout) -> Progressed:
         with deferred():  # an interrupt would lose the handles
-            handles, error = create_each(driver, self.group.size, self._properties)
+            handles, error = call_each(driver, "mem_create", [(self.group.size, own) for own in self._properties])
             layout.chunks.update(zip(self._labels, handles, strict=False))
         return Progressed(len(handles), error)
 
@@ -124,13 +124,14 @@ class CreateChunks(StepRun, frozen=True):
         if layout.of(RETAINED).keys() or layout.of(LENT).keys() or not chunks.keys() >= set(labels):
             return super().undo(driver, layout)
         with deferred():
-            released, error = release_each(driver, [chunks[label] for label in labels])
-            for label in labels[:released]:
+            released, error = call_each(driver, "mem_release", [(chunks[label],) for label in labels])
+            for label in labels[: len(released)]:
                 del chunks[label]
-        return Progressed(released, error)
+        return Progressed(len(released), error)
 
     def check(self, driver: Driver, layout: Layout) -> CheckedSteps:
-        found, error = properties_each(driver, [layout.chunks[label] for label in self._labels])
+        handles = [(layout.chunks[label],) for label in self._labels]
+        found, error = call_each(driver, "mem_get_allocation_properties_from_handle", handles)
         number = first_difference([*map(_as_reported, self._properties)], found)
         findings = [Finding.equal("properties", number)] if number else []
         return CheckedSteps(number, findings, error if number == len(found) else None)

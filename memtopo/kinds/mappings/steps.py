@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from memtopo.common.errors import InternalError
 from memtopo.common.signals import deferred
 from memtopo.common.text import numbered
-from memtopo.driver.batches import access_each, map_each, release_each, retain_each, unmap_each
+from memtopo.driver.batches import call_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind
 from memtopo.geometry.model import Placement
@@ -181,9 +181,9 @@ class MapChunks(StepRun, frozen=True):
             return super().do(driver, layout)
         handles = [layout.chunks[chunk] for chunk in chunks]
         with deferred():
-            made, error = map_each(driver, [*zip(addresses, repeat(size), handles)])
-            layout.mappings.update(zip(addresses[:made], chunks, strict=False))
-        return Progressed(made, error)
+            made, error = call_each(driver, "mem_map", [*zip(addresses, repeat(size), handles)])
+            layout.mappings.update(zip(addresses[: len(made)], chunks, strict=False))
+        return Progressed(len(made), error)
 
     def undo(self, driver: Driver, layout: Layout) -> Progressed:
         reservation, mapped = layout.ranges.get(self._range), layout.mappings
@@ -191,10 +191,10 @@ class MapChunks(StepRun, frozen=True):
         if not addresses or not mapped.keys() >= set(addresses):
             return super().undo(driver, layout)
         with deferred():
-            unmapped, error = unmap_each(driver, addresses, self.placement.chunk.size)
-            for address in addresses[:unmapped]:
+            unmapped, error = call_each(driver, "mem_unmap", [*zip(addresses, repeat(self.placement.chunk.size))])
+            for address in addresses[: len(unmapped)]:
                 del mapped[address]
-        return Progressed(unmapped, error)
+        return Progressed(len(unmapped), error)
 
     def check(self, driver: Driver, layout: Layout) -> CheckedSteps:
         chunks = self._chunks
@@ -203,9 +203,9 @@ class MapChunks(StepRun, frozen=True):
         addresses = self._addresses(layout.address(self._range))
         number, error = _as_mapped(chunks, addresses, driver, layout)
         access_of = [*map(self._access_of, self.indices[:number])]
-        queried = [(at, each.location) for at, grants in zip(addresses, access_of, strict=False) for each in grants]
-        seen, refused = access_each(driver, queried)
-        expected = [each.access for grants in access_of for each in grants]
+        queried = [(at, grant.location) for at, grants in zip(addresses, access_of, strict=False) for grant in grants]
+        seen, refused = call_each(driver, "mem_get_access", queried)
+        expected = [grant.access for grants in access_of for grant in grants]
         access = first_difference(expected, seen)
         if access < len(expected):
             error = refused if access == len(seen) else None
@@ -221,14 +221,14 @@ def _as_mapped(
     """Number of the first mappings that are of their chunks, and the error of the next, if it is no finding."""
     retained = layout.of(RETAINED)
     with deferred():
-        handles, unknown = retain_each(driver, addresses)
+        handles, unknown = call_each(driver, "mem_retain_allocation_handle", [*zip(addresses)])
         retained.update(zip(chunks, handles, strict=False))
         number = first_difference([layout.chunks[chunk] for chunk in chunks[: len(handles)]], handles)
-        released, refused = release_each(driver, handles)
-        for chunk in chunks[:released]:
+        released, refused = call_each(driver, "mem_release", [*zip(handles)])
+        for chunk in chunks[: len(released)]:
             del retained[chunk]
         if refused:
-            return (released, refused) if released <= number else (number, None)
+            return (len(released), refused) if len(released) <= number else (number, None)
     nothing_mapped = isinstance(unknown, DriverError) and unknown.name == _UNMAPPED
     return number, None if nothing_mapped or number < len(handles) else unknown
 

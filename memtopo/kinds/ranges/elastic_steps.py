@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from memtopo.common.errors import MemtopoError
-from memtopo.driver.batches import map_each
+from memtopo.driver.batches import call_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind, gpu
 from memtopo.geometry.access import AccessParts, segments
@@ -185,8 +185,9 @@ def access_pieces(group: RangeGroup, instance: int, geometry: Geometry, machine:
 def map_chunks(driver: Driver, layout: Layout, content: ElasticContent, mapped: Sequence[Mapped]) -> None:
     """Map chunks at offsets of a range; `content.at` has the mapped ones if a call fails."""
     base, handles = content.base, layout.chunks
-    made, error = map_each(driver, [(base + offset, chunk.size, handles[chunk.label]) for offset, chunk in mapped])
-    content.at.update(mapped[:made])
+    mappings = [(base + offset, chunk.size, handles[chunk.label]) for offset, chunk in mapped]
+    made, error = call_each(driver, "mem_map", mappings)
+    content.at.update(mapped[: len(made)])
     if error:
         raise error
 
@@ -195,8 +196,8 @@ def unmap_run(driver: Driver, content: ElasticContent, run: MappedRun) -> None:
     """Unmap adjacent chunks by one call."""
     offset, size = run_size(run)
     driver.mem_unmap(content.base + offset, size)
-    for each, _ in run:
-        del content.at[each]
+    for start, _ in run:
+        del content.at[start]
 
 
 def _unmap(driver: Driver, content: ElasticContent, mapped: Iterable[MappedRun]) -> DriverError | None:
