@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Protocol, Self, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -21,32 +21,23 @@ from memtopo.kinds.layout import LateError, Layout, current
 from memtopo.kinds.runs import (
     CheckedSteps,
     StepRun,
-    Steps,
     expanded,
     number_of_steps,
+    parts_of_runs,
     reversed_items,
-    sequences,
 )
 from memtopo.kinds.step import Finding, Phase, Step
 from memtopo.planner import Plan
 from memtopo.plans.progress import Progress, SafeProgress
 from memtopo.plans.report import Leak, PhaseTime
 
-
-class _Divisible(Protocol):
-    """A sequence whose slices are of its type."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, part: slice, /) -> Self: ...
-
-
-T = TypeVar("T", bound=_Divisible)
+T = TypeVar("T")
 
 STRIDE = 256
-"""Most steps between two calls of the progress hooks."""
+"""Most steps between two calls of the progress hooks, and of a run that are made together."""
 
 _PACE = 0.1
-"""Seconds between two calls of the progress hooks, if no single step takes longer."""
+"""Seconds between two calls of the progress hooks, if no step or part of a run takes longer."""
 
 
 class StepFailed(Exception):
@@ -126,10 +117,8 @@ class Execution:
             before = len(self.done)
             with self.timed(phase, number_of_steps(items)) as count:
                 try:
-                    for steps in self._sequences(items):
-                        for batch in Pace().batches(steps):
-                            self._build(batch)
-                            self.progress.advance(len(batch))
+                    for item in self._parts(items):
+                        self._build(item)
                 finally:
                     count.steps = number_of_steps(self.done[before:])
 
@@ -137,21 +126,18 @@ class Execution:
         """Compare every step with what the driver reports. Raises `StepFailed` or `Stopped`."""
         self.resume()
         self.checked = 0
-        pace = Pace()
-        for steps in self._sequences(self.plan.items):
-            for batch in pace.batches(steps):
-                yield from self._check(batch)
-                self.progress.advance(len(batch))
+        for item in self._parts(self.plan.items):
+            yield from self._check(item)
 
-    def _check(self, steps: Steps) -> Iterator[Finding]:
-        """Check steps, those of a run one by one that could not be checked together."""
+    def _check(self, item: Step | StepRun) -> Iterator[Finding]:
+        """Check a step, or a run, one by one those of its steps that could not be checked together."""
         self.raise_if_stopped()
-        step = steps[0]
+        step = item[0] if isinstance(item, StepRun) else item
         try:
-            together = steps.check(self.driver, self.layout) if isinstance(steps, StepRun) else CheckedSteps(0)
+            together = item.check(self.driver, self.layout) if isinstance(item, StepRun) else CheckedSteps(0)
             yield from together.findings
             self.checked += together.number
-            for step in steps[together.number :]:
+            for step in item[together.number :] if isinstance(item, StepRun) else (item,):
                 if together.error:
                     raise together.error  # noqa: TRY301
                 self.raise_if_stopped()
@@ -291,30 +277,28 @@ class Execution:
             self.baseline = self.snapshot("before building")
 
     def _undo(self, items: Sequence[Step | StepRun], teardown: Teardown) -> None:
-        pace = Pace()
-        for steps in self._sequences(items):
-            for batch in pace.batches(steps):
-                teardown.undo(batch)
-                self.progress.advance(len(batch))
+        for item in self._parts(items):
+            teardown.undo(item)
 
-    def _sequences(self, items: Iterable[Step | StepRun]) -> Iterator[Steps]:
-        """Runs and single steps, in order; single steps alone if each call is to have what it is made for."""
-        return sequences(expanded(items) if self.context else items)
+    def _parts(self, items: Iterable[Step | StepRun]) -> Iterator[Step | StepRun]:
+        """Single steps, and runs in parts, in order, reported as progress after they were made.
 
-    def _build(self, steps: Steps) -> None:
+        Runs are expanded if each call is to have what it is made for.
+        """
+        parts = expanded(items) if self.context else parts_of_runs(items, STRIDE)
+        return reported(parts, self.progress.advance)
+
+    def _build(self, item: Step | StepRun) -> None:
         # Recorded before `do`: an undo without its `do` has no effect, but a `do` without a record would leak.
-        if isinstance(steps, StepRun):
-            self.raise_if_stopped()
-            self.done.append(steps)
-            number, error = steps.do(self.driver, self.layout)
-            if error:
-                self.done[-1] = steps[: number + 1]
-                raise failed_step(steps[number], error) from error
+        self.raise_if_stopped()
+        self.done.append(item)
+        if not isinstance(item, StepRun):
+            self.act(item)
             return
-        for step in steps:
-            self.raise_if_stopped()
-            self.done.append(step)
-            self.act(step)
+        number, error = item.do(self.driver, self.layout)
+        if error:
+            self.done[-1] = item[: number + 1]
+            raise failed_step(item[number], error) from error
 
 
 class TeardownGates:
@@ -329,23 +313,19 @@ class TeardownGates:
         return True
 
 
-class Pace:
-    """Size of the batches of steps between two calls of the progress hooks: few if they are slow, at most `STRIDE`."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._size = clock, 1
-
-    def batches(self, steps: T) -> Iterator[T]:
-        """Divide steps into batches, each of which the caller makes before it takes the next."""
-        first = 0
-        while first < len(steps):
-            start, size = self._clock(), self._size
-            yield steps[first : first + size]
-            first += size
-            if (seconds := self._clock() - start) > _PACE:
-                self._size = max(1, self._size // 2)
-            elif seconds < _PACE / 2:
-                self._size = min(STRIDE, self._size * 2)
+def reported(
+    items: Iterable[T], advance: Callable[[int], object], clock: Callable[[], float] = time.monotonic
+) -> Iterator[T]:
+    """Yield items, and report the number of steps that the caller has made: many fast ones together."""
+    made, due = 0, clock() + _PACE
+    for item in items:
+        yield item
+        made += len(item) if isinstance(item, StepRun) else 1
+        if made >= STRIDE or clock() >= due:
+            advance(made)
+            made, due = 0, clock() + _PACE
+    if made:
+        advance(made)
 
 
 class ResourceSnapshot(Struct, frozen=True):
@@ -402,15 +382,15 @@ class Teardown:
         """Leaks by failed undo, each with the names of the resources that it blocks."""
         return tuple(Leak(each.what, str(each.error), tuple(each.stays), each.step.path) for each in self._failed)
 
-    def undo(self, steps: Steps) -> None:
-        """Undo steps in order, except the ones that a failed undo blocks."""
+    def undo(self, item: Step | StepRun) -> None:
+        """Undo a step, or those of a run in order, except the ones that a failed undo blocks."""
         blocked = self._blocked
-        while isinstance(steps, StepRun) and steps and not blocked:
-            number, error = steps.undo(self._execution.driver, self._execution.layout)
+        while isinstance(item, StepRun) and item and not blocked:
+            number, error = item.undo(self._execution.driver, self._execution.layout)
             if error:
-                self._record(steps[number], error)
-            steps = steps[number + 1 :]
-        for step in steps:
+                self._record(item[number], error)
+            item = item[number + 1 :]
+        for step in expanded([item]):
             if blocked and (name := step.leak_name()) in blocked:
                 blocked[name].stays.append(str(name))
                 continue

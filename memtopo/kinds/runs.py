@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import NamedTuple, Self, overload
 
 from msgspec import Struct
@@ -103,10 +102,6 @@ class StepRun(Struct, frozen=True):
         return map(self.step, self.indices)
 
 
-Steps = Sequence[Step] | StepRun
-"""Steps of a plan, in order: single ones, or a run."""
-
-
 class NumberedSteps:
     """Single steps of the items of a plan by their index; those of a run are made on demand."""
 
@@ -155,13 +150,13 @@ def expanded(items: Iterable[Step | StepRun]) -> Iterator[Step]:
             yield item
 
 
-def sequences(items: Iterable[Step | StepRun]) -> Iterator[Steps]:
-    """Runs, and the single steps between them as lists, in order."""
-    for is_run, some in groupby(items, lambda item: isinstance(item, StepRun)):
-        if is_run:
-            yield from some  # type: ignore[misc]
+def parts_of_runs(items: Iterable[Step | StepRun], size: int) -> Iterator[Step | StepRun]:
+    """Single steps, and parts of at most `size` steps of the runs, in order."""
+    for item in items:
+        if isinstance(item, StepRun):
+            yield from (item[first : first + size] for first in range(0, len(item), size))
         else:
-            yield list(some)  # type: ignore[arg-type]
+            yield item
 
 
 def number_of_steps(items: Iterable[Step | StepRun]) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from memtopo.common.errors import Failed, MemtopoError, Stopped
 from memtopo.common.units import rounded
 from memtopo.driver.types import Location, LocationKind
-from memtopo.executor import Execution, Pace, StepFailed, failing
+from memtopo.executor import Execution, StepFailed, failing, reported
 from memtopo.kinds.chunks.pools import LimitPool
 from memtopo.kinds.chunks.steps import LENT
 from memtopo.kinds.layout import current
@@ -53,9 +53,8 @@ class StagedTransition:
         """Do and undo the steps of one stage. Raises `StepFailed`, or `Stopped` unless it is rolled back."""
         execution, actions = self._execution, self._transition.stages[stage]
         try:
-            for batch in Pace().batches(actions):
-                self._take(batch)
-                execution.progress.advance(len(batch))
+            for action in reported(actions, execution.progress.advance):
+                self._take(action)
         finally:
             execution.layout.handle_source.settle()
 
@@ -85,16 +84,15 @@ class StagedTransition:
         self._execution.layout.of(LENT).clear()
         return any(not step.in_change.repeated for step in (*self._attempted, *self._undone))
 
-    def _take(self, actions: Sequence[Action]) -> None:
+    def _take(self, action: Action) -> None:
         undone, attempted = ([], []) if self._back else (self._undone, self._attempted)
-        for step, undo in actions:
-            if self._stop():
-                raise Stopped
-            if undo:
-                self._execution.act(step, undo=True, complete=partial(undone.append, step))
-            else:
-                attempted.append(step)
-                self._execution.act(step)
+        if self._stop():
+            raise Stopped
+        if action.undo:
+            self._execution.act(action.step, undo=True, complete=partial(undone.append, action.step))
+        else:
+            attempted.append(action.step)
+            self._execution.act(action.step)
 
     def _rollback(self, back: Transition) -> Iterator[StagedAction]:
         """Actions of the rollback. Work that a stage of the transition has begun ends before anything is unmapped."""
