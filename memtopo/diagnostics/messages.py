@@ -216,6 +216,8 @@ def _diagnostic(error: Any, path: Path, known: AllowedKeys, form: str) -> Diagno
         if help is None and kind == "dict_type" and _named(error["input"]):
             value = _PLACED.get(str(path[-1]), "…")
             help = f"write '{path[-1]}: {{{', '.join(f'{each}: {value}' for each in error['input'])}}}'"
+        if help is None and kind.startswith("model") and (keys := known((*error["loc"], ""))):
+            help = f"its keys are {', '.join(keys[:LISTED])}"
         return Diagnostic("MT103", f"expected {_SHAPES[kind]}, found {_found(error['input'])}", path, help=help)
     return Diagnostic("MT103", str(error["msg"]).lower(), path)
 
