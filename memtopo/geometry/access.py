@@ -7,6 +7,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice, pairwise
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -112,11 +113,8 @@ def _access_span(first: Placement, low: int, high: int, segment: Segment) -> Acc
 
 def from_offset(placements: Sequence[Placement], start: int) -> Iterator[Placement]:
     """Placements that end after `start`; `placements` are sorted and do not overlap."""
-    return islice(placements, bisect_right(placements, start, key=_end) if start else 0, None)
-
-
-def _end(placement: Placement) -> int:
-    return placement.end
+    first = bisect_right(placements, start, key=attrgetter("end")) if start else 0
+    return islice(placements, first, None)
 
 
 def segments(parts: Sequence[Part]) -> Iterator[Segment]:

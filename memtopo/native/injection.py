@@ -207,11 +207,8 @@ def _start(record: str, cupti: str, stacks: Stacks) -> tuple[int, str]:
     """Start the capture of this process; return the library's result and message."""
     message = ctypes.create_string_buffer(_MESSAGE)
     words = [os.fsencode(each) for each in (record, cupti, stacks, __version__)]
-    return int(loaded(CAPTURE).memtopo_capture_start(*words, message, ctypes.c_size_t(_MESSAGE))), _text(message.value)
-
-
-def _text(value: bytes) -> str:
-    return value.decode(errors="replace")
+    result = loaded(CAPTURE).memtopo_capture_start(*words, message, ctypes.c_size_t(_MESSAGE))
+    return int(result), message.value.decode(errors="replace")
 
 
 _REFUSALS: Mapping[int, tuple[type[MemtopoError], str, str | None]] = {

@@ -41,13 +41,13 @@ def _block(block: Block) -> Iterator[str]:
         yield from ("", _words(block).strip())
 
 
-def fenced(lines: Sequence[str], most: int = MOST_LINES) -> Iterator[str]:
-    """Lines of a block of text, up to `most` of the `lines`, none of which can end it."""
-    shown = lines[:most]
+def fenced(lines: Sequence[str]) -> Iterator[str]:
+    """Lines of a block of text, up to `MOST_LINES` of the `lines`, none of which can end it."""
+    shown = lines[:MOST_LINES]
     fence = "`" * max(3, 1 + max((len(ticks) for line in shown for ticks in _TICKS.findall(line)), default=0))
     yield from ("", f"{fence}text", *shown, fence)
-    if len(lines) > most:
-        yield from ("", f"{len(lines) - most:,} more lines are not shown.")
+    if len(lines) > MOST_LINES:
+        yield from ("", f"{len(lines) - MOST_LINES:,} more lines are not shown.")
 
 
 def _words(shown: object) -> str:

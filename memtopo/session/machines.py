@@ -56,7 +56,8 @@ def warned(document: Document, target: Target) -> Document:
         return document  # which most often saves the reading of all records
     own, unread = own_targets(document)
     machines = [each.machine for each in target.nodes.values()] or [target.machine]
-    other = next((each for each in machines if not any(_has(each, record.machine) for record in own.values())), None)
+    named = [_gpus(record.machine) for record in own.values()]
+    other = next((each for each in machines if not any(gpus <= _gpus(each) for gpus in named)), None)
     if not own or unread or other is None:
         return document
     names = ", ".join(f"{count} × {name}" for name, count in _gpus(other).items())
@@ -64,11 +65,6 @@ def warned(document: Document, target: Target) -> Document:
     help = "if it is for such a machine too, add the record that 'memtopo probe -o FILE' makes"
     warning = Diagnostic("MT507", message, (MACHINES,), help=help)
     return replace(document, diagnostics=(*document.diagnostics, warning))
-
-
-def _has(machine: Machine, record: Machine) -> bool:
-    """Return true for a machine with at least as many GPUs of each name as a record has."""
-    return _gpus(record) <= _gpus(machine)
 
 
 def _gpus(machine: Machine) -> Counter[str]:
