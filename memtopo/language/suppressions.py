@@ -118,7 +118,9 @@ def _unused(entries: Sequence[_Entry], used: frozenset[TextSpan], *, complete: b
         if reason := _invalid(entry.code):
             suggest = entry.code and invalid < messages.SUGGESTED
             meant = nearest(entry.code.upper(), CODES) if suggest and entry.code not in CODES else None
-            help = _REMOVE if entry.code in CODES else f"did you mean {meant}?" if meant else _HELP
+            help = f"did you mean {meant}?" if meant else _HELP
+            if entry.code in CODES:
+                help = _REMOVE
             yield Diagnostic(_UNUSED, reason, help=help, span=entry.span)
             invalid += 1
         elif complete and entry.code != _UNUSED and entry.span not in used:

@@ -207,8 +207,8 @@ class Supervisor:
         number, _ = lane.remaining.popleft()
         # A GPU that is full, or whose context cannot be created, may be able to do it at another time.
         unknown = ended.error == "CUDA_ERROR_OUT_OF_MEMORY" or ended.call == _NO_CONTEXT
-        works = (None if unknown else False) if ended.works is None else ended.works
-        self._findings.outcomes[number] = replace(ended, works=works)
+        fails = ended.works is None and not unknown
+        self._findings.outcomes[number] = replace(ended, works=False) if fails else ended
         lane.current, lane.deadline = None, time.monotonic() + self._limits.start
 
     def _died(self, lane: _Lane, child: Child[FromChild]) -> None:

@@ -119,8 +119,11 @@ class Reservations:
         self._check(size, alignment, address, flags)
         alignment = max(alignment, self._granule)
         hinted = -(-address // max(ADDRESS_BLOCK, alignment)) * max(ADDRESS_BLOCK, alignment)
-        at_hint = bool(address) and hinted < HIGHEST and self._free.take_at(hinted, size)
-        start = hinted if at_hint else self._free.take(size, alignment) if size <= self._left else None
+        start = None
+        if address and hinted < HIGHEST and self._free.take_at(hinted, size):
+            start = hinted
+        elif size <= self._left:
+            start = self._free.take(size, alignment)
         if start is None:
             raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses of that size and alignment are left")
         self._left -= size

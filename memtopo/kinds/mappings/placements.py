@@ -135,7 +135,9 @@ def _counted(run: Run, group: RangeGroup, ranges: int) -> Run:
     each, size, stride = run.slice, run.chunk.size, _stride(run, group)
     room = group.size - run.offset
     fits = (room - size) // stride + 1 if room >= size else 0
-    count = fits if each.each == "fill" else each.each if isinstance(each.each, int) else each.number
+    count = each.each if isinstance(each.each, int) else each.number
+    if each.each == "fill":
+        count = fits
     if count > fits or not fits:
         raise Refused(_beyond(run._replace(number=max(count, 1), stride=stride), group, fits))
     if each.each not in (None, "all") and not each.repeated and count * ranges > each.number:
@@ -162,13 +164,14 @@ def _stride(run: Run, group: RangeGroup) -> int:
 def _beyond(run: Run, group: RangeGroup, fits: int) -> Diagnostic:
     """Return MT305 for an entry of which only the first mappings fit into each range."""
     each, size = run.slice, exact(group.size)
-    key = "each" if each.each is not None else "stride" if each.stride else ""
-    path = (*each.path, key) if key else each.path
+    path = (*each.path, "stride") if each.stride else each.path
+    if each.each is not None:
+        path = (*each.path, "each")
     number = f"{run.number:,} mappings of {str(each.reference)!r}" if run.number > 1 else repr(str(each.reference))
     message = f"{number} would end at {exact(run.end)} of {group.name!r}, which ends at {size}"
     help = f"increase the size of {group.name!r} to {exact(run.end)}"
     if fits:
-        help += f", or write 'each: {fits}'" if key == "each" else ", or map less"
+        help += f", or write 'each: {fits}'" if each.each is not None else ", or map less"
     labels = (Label(f"{size} declared here", (*group.path, "size")),)
     return Diagnostic("MT305", message, path, labels=labels, help=help)
 
