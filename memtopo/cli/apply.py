@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -106,37 +106,29 @@ def _applied(
     holding: HoldOptions | None,
     output: RunOutput,
 ) -> int:
-    """Apply a spec until it is done or a signal stops it, and show the report. Returns the exit status."""
+    """Claim the layout's name if it is to be held, start its producers, apply until a signal, and show the report.
+
+    Returns the exit status.
+    """
     with activity("plan"):
         loaded = loaded.held_part if holding else loaded
         request = request_of(loaded)
     print_diagnostics(loaded)
     with Stopper(ending=True) as stopper:  # around the report too: a second signal must not cut it off
-        return output.show(_run(loaded, request, bound, holding, stopper.signal))
-
-
-def _run(
-    loaded: Composition,
-    request: RunRequest,
-    bound: BoundHolders,
-    holding: HoldOptions | None,
-    stop: Callable[[], int],
-) -> Report:
-    """Claim the layout's name if it is to be held, start its producers, and apply."""
-    application = Application(
-        loaded,
-        request,
-        partial(bound.producers, loaded, stop) if bound.values or request.geometry.imports_from_outside else None,
-        bound.allow_uids,
-        bound.silence,
-        stop,
-        partial(progress, simulated=request.machine.simulated),
-        lambda text: plain.print_lines([text], sys.stderr),
-    )
-    if holding is None:
-        return application.run()
-    with claimed_holder(holding, loaded, request) as holder:
-        return application.run(holder)
+        imports = bound.values or request.geometry.imports_from_outside
+        application = Application(
+            loaded,
+            request,
+            partial(bound.producers, loaded, stopper.signal) if imports else None,
+            bound.allow_uids,
+            bound.silence,
+            stopper.signal,
+            partial(progress, simulated=request.machine.simulated),
+            lambda text: plain.print_lines([text], sys.stderr),
+        )
+        with claimed_holder(holding, loaded, request) if holding else nullcontext() as holder:
+            report = application.run(holder)
+        return output.show(report)
 
 
 def _detach(context: typer.Context, spec: str, holding: HoldOptions, *, as_json: bool) -> int:
