@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from heapq import merge
+from itertools import chain, groupby, repeat
+from operator import itemgetter
+from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import astuple, replace
 
+from memtopo.common.text import numbered
 from memtopo.diagnostics.model import Path
-from memtopo.driver.types import Grant, Location
-from memtopo.geometry.access import granted, mappings
+from memtopo.driver.types import Grant, Location, LocationKind
+from memtopo.geometry.access import granted, mapping_runs
 from memtopo.geometry.groups import Group, from_outside
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.ipc import EventGroup
 from memtopo.kinds.pools.allocations import AllocationGroup
 from memtopo.machine import Machine
+
+T = TypeVar("T")
 
 View = tuple[str, int, tuple[Grant, ...]]
 """Name of a range or of the memory itself, offset in it, and access at that offset."""
@@ -69,50 +79,123 @@ class Member(Struct, frozen=True):
         return Identity(f"{holder}/", f"{group.origin.export}.{number}")
 
 
-def mapped_memory(member: Member, machine: Machine | None = None) -> list[MappedMemory]:
+class ViewRun(Struct, frozen=True):
+    """Consecutive views of objects of a group in one range or object, with equal access; all on GPUs, or none.
+
+    The objects, by their `indices`, lie `size` bytes apart in `label`, from `offset` on.
+    """
+
+    label: str
+    offset: int
+    size: int
+    indices: Sequence[int]
+    grants: tuple[Grant, ...]
+
+    def places(self) -> Iterator[Place]:
+        """Index of the object and offset of each view."""
+        return zip(self.indices, range(self.offset, sys.maxsize, self.size), repeat(self))
+
+    def divided(self, key: Callable[[int], T]) -> Iterator[tuple[T, ViewRun]]:
+        """Parts of the run that have equal keys, which are made of the indices."""
+        start = 0
+        for value, some in groupby(map(key, self.indices)):
+            stop = start + sum(1 for _ in some)
+            yield value, replace(self, indices=self.indices[start:stop], offset=self.offset + start * self.size)
+            start = stop
+
+
+Place = tuple[int, int, ViewRun]
+"""Index of an object and offset of a view of it, which is one of a run."""
+
+
+def in_order(runs: Iterable[ViewRun]) -> Iterator[Place]:
+    """Views of some runs, in the order of the objects; those of one object in the order of the runs."""
+    return merge(*(run.places() for run in runs), key=itemgetter(0))
+
+
+class MemoryGroup(Struct, frozen=True):
+    """Memory of the objects of one group in a process. Iteration makes it object by object."""
+
+    group: Group
+    member: Member
+    runs: tuple[ViewRun, ...]
+
+    @property
+    def ours(self) -> bool:
+        """True if a process of this run created it; only then may it be written."""
+        return not from_outside(self.group)
+
+    @property
+    def by_kernels(self) -> bool:
+        """True if GPUs access it by kernels alone, and the CPU may always."""
+        return isinstance(self.group, AllocationGroup) and self.group.by_kernels
+
+    def identity(self, index: int) -> Identity:
+        """Identity of one object."""
+        return self.member.identity(self.group, index, self.group.label(index))
+
+    def source(self, index: int) -> tuple[str, str, int]:
+        """Owner of one object, and its group and index there."""
+        if self.group.origin is None:
+            return self.member.label, self.group.name, index
+        owner, label = astuple(self.identity(index))
+        entry, number = numbered(label)
+        return owner, entry, number or 0
+
+    def on_host(self, run: ViewRun) -> bool:
+        """Return true for views of memory that is not on GPUs."""
+        return _on_host(self.group, run.indices[0])
+
+    def only(self, kept: Callable[[Hashable], bool]) -> MemoryGroup:
+        """Memory with the views of the objects alone whose resource is kept."""
+        noun, label = self.group.noun, self.group.label
+        parts = (part for run in self.runs for part in run.divided(lambda index: kept((noun, label(index)))))
+        return replace(self, runs=tuple(run for is_kept, run in parts if is_kept))
+
+    def __iter__(self) -> Iterator[MappedMemory]:
+        group, ours, by_kernels = self.group, self.ours, self.by_kernels
+        views: dict[int, list[View]] = {}
+        for index, offset, run in in_order(self.runs):
+            views.setdefault(index, []).append((run.label, offset, run.grants))
+        for index in range(group.count):
+            label, location, seen = group.label(index), group.location_of(index), tuple(views.get(index, ()))
+            shared = seen, ours, (group.noun, label), group.addressed, by_kernels
+            yield MappedMemory(self.identity(index), label, group.declared_size, location, group.path, *shared)
+
+
+def mapped_memory(member: Member, machine: Machine | None = None) -> list[MemoryGroup]:
     """Memory that a process creates or imports, in the order of creation, without memory of other programs."""
-    views = _mapped_views(member.geometry)
+    runs: dict[str, list[ViewRun]] = {}
+    access_of = granted(member.geometry)
+    for placements in member.geometry.placements.values():
+        label = placements[0].range.label(placements[0].instance)
+        for placement, numbers, grants in mapping_runs(placements, access_of):
+            group, first, last = placement.chunk, placement.index(numbers[0]), placement.index(numbers[-1])
+            indices = range(first, last + 1, placement.step) if placement.step else [first] * len(numbers)
+            offset = placement.offset + numbers.start * group.size
+            run = ViewRun(label, offset, group.size, indices, grants)
+            runs.setdefault(group.name, []).extend(part for _, part in run.divided(partial(_on_host, group)))
     groups = (group for group in member.geometry.every if group.memory and not group.produced)
-    return [each for group in groups for each in _memory_of(group, views.get(group.name, {}), member, machine)]
+    return [
+        MemoryGroup(group, member, tuple(runs.get(group.name, ()) or _own_views(group, machine))) for group in groups
+    ]
 
 
-def _mapped_views(geometry: Geometry) -> dict[str, dict[int, list[View]]]:
-    """Views of mapped objects, by the name of their group and their index."""
-    found: dict[str, dict[int, list[View]]] = {}
-    access_of = granted(geometry)
-    for placements in geometry.placements.values():
-        label, latest = placements[0].range.label(placements[0].instance), None
-        for placement, index, offset, access in mappings(placements, access_of):
-            if placement is not latest:
-                latest, views = placement, found.setdefault(placement.chunk.name, {})
-            views.setdefault(index, []).append((label, offset, access))
-    return found
+def _on_host(group: Group, index: int) -> bool:
+    return group.location_of(index).kind is not LocationKind.GPU
 
 
-def _memory_of(
-    group: Group, views: Mapping[int, Sequence[View]], member: Member, machine: Machine | None
-) -> Iterator[MappedMemory]:
-    """Memory of a group, whose `views` are by index."""
-    # What is the same for thousands of objects is computed once.
-    size, path, noun = group.declared_size, group.path, group.noun
-    ours, addressed = not from_outside(group), group.addressed
-    by_kernels = isinstance(group, AllocationGroup) and group.by_kernels
+def _own_views(group: Group, machine: Machine | None) -> Iterator[ViewRun]:
     for index in range(group.count):
-        label = group.label(index)
-        identity, location = member.identity(group, index, label), group.location_of(index)
-        seen, of = tuple(views.get(index, ())) or _own_view(group, index, machine), (noun, label)
-        yield MappedMemory(identity, label, size, location, path, seen, ours, of, addressed, by_kernels)
+        if grants := group.own_access(index, machine):
+            yield ViewRun(group.label(index), 0, group.declared_size, (index,), grants)
 
 
 def all_mapped_memory(geometry: Geometry) -> dict[str, list[MappedMemory]]:
     """Memory of each process by label; the label of a single process is empty."""
     siblings = geometry.processes or None
-    return {label: mapped_memory(Member(each, label, siblings)) for label, each in geometry.members.items()}
-
-
-def _own_view(group: Group, index: int, machine: Machine | None) -> tuple[View, ...]:
-    grants = group.own_access(index, machine)
-    return ((group.label(index), 0, grants),) if grants else ()
+    members = (Member(each, label, siblings) for label, each in geometry.members.items())
+    return {member.label: list(chain.from_iterable(mapped_memory(member))) for member in members}
 
 
 class RecordedEvent(Struct, frozen=True):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
-from itertools import groupby
+from itertools import chain, groupby
 
 from msgspec import Struct
 
@@ -66,16 +66,17 @@ class FullVerifier(Verifier):
     def __init__(self, context: VerificationContext) -> None:
         self._context = context
         self._events = EventVerification(context)
-        self._readers = views(context.memory, Access.R)
-        self._writers = {identity: writers(each) for identity, each in views(context.memory, Access.RW).items()}
+        memory = {process: list(chain.from_iterable(own)) for process, own in context.memory.items()}
+        self._readers = views(memory, Access.R)
+        self._writers = {identity: writers(each) for identity, each in views(memory, Access.RW).items()}
         self.rounds = max([self._events.rounds, *map(len, self._writers.values())])
         self._filled: list[list[Identity]] = [[] for _ in range(self.rounds)]
         """Chunks that are filled in each round."""
         for identity, order in self._writers.items():
             for index in range(len(order)):
                 self._filled[index].append(identity)
-        self._at = {(label, offset): each for each in context.own_memory for label, offset, _ in each.views}
-        self._locations = {each.identity: each.location for own in context.memory.values() for each in own}
+        self._at = {(label, offset): each for each in memory[context.process] for label, offset, _ in each.views}
+        self._locations = {each.identity: each.location for own in memory.values() for each in own}
         self._measured: dict[tuple[str, int, Location], tuple[int, float]] = {}
         """Bytes and seconds, by verb, GPU, and location of the memory."""
 

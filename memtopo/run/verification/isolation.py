@@ -181,7 +181,7 @@ def permissions(context: VerificationContext, *, host_only: bool) -> Iterator[Fi
     The last byte is tried, so that memory which is too small is found as well. With `host_only` only host memory that
     is mapped is tried, where a copy without access would end the process. Raises what `raise_if_stopped` raises.
     """
-    memory = context.own_memory
+    memory = context.own_memory if context.on_host or not host_only else ()
     if host_only:
         memory = [each for each in memory if each.location.kind is not LocationKind.GPU and not each.addressed]
     for view in _views(context, memory):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from memtopo.driver.types import DriverError, LocationKind
 from memtopo.executor import STRIDE, Execution, StepCount, StepFailed, failing
 from memtopo.geometry.groups import from_outside
 from memtopo.kinds.step import Finding
-from memtopo.kinds.views import MappedMemory, Member, mapped_memory, recorded_events
+from memtopo.kinds.views import Member, MemoryGroup, mapped_memory, recorded_events
 from memtopo.machine import Machine
 from memtopo.plans.report import Rate
 from memtopo.run.reports import FindingTally
@@ -46,7 +46,7 @@ class Verification:
         Copies of GPU memory are safe in any case (fact 23).
         """
         as_declared = not (self._findings.differs("access") or self._findings.differs(PERMITTED))
-        return as_declared or (self._request.check != "full" and not self._on_host)
+        return as_declared or (self._request.check != "full" and not self._context.on_host)
 
     @property
     def rounds(self) -> int:
@@ -118,12 +118,12 @@ class Verification:
         Raises `StepFailed` or `Stopped`.
         """
         memory = self._context.memory.items()
-        kept = {label: [each for each in own if each.resource not in without[label]] for label, own in memory}
+        kept = {label: [each.only(partial(_is_kept, without[label])) for each in own] for label, own in memory}
         if verifier := self._of(kept):
             with failing("rehearsal of the states"):
                 verifier.write(0) if write else self._findings.add(verifier.read(0))
 
-    def _of(self, memory: Mapping[str, Sequence[MappedMemory]]) -> Verifier | None:
+    def _of(self, memory: Mapping[str, Sequence[MemoryGroup]]) -> Verifier | None:
         if self._request.check == "none":
             return None
         # Neither its objects nor its bytes are among the steps of the phase that it is a part of.
@@ -133,9 +133,8 @@ class Verification:
 
     def verify_only(self, created: Container[Hashable]) -> None:
         """Write and read the memory of some resources; no other memory is written. Raises `StepFailed` or `Stopped`."""
-        verifier = self._of(
-            {self._request.process: [each for each in self._context.own_memory if each.resource in created]}
-        )
+        own = self._context.memory[self._request.process]
+        verifier = self._of({self._request.process: [each.only(created.__contains__) for each in own]})
         if verifier is None or not self.safe or not verifier.expected(0):
             return
         with self._counting_missed(verifier, 0):
@@ -161,10 +160,8 @@ class Verification:
             return []
         full = request.check == "full"
         found = [_of_bytes(context, full=full)]
-        # By the identity of the access, which thousands of views have in common.
-        every = (each.views for own in context.memory.values() for each in own)
-        distinct = {id(grants): grants for views in every for _, _, grants in views}
-        if any(grant.location.kind is not LocationKind.GPU for grants in distinct.values() for grant in grants):
+        runs = [run for own in context.memory.values() for each in own for run in each.runs]
+        if any(grant.location.kind is not LocationKind.GPU for run in runs for grant in run.grants):
             from memtopo.run.verification.external import HostAccessVerifier
 
             found.append(HostAccessVerifier(context, kernels=full))
@@ -175,11 +172,6 @@ class Verification:
             found.append(ExternalVerifier(request.geometry, self._driver, layout, self._poll))
             found.append(SharedFileVerifier(request.geometry, self._driver, layout, kernels=full))
         return found
-
-    @property
-    def _on_host(self) -> bool:
-        """Return whether this process maps host memory."""
-        return any(each.views and each.location.kind is not LocationKind.GPU for each in self._context.own_memory)
 
     @cached_property
     def _context(self) -> VerificationContext:
@@ -254,6 +246,10 @@ class Verification:
             missed = verifier.expected(index) - (self._findings.observed(verifier.aspect) - before)
             self._findings.not_checked(verifier.aspect, max(0, missed), why)
             raise StepFailed(None, verifier.action, error, path) from error
+
+
+def _is_kept(gone: Container[Hashable], resource: Hashable) -> bool:
+    return resource not in gone
 
 
 def _of_bytes(context: VerificationContext, *, full: bool) -> Verifier:

@@ -6,37 +6,88 @@ Memory that no device may write is not checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import cache, lru_cache
-from itertools import chain, islice
+from functools import cache, lru_cache, partial
+from itertools import chain, groupby, islice
 from operator import itemgetter
+from typing import NamedTuple
 
 from msgspec import Struct
 
+from memtopo.common.keyed import by_key
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind
 from memtopo.executor import STRIDE
 from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding
-from memtopo.kinds.views import MappedMemory
+from memtopo.kinds.views import Identity, MemoryGroup, Place, ViewRun, in_order
 from memtopo.run.verification.isolation import CopyFailed
 from memtopo.run.verification.verifier import EventVerification, RoundWriters, VerificationContext, Verifier
 from memtopo.run.verification.windows import LEAST, WINDOW, SampledView, SampleWindow, Staging, ends, staging, windows
 
-_Place = tuple[str, int, tuple[int, ...], tuple[int, ...]]
-"""Range or buffer and offset of memory, with the GPUs that may copy from it there, and to it."""
 
-_WRITERS = itemgetter(3)
+class _Part(NamedTuple):
+    """Places of one group that some devices write or read in a round, and the number of their windows."""
 
-_GPU = LocationKind.GPU
-"""Looked up once: a member of an enumeration takes longer to find than most of what is done for a chunk."""
+    memory: MemoryGroup
+    places: Callable[[], Iterator[Place]]
+    number: int
+    staged: bool
+    """True for chunks on GPUs, which are copied through page-locked memory if they are many (fact 89)."""
+
+    @classmethod
+    def of(cls, memory: MemoryGroup, on_host: bool, places: Callable[[], Iterator[Place]]) -> _Part:  # noqa: FBT001
+        """Part with its places counted."""
+        number = sum(1 for _ in places()) * len(ends(memory.group.declared_size))
+        return cls(memory, places, number, staged=not (memory.group.addressed or on_host))
+
+    def views(self, index: int, address_of: Callable[[str], int]) -> Iterator[SampledView]:
+        """Views with the seeds of a round."""
+        memory, location_of = self.memory, self.memory.group.location_of
+        for number, offset, run in self.places():
+            identity, address = memory.identity(number), address_of(run.label) + offset
+            seed = f"{identity.owner}/{identity.label}/{index}".encode()
+            yield SampledView(address, seed, memory, number, run.label, offset, location_of(number))
 
 
-class _Round(Struct):
-    """Views that one process writes and reads in one round, by the devices that do."""
+_Parts = dict[tuple[int, ...], list[_Part]]
+"""Parts by the devices that write or read them."""
 
-    writes: dict[tuple[int, ...], list[SampledView]] = {}
-    reads: dict[tuple[int, ...], list[SampledView]] = {}
+
+class _Round(Struct, frozen=True):
+    """Places that one process writes and reads in a round."""
+
+    index: int
+    writes: _Parts
+    reads: _Parts
+
+
+class _Writers:
+    """Process that writes each object in each round: its creator in the first, an importer in the second."""
+
+    def __init__(self, memory: Mapping[str, Sequence[MemoryGroup]]) -> None:
+        self._created: dict[tuple[str, str], bytearray] = {}
+        """Flag for each object of a group, which is set if its creator may write it."""
+        imported: list[tuple[str, Identity]] = []
+        for process, each in ((process, each) for process, own in memory.items() for each in own if each.ours):
+            written = chain.from_iterable(run.indices for run in each.runs if _copying(each, run)[1])
+            if each.group.origin:
+                imported += ((process, each.identity(index)) for index in written)
+                continue
+            flags = self._created[process, each.group.name] = bytearray(each.group.count)
+            for index in written:
+                flags[index] = 1
+        self._imported = RoundWriters(iter(imported))
+
+    def __len__(self) -> int:
+        return len(self._imported)
+
+    def writer(self, index: int, memory: MemoryGroup, number: int) -> str | None:
+        """Process that writes an object of memory, by its number, in a round, or None."""
+        owner, name, at = memory.source(number)
+        if not index and (flags := self._created.get((owner, name))) and flags[at]:
+            return owner
+        return self._imported.writer(index, memory.identity(number))
 
 
 class SampleVerifier(Verifier):
@@ -49,14 +100,10 @@ class SampleVerifier(Verifier):
     def __init__(self, context: VerificationContext) -> None:
         self._context = context
         self._events = EventVerification(context)
-        self._writers = RoundWriters(
-            (process, each.identity)
-            for process, memory in context.memory.items()
-            for each, places in _placed(memory)
-            if each.ours and any(map(_WRITERS, places))
-        )
+        self._own = context.memory[context.process]
+        self._writers = _Writers(context.memory)
         self.rounds = max(len(self._writers), self._events.rounds)
-        self._latest: tuple[int, _Round] | None = None
+        self._latest: _Round | None = None
 
     def written(self, index: int) -> int:
         """Number of windows that this process writes in a round."""
@@ -65,7 +112,7 @@ class SampleVerifier(Verifier):
     def write(self, index: int) -> None:
         """Write every chunk's pattern once, and wait until that is complete. Raises `DriverError`."""
         context = self._context
-        for device, memory, batch in self._batches(self._round(index).writes):
+        for device, memory, batch in self._batches(index, self._round(index).writes):
             with current(context.driver, context.layout.contexts[device]):
                 self._write(device, batch, memory)
                 context.driver.ctx_synchronize()
@@ -78,7 +125,7 @@ class SampleVerifier(Verifier):
         Raises `DriverError`.
         """
         yield from self._events.wait(index)
-        for device, memory, batch in self._batches(self._round(index).reads):
+        for device, memory, batch in self._batches(index, self._round(index).reads):
             # A list, not a generator: the code that takes the findings must not run in the device's context.
             yield from self._read(device, batch, memory)
 
@@ -88,117 +135,117 @@ class SampleVerifier(Verifier):
 
     def not_verified(self) -> Iterator[tuple[int, str]]:
         """Windows without access, and those of external memory."""
-        missed = {True: 0, False: 0}  # by whether this run created the memory
-        for memory, places in _placed(self._context.own_memory):
-            verified = 0 if self._writers.writer(0, memory.identity) is None else len(places)
-            missed[memory.ours] += (len(memory.views) - verified) * len(ends(memory.size))
+        read = sum(part.number for parts in self._round(0).reads.values() for part in parts)
+        missed = {True: -read, False: 0}  # by whether this run created the memory
+        for memory in self._own:
+            missed[memory.ours] += sum(len(run.indices) for run in memory.runs) * len(ends(memory.group.declared_size))
         if missed[True]:
             yield missed[True], "no device can write them, or read them there, by copies; --check full may be able to"
         if missed[False]:
             yield missed[False], "this run did not create that memory, and does not write it"
 
-    def _batches(
-        self, views: Mapping[tuple[int, ...], Sequence[SampledView]]
-    ) -> Iterator[tuple[int, Staging | None, list[SampleWindow]]]:
+    def _batches(self, index: int, parts: _Parts) -> Iterator[tuple[int, Staging | None, list[SampleWindow]]]:
         """Windows of each device, some at a time, with memory to copy them together if there are many."""
-        driver, contexts = self._context.driver, self._context.layout.contexts
-        for device in dict.fromkeys(chain.from_iterable(views)):
-            own = list(chain.from_iterable(some for devices, some in views.items() if device in devices))
-            many = 2 * len(own) >= LEAST
-            with staging(driver, contexts[device], STRIDE * WINDOW) if many else nullcontext() as memory:
-                each = windows(own)
-                while batch := list(islice(each, STRIDE)):
-                    yield device, memory, batch
+        driver, layout = self._context.driver, self._context.layout
+        for device in dict.fromkeys(chain.from_iterable(parts)):
+            own = [part for devices, some in parts.items() if device in devices for part in some]
+            many = sum(part.number for part in own if part.staged) >= LEAST
+            for together, some in by_key((many and part.staged, part) for part in own).items():
+                with staging(driver, layout.contexts[device], STRIDE * WINDOW) if together else nullcontext() as memory:
+                    address_of = cache(layout.address)
+                    each = windows(view for part in some for view in part.views(index, address_of))
+                    while batch := list(islice(each, STRIDE)):
+                        yield device, memory, batch
 
     def _write(self, device: int, batch: Sequence[SampleWindow], memory: Staging | None) -> None:
-        staged, single = _divided(batch, memory)
-        if memory and staged:
-            self._context.raise_if_stopped()
-            try:
-                memory.write(staged)
-            except DriverError as error:
-                for window in staged:  # the one that is refused is named
-                    self._copy(device, window)
-                raise _failed("copy to", staged[0], device, error) from error
-        for window in single:
-            self._context.raise_if_stopped()
-            self._copy(device, window)
-
-    def _copy(self, device: int, window: SampleWindow) -> None:
-        try:
-            self._context.driver.memcpy_htod(window.address, window.expected)
-        except DriverError as error:
-            raise _failed("copy to", window, device, error) from error
+        write = self._context.driver.memcpy_htod
+        together = memory.write if memory else None
+        self._copied("copy to", device, batch, together, lambda window: write(window.address, window.expected))
 
     def _read(self, device: int, batch: Sequence[SampleWindow], memory: Staging | None) -> list[Finding]:
-        context, found = self._context, list[Finding]()
-        staged, single = _divided(batch, memory)
-        with current(context.driver, context.layout.contexts[device]):
-            if memory and staged:
-                context.raise_if_stopped()
-                try:
-                    data = memory.read(staged)
-                except DriverError as error:
-                    for window in staged:
-                        self._bytes(device, window)
-                    raise _failed("copy from", staged[0], device, error) from error
-                found += _compared(device, staged, data)
-            for window in single:
-                context.raise_if_stopped()
-                found.append(window.finding(device, self._bytes(device, window)))
-        return found
+        driver, together = self._context.driver, memory.read if memory else None
+        with current(driver, self._context.layout.contexts[device]):
+            data = self._copied(
+                "copy from",
+                device,
+                batch,
+                together,
+                lambda window: driver.memcpy_dtoh(window.address, len(window.expected)),
+            )
+        return list(_compared(device, batch, data))
 
-    def _bytes(self, device: int, window: SampleWindow) -> bytes:
-        try:
-            return self._context.driver.memcpy_dtoh(window.address, len(window.expected))
-        except DriverError as error:
-            raise _failed("copy from", window, device, error) from error
+    def _copied(
+        self,
+        verb: str,
+        device: int,
+        batch: Sequence[SampleWindow],
+        together: Callable[[Sequence[SampleWindow]], bytes | None] | None,
+        single: Callable[[SampleWindow], bytes | None],
+    ) -> bytes:
+        """Copy windows together if that is possible, else one by one; return what was read. Raises `CopyFailed`."""
+        refused: DriverError | None = None
+        if together:
+            self._context.raise_if_stopped()
+            try:
+                return together(batch) or b""
+            except DriverError as error:
+                refused = error  # the window that is refused alone is named
+        found: list[bytes] = []
+        for window in batch:
+            self._context.raise_if_stopped()
+            try:
+                found.append(single(window) or b"")
+            except DriverError as error:
+                raise _failed(verb, window, device, error) from error
+        if refused:
+            raise _failed(verb, batch[0], device, refused) from refused
+        return b"".join(found)
 
     def _round(self, index: int) -> _Round:
-        """Views of a round; the latest is kept, since its write and its read need the same."""
-        if self._latest is None or self._latest[0] != index:
-            found = _Round()
-            address_of = cache(self._context.layout.address)
-            for memory, places in _placed(self._context.own_memory):
-                if memory.views:
-                    self._add(found, memory, places, index, address_of)
-            self._latest = index, found
-        return self._latest[1]
+        """Places of a round; the latest is kept, since its write and its read need the same."""
+        if self._latest is None or self._latest.index != index:
+            writes, reads = _Parts(), _Parts()
+            for memory in self._own:
+                if memory.ours:
+                    self._add(memory, index, writes, reads)
+            self._latest = _Round(index, writes, reads)
+        return self._latest
 
-    def _add(
-        self, found: _Round, memory: MappedMemory, places: list[_Place], index: int, address_of: Callable[[str], int]
-    ) -> None:
-        writer = self._writers.writer(index, memory.identity)
-        if writer is None or not places:
-            return
-        identity = memory.identity
-        seed = f"{identity.owner}/{identity.label}/{index}".encode()
-        written = writer != self._context.process
-        for label, offset, readers, writers in places:
-            view = SampledView(address_of(label) + offset, seed, memory, label, offset)
-            found.reads.setdefault(readers, []).append(view)
-            if writers and not written:
-                found.writes.setdefault(writers[:1], []).append(view)
-                written = True
+    def _add(self, memory: MemoryGroup, index: int, writes: _Parts, reads: _Parts) -> None:
+        runs = sorted(memory.runs, key=lambda run: run.indices[0])
+        by_readers = by_key(((_copying(memory, run)[0], memory.on_host(run)), run) for run in runs)
+        for (readers, on_host), some in by_readers.items():
+            if readers:
+                read = partial(self._places_to_read, index, memory, some)
+                reads.setdefault(readers, []).append(_Part.of(memory, on_host, read))
+        writing = [run for run in runs if _copying(memory, run)[1]]
+        by_writer = by_key(((_copying(memory, run)[1][:1], memory.on_host(run)), run) for run in writing)
+        for (writer, on_host), some in by_writer.items():
+            write = partial(self._places_to_write, index, memory, writing, frozenset(map(id, some)))
+            writes.setdefault(writer, []).append(_Part.of(memory, on_host, write))
+
+    def _places_to_read(self, index: int, memory: MemoryGroup, runs: Sequence[ViewRun]) -> Iterator[Place]:
+        writer = self._writers.writer
+        return (place for place in in_order(runs) if writer(index, memory, place[0]) is not None)
+
+    def _places_to_write(
+        self, index: int, memory: MemoryGroup, writing: Sequence[ViewRun], chosen: frozenset[int]
+    ) -> Iterator[Place]:
+        """First place of each object that this process writes, where it is of a chosen run, by its `id`."""
+        process, writer = self._context.process, self._writers.writer
+        for number, places in groupby(in_order(writing), itemgetter(0)):
+            first = next(places)
+            if id(first[2]) in chosen and writer(index, memory, number) == process:
+                yield first
 
 
 def _failed(verb: str, window: SampleWindow, device: int, error: DriverError) -> CopyFailed:
-    return CopyFailed(f"{verb} {window.subject(device)}", window.view.memory.path, error)
+    return CopyFailed(f"{verb} {window.subject(device)}", window.view.memory.group.path, error)
 
 
-def _count(views: Mapping[tuple[int, ...], Sequence[SampledView]]) -> int:
-    """Number of windows of views, each by all of its devices."""
-    return sum(len(devices) * len(ends(view.memory.size)) for devices, some in views.items() for view in some)
-
-
-def _divided(
-    batch: Sequence[SampleWindow], memory: Staging | None
-) -> tuple[Sequence[SampleWindow], Sequence[SampleWindow]]:
-    """Windows that are copied together, and each of the others by itself."""
-    if memory is None:
-        return (), batch
-    staged = [each for each in batch if each.view.staged]
-    return staged, () if len(staged) == len(batch) else [each for each in batch if not each.view.staged]
+def _count(parts: _Parts) -> int:
+    """Number of windows, each by all of its devices."""
+    return sum(len(devices) * part.number for devices, some in parts.items() for part in some)
 
 
 def _compared(device: int, windows: Sequence[SampleWindow], data: bytes) -> Iterator[Finding]:
@@ -213,16 +260,9 @@ def _compared(device: int, windows: Sequence[SampleWindow], data: bytes) -> Iter
         at = end
 
 
-def _placed(memory: Iterable[MappedMemory]) -> Iterator[tuple[MappedMemory, list[_Place]]]:
-    """Memory with the places at which GPUs may copy from it. What may copy to memory may copy from it."""
-    for each in memory:
-        places = list[_Place]()
-        on_host = each.location.kind is not _GPU
-        for label, offset, grants in () if each.by_kernels else each.views:
-            readers, writers = _copying_gpus(grants, on_host)
-            if readers:
-                places.append((label, offset, readers, writers))
-        yield each, places
+def _copying(memory: MemoryGroup, run: ViewRun) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """GPUs that may copy from memory at some views, and to it. GPUs that may copy to it may copy from it."""
+    return ((), ()) if memory.by_kernels else _copying_gpus(run.grants, memory.on_host(run))
 
 
 @lru_cache(maxsize=1024)
@@ -231,8 +271,8 @@ def _copying_gpus(grants: tuple[Grant, ...], on_host: bool) -> tuple[tuple[int, 
 
     The CPU makes copies to host memory that the host may access, and crashes if it may only read (fact 40).
     """
-    gpus = [grant for grant in grants if grant.location.kind is _GPU]
-    others = (grant.access for grant in grants if grant.location.kind is not _GPU)
+    gpus = [grant for grant in grants if grant.location.kind is LocationKind.GPU]
+    others = (grant.access for grant in grants if grant.location.kind is not LocationKind.GPU)
     readers, writers = (
         tuple(grant.location.id for grant in gpus if grant.access & access == access)
         for access in (Access.R, Access.RW)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import ClassVar, NamedTuple
 
 from msgspec import Struct
@@ -13,7 +14,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import Access, LocationKind
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.step import Finding
-from memtopo.kinds.views import Identity, MappedMemory, RecordedEvent
+from memtopo.kinds.views import Identity, MappedMemory, MemoryGroup, RecordedEvent
 from memtopo.plans.report import Rate
 
 
@@ -25,7 +26,7 @@ class VerificationContext(Struct, frozen=True):
     """
 
     process: str
-    memory: Mapping[str, Sequence[MappedMemory]]
+    memory: Mapping[str, Sequence[MemoryGroup]]
     events: Mapping[str, Sequence[RecordedEvent]]
     driver: KernelDriver
     layout: Layout
@@ -36,8 +37,13 @@ class VerificationContext(Struct, frozen=True):
 
     @property
     def own_memory(self) -> Sequence[MappedMemory]:
-        """Memory that is mapped in this process."""
-        return self.memory[self.process]
+        """Memory of this process, object by object."""
+        return list(chain.from_iterable(self.memory[self.process]))
+
+    @property
+    def on_host(self) -> bool:
+        """True if memory of the host has an address in this process."""
+        return any(each.on_host(run) for each in self.memory[self.process] for run in each.runs)
 
 
 class Unsignalled(MemtopoError):

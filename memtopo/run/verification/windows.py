@@ -5,7 +5,7 @@ They are copied by page-locked memory, some hundred at a time (fact 89).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from hashlib import blake2b
@@ -16,28 +16,25 @@ from msgspec import Struct
 from memtopo.common.signals import deferred
 from memtopo.driver.batches import copy_each
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import DriverError, HostFlags, LocationKind
+from memtopo.driver.types import DriverError, HostFlags, Location
 from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding
-from memtopo.kinds.views import MappedMemory
+from memtopo.kinds.views import MemoryGroup
 
 WINDOW = 64
 """Bytes verified at each end of a chunk."""
 
 
 class SampledView(Struct, frozen=True):
-    """Memory at one of its addresses, `offset` in the range or buffer `label`, with the seed of its bytes."""
+    """Object at one of its addresses, `offset` in the range or buffer `label`, with the seed of its bytes."""
 
     address: int
     seed: bytes
-    memory: MappedMemory
+    memory: MemoryGroup
+    index: int
     label: str
     offset: int
-
-    @property
-    def staged(self) -> bool:
-        """True for chunks on GPUs, which are copied through page-locked memory (fact 89)."""
-        return self.memory.location.kind is LocationKind.GPU and not self.memory.addressed
+    location: Location
 
 
 class SampleWindow(NamedTuple):
@@ -51,19 +48,20 @@ class SampleWindow(NamedTuple):
     def subject(self, device: int) -> str:
         """Place of the bytes, and the device that accesses them."""
         view = self.view
-        return f"{view.memory.name} in {view.label} at {view.offset + self.at:#x} by gpu{device}"
+        name = view.memory.group.label(view.index)
+        return f"{name} in {view.label} at {view.offset + self.at:#x} by gpu{device}"
 
     def finding(self, device: int, observed: bytes) -> Finding:
         """Compare the bytes that a device reads there."""
         if observed == self.expected:
             return Finding.equal("bytes")
-        return Finding("bytes", self.subject(device), self.expected, observed, self.view.memory.path)
+        return Finding("bytes", self.subject(device), self.expected, observed, self.view.memory.group.path)
 
 
-def windows(views: Sequence[SampledView]) -> Iterator[SampleWindow]:
+def windows(views: Iterable[SampledView]) -> Iterator[SampleWindow]:
     """Windows of views, in order. Their bytes differ between windows, chunks and rounds."""
     for view in views:
-        for at, count in ends(view.memory.size):
+        for at, count in ends(view.memory.group.declared_size):
             expected = blake2b(b"%b/%d" % (view.seed, at), digest_size=count).digest()
             yield SampleWindow(view.address + at, expected, view, at)
 
@@ -108,7 +106,7 @@ class Staging(Struct, frozen=True):
         """
         first, size, at, latest = windows[0].address, 0, self.address, windows[0].view
         for address, expected, view, _ in windows:
-            if address != first + size or (view.label, view.memory.location) != (latest.label, latest.memory.location):
+            if address != first + size or (view.label, view.location) != (latest.label, latest.location):
                 yield first, at, size
                 first, at, size = address, at + size, 0
             size, latest = size + len(expected), view
