@@ -165,7 +165,7 @@ def revise(target: Target) -> Revise:
 
     def revised(source: str, before: RunRequest) -> Revision:
         found = revision(source, before, target)
-        return found._replace(request=_pictured(found.request, target))
+        return replace(found, request=_pictured(found.request, target))
 
     return revised
 

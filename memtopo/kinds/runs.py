@@ -21,7 +21,7 @@ class Progressed(NamedTuple):
     error: Exception | None = None
 
 
-class CheckedSteps(NamedTuple):
+class CheckedSteps(Struct, frozen=True):
     """Number of the first steps that were checked and are as declared, their findings, and the error of the next.
 
     Without an error, the next step is checked by itself.

@@ -142,7 +142,7 @@ class HandleReference(NamedTuple):
         return secret.reveal()
 
 
-class Readable(NamedTuple):
+class Readable(Struct, frozen=True):
     """Bytes of a resource at an offset of a range, a buffer or an area, with the GPUs that may read them there."""
 
     resource: Hashable

@@ -39,7 +39,7 @@ class Toned(NamedTuple):
     tone: Tone = ""
 
 
-class TimeSpan(NamedTuple):
+class TimeSpan(Struct, frozen=True):
     """A span of time: its start and length as fractions of a track, the index of its hue, and words for it."""
 
     start: float
@@ -63,7 +63,7 @@ class Stacked(Struct, frozen=True):
 Cell = str | Toned | Stacked | Track
 
 
-class Column(NamedTuple):
+class Column(Struct, frozen=True):
     """Heading and alignment of a column: `right` for numbers."""
 
     heading: str

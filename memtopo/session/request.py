@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -119,7 +118,7 @@ class HoldResult(Struct, frozen=True):
     descriptors: int = 0
 
 
-class Revision(NamedTuple):
+class Revision(Struct, frozen=True):
     """Spec that a held layout is to have: the request to apply it, and the source that clients can draw it from."""
 
     request: RunRequest

@@ -104,7 +104,7 @@ def test_a_change_that_was_made_and_cannot_be_shown_leaves_the_layout_held_as_ch
 
     def revise(source: str, before: RunRequest) -> Revision:
         found = revision(source, before, target)
-        return found._replace(request=replace(found.request, position_of=nowhere_at_first()))
+        return replace(found, request=replace(found.request, position_of=nowhere_at_first()))
 
     target = Target("generous", MACHINE, simulated=True, _opener=generous)
     with held(SPEC, target, revise) as found, connect(endpoint("kv")) as client:

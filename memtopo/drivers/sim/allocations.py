@@ -21,7 +21,7 @@ Kind = Literal["own", "opened", "buffer", "managed", "pinned", "registered", "po
 _PINNED = HostFlags.PORTABLE | HostFlags.DEVICEMAP | HostFlags.WRITECOMBINED
 
 
-class PoolPlace(NamedTuple):
+class PoolPlace(Struct, frozen=True):
     """Location of a pool's memory, the address from which on it has whole units of it, and the pool.
 
     `handles` are the types of handles that the pool was created with, none of an imported one.

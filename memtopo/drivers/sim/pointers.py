@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -27,7 +26,7 @@ class _At(Struct, frozen=True):
     reserved: tuple[int, int] | None
 
 
-class _Attribute(NamedTuple):
+class _Attribute(Struct, frozen=True):
     """Attribute: its bytes, and its value for a mapping and for an allocation, None if the memory has none.
 
     `nothing` is the value for other addresses, for which only a query of several attributes is answered.

@@ -50,7 +50,7 @@ def _process(owner: Owner, machines: Machines, marks: Marks, taken: Sequence[Han
     """The diagram of one process."""
     return Diagram(
         ranges=tuple(ranges(owner, marks)),
-        memory=tuple(memory([owner._replace(processes=1)], machines, marks)),
+        memory=tuple(memory([replace(owner, processes=1)], machines, marks)),
         things=tuple(resources(owner, marks)),
         exports=tuple(exports(owner, marks)),
         flows=tuple(taken),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from memtopo.driver.types import Location, LocationKind, gpu
@@ -20,7 +20,7 @@ _Shares = dict[tuple[str, int], tuple[int, Group]]
 """By mark and size: the largest number of equal pieces of memory, and the first entry that declares some."""
 
 
-class Owner(NamedTuple):
+class Owner(Struct, frozen=True):
     """A process that owns memory, with the number of equal processes, and its node if the layout has nodes."""
 
     process: str
