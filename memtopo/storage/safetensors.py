@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, NamedTuple, NoReturn
 
@@ -137,19 +138,26 @@ def copy_tensors(
         with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
             file = DirectFile(fd)
             file.set_direct()
-            parts = (part for tensor, place in zip(tensors, places, strict=True) for part in _parts(tensor, place))
+            parts = (part for run in _runs(tensors, places) for part in _parts(*run))
             copy.run([partial(_copy_part, path, file, piece, memory, *part) for part in parts])
     except OSError as error:
         _refuse(path, f"cannot be read: {reason(error)}", error)
 
 
-def _parts(tensor: Tensor, place: int) -> Iterator[tuple[int, int, int]]:
-    """Offset in the file, place and size of parts of a tensor, each of which a buffer has with whole blocks."""
-    start, end = tensor.offset, tensor.offset + tensor.size
+def _runs(tensors: Sequence[Tensor], places: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Offset in the file, end there and place of tensors that lie one after another at both; mostly all of a file."""
+    pairs = zip(tensors, places, strict=True)
+    for distance, some in groupby(pairs, key=lambda pair: pair[1] - pair[0].offset):
+        run = [tensor for tensor, _ in some]
+        yield run[0].offset, run[-1].offset + run[-1].size, run[0].offset + distance
+
+
+def _parts(start: int, end: int, place: int) -> Iterator[tuple[int, int, int]]:
+    """Offset in the file, place and size of parts of a run, each of which a buffer has with whole blocks."""
     while start < end:
         size = min(BUFFER - start % BLOCK, end - start)
-        yield start, place + start - tensor.offset, size
-        start += size
+        yield start, place, size
+        start, place = start + size, place + size
 
 
 def _copy_part(
