@@ -22,6 +22,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _mmap, _munmap = _libc.mmap, _libc.munmap
 _mmap.restype, _mmap.argtypes = c_void_p, [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
 _munmap.restype, _munmap.argtypes = c_int, [c_void_p, c_size_t]
+_madvise = _libc.madvise
+_madvise.restype, _madvise.argtypes = c_int, [c_void_p, c_size_t, c_int]
 _fallocate = _libc.fallocate
 _fallocate.restype, _fallocate.argtypes = c_int, [c_int, c_int, c_long, c_long]
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
@@ -43,6 +45,12 @@ def map_shared(fd: int, offset: int, size: int, *, writable: bool) -> int:
 def unmap(address: int, size: int) -> None:
     """Unmap what is mapped at `size` bytes from an address on. Raises `OSError`."""
     if _munmap(address, size):
+        raise _error()
+
+
+def advise(address: int, size: int, advice: int) -> None:
+    """Advise the system on the use of mapped memory (madvise(2)). Raises `OSError`."""
+    if _madvise(address, size, advice):
         raise _error()
 
 

@@ -56,13 +56,13 @@ def transferring(
 
     The pages of their buffers are locked, where that is possible: else copies take longer.
     """
-    transfer = Transfer(beat, announce)
     with ExitStack() as stack:
+        transfer = stack.enter_context(Transfer(beat, announce).running())
         if layout.contexts:
             with suppress(DriverError):
                 for each in transfer.buffers:
                     _lock_pages(driver, next(iter(layout.contexts.values())), each.address, stack)
-        yield stack.enter_context(transfer.running())
+        yield transfer
 
 
 def _lock_pages(driver: Driver, context: int, address: int, stack: ExitStack) -> None:

@@ -12,13 +12,14 @@ import fcntl
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from memtopo.common.mapped_files import READ_WRITE, advise, map_memory, unmap
 from memtopo.common.units import rounded_up
 
 if TYPE_CHECKING:
@@ -43,18 +44,22 @@ Beat = Callable[[int], None]
 class Buffer(Struct, frozen=True):
     """Memory of a transfer at a page boundary, at an address of this process."""
 
-    memory: mmap.mmap
     address: int
+    memory: memoryview
 
     @classmethod
     def allocate(cls) -> Buffer:
-        """Allocate the memory; it is freed with the buffer."""
-        memory = mmap.mmap(-1, BUFFER)
-        return cls(memory, ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+        """Allocate the memory, of huge pages if the system has them: its first use takes a quarter of the time."""
+        address = map_memory(None, BUFFER, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # Before Linux 5.12, a write after a fork would leave the pages that the driver has locked.
+        advise(address, BUFFER, mmap.MADV_DONTFORK)
+        with suppress(OSError):  # a system without huge pages
+            advise(address, BUFFER, mmap.MADV_HUGEPAGE)
+        return cls(address, memoryview((ctypes.c_char * BUFFER).from_address(address)).cast("B"))
 
     def part(self, size: int) -> memoryview:
         """Return the first bytes as a view."""
-        return memoryview(self.memory)[:size]
+        return self.memory[:size]
 
     def padded(self, size: int) -> memoryview:
         """Return the first bytes with zeros up to the next block."""
@@ -64,7 +69,7 @@ class Buffer(Struct, frozen=True):
 
 
 class Transfer:
-    """Threads with a buffer each, and the tasks that they do; `beat` is called while these are awaited.
+    """Threads with a buffer each until `running` ends, and their tasks; `beat` is called while these are awaited.
 
     `announce` is called with the number of tasks before they begin.
     """
@@ -82,9 +87,13 @@ class Transfer:
 
     @contextmanager
     def running(self) -> Iterator[Transfer]:
-        """End the threads after the code inside."""
-        with self._pool:
-            yield self
+        """End the threads after the code inside, and free the buffers."""
+        try:
+            with self._pool:
+                yield self
+        finally:
+            for each in self.buffers:
+                unmap(each.address, BUFFER)
 
     def run(self, tasks: Iterable[Callable[[Buffer], Any]]) -> list[Any]:
         """Do tasks, each with a buffer, and return their results in order.
