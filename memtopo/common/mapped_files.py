@@ -24,6 +24,8 @@ _mmap.restype, _mmap.argtypes = c_void_p, [c_void_p, c_size_t, c_int, c_int, c_i
 _munmap.restype, _munmap.argtypes = c_int, [c_void_p, c_size_t]
 _madvise = _libc.madvise
 _madvise.restype, _madvise.argtypes = c_int, [c_void_p, c_size_t, c_int]
+_mincore = _libc.mincore
+_mincore.restype, _mincore.argtypes = c_int, [c_void_p, c_size_t, ctypes.c_char_p]
 _fallocate = _libc.fallocate
 _fallocate.restype, _fallocate.argtypes = c_int, [c_int, c_int, c_long, c_long]
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
@@ -58,6 +60,27 @@ def punch_hole(fd: int, offset: int, size: int) -> None:
     """Return a part of a file in memory to the system; its bytes are zero then. Raises `OSError`."""
     if _fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, offset, size):
         raise _error()
+
+
+def is_cached(fd: int, offset: int, size: int) -> bool:
+    """Return true if the page cache has all of a part of a file. Raises `OSError`.
+
+    The system tells the owner of the file and users who may write it (mincore(2)); for others the answer is false. A
+    read with `RWF_NOWAIT` would tell everybody, but begins to read up to 8 MiB ahead.
+    """
+    about, start = os.fstat(fd), offset - offset % mmap.PAGESIZE
+    length = min(offset + size, about.st_size) - start
+    told = about.st_uid == os.geteuid() or os.access(f"/proc/self/fd/{fd}", os.W_OK, effective_ids=True)
+    if length <= 0 or not told:
+        return False
+    address = map_shared(fd, start, length, writable=False)
+    try:
+        pages = ctypes.create_string_buffer(-(-length // mmap.PAGESIZE))
+        if _mincore(address, length, pages):
+            raise _error()
+    finally:
+        unmap(address, length)
+    return b"\0" not in pages.raw
 
 
 def _error() -> OSError:

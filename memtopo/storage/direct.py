@@ -1,7 +1,7 @@
 """Reads and writes of large files by several threads, past the page cache where the file system allows it.
 
 Memory, offsets and lengths of direct I/O are multiples of a block (open(2)). A file system that refuses it is read and
-written through the page cache.
+written through the page cache, and what is in the page cache is read from there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from memtopo.common.mapped_files import READ_WRITE, advise, map_memory, unmap
+from memtopo.common.files import closing_fd
+from memtopo.common.mapped_files import READ_WRITE, advise, is_cached, map_memory, unmap
 from memtopo.common.units import rounded_up
 
 if TYPE_CHECKING:
@@ -127,10 +128,14 @@ class Transfer:
 
 
 class DirectFile(Struct):
-    """Open file; `direct` is false once the file system has refused direct I/O."""
+    """Open file; `direct` is false once the file system has refused direct I/O.
+
+    `buffered` is the same file, opened once more to read what the page cache has.
+    """
 
     fd: int
     direct: bool = False
+    buffered: int | None = None
 
     def set_direct(self) -> None:
         """Read and write by direct I/O from now on, if the file system allows it. Raises `OSError`."""
@@ -149,9 +154,11 @@ class DirectFile(Struct):
 
     def read(self, data: memoryview, offset: int) -> int:
         """Read whole blocks at the offset of a block; return the number of bytes, fewer at the end of the file."""
-        read = 0
+        read, fd = 0, self.fd
+        if self.buffered is not None and self.direct and is_cached(self.buffered, offset, len(data)):
+            fd = self.buffered
         while read < len(data):
-            done = self._attempt(partial(os.preadv, self.fd, [data[read:]], offset + read))
+            done = self._attempt(partial(os.preadv, fd, [data[read:]], offset + read))
             if not done:
                 break
             read += done
@@ -167,3 +174,12 @@ class DirectFile(Struct):
         self.direct = False
         fcntl.fcntl(self.fd, fcntl.F_SETFL, fcntl.fcntl(self.fd, fcntl.F_GETFL) & ~os.O_DIRECT)
         return call()
+
+
+@contextmanager
+def opened_to_read(fd: int) -> Iterator[DirectFile]:
+    """Open the file of a descriptor once more, for direct I/O. Raises `OSError`."""
+    with closing_fd(os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)) as other:
+        file = DirectFile(other, buffered=fd)
+        file.set_direct()
+        yield file

@@ -22,7 +22,7 @@ from memtopo.common.decoding import Mismatch, convert
 from memtopo.common.errors import Failed, reason
 from memtopo.common.files import closing_fd
 from memtopo.common.units import rounded_up
-from memtopo.storage.direct import BLOCK, BUFFER, Buffer, DirectFile, Transfer
+from memtopo.storage.direct import BLOCK, BUFFER, Buffer, DirectFile, Transfer, opened_to_read
 from memtopo.storage.saved import PieceMemory
 
 LARGEST_HEADER = 100_000_000
@@ -135,9 +135,7 @@ def copy_tensors(
 ) -> None:
     """Copy tensors of a file to offsets of a piece. Raises `BadTensors`, and `DriverError`."""
     try:
-        with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
-            file = DirectFile(fd)
-            file.set_direct()
+        with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd, opened_to_read(fd) as file:
             parts = (part for run in _runs(tensors, places) for part in _parts(*run))
             copy.run([partial(_copy_part, path, file, piece, memory, *part) for part in parts])
     except OSError as error:

@@ -26,7 +26,7 @@ from memtopo.common.decoding import Mismatch, decode, encode
 from memtopo.common.errors import Failed, reason
 from memtopo.common.files import closing_fd, read_descriptor
 from memtopo.common.units import exact, rounded, rounded_up
-from memtopo.storage.direct import BLOCK, BUFFER, Buffer, DirectFile, Transfer
+from memtopo.storage.direct import BLOCK, BUFFER, Buffer, DirectFile, Transfer, opened_to_read
 
 INDEX = "index.json"
 VERSION = 1
@@ -506,10 +506,12 @@ def restore(folder: Folder, part: Part, wanted: Sequence[Piece], memory: PieceMe
         some = replace(file, pieces=tuple(each for each in file.pieces if sizes.get(each.name) == each.size))
         if not some.pieces:
             continue
-        with refusing(f"{folder.path}/{file.name}"), closing_fd(folder.open(file.name)) as fd:
+        with (
+            refusing(f"{folder.path}/{file.name}"),
+            closing_fd(folder.open(file.name)) as fd,
+            opened_to_read(fd) as opened,
+        ):
             _require_complete(folder, file, os.fstat(fd).st_size)
-            opened = DirectFile(fd)
-            opened.set_direct()
             transfer.run([partial(_restore_chunk, folder, file, opened, memory, *each) for each in _chunks(some)])
             direct &= opened.direct
     saved = [each.piece for file in part.files for each in file.pieces]

@@ -9,7 +9,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from memtopo.common.mapped_files import ANONYMOUS, FIXED, READ_WRITE, map_memory, map_shared, punch_hole, unmap
+from memtopo.common.mapped_files import (
+    ANONYMOUS,
+    FIXED,
+    READ_WRITE,
+    is_cached,
+    map_memory,
+    map_shared,
+    punch_hole,
+    unmap,
+)
+from tests.storage.test_saved import in_child
 
 PAGE = mmap.PAGESIZE
 
@@ -59,3 +69,22 @@ def test_memory_at_a_given_address_is_in_place_of_what_was_there() -> None:
     assert map_memory(address + PAGE, PAGE, READ_WRITE, ANONYMOUS | FIXED) == address + PAGE
     assert [ctypes.string_at(address + at, 1) for at in (0, PAGE)] == [b"\5", b"\0"]
     unmap(address, 2 * PAGE)
+
+
+def test_a_part_of_a_file_is_cached_if_all_of_its_pages_are(file: int) -> None:
+    os.ftruncate(file, 5 * PAGE)  # two pages that no one has read or written
+    cached = {(0, PAGE), (0, 3 * PAGE), (PAGE + 5, PAGE), (2 * PAGE, PAGE)}
+    parts = [*cached, (0, 4 * PAGE), (2 * PAGE + 5, PAGE), (3 * PAGE, PAGE), (4 * PAGE, 5 * PAGE), (5 * PAGE, PAGE)]
+    assert {part for part in parts if is_cached(file, *part)} == cached
+    os.ftruncate(file, 2 * PAGE + 7)
+    assert is_cached(file, PAGE, 9 * PAGE)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_user_who_may_not_write_a_file_is_not_told_that_it_is_cached(file: int) -> None:
+    def look() -> None:
+        os.seteuid(65534)
+        assert not is_cached(file, 0, PAGE)
+
+    os.fchmod(file, 0o644)
+    assert in_child(look) == 0
