@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -155,12 +156,10 @@ def fingerprints(diagnostics: Iterable[Located]) -> Iterator[str]:
 
     Made of the file, the code and the path in the spec; equal ones are numbered.
     """
-    from hashlib import sha256  # noqa: PLC0415 loads OpenSSL, and few formats have fingerprints
-
     counts: Counter[str] = Counter()
     for each in diagnostics:
         diagnostic = each.diagnostic
         identity = repr((repository_path(each.file), diagnostic.code, diagnostic.path or diagnostic.message))
         numbered = f"{identity} {counts[identity]}"
-        yield sha256(numbered.encode(errors="surrogateescape")).hexdigest()[:32]
+        yield hashlib.sha256(numbered.encode(errors="surrogateescape")).hexdigest()[:32]
         counts[identity] += 1
