@@ -42,6 +42,7 @@ LATE_IN_APPLY = {
     "memtopo.sharing.client": "--hold, and imports from held layouts",
     "memtopo.sharing.messages": "--hold, and imports from held layouts",
     "memtopo.sharing.status": "--hold, and imports from held layouts",
+    "logging": "transfers between files and memory, by way of concurrent.futures",
     "memtopo.driver.trace": "--trace",
     "memtopo.language.parameters": "parameters",
     "memtopo.run.verification.external": "imports from producers, and grants to the host",
