@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from memtopo.common.errors import on_failure
 from memtopo.common.units import rounded_up
 from memtopo.driver.types import (
     HOST,
@@ -150,9 +151,9 @@ class SimPinnedMemory:
         memory, pid = SimProcessMemory(-1, address, size, pid=self._sim.pid), self._sim.pid
         self._allocations.register(device, address, size, flags, memory)
         writable = not flags & RegisterFlags.READ_ONLY
-        if not (_is_mapped(start, end, pid, writable=writable) and memory.present(start, end)):
-            self._allocations.unregister(address)
-            raise invalid("a page is not mapped, beyond the end of its file, or read-only without READ_ONLY")
+        with on_failure(self._allocations.unregister, address):
+            if not (_is_mapped(start, end, pid, writable=writable) and memory.present(start, end)):
+                raise invalid("a page is not mapped, beyond the end of its file, or read-only without READ_ONLY")
 
     def _check_registered(self, start: int, end: int, flags: int) -> None:
         """Refuse bytes that are registered, and pages that are locked with other flags, in the driver's order."""
