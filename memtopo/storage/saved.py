@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, Protocol, TypeVar
@@ -32,6 +32,8 @@ INDEX = "index.json"
 VERSION = 1
 _NEW_INDEX = f"{INDEX}.new"
 _LARGEST_INDEX = 1 << 30
+_OPEN = 64
+"""Files that a save has open at once."""
 _OWN = r"[0-9a-f]{16}-[A-Za-z0-9_.-]+\.(bin|json)"
 """Names of the files of saves, besides the index."""
 
@@ -260,9 +262,9 @@ class Folder:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(name, flags, 0o600, dir_fd=self.fd)
 
-    def open(self, name: str) -> int:
-        """Open a regular file for reading. Raises `OSError`, and `FolderRefused`."""
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
+    def open(self, name: str, access: int = os.O_RDONLY) -> int:
+        """Open a regular file, for reading by default. Raises `OSError`, and `FolderRefused`."""
+        fd = os.open(name, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise self.changed(name)
@@ -421,28 +423,35 @@ class _Writer:
         """Reserve room for files, write them, and wait until the disk has them. Raises `OSError`."""
         planned = [_planned(name, pieces) for name, pieces in files]
         self._folder.require_room(sum(each.size for each in planned))
-        opened: list[DirectFile] = []
-        try:
-            for each in planned:
-                opened.append(DirectFile(self._folder.create(each.name)))  # noqa: PERF401 closed after an error, too
-            pairs = list(zip(planned, opened, strict=True))
-            self._transfer.run([partial(_reserve, file.fd, each.size) for each, file in pairs])
-            for file in opened:
-                file.set_direct()
-            saved = [self._written(each, file) for each, file in pairs]
-            self._transfer.run([partial(_sync, file.fd) for file in opened])
-        finally:
-            for file in opened:
-                os.close(file.fd)
-        self.direct = all(each.direct for each in opened)
+        self._transfer.run([partial(self._reserve, each) for each in planned])
+        parts = [planned[first : first + _OPEN] for first in range(0, len(planned), _OPEN)]
+        saved = [each for part in parts for each in self._written(part)]
         os.fsync(self._folder.fd)
         return saved
 
-    def _written(self, saved: SavedFile, file: DirectFile) -> SavedFile:
-        tasks = [partial(self._write_chunk, file, *each) for each in _chunks(saved)]
-        digests = iter(self._transfer.run(tasks))
-        pieces = (replace(each, digests=tuple(next(digests) for _ in each.digests)) for each in saved.pieces)
-        return replace(saved, pieces=tuple(pieces))
+    def _reserve(self, file: SavedFile, _: Buffer) -> None:
+        with closing_fd(self._folder.create(file.name)) as fd:
+            os.posix_fallocate(fd, 0, file.size)
+
+    def _written(self, planned: Sequence[SavedFile]) -> Iterator[SavedFile]:
+        """Write files that are open at once, and wait until the disk has them; yield them with their digests."""
+        with ExitStack() as stack:
+            files = [stack.enter_context(self._opened(each)) for each in planned]
+            pairs = list(zip(planned, files, strict=True))
+            chunks = [partial(self._write_chunk, file, *chunk) for each, file in pairs for chunk in _chunks(each)]
+            digests = iter(self._transfer.run(chunks))
+            self._transfer.run([partial(_sync, each.fd) for each in files])
+            self.direct &= all(each.direct for each in files)
+        for each in planned:
+            pieces = (replace(piece, digests=tuple(next(digests) for _ in piece.digests)) for piece in each.pieces)
+            yield replace(each, pieces=tuple(pieces))
+
+    @contextmanager
+    def _opened(self, file: SavedFile) -> Iterator[DirectFile]:
+        with closing_fd(self._folder.open(file.name, os.O_WRONLY)) as fd:
+            opened = DirectFile(fd)
+            opened.set_direct()
+            yield opened
 
     def _write_chunk(
         self, file: DirectFile, piece: SavedPiece, number: int, start: int, size: int, buffer: Buffer
@@ -471,10 +480,6 @@ def _chunks(file: SavedFile) -> Iterator[tuple[SavedPiece, int, int, int]]:
     for each in file.pieces:
         for number, start in enumerate(range(0, each.size, BUFFER)):
             yield each, number, start, min(BUFFER, each.size - start)
-
-
-def _reserve(fd: int, size: int, _: Buffer) -> None:
-    os.posix_fallocate(fd, 0, size)
 
 
 def _sync(fd: int, _: Buffer) -> None:

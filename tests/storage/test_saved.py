@@ -194,6 +194,18 @@ def test_a_limit_of_file_size_leaves_the_save_before(tmp_path: Path, limit: int)
     assert len(list((tmp_path / "saved").iterdir())) == 4
 
 
+def test_many_files_are_saved_with_few_of_them_open(tmp_path: Path) -> None:
+    many = {f"entry{number:03}": bytes([number % 256]) * (number + 1) for number in range(150)}
+
+    def save_within_limit() -> None:
+        limit = len(os.listdir("/proc/self/fd")) + 80
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        assert save(tmp_path / "saved", many).written == 150 * BLOCK
+        assert restored(tmp_path / "saved", many)[1] == many
+
+    assert in_child(save_within_limit) == 0
+
+
 def flipped(file: Path, offset: int) -> None:
     data = bytearray(file.read_bytes())
     data[offset] ^= 1
