@@ -16,6 +16,7 @@ import pytest
 
 import memtopo
 from memtopo.api.live import Live
+from memtopo.common.errors import Stopped
 from memtopo.storage.saved import INDEX, opened_folder
 from tests.cli.conftest import InlineRunner, held, run_inline
 from tests.helpers.namespaces import CONTAINER, require_namespaces
@@ -160,6 +161,22 @@ def test_a_fault_at_any_call_of_a_switch_drops_nothing_that_is_not_safe(
             break
     assert number > 20
     assert seen == ({True, False} if fault == "killed" else {False})
+
+
+def test_a_stop_while_bytes_are_written_drops_nothing(folder: Path) -> None:
+    with applied(folder) as layout:
+        inner = layout._session.run.execution.layout  # type: ignore[attr-defined]  # noqa: SLF001
+        for value in (1, 2):
+            write(layout, "weights", value)
+            inner.stop = lambda: 1
+            with pytest.raises(Stopped):
+                layout.switch("asleep")
+            assert has(layout, "weights", value)
+            assert value == 1 or {each.name for each in folder.iterdir()} == saved_names(folder)
+            inner.stop = lambda: 0
+            for state in ("asleep", "awake"):
+                layout.switch(state)
+            assert has(layout, "weights", value)
 
 
 def test_bytes_that_are_not_as_they_were_saved_are_refused_and_the_state_stays(folder: Path) -> None:

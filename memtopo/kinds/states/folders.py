@@ -128,10 +128,6 @@ class InFolder(KeptBytes, frozen=True):
     def keeps(self) -> Hashable:
         return ("chunk", self.chunk)
 
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return (_NOUN, self.folder), ("range", self.mapped.range)
-
     def describe(self) -> StepDescription:
         return StepDescription(self.chunk, self.folder, self.size)
 
