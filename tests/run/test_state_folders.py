@@ -165,7 +165,7 @@ def test_a_fault_at_any_call_of_a_switch_drops_nothing_that_is_not_safe(
 
 def test_a_stop_while_bytes_are_written_drops_nothing(folder: Path) -> None:
     with applied(folder) as layout:
-        inner = layout._session.run.execution.layout  # type: ignore[attr-defined]  # noqa: SLF001
+        inner = layout._session.run.execution.layout  # type: ignore[attr-defined]
         for value in (1, 2):
             write(layout, "weights", value)
             inner.stop = lambda: 1

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from hashlib import sha256
+from itertools import chain, repeat
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -127,13 +128,13 @@ def in_child(act: Callable[[], object]) -> int:
 
 def at_call(number: int, act: Callable[[], object]) -> None:
     """Call a function before that call of the system by `memtopo.storage`, in any thread; raise what it raises."""
-    calls = iter(range(number))
+    strikes = chain(repeat(False, number), [True], repeat(False))  # once, in whichever thread
 
     def count(frame: FrameType, event: str, function: Any) -> None:
         if event != "c_call" or getattr(function, "__module__", "") != "posix":
             return
         caller = frame.f_globals["__name__"]
-        if caller.startswith(("memtopo.storage", "memtopo.common")) and next(calls, None) is None:
+        if caller.startswith(("memtopo.storage", "memtopo.common")) and next(strikes):
             sys.setprofile(None)
             threading.setprofile(None)
             act()
