@@ -95,7 +95,7 @@ class Execution:
         self._origin = time.perf_counter() if origin is None else origin
         self.progress = SafeProgress(progress or Progress())
         self.layout = Layout(plan.name)
-        self.layout.stop = stop
+        self.layout.stop, self.layout.extend, self.layout.advance = stop, self.progress.extend, self.progress.advance
         self.done: list[Step | StepRun] = []
         self.times: list[PhaseTime] = []
         self.baseline: ResourceSnapshot | None = None

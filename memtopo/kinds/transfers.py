@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
 
 from msgspec import Struct
 
+from memtopo.common.errors import Stopped
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, RegisterFlags
 from memtopo.kinds.layout import Layout, current
-from memtopo.storage.direct import BUFFER, Beat, Transfer
+from memtopo.storage.direct import BUFFER, Transfer
 from memtopo.storage.saved import Piece
 
 
@@ -49,15 +50,20 @@ class SpanMemory:
 
 
 @contextmanager
-def transferring(
-    driver: Driver, layout: Layout, beat: Beat = lambda _done: None, announce: Callable[[int], None] = lambda _: None
-) -> Iterator[Transfer]:
+def transferring(driver: Driver, layout: Layout, *, stops: bool = False) -> Iterator[Transfer]:
     """Run threads that copy between files and memory, until the end of the code inside.
 
-    The pages of their buffers are locked, where that is possible: else copies take longer.
+    The pages of their buffers are locked, where that is possible: else copies take longer. Their tasks are parts of the
+    progress. With `stops`, a stop of the run raises `Stopped`.
     """
+
+    def beat(done: int) -> None:
+        if stops and layout.stop():
+            raise Stopped
+        layout.advance(done)
+
     with ExitStack() as stack:
-        transfer = stack.enter_context(Transfer(beat, announce).running())
+        transfer = stack.enter_context(Transfer(beat, layout.extend).running())
         if layout.contexts:
             with suppress(DriverError):
                 for each in transfer.buffers:

@@ -149,19 +149,8 @@ def saved_memory(execution: Execution) -> Iterator[tuple[SpanMemory, Transfer]]:
     with ExitStack() as stack:
         spans = dict(_mapped(execution))
         spans |= _mapped_meanwhile(execution, spans, stack)
-        yield SpanMemory(execution.driver, execution.layout, spans), stack.enter_context(threads(execution))
-
-
-@contextmanager
-def threads(execution: Execution) -> Iterator[Transfer]:
-    """Threads that copy between files and memory, which a stop of the run ends."""
-
-    def beat(done: int) -> None:
-        execution.raise_if_stopped()
-        execution.progress.advance(done)
-
-    with transferring(execution.driver, execution.layout, beat, execution.progress.extend) as transfer:
-        yield transfer
+        transfer = stack.enter_context(transferring(execution.driver, execution.layout, stops=True))
+        yield SpanMemory(execution.driver, execution.layout, spans), transfer
 
 
 def _mapped(execution: Execution) -> Iterator[tuple[str, Span]]:

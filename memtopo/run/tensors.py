@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from memtopo.common.units import rounded
 from memtopo.executor import Execution
 from memtopo.kinds.layout import current
-from memtopo.kinds.transfers import Span, SpanMemory
-from memtopo.run.saving import threads
+from memtopo.kinds.transfers import Span, SpanMemory, transferring
 from memtopo.storage.safetensors import BadTensors, copy_tensors, read_header
 from memtopo.storage.tables import PREFIX, Table, encoded, placed
 
@@ -31,7 +30,7 @@ def load(execution: Execution, label: str, span: Span, files: Sequence[str]) -> 
         raise BadTensors(message, hint="increase its size in the spec")
     memory = SpanMemory(execution.driver, execution.layout, {label: span})
     _write(execution, span, bytes(PREFIX))
-    with threads(execution) as transfer:
+    with transferring(execution.driver, execution.layout, stops=True) as transfer:
         for file, found in headers.items():
             copy_tensors(file, found, [table[each.name].offset for each in found], label, memory, transfer)
     _write(execution, span, encoded(table.values()))

@@ -17,6 +17,7 @@ import pytest
 import memtopo
 from memtopo.api.live import Live
 from memtopo.common.errors import Stopped
+from memtopo.plans.progress import CountedProgress
 from memtopo.storage.saved import INDEX, opened_folder
 from tests.cli.conftest import InlineRunner, held, run_inline
 from tests.helpers.namespaces import CONTAINER, require_namespaces
@@ -165,7 +166,7 @@ def test_a_fault_at_any_call_of_a_switch_drops_nothing_that_is_not_safe(
 
 def test_a_stop_while_bytes_are_written_drops_nothing(folder: Path) -> None:
     with applied(folder) as layout:
-        inner = layout._session.run.execution.layout  # type: ignore[attr-defined]
+        inner = layout._session.run.execution.layout
         for value in (1, 2):
             write(layout, "weights", value)
             inner.stop = lambda: 1
@@ -177,6 +178,21 @@ def test_a_stop_while_bytes_are_written_drops_nothing(folder: Path) -> None:
             for state in ("asleep", "awake"):
                 layout.switch(state)
             assert has(layout, "weights", value)
+
+
+def test_the_parts_of_a_write_are_steps_of_the_progress(folder: Path) -> None:
+    found = []
+    with applied(folder) as layout:
+        counted = CountedProgress()
+        layout._session.run.execution.progress._others = (counted,)
+        for _ in range(2):
+            counted.phase("switch", 0)
+            layout.switch("asleep")
+            assert counted.state
+            found.append(counted.state.whole)
+            layout.switch("awake")
+    first, unchanged = found
+    assert first.done == first.total == unchanged.total + 2  # a reservation and a sync; the chunks are compared, else
 
 
 def test_bytes_that_are_not_as_they_were_saved_are_refused_and_the_state_stays(folder: Path) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from memtopo.common.errors import Stopped
 from memtopo.common.keyed import by_key
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.chunks.steps import CreateChunk
@@ -91,12 +90,7 @@ def write_to_folder(
     driver: Driver, layout: Layout, folder: str, memory: SpanMemory, staying: Collection[str] = ()
 ) -> None:
     """Write memory to an open folder, which keeps it and the `staying` pieces. Raises `FolderRefused` and `Stopped`."""
-
-    def beat(_done: int) -> None:
-        if layout.stop():
-            raise Stopped
-
-    with transferring(driver, layout, beat) as transfer:
+    with transferring(driver, layout, stops=True) as transfer:
         layout.of(FOLDERS)[folder].keeper.save(memory.pieces, memory, transfer, staying)
 
 
