@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from functools import lru_cache
 from typing import ClassVar
 
 from memtopo.common.signals import deferred
@@ -91,7 +90,8 @@ class CreateChunk(ChunkStep, frozen=True):
         yield Finding("properties", self.label, _as_reported(self.properties), observed, self.path)
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, *_described(self.properties, self.size))
+        words = ", ".join(self.properties.words)
+        return StepDescription(self.label, str(self.properties.location), self.size, note=words)
 
 
 class CreateChunks(StepRun, frozen=True):
@@ -191,9 +191,3 @@ def _as_reported(properties: Properties) -> Properties:
     if properties.location.kind is _HOST:
         return properties._replace(location=Location(LocationKind.HOST_NUMA, 0))
     return properties
-
-
-@lru_cache(maxsize=64)
-def _described(properties: Properties, size: int) -> tuple[str, int, None, str]:
-    """Location, bytes and note of chunks in a plan, which are the same for thousands."""
-    return str(properties.location), size, None, ", ".join(properties.words)
