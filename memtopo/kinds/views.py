@@ -11,9 +11,8 @@ from operator import itemgetter
 from typing import TypeVar
 
 from msgspec import Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
-from memtopo.common.text import numbered
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location, LocationKind
 from memtopo.geometry.access import granted, mapping_runs
@@ -91,6 +90,11 @@ class ViewRun(Struct, frozen=True):
     indices: Sequence[int]
     grants: tuple[Grant, ...]
 
+    @property
+    def once(self) -> ViewRun:
+        """Views without further ones of the same object, which is then mapped again and again."""
+        return self if isinstance(self.indices, range) else replace(self, indices=self.indices[:1])
+
     def places(self) -> Iterator[Place]:
         """Index of the object and offset of each view."""
         return zip(self.indices, range(self.offset, sys.maxsize, self.size), repeat(self))
@@ -133,14 +137,6 @@ class MemoryGroup(Struct, frozen=True):
     def identity(self, index: int) -> Identity:
         """Identity of one object."""
         return self.member.identity(self.group, index, self.group.label(index))
-
-    def source(self, index: int) -> tuple[str, str, int]:
-        """Owner of one object, and its group and index there."""
-        if self.group.origin is None:
-            return self.member.label, self.group.name, index
-        owner, label = astuple(self.identity(index))
-        entry, number = numbered(label)
-        return owner, entry, number or 0
 
     def on_host(self, run: ViewRun) -> bool:
         """Return true for views of memory that is not on GPUs."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import cache, lru_cache, partial
-from itertools import chain, groupby, islice
-from operator import itemgetter
-from typing import NamedTuple
+from functools import cache, cached_property, lru_cache
+from itertools import chain, islice
 
 from msgspec import Struct
 
 from memtopo.common.keyed import by_key
+from memtopo.common.text import numbered
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind
 from memtopo.executor import STRIDE
 from memtopo.kinds.layout import current
@@ -26,40 +25,37 @@ from memtopo.run.verification.verifier import EventVerification, RoundWriters, V
 from memtopo.run.verification.windows import LEAST, WINDOW, SampledView, SampleWindow, Staging, ends, staging, windows
 
 
-class _Part(NamedTuple):
-    """Places of one group that some devices write or read in a round, and the number of their windows."""
+class _Part(Struct, frozen=True, dict=True):
+    """Views of one group, of which some devices write or read those that are `used`, in a round."""
 
     memory: MemoryGroup
-    places: Callable[[], Iterator[Place]]
-    number: int
-    staged: bool
-    """True for chunks on GPUs, which are copied through page-locked memory if they are many (fact 89)."""
+    runs: Sequence[ViewRun]
+    used: Callable[[Place], bool]
 
-    @classmethod
-    def of(cls, memory: MemoryGroup, on_host: bool, places: Callable[[], Iterator[Place]]) -> _Part:  # noqa: FBT001
-        """Part with its places counted."""
-        number = sum(1 for _ in places()) * len(ends(memory.group.declared_size))
-        return cls(memory, places, number, staged=not (memory.group.addressed or on_host))
+    @cached_property
+    def number(self) -> int:
+        """Number of windows, by one device."""
+        return sum(map(self.used, in_order(self.runs))) * len(ends(self.memory.group.declared_size))
+
+    @property
+    def staged(self) -> bool:
+        """True for chunks on GPUs, which are copied through page-locked memory if they are many (fact 89)."""
+        return not (self.memory.group.addressed or self.memory.on_host(self.runs[0]))
 
     def views(self, index: int, address_of: Callable[[str], int]) -> Iterator[SampledView]:
         """Views with the seeds of a round."""
         memory, location_of = self.memory, self.memory.group.location_of
-        for number, offset, run in self.places():
+        for number, offset, run in filter(self.used, in_order(self.runs)):
             identity, address = memory.identity(number), address_of(run.label) + offset
             seed = f"{identity.owner}/{identity.label}/{index}".encode()
             yield SampledView(address, seed, memory, number, run.label, offset, location_of(number))
 
 
+_Copies = tuple[Callable[[Sequence[SampleWindow]], bytes | None] | None, Callable[[SampleWindow], bytes | None]]
+"""Copy of windows together, if there is memory for that, and of one."""
+
 _Parts = dict[tuple[int, ...], list[_Part]]
 """Parts by the devices that write or read them."""
-
-
-class _Round(Struct, frozen=True):
-    """Places that one process writes and reads in a round."""
-
-    index: int
-    writes: _Parts
-    reads: _Parts
 
 
 class _Writers:
@@ -82,12 +78,11 @@ class _Writers:
     def __len__(self) -> int:
         return len(self._imported)
 
-    def writer(self, index: int, memory: MemoryGroup, number: int) -> str | None:
-        """Process that writes an object of memory, by its number, in a round, or None."""
-        owner, name, at = memory.source(number)
-        if not index and (flags := self._created.get((owner, name))) and flags[at]:
-            return owner
-        return self._imported.writer(index, memory.identity(number))
+    def writer(self, index: int, identity: Identity) -> str | None:
+        """Process that writes an object in a round, or None."""
+        name, number = numbered(identity.label)
+        flags = self._created.get((identity.owner, name)) if index == 0 else None
+        return identity.owner if flags and flags[number or 0] else self._imported.writer(index, identity)
 
 
 class SampleVerifier(Verifier):
@@ -103,16 +98,16 @@ class SampleVerifier(Verifier):
         self._own = context.memory[context.process]
         self._writers = _Writers(context.memory)
         self.rounds = max(len(self._writers), self._events.rounds)
-        self._latest: _Round | None = None
+        self._parts = cache(self._parts_of)
 
     def written(self, index: int) -> int:
         """Number of windows that this process writes in a round."""
-        return _count(self._round(index).writes)
+        return _count(self._parts(index)[0])
 
     def write(self, index: int) -> None:
         """Write every chunk's pattern once, and wait until that is complete. Raises `DriverError`."""
         context = self._context
-        for device, memory, batch in self._batches(index, self._round(index).writes):
+        for device, memory, batch in self._batches(index, self._parts(index)[0]):
             with current(context.driver, context.layout.contexts[device]):
                 self._write(device, batch, memory)
                 context.driver.ctx_synchronize()
@@ -125,17 +120,17 @@ class SampleVerifier(Verifier):
         Raises `DriverError`.
         """
         yield from self._events.wait(index)
-        for device, memory, batch in self._batches(index, self._round(index).reads):
+        for device, memory, batch in self._batches(index, self._parts(index)[1]):
             # A list, not a generator: the code that takes the findings must not run in the device's context.
             yield from self._read(device, batch, memory)
 
     def expected(self, index: int) -> int:
         """Number of windows that are read."""
-        return _count(self._round(index).reads)
+        return _count(self._parts(index)[1])
 
     def not_verified(self) -> Iterator[tuple[int, str]]:
         """Windows without access, and those of external memory."""
-        read = sum(part.number for parts in self._round(0).reads.values() for part in parts)
+        read = sum(part.number for parts in self._parts(0)[1].values() for part in parts)
         missed = {True: -read, False: 0}  # by whether this run created the memory
         for memory in self._own:
             missed[memory.ours] += sum(len(run.indices) for run in memory.runs) * len(ends(memory.group.declared_size))
@@ -158,32 +153,24 @@ class SampleVerifier(Verifier):
                         yield device, memory, batch
 
     def _write(self, device: int, batch: Sequence[SampleWindow], memory: Staging | None) -> None:
-        write = self._context.driver.memcpy_htod
-        together = memory.write if memory else None
-        self._copied("copy to", device, batch, together, lambda window: write(window.address, window.expected))
+        def single(window: SampleWindow) -> None:
+            self._context.driver.memcpy_htod(window.address, window.expected)
+
+        self._copied("copy to", device, batch, (memory.write if memory else None, single))
 
     def _read(self, device: int, batch: Sequence[SampleWindow], memory: Staging | None) -> list[Finding]:
-        driver, together = self._context.driver, memory.read if memory else None
+        driver = self._context.driver
+
+        def single(window: SampleWindow) -> bytes:
+            return driver.memcpy_dtoh(window.address, len(window.expected))
+
         with current(driver, self._context.layout.contexts[device]):
-            data = self._copied(
-                "copy from",
-                device,
-                batch,
-                together,
-                lambda window: driver.memcpy_dtoh(window.address, len(window.expected)),
-            )
+            data = self._copied("copy from", device, batch, (memory.read if memory else None, single))
         return list(_compared(device, batch, data))
 
-    def _copied(
-        self,
-        verb: str,
-        device: int,
-        batch: Sequence[SampleWindow],
-        together: Callable[[Sequence[SampleWindow]], bytes | None] | None,
-        single: Callable[[SampleWindow], bytes | None],
-    ) -> bytes:
+    def _copied(self, verb: str, device: int, batch: Sequence[SampleWindow], copies: _Copies) -> bytes:
         """Copy windows together if that is possible, else one by one; return what was read. Raises `CopyFailed`."""
-        refused: DriverError | None = None
+        (together, single), refused = copies, None
         if together:
             self._context.raise_if_stopped()
             try:
@@ -201,42 +188,30 @@ class SampleVerifier(Verifier):
             raise _failed(verb, batch[0], device, refused) from refused
         return b"".join(found)
 
-    def _round(self, index: int) -> _Round:
-        """Places of a round; the latest is kept, since its write and its read need the same."""
-        if self._latest is None or self._latest.index != index:
-            writes, reads = _Parts(), _Parts()
-            for memory in self._own:
-                if memory.ours:
-                    self._add(memory, index, writes, reads)
-            self._latest = _Round(index, writes, reads)
-        return self._latest
+    def _parts_of(self, index: int) -> tuple[_Parts, _Parts]:
+        """Return what this process writes and reads in a round."""
+        writes, reads = _Parts(), _Parts()
+        for memory in self._own:
+            if memory.ours:
+                self._add(index, memory, writes, reads)
+        return writes, reads
 
-    def _add(self, memory: MemoryGroup, index: int, writes: _Parts, reads: _Parts) -> None:
+    def _add(self, index: int, memory: MemoryGroup, writes: _Parts, reads: _Parts) -> None:
+        numbers, process = range(memory.group.count), self._context.process
+        writers = [self._writers.writer(index, memory.identity(number)) for number in numbers]
+        first: list[ViewRun | None] = [None] * len(numbers)  # at which this process writes an object
         runs = sorted(memory.runs, key=lambda run: run.indices[0])
+        writing = [run.once for run in runs if _copying(memory, run)[1]]
+        for run in reversed(writing):
+            for number in run.indices:
+                first[number] = run if writers[number] == process else None
         by_readers = by_key(((_copying(memory, run)[0], memory.on_host(run)), run) for run in runs)
-        for (readers, on_host), some in by_readers.items():
-            if readers:
-                read = partial(self._places_to_read, index, memory, some)
-                reads.setdefault(readers, []).append(_Part.of(memory, on_host, read))
-        writing = [run for run in runs if _copying(memory, run)[1]]
+        for (devices, _), some in by_readers.items():
+            if devices:
+                reads.setdefault(devices, []).append(_Part(memory, some, lambda place: writers[place[0]] is not None))
         by_writer = by_key(((_copying(memory, run)[1][:1], memory.on_host(run)), run) for run in writing)
-        for (writer, on_host), some in by_writer.items():
-            write = partial(self._places_to_write, index, memory, writing, frozenset(map(id, some)))
-            writes.setdefault(writer, []).append(_Part.of(memory, on_host, write))
-
-    def _places_to_read(self, index: int, memory: MemoryGroup, runs: Sequence[ViewRun]) -> Iterator[Place]:
-        writer = self._writers.writer
-        return (place for place in in_order(runs) if writer(index, memory, place[0]) is not None)
-
-    def _places_to_write(
-        self, index: int, memory: MemoryGroup, writing: Sequence[ViewRun], chosen: frozenset[int]
-    ) -> Iterator[Place]:
-        """First place of each object that this process writes, where it is of a chosen run, by its `id`."""
-        process, writer = self._context.process, self._writers.writer
-        for number, places in groupby(in_order(writing), itemgetter(0)):
-            first = next(places)
-            if id(first[2]) in chosen and writer(index, memory, number) == process:
-                yield first
+        for (devices, _), some in by_writer.items():
+            writes.setdefault(devices, []).append(_Part(memory, some, lambda place: first[place[0]] is place[2]))
 
 
 def _failed(verb: str, window: SampleWindow, device: int, error: DriverError) -> CopyFailed:
