@@ -155,6 +155,10 @@ class Group(_Objects, frozen=True):
         """Name of one object: `hot`, or `page.3` of a counted entry."""
         return f"{self.name}.{index}" if self.counted else self.name
 
+    def labels(self, indices: Iterable[int]) -> list[str]:
+        """Names of some objects."""
+        return [f"{self.name}.{index}" if self.counted else self.name for index in indices]
+
     def imported_with(self, index: int) -> Iterable[Hashable]:
         """Resources that an import opens for one object, and that are of the same exporter."""
         return ()

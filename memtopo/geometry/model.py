@@ -81,6 +81,12 @@ class Placement(Struct, frozen=True):
         """Index of the chunk of a mapping, counted from 0."""
         return self.first + nth * self.step
 
+    def chunks(self, numbers: Indices) -> Sequence[int]:
+        """Indices of the chunks of some mappings, counted from 0."""
+        if not self.step:
+            return [self.first] * len(numbers)
+        return range(self.index(numbers.start), self.index(numbers.stop), self.step * numbers.step)
+
     def mapped(self, index: int) -> Sequence[int]:
         """Mappings of the chunk with an index, counted from 0."""
         if not self.step:

@@ -166,10 +166,8 @@ def mapped_memory(member: Member, machine: Machine | None = None) -> list[Memory
     for placements in member.geometry.placements.values():
         label = placements[0].range.label(placements[0].instance)
         for placement, numbers, grants in mapping_runs(placements, access_of):
-            group, first, last = placement.chunk, placement.index(numbers[0]), placement.index(numbers[-1])
-            indices = range(first, last + 1, placement.step) if placement.step else [first] * len(numbers)
-            offset = placement.offset + numbers.start * group.size
-            run = ViewRun(label, offset, group.size, indices, grants)
+            group, offset = placement.chunk, placement.offset + numbers.start * placement.chunk.size
+            run = ViewRun(label, offset, group.size, placement.chunks(numbers), grants)
             runs.setdefault(group.name, []).extend(part for _, part in run.divided(partial(_on_host, group)))
     groups = (group for group in member.geometry.every if group.memory and not group.produced)
     return [

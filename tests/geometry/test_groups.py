@@ -276,6 +276,9 @@ def test_placements_map_each_step_of_their_chunks_or_one_chunk_again_and_again()
     mapped = [[[*each.mapped(index)] for index in (0, 2, 3, 4, 8)] for each in (plain, second, one)]
     assert mapped == [[[], [0], [1], [2], []], [[], [0], [], [1], []], [[], [0, 1, 2], [], [], []]]
     assert [[*each.indices] for each in (plain, second, one)] == [[2, 3, 4], [2, 4, 6], [2]]
+    numbers = range(3)
+    chunks = [([*each.chunks(numbers)], [*each.chunks(numbers[::-1])]) for each in (plain, second, one)]
+    assert chunks == [([2, 3, 4], [4, 3, 2]), ([2, 4, 6], [6, 4, 2]), ([2, 2, 2], [2, 2, 2])]
     assert [[*each.spans] for each in (plain, second, one)] == [[(2, 5)], [(2, 3), (4, 5), (6, 7)], [(2, 3)]]
 
 

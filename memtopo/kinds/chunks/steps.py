@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import ClassVar
 
 from memtopo.common.signals import deferred
@@ -114,8 +114,9 @@ class CreateChunks(StepRun, frozen=True):
         return self.indices.index(number) if known and number is not None else None
 
     def do(self, driver: Driver, layout: Layout) -> Progressed:
+        arguments = [(self.group.size, own) for own in self._in_turn(self.group.properties)]
         with deferred():  # an interrupt would lose the handles
-            handles, error = call_each(driver, "mem_create", [(self.group.size, own) for own in self._properties])
+            handles, error = call_each(driver, "mem_create", arguments)
             layout.chunks.update(zip(self._labels, handles, strict=False))
         return Progressed(len(handles), error)
 
@@ -132,17 +133,17 @@ class CreateChunks(StepRun, frozen=True):
     def check(self, driver: Driver, layout: Layout) -> CheckedSteps:
         handles = [(layout.chunks[label],) for label in self._labels]
         found, error = call_each(driver, "mem_get_allocation_properties_from_handle", handles)
-        number = first_difference([*map(_as_reported, self._properties)], found)
+        number = first_difference(self._in_turn([*map(_as_reported, self.group.properties)]), found)
         findings = [Finding.equal("properties", number)] if number else []
         return CheckedSteps(number, findings, error if number == len(found) else None)
 
     @property
     def _labels(self) -> list[str]:
-        return [*map(self.group.label, self.indices)]
+        return self.group.labels(self.indices)
 
-    @property
-    def _properties(self) -> list[Properties]:
-        return [*map(self.group.properties_of, self.indices)]
+    def _in_turn(self, properties: Sequence[Properties]) -> list[Properties]:
+        """Properties of the chunks, which have those of the group in turn."""
+        return [properties[index % len(properties)] for index in self.indices]
 
 
 class ImportChunk(ChunkStep, ImportShareable, frozen=True):

@@ -159,15 +159,13 @@ class MapChunks(StepRun, frozen=True):
 
     @property
     def _chunks(self) -> list[str]:
-        return [self.placement.chunk.label(self.placement.index(number)) for number in self.indices]
-
-    def _access_of(self, number: int) -> tuple[Grant, ...]:
-        return self.access[self.placement.index(number) % len(self.access)]
+        return self.placement.chunk.labels(self.placement.chunks(self.indices))
 
     def step(self, index: int) -> MapChunk:
         placement, size = self.placement, self.placement.chunk.size
-        chunk, offset = placement.chunk.label(placement.index(index)), placement.offset + index * size
-        return self.step_class(placement.path, self._range, offset, chunk, size, self._access_of(index))
+        number, offset = placement.index(index), placement.offset + index * size
+        access = self.access[number % len(self.access)]
+        return self.step_class(placement.path, self._range, offset, placement.chunk.label(number), size, access)
 
     def _addresses(self, base: int) -> list[int]:
         first, size = base + self.placement.offset, self.placement.chunk.size
@@ -202,7 +200,8 @@ class MapChunks(StepRun, frozen=True):
             return CheckedSteps(0)
         addresses = self._addresses(layout.address(self._range))
         number, error = _as_mapped(chunks, addresses, driver, layout)
-        access_of = [*map(self._access_of, self.indices[:number])]
+        indices = self.placement.chunks(self.indices[:number])
+        access_of = [self.access[index % len(self.access)] for index in indices]
         queried = [(at, grant.location) for at, grants in zip(addresses, access_of, strict=False) for grant in grants]
         seen, refused = call_each(driver, "mem_get_access", queried)
         expected = [grant.access for grants in access_of for grant in grants]
