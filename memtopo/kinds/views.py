@@ -52,8 +52,6 @@ class MappedMemory(Struct, frozen=True):
     path: Path
     views: tuple[View, ...]
     ours: bool = True
-    resource: Hashable = None
-    """Resource that its step provides."""
     addressed: bool = False
     """True if it has an address of its own, so that VMM access does not apply to it."""
     by_kernels: bool = False
@@ -155,8 +153,8 @@ class MemoryGroup(Struct, frozen=True):
             views.setdefault(index, []).append((run.label, offset, run.grants))
         for index in range(group.count):
             label, location, seen = group.label(index), group.location_of(index), tuple(views.get(index, ()))
-            shared = seen, ours, (group.noun, label), group.addressed, by_kernels
-            yield MappedMemory(self.identity(index), label, group.declared_size, location, group.path, *shared)
+            about = label, group.declared_size, location, group.path, seen
+            yield MappedMemory(self.identity(index), *about, ours, group.addressed, by_kernels)
 
 
 def mapped_memory(member: Member, machine: Machine | None = None) -> list[MemoryGroup]:
