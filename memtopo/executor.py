@@ -19,7 +19,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
 from memtopo.kinds.layout import LateError, Layout, current
 from memtopo.kinds.runs import (
-    CheckedSteps,
+    Progressed,
     StepRun,
     expanded,
     number_of_steps,
@@ -134,7 +134,7 @@ class Execution:
         self.raise_if_stopped()
         step = item[0] if isinstance(item, StepRun) else item
         try:
-            together = item.check(self.driver, self.layout) if isinstance(item, StepRun) else CheckedSteps(0)
+            together = item.check(self.driver, self.layout) if isinstance(item, StepRun) else Progressed(0)
             yield from together.findings
             self.checked += together.number
             for step in item[together.number :] if isinstance(item, StepRun) else (item,):
@@ -295,7 +295,7 @@ class Execution:
         if not isinstance(item, StepRun):
             self.act(item)
             return
-        number, error = item.do(self.driver, self.layout)
+        number, error, _ = item.do(self.driver, self.layout)
         if error:
             self.done[-1] = item[: number + 1]
             raise failed_step(item[number], error) from error
@@ -386,7 +386,7 @@ class Teardown:
         """Undo a step, or those of a run in order, except the ones that a failed undo blocks."""
         blocked = self._blocked
         while isinstance(item, StepRun) and item and not blocked:
-            number, error = item.undo(self._execution.driver, self._execution.layout)
+            number, error, _ = item.undo(self._execution.driver, self._execution.layout)
             if error:
                 self._record(item[number], error)
             item = item[number + 1 :]

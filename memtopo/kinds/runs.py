@@ -15,21 +15,14 @@ from memtopo.kinds.step import Finding, Phase, Step, Undoing, is_gone
 
 
 class Progressed(NamedTuple):
-    """Number of the first steps of a run that were done, undone or checked, and the error of the next, if it failed."""
+    """Number of the first steps of a run that were done, undone or checked, and the error of the next, if it failed.
 
-    number: int
-    error: Exception | None = None
-
-
-class CheckedSteps(Struct, frozen=True):
-    """Number of the first steps that were checked and are as declared, their findings, and the error of the next.
-
-    Without an error, the next step is checked by itself.
+    Checked steps are as declared, and have `findings`. Without an error, the next one is checked by itself.
     """
 
     number: int
-    findings: Sequence[Finding] = ()
     error: Exception | None = None
+    findings: Sequence[Finding] = ()
 
 
 class StepRun(Struct, frozen=True):
@@ -73,10 +66,10 @@ class StepRun(Struct, frozen=True):
         """Undo the steps, in this order, until one fails."""
         return self._each("undo", driver, layout)
 
-    def check(self, driver: Driver, layout: Layout) -> CheckedSteps:
+    def check(self, driver: Driver, layout: Layout) -> Progressed:
         """Check the first steps in loops of calls."""
         del driver, layout
-        return CheckedSteps(0)
+        return Progressed(0)
 
     def _each(self, method: str, driver: Driver, layout: Layout) -> Progressed:
         for number, step in enumerate(self):

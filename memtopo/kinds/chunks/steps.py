@@ -13,7 +13,7 @@ from memtopo.driver.types import HandleType, Location, LocationKind, Properties
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.kinds.layout import Layout, LayoutTable
 from memtopo.kinds.objects import ImportShareable, ObjectStep, TryExport
-from memtopo.kinds.runs import CheckedSteps, Progressed, StepRun
+from memtopo.kinds.runs import Progressed, StepRun
 from memtopo.kinds.step import (
     DEFECT_ADVICE,
     PROBE_ADVICE,
@@ -130,12 +130,12 @@ class CreateChunks(StepRun, frozen=True):
                 del chunks[label]
         return Progressed(len(released), error)
 
-    def check(self, driver: Driver, layout: Layout) -> CheckedSteps:
+    def check(self, driver: Driver, layout: Layout) -> Progressed:
         handles = [(layout.chunks[label],) for label in self._labels]
         found, error = call_each(driver, "mem_get_allocation_properties_from_handle", handles)
         number = first_difference(self._in_turn([*map(_as_reported, self.group.properties)]), found)
         findings = [Finding.equal("properties", number)] if number else []
-        return CheckedSteps(number, findings, error if number == len(found) else None)
+        return Progressed(number, error if number == len(found) else None, findings)
 
     @property
     def _labels(self) -> list[str]:

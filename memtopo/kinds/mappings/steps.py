@@ -19,7 +19,7 @@ from memtopo.geometry.model import Placement
 from memtopo.kinds.chunks.steps import RETAINED
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.ranges.steps import ReserveRange
-from memtopo.kinds.runs import CheckedSteps, Progressed, StepRun
+from memtopo.kinds.runs import Progressed, StepRun
 from memtopo.kinds.step import (
     ErrorHint,
     Finding,
@@ -194,10 +194,10 @@ class MapChunks(StepRun, frozen=True):
                 del mapped[address]
         return Progressed(len(unmapped), error)
 
-    def check(self, driver: Driver, layout: Layout) -> CheckedSteps:
+    def check(self, driver: Driver, layout: Layout) -> Progressed:
         chunks = self._chunks
         if not self.placement.step or not layout.of(RETAINED).keys().isdisjoint(chunks):  # a chunk is retained once
-            return CheckedSteps(0)
+            return Progressed(0)
         addresses = self._addresses(layout.address(self._range))
         number, error = _as_mapped(chunks, addresses, driver, layout)
         indices = self.placement.chunks(self.indices[:number])
@@ -211,7 +211,7 @@ class MapChunks(StepRun, frozen=True):
             number = bisect_right(list(accumulate(map(len, access_of))), access)
             access = sum(map(len, access_of[:number]))
         counts = {"mapped chunk": number, "access": access}
-        return CheckedSteps(number, [Finding.equal(aspect, count) for aspect, count in counts.items() if count], error)
+        return Progressed(number, error, [Finding.equal(aspect, count) for aspect, count in counts.items() if count])
 
 
 def _as_mapped(
