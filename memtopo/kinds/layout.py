@@ -114,9 +114,9 @@ class Layout(Struct, eq=False):
     """Seconds to wait for processes outside of the spec."""
     stop: Callable[[], int] = lambda: False
     """Return true if the run was asked to stop; a step that takes long calls it, and raises `Stopped`."""
-    extend: Callable[[int], object] = lambda _parts: None
+    extend: Callable[[int], None] = lambda _parts: None
     """Add the parts of a step that takes long to those of the progress."""
-    advance: Callable[[int], object] = lambda _parts: None
+    advance: Callable[[int], None] = lambda _parts: None
     """Count parts of a step as done."""
     _tables: dict[LayoutTable[Any, Any], dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))
 
