@@ -19,7 +19,7 @@ from memtopo.common.mapped_files import (
     punch_hole,
     unmap,
 )
-from tests.storage.test_saved import in_child
+from tests.storage.test_saved import in_child, memory_size
 
 PAGE = mmap.PAGESIZE
 
@@ -78,6 +78,10 @@ def test_a_part_of_a_file_is_cached_if_all_of_its_pages_are(file: int) -> None:
     assert {part for part in parts if is_cached(file, *part)} == cached
     os.ftruncate(file, 2 * PAGE + 7)
     assert is_cached(file, PAGE, 9 * PAGE)
+    os.ftruncate(file, 1 << 30)
+    before = memory_size()
+    assert not is_cached(file, 0, 1 << 30)
+    assert memory_size() - before < 1 << 29
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")

@@ -195,6 +195,22 @@ def test_a_limit_of_file_size_leaves_the_save_before(tmp_path: Path, limit: int)
     assert len(list((tmp_path / "saved").iterdir())) == 4
 
 
+def test_each_file_is_synced(tmp_path: Path) -> None:
+    def syncs(number: int) -> int:
+        found: list[str] = []
+
+        def note(_frame: FrameType, event: str, function: Any) -> None:
+            if event == "c_call":
+                found.append(function.__name__)
+
+        threading.setprofile(note)
+        save(tmp_path / str(number), {f"entry{each}": b"some" for each in range(number)})
+        threading.setprofile(None)
+        return found.count("fsync")
+
+    assert [syncs(number) for number in (1, 2, 5)] == [1, 2, 5]
+
+
 def test_many_files_are_saved_with_few_of_them_open(tmp_path: Path) -> None:
     many = {f"entry{number:03}": bytes([number % 256]) * (number + 1) for number in range(150)}
 
@@ -391,8 +407,22 @@ def test_what_the_page_cache_has_is_read_from_there(tmp_path: Path, size: int, e
     assert bytes(buffer.part(len(expected))) == expected
 
 
+def memory_size() -> int:
+    """Bytes of the addresses that this process has mapped."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
 def divide(number: int, _buffer: Buffer) -> float:
     return 1 / number
+
+
+def test_the_buffers_of_a_transfer_are_freed() -> None:
+    sizes = []
+    for _ in range(3):
+        with Transfer(lambda _done: None).running():
+            pass
+        sizes.append(memory_size())
+    assert sizes[2] - sizes[0] < BUFFER
 
 
 def test_the_first_error_of_a_task_ends_a_transfer() -> None:
