@@ -62,12 +62,11 @@ def transferring(driver: Driver, layout: Layout, *, stops: bool = False) -> Iter
             raise Stopped
         layout.advance(done)
 
-    with ExitStack() as stack:
-        transfer = stack.enter_context(Transfer(beat, layout.extend).running())
+    with Transfer(beat, layout.extend).running() as transfer:
         if layout.contexts:
             with suppress(DriverError):
                 for each in transfer.buffers:
-                    _lock_pages(driver, next(iter(layout.contexts.values())), each.address, stack)
+                    _lock_pages(driver, next(iter(layout.contexts.values())), each.address, transfer.ending)
         yield transfer
 
 
@@ -78,4 +77,4 @@ def _lock_pages(driver: Driver, context: int, address: int, stack: ExitStack) ->
 
     with current(driver, context):
         driver.mem_host_register(address, BUFFER, RegisterFlags.PORTABLE)
-    stack.callback(unlock)
+        stack.callback(unlock)

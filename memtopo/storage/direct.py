@@ -12,7 +12,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -79,7 +79,13 @@ class Transfer:
         from concurrent import futures  # noqa: PLC0415 imports logging, and few runs transfer files
 
         self.beat, self.announce = beat, announce
-        self.buffers = [Buffer.allocate() for _ in range(THREADS)]
+        self.buffers: list[Buffer] = []
+        with ExitStack() as stack:
+            for _ in range(THREADS):
+                buffer = Buffer.allocate()
+                stack.callback(unmap, buffer.address, BUFFER)
+                self.buffers.append(buffer)
+            self.ending = stack.pop_all()
         self._wait = futures.wait
         self._pool = futures.ThreadPoolExecutor(THREADS, thread_name_prefix="memtopo-files")
         self._free: SimpleQueue[Buffer] = SimpleQueue()
@@ -88,13 +94,9 @@ class Transfer:
 
     @contextmanager
     def running(self) -> Iterator[Transfer]:
-        """End the threads after the code inside, and free the buffers."""
-        try:
-            with self._pool:
-                yield self
-        finally:
-            for each in self.buffers:
-                unmap(each.address, BUFFER)
+        """End the threads after the code inside, then free the buffers; `ending` has what is to be done between."""
+        with self.ending, self._pool:
+            yield self
 
     def run(self, tasks: Iterable[Callable[[Buffer], Any]]) -> list[Any]:
         """Do tasks, each with a buffer, and return their results in order.
