@@ -157,8 +157,9 @@ class DirectFile(Struct):
     def read(self, data: memoryview, offset: int) -> int:
         """Read whole blocks at the offset of a block; return the number of bytes, fewer at the end of the file."""
         read, fd = 0, self.fd
-        if self.buffered is not None and self.direct and is_cached(self.buffered, offset, len(data)):
-            fd = self.buffered
+        with suppress(OSError):  # not every file can be mapped: FUSE without a page cache refuses it
+            if self.buffered is not None and self.direct and is_cached(self.buffered, offset, len(data)):
+                fd = self.buffered
         while read < len(data):
             done = self._attempt(partial(os.preadv, fd, [data[read:]], offset + read))
             if not done:

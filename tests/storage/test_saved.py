@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from memtopo.common.files import closing_fd
 from memtopo.storage.direct import BLOCK, BUFFER, Buffer, DirectFile, Transfer
 from memtopo.storage.saved import (
     INDEX,
@@ -393,15 +394,20 @@ def test_what_direct_io_refuses_is_written_through_the_page_cache(tmp_path: Path
     assert bytes(data[:12]) == b"\0\0\0unaligned"
 
 
-@pytest.mark.parametrize(("size", "expected"), [(BLOCK, b"cached"), (BLOCK + 1, b"disk")])
-def test_what_the_page_cache_has_is_read_from_there(tmp_path: Path, size: int, expected: bytes) -> None:
-    """The file of `buffered` is another one here: if it has a second block, no one has read or written that."""
+@pytest.mark.parametrize(("size", "expected"), [(BLOCK, b"cached"), (BLOCK + 1, b"disk"), (None, b"disk")])
+def test_what_the_page_cache_has_is_read_from_there(tmp_path: Path, size: int | None, expected: bytes) -> None:
+    """The file of `buffered` is another one here: if it has a second block, no one has read or written that.
+
+    A folder is a file that cannot be mapped.
+    """
     (tmp_path / "disk").write_bytes(b"disk".ljust(2 * BLOCK))
     (tmp_path / "cached").write_bytes(b"cached".ljust(BLOCK))
-    os.truncate(tmp_path / "cached", size)
+    other = tmp_path / "cached" if size else tmp_path
+    if size:
+        os.truncate(other, size)
     buffer = Buffer.allocate()
-    with (tmp_path / "disk").open("rb") as disk, (tmp_path / "cached").open("rb") as cached:
-        file = DirectFile(disk.fileno(), buffered=cached.fileno())
+    with (tmp_path / "disk").open("rb") as disk, closing_fd(os.open(other, os.O_RDONLY)) as cached:
+        file = DirectFile(disk.fileno(), buffered=cached)
         file.set_direct()
         file.read(buffer.part(2 * BLOCK), 0)
     assert bytes(buffer.part(len(expected))) == expected
