@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
@@ -42,7 +43,7 @@ _UNKNOWN_CALL = re.compile(r"(?:cu(?:da)?|hip)[A-Z][a-z]\w+")
 _CALLED = re.compile(r"\s?\(|\s+(?:failed|returned|error|of)\b|:", re.IGNORECASE)
 _ERROR_PREFIX = re.compile(r"(?:CUDA_?ERROR_?|CUDA_ERR_|ERROR_)", re.IGNORECASE)
 _FOREIGN = re.compile(r"\b(?:nccl[A-Z]\w+|hipError\w+|[A-Z]{2,12}_(?:STATUS|ERR|ERROR)_\w+)")
-_CUDA = re.compile(r"cuda|\bcu[A-Z][a-z]|CUresult|nvshmem|\bnccl|\brmm\b|\.cuh?\b", re.IGNORECASE)
+_CUDA = re.compile(r"cuda|(?-i:\b[Cc]u[A-Z][a-z])|CUresult|nvshmem|\bnccl|\brmm\b|\.cuh?\b", re.IGNORECASE)
 _NUMBER = re.compile(
     r"(?:error|failure|failed|fails|code|status|result|returned|value|ret|rc|err|errno|CUresult)"
     r"(?:\s{1,3}(?:code|with|number|status|value|error|is|cuda|failure)){0,3}[\s:=(\[#{]{1,4}(-?\d{1,4})\b(?![.:/]\d)",
@@ -51,7 +52,10 @@ _NUMBER = re.compile(
 _NUMBER_OF_CALL = re.compile(r"\[(\d{1,3})\] call to|\((\d{1,3})[),]", re.IGNORECASE)
 _ERRNO = re.compile(r"\berrno\W{1,3}(\d{1,3})\b", re.IGNORECASE)
 _XID = re.compile(r"\bXid\b(?: \([^\n)]{1,40}\))?[:\s]{0,3}(\d{1,3})\b", re.IGNORECASE)
+_GPU = re.compile(r"nvidia|nvrm|\bgpu", re.IGNORECASE)
 _ENDED = re.compile(r"exit\w*[^\n]{0,20}$|signal[^\n]{0,10}$|\b(?:nccl|cudnn|cublas|mpi)\W{0,3}$", re.IGNORECASE)
+_COMMON = ("INVALID_VALUE", "UNKNOWN")
+"""Errors with a text and a number that programs without GPUs have, too: `failed with code 1: Invalid argument`."""
 _STATED = re.compile(r"\b(cu[A-Z]\w+)(?:\([^\n]{0,400}\))?: CUDA_ERROR_([A-Z_0-9]{1,60}) \(([^\n]{1,400})\)")
 
 
@@ -162,7 +166,7 @@ def _found_calls(text: str, *, short: bool) -> Iterator[_Found]:
             yield _Found(*match.span(), "cuda", name)
         elif _UNKNOWN_CALL.fullmatch(word) and (short or called):
             yield _Found(*match.span(), "cuda", word)
-    yield from (_Found(*match.span(), "system", "Xid") for match in _XID.finditer(text))
+    yield from (_Found(*match.span(), "system", "Xid") for match in _xids(text, short=short))
     for pattern, name in _patterns("phrases"):
         kind: Kind = "system" if name in _system_calls() else "cuda"
         yield from (_Found(*match.span(), kind, name) for match in pattern.finditer(text))
@@ -183,8 +187,14 @@ def _found_errors(text: str, *, short: bool) -> Iterator[_Found]:
     for pattern, name in _patterns("texts"):
         kind: Kind = "cuda" if name in error_names() or name in _runtime_only() else "system"
         yield from (_Found(*match.span(), kind, name) for match in pattern.finditer(text))
-    xids = [_Found(*match.span(), "system", match[1]) for match in _XID.finditer(text)]
+    xids = [_Found(*match.span(), "system", match[1]) for match in _xids(text, short=short)]
     yield from xids or _found_numbers(text, short=short)
+
+
+def _xids(text: str, *, short: bool) -> list[re.Match[str]]:
+    """Numbers of Xid messages; databases and file systems have transactions with an `xid`, too."""
+    about_gpus = short or _GPU.search(text) is not None
+    return [match for match in _XID.finditer(text) if about_gpus or match[0].startswith("Xid")]
 
 
 def _found_numbers(text: str, *, short: bool) -> Iterator[_Found]:
@@ -224,9 +234,17 @@ def _paired(text: str, errors: list[_Found], calls: list[_Found], *, short: bool
 
 
 def _agree(text: str, errors: Iterable[_Found]) -> bool:
-    """Return whether a number and a text are the same error of the driver: `Error 802: system not yet initialized`."""
-    forms = {(each.name, text[each.end - 1].isdigit()) for each in errors if each.kind == "cuda"}
-    return any((name, not number) in forms for name, number in forms)
+    """Return whether a number beside a text is the same error of the driver: `Error 802: system not yet initialized`.
+
+    Texts that other programs have, too, are left out.
+    """
+    own = [each for each in errors if each.kind == "cuda" and each.name not in _COMMON]
+    return any(
+        one.name == other.name
+        and text[one.end - 1].isdigit() != text[other.end - 1].isdigit()
+        and re.fullmatch(r"[^\w\n]{0,3}[^\w\s][^\w\n]{0,3}", text[one.end : other.start])
+        for one, other in pairwise(own)
+    )
 
 
 def _stands_alone(text: str, error: _Found, *, about_cuda: bool) -> bool:
