@@ -34,7 +34,7 @@ from memtopo.plans.report import Leak, PhaseTime
 T = TypeVar("T")
 
 STRIDE = 256
-"""Most steps between two calls of the progress hooks, and of a run that are made together."""
+"""Steps after which the progress hooks are called, and most steps of a run that are made together."""
 
 _PACE = 0.1
 """Seconds between two calls of the progress hooks, if no step or part of a run takes longer."""
@@ -132,12 +132,13 @@ class Execution:
     def _check(self, item: Step | StepRun) -> Iterator[Finding]:
         """Check a step, or a run, one by one those of its steps that could not be checked together."""
         self.raise_if_stopped()
-        step = item[0] if isinstance(item, StepRun) else item
+        steps = item if isinstance(item, StepRun) else [item]
+        step = steps[0]
         try:
             together = item.check(self.driver, self.layout) if isinstance(item, StepRun) else Progressed(0)
             yield from together.findings
             self.checked += together.number
-            for step in item[together.number :] if isinstance(item, StepRun) else (item,):
+            for step in steps[together.number :]:
                 if together.error:
                     raise together.error  # noqa: TRY301
                 self.raise_if_stopped()
