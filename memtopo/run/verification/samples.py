@@ -200,12 +200,11 @@ class SampleVerifier(Verifier):
         numbers, process = range(memory.group.count), self._context.process
         writers = [self._writers.writer(index, memory.identity(number)) for number in numbers]
         first: list[ViewRun | None] = [None] * len(numbers)  # at which this process writes an object
-        runs = sorted(memory.runs, key=lambda run: run.indices[0])
-        writing = [run.once for run in runs if _copying(memory, run)[1]]
+        writing = [run.once for run in memory.runs if _copying(memory, run)[1]]
         for run in reversed(writing):
             for number in run.indices:
                 first[number] = run if writers[number] == process else None
-        by_readers = by_key(((_copying(memory, run)[0], memory.on_host(run)), run) for run in runs)
+        by_readers = by_key(((_copying(memory, run)[0], memory.on_host(run)), run) for run in memory.runs)
         for (devices, _), some in by_readers.items():
             if devices:
                 reads.setdefault(devices, []).append(_Part(memory, some, lambda place: writers[place[0]] is not None))
