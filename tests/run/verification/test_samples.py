@@ -17,7 +17,7 @@ from memtopo.executor import STRIDE
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import Member, mapped_memory
-from memtopo.plans.report import Check, Checks
+from memtopo.plans.report import Check, Checks, Tally
 from memtopo.run.apply import apply
 from memtopo.run.reports import FindingTally
 from memtopo.run.verification.full import FullVerifier
@@ -96,21 +96,40 @@ access: {kv: {gpu0: rw, gpu1: r}}
 """Chunks whose ends are copied in batches."""
 
 
-def test_the_ends_of_many_chunks_are_verified_in_batches() -> None:
-    """The end of a chunk with the start of the next, but at ends of batches: written by one GPU, and read by both."""
-    copies = []
+def copies_of(text: str) -> tuple[Counter[int], Checks]:
+    """Bytes of the copies of a run that are made in batches, and its checks."""
+    copies = Counter[int]()
 
     class Counting(Faulty):
         def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
-            copies.append(count)
+            copies[count] += 1
             self._driver.memcpy_async(destination, source, count, stream)
 
-    done, checks = lied(Counting, MANY)
-    splits = 600 // STRIDE
-    assert Counter(copies) == {2 * WINDOW: 3 * (299 - splits), WINDOW: 3 * (2 + 2 * splits)}
-    tally = tallies(checks)["bytes"]
-    assert (tally.looked_at, tally.as_declared, checks.different) == (1200, 1200, 0)
+    done, checks = lied(Counting, text)
     assert done.report.outcome == "ok"
+    return copies, checks
+
+
+def test_the_ends_of_many_chunks_are_verified_in_batches() -> None:
+    """The end of a chunk with the start of the next, but at ends of batches: written by one GPU, and read by both."""
+    copies, checks = copies_of(MANY)
+    splits = 600 // STRIDE
+    assert copies == {2 * WINDOW: 3 * (299 - splits), WINDOW: 3 * (2 + 2 * splits)}
+    assert (tallies(checks)["bytes"], checks.different) == (Tally("bytes", 1200, 1200), 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "copies"),
+    [
+        (MANY.replace("location: gpu0", "location: [gpu0, gpu1]"), {WINDOW: 3 * 600}),
+        (MANY.replace("location: gpu0", "location: host:0").replace("{gpu0", "{host: rw, gpu0"), {}),
+        ("buffers: {b: {location: gpu0, size: 2MiB, count: 300}}", {}),
+    ],
+)
+def test_chunks_on_different_gpus_are_copied_apart_and_other_memory_without_batches(
+    text: str, copies: dict[int, int]
+) -> None:
+    assert copies_of(text)[0] == copies
 
 
 def test_one_of_many_chunks_that_differs_is_found() -> None:
@@ -135,6 +154,13 @@ def test_many_chunks_are_verified_one_by_one_without_page_locked_memory_or_a_str
     tally = tallies(done.report.checks)["bytes"]
     assert (done.report.outcome, tally.looked_at, tally.as_declared) == ("ok", 1200, 1200)
     assert done.ledger.empty
+
+
+def test_a_refused_batch_is_an_error_if_each_of_its_windows_can_be_copied_alone() -> None:
+    machine = invented(2)
+    done = run(run_request(MANY, machine), machine, at=1, only={"memcpy_async"}, every=True)
+    assert done.report.failure
+    assert (done.report.outcome, done.report.failure.error) == ("failed", "cuMemcpyAsync: CUDA_ERROR_UNKNOWN")
 
 
 @pytest.mark.parametrize(
@@ -291,6 +317,27 @@ def test_a_missed_address_has_its_position_and_a_hint() -> None:
     assert "fact 11" in str(difference.hint)
 
 
+def context_of(text: str) -> VerificationContext:
+    machine = invented(2)
+    geometry = validate_text(text, machine).geometry
+    assert geometry
+    memory = {"": mapped_memory(Member(geometry), machine)}
+    return VerificationContext("", memory, {"": []}, SimDriver(machine), Layout())
+
+
+def test_a_chunk_is_written_once_and_read_at_each_of_its_mappings_if_it_may_be_written() -> None:
+    text = """
+ranges: {kv: {size: 16MiB}, again: {size: 8MiB}, fixed: {size: 2MiB}}
+chunks: {zero: {location: gpu0, size: 2MiB}, page: {location: gpu1, size: 2MiB, count: 5}}
+map: {kv: [{chunk: zero, each: 4}, page.0:4], again: page.1:4, fixed: page.4}
+access: {kv: {gpu0: rw, gpu1: r}, again: {gpu0: rw}, fixed: {gpu0: r, gpu1: r}}
+"""
+    verifier = SampleVerifier(context_of(text))
+    assert verifier.written(0) == 2 * (1 + 4)
+    assert verifier.expected(0) == 2 * (2 * (4 + 4) + 3)
+    assert [count for count, _ in verifier.not_verified()] == [2]
+
+
 @pytest.mark.parametrize("method", [SampleVerifier, FullVerifier])
 def test_imported_memory_is_reported_as_not_written(method: type[SampleVerifier | FullVerifier]) -> None:
     """Memory of another layout is not called external memory, which is that of another API."""
@@ -300,11 +347,7 @@ imports: {w: {from: weights/w, location: gpu0, size: 2MiB, count: 2}}
 map: {kv: w}
 access: {kv: {gpu0: rw}}
 """
-    machine = invented(2)
-    geometry = validate_text(text, machine).geometry
-    assert geometry
-    memory = {"": mapped_memory(Member(geometry), machine)}
-    verifier = method(VerificationContext("", memory, {"": []}, SimDriver(machine), Layout()))
+    verifier = method(context_of(text))
     assert verifier.expected(0) == 0
     ((count, why),) = set(verifier.not_verified())
     assert count
