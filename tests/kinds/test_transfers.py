@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from memtopo.common.errors import Stopped
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.layout import Layout
@@ -44,3 +45,14 @@ def test_pages_are_unlocked_after_the_last_copy_also_if_it_is_not_awaited() -> N
         with pytest.raises(ArithmeticError), transferring(driver, layout) as transfer:
             transfer.run([write] * 100)
         assert driver.running == [[]] * THREADS
+
+
+def test_tasks_are_counted_and_a_stop_ends_the_transfers_that_may_stop() -> None:
+    counted: list[int] = []
+    layout = Layout("kv", stop=lambda: 1, extend=counted.append, advance=counted.append)
+    with SimDriver(invented(1)) as driver:
+        with transferring(driver, layout) as transfer:
+            transfer.run([write] * 3)
+        assert (counted[0], sum(counted[1:])) == (3, 3)
+        with pytest.raises(Stopped), transferring(driver, layout, stops=True) as transfer:
+            transfer.run([write])
