@@ -158,7 +158,7 @@ class DirectFile(Struct):
         """Read whole blocks at the offset of a block; return the number of bytes, fewer at the end of the file."""
         read, fd = 0, self.fd
         with suppress(OSError):  # not every file can be mapped: FUSE without a page cache refuses it
-            if self.buffered is not None and self.direct and is_cached(self.buffered, offset, len(data)):
+            if self.buffered is not None and is_cached(self.buffered, offset, len(data)):
                 fd = self.buffered
         while read < len(data):
             done = self._attempt(partial(os.preadv, fd, [data[read:]], offset + read))
