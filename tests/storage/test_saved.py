@@ -431,6 +431,15 @@ def test_the_buffers_of_a_transfer_are_freed() -> None:
     assert sizes[2] - sizes[0] < BUFFER
 
 
+def test_a_forked_process_has_no_buffers() -> None:
+    def look(buffer: Buffer) -> None:
+        ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
+        assert not any(int(start, 16) <= buffer.address < int(end, 16) for start, end in ranges)
+
+    with Transfer(lambda _done: None).running() as transfer:
+        assert {in_child(partial(look, each)) for each in transfer.buffers} == {0}
+
+
 def test_the_first_error_of_a_task_ends_a_transfer() -> None:
     done: list[int] = []
     transfer = Transfer(done.append)
