@@ -140,6 +140,7 @@ def test_a_failed_step_is_named_and_earlier_steps_remain_until_teardown() -> Non
         assert str(failed.value).startswith("create page.1: cuMemCreate: CUDA_ERROR_UNKNOWN")
         assert (failed.value.action, failed.value.path) == ("create page.1", ("chunks", "page"))
         assert isinstance(failed.value.step, CreateChunk)
+        assert execution.times[-1].steps == 3  # those until the failed one
         assert driver.counts() == {"reservations": 3, "handles": 2, "mappings": 0, "contexts": 2}
         assert execution.take_down().leaks == ()
         assert driver.empty
