@@ -286,7 +286,7 @@ class Execution:
 
         Runs are expanded if each call is to have what it is made for.
         """
-        parts = expanded(items) if self.context else parts_of_runs(items, STRIDE)
+        parts = expanded(items) if self.context else parts_of_runs(items, STRIDE, _PACE)
         return reported(parts, self.progress.advance)
 
     def _build(self, item: Step | StepRun) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Self, overload
 
 from msgspec import Struct
@@ -143,13 +144,27 @@ def expanded(items: Iterable[Step | StepRun]) -> Iterator[Step]:
             yield item
 
 
-def parts_of_runs(items: Iterable[Step | StepRun], size: int) -> Iterator[Step | StepRun]:
-    """Single steps, and parts of at most `size` steps of the runs, in order."""
+def parts_of_runs(
+    items: Iterable[Step | StepRun], most: int, pace: float, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Step | StepRun]:
+    """Single steps, and parts of the runs, in order, each of which the caller makes before it takes the next.
+
+    A part has at most `most` steps, and fewer if they take longer than `pace` seconds: a page-locked chunk of many GiB
+    takes seconds.
+    """
+    entry, size = None, 1
     for item in items:
-        if isinstance(item, StepRun):
-            yield from (item[first : first + size] for first in range(0, len(item), size))
-        else:
+        if not isinstance(item, StepRun):
             yield item
+            continue
+        if item[0].path != entry:  # others may be slower
+            entry, size = item[0].path, 1
+        first = 0
+        while first < len(item):
+            start = clock()
+            yield item[first : first + size]
+            first += size
+            size = min(2 * size, most) if clock() - start < pace else max(1, size // 2)
 
 
 def number_of_steps(items: Iterable[Step | StepRun]) -> int:

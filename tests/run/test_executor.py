@@ -248,7 +248,7 @@ def test_times_of_parts_of_a_phase_are_added() -> None:
         assert progress.phases == [("write", 3), ("read", 4)]
 
 
-@pytest.mark.parametrize("count", range(0, 16, 2))
+@pytest.mark.parametrize("count", range(0, 20, 2))
 def test_a_requested_stop_takes_effect_before_the_next_steps(count: int) -> None:
     """Before a single step, or the next ones of a run."""
     asked: list[int] = []

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import STRIDE, reported
+from memtopo.kinds.runs import StepRun, parts_of_runs
 from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check
 from memtopo.run import apply, processes
@@ -19,7 +20,7 @@ from memtopo.run.holder import HeldLayout
 from memtopo.session.request import HoldResult, Revision
 from tests.helpers.conducted import Conducted
 from tests.helpers.machines import invented
-from tests.helpers.specs import ensemble, run_request
+from tests.helpers.specs import ensemble, plan_of, run_request
 
 MACHINE = invented(2)
 PAGES = 3 * STRIDE + 7
@@ -165,6 +166,22 @@ def test_a_switch_of_a_held_layout_is_a_phase_of_its_own(full: bool) -> None:
     assert [each.name for each in progress.phases][-4:] == ["change", "change", "check", "take down"]
     assert progress.phases[-4].steps > FEW
     assert progress.phases[-2].steps > 2 * FEW
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sizes"),
+    [(1.0, [1] * 24), (0.03, [1, 2, 4, 2, 3, 6, 3, 3]), (0.0, [1, 2, 4, 5, 6, 6])],
+)
+def test_parts_of_a_run_are_small_while_its_steps_are_slow(seconds: float, sizes: list[int]) -> None:
+    """A stop is looked for, and progress is reported, between two parts."""
+    text = "chunks: {page: {location: gpu0, size: 2MiB, count: 12}, other: {location: gpu0, size: 2MiB, count: 12}}"
+    now, found = [0.0], list[int]()
+    run, other = (item for item in plan_of(text, invented(1)).items if isinstance(item, StepRun))
+    for part in parts_of_runs([run, run, other], 6, 0.1, lambda: now[0]):
+        assert isinstance(part, StepRun)
+        now[0] += seconds * len(part)
+        found.append(len(part))
+    assert found == [*sizes, *sizes[: len(found) - len(sizes)]]  # those of another entry begin with one again
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(1.0, 1), (0.03, 4), (0.0, STRIDE)])
