@@ -98,7 +98,7 @@ class SampleVerifier(Verifier):
         self._own = context.memory[context.process]
         self._writers = _Writers(context.memory)
         self.rounds = max(len(self._writers), self._events.rounds)
-        self._parts = cache(self._parts_of)
+        self._known: dict[int, tuple[_Parts, _Parts]] = {}  # by round; a cache would be a reference cycle
 
     def written(self, index: int) -> int:
         """Number of windows that this process writes in a round."""
@@ -188,13 +188,14 @@ class SampleVerifier(Verifier):
             raise _failed(verb, batch[0], device, refused) from refused
         return b"".join(found)
 
-    def _parts_of(self, index: int) -> tuple[_Parts, _Parts]:
+    def _parts(self, index: int) -> tuple[_Parts, _Parts]:
         """Return what this process writes and reads in a round."""
-        writes, reads = _Parts(), _Parts()
-        for memory in self._own:
-            if memory.ours:
-                self._add(index, memory, writes, reads)
-        return writes, reads
+        if index not in self._known:
+            writes, reads = self._known[index] = _Parts(), _Parts()
+            for memory in self._own:
+                if memory.ours:
+                    self._add(index, memory, writes, reads)
+        return self._known[index]
 
     def _add(self, index: int, memory: MemoryGroup, writes: _Parts, reads: _Parts) -> None:
         numbers, process = range(memory.group.count), self._context.process
