@@ -338,15 +338,19 @@ def test_a_signal_after_any_part_of_a_change_brings_the_layout_back(last: Change
 
 
 class Interrupted(Progress):
-    """Hooks in the call number `at` of which Ctrl-C comes."""
+    """Hooks in the call number `at` of which Ctrl-C comes; `look` is that which asks for a stop."""
 
     at = calls = 0
 
     def advance(self, steps: int, process: str = "") -> None:
         del steps, process
+        self.look()
+
+    def look(self) -> int:
         self.calls += 1
         if self.calls == self.at:
             signal.raise_signal(signal.SIGINT)
+        return 0
 
 
 def test_ctrl_c_in_any_part_of_a_change_brings_the_layout_back() -> None:
@@ -366,7 +370,7 @@ def test_ctrl_c_in_any_part_of_a_change_brings_the_layout_back() -> None:
         hooks.at = 0
         assert part > 10
 
-    assert held(BEFORE, use, progress=hooks).exit_code == 0
+    assert held(BEFORE, use, progress=hooks, stop=hooks.look).exit_code == 0
 
 
 def test_a_signal_stops_a_check_after_a_change_that_was_rolled_back() -> None:
