@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Literal
 
 from memtopo.common.errors import Exit, Failed, MemtopoError, message_of, on_failure
@@ -15,8 +16,8 @@ from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.transfers import transferring
 from memtopo.native.heaps import Refusal
 from memtopo.native.tables import Allocation
-from memtopo.storage.kept import FolderKeeper
-from memtopo.storage.saved import FolderRefused, PartFile, opened_folder, saving_to
+from memtopo.storage.kept import FolderKeeper, LockedFolder
+from memtopo.storage.saved import FolderRefused, saving_to
 
 
 class HeapRefused(MemtopoError):
@@ -108,7 +109,7 @@ def sleep(driver: Driver, layout: Layout, label: str, keep: Keep | None, folder:
         with current(driver, layout.contexts[step.device]):
             driver.ctx_synchronize()
             if folder is not None:
-                content.saved = folder, _saved(driver, layout, content, folder)
+                content.saved = _saved(driver, layout, content, folder)
                 content.empty()
             elif keep == "page-locked":
                 _move_out(driver, content)
@@ -120,7 +121,7 @@ def sleep(driver: Driver, layout: Layout, label: str, keep: Keep | None, folder:
         if content.asleep:
             raise HeapFailed(f"heap {label!r} is asleep: {message_of(error)}") from error
         native.open()
-        content.saved = None
+        content.leave_folder()
         after = f"it can only be taken down: {content.broken}" if content.broken else "it is as before"
         raise HeapFailed(f"heap {label!r} is not asleep: {message_of(error)}; {after}") from error
 
@@ -202,8 +203,9 @@ def wake(driver: Driver, layout: Layout, label: str) -> None:
             with on_failure(_take_back, driver, content):
                 _give_back(driver, content)
                 if content.saved:
-                    _restore(driver, layout, content, *content.saved)
-            content.asleep, content.saved = False, None
+                    _restore(driver, layout, content, content.saved.keeper)
+            content.asleep = False
+            content.leave_folder()
             content.native.open()
     except FolderRefused as error:
         raise HeapFailed(f"heap {label!r} stays asleep: {error.message}") from error
@@ -217,20 +219,21 @@ def wake(driver: Driver, layout: Layout, label: str) -> None:
         raise kind(f"heap {label!r} stays asleep: {error}", hint=hint) from error
 
 
-def _saved(driver: Driver, layout: Layout, content: HeapContent, path: str) -> Sequence[PartFile]:
-    """Write all allocations to a folder; return what its index names. Raises `FolderRefused` and `DriverError`."""
+def _saved(driver: Driver, layout: Layout, content: HeapContent, path: str) -> LockedFolder:
+    """Write all allocations to a folder, which stays locked. Raises `FolderRefused` and `DriverError`."""
     memory = heap_memory(driver, layout, content)
-    with saving_to(path) as folder, transferring(driver, layout) as transfer:
-        keeper = FolderKeeper(folder, layout.name, content.step.label)
-        keeper.save(memory.pieces, memory, transfer)
-    return keeper.written
+    with ExitStack() as stack:
+        keeper = FolderKeeper(stack.enter_context(saving_to(path)), layout.name, content.step.label)
+        with transferring(driver, layout) as transfer:
+            keeper.save(memory.pieces, memory, transfer)
+        return LockedFolder(keeper, stack.pop_all())
 
 
-def _restore(driver: Driver, layout: Layout, content: HeapContent, path: str, written: Sequence[PartFile]) -> None:
+def _restore(driver: Driver, layout: Layout, content: HeapContent, keeper: FolderKeeper) -> None:
     """Copy the bytes of a save to all allocations. Raises `FolderRefused` and `DriverError`."""
     memory = heap_memory(driver, layout, content)
-    with opened_folder(path) as folder, transferring(driver, layout) as transfer:
-        FolderKeeper(folder, layout.name, content.step.label, written).restore(memory.pieces, memory, transfer)
+    with transferring(driver, layout) as transfer:
+        keeper.restore(memory.pieces, memory, transfer)
 
 
 def _give_back(driver: Driver, content: HeapContent) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from itertools import groupby
 from secrets import token_hex
+from typing import NamedTuple
 
 from memtopo.common.errors import on_failure
 from memtopo.common.text import numbered
@@ -28,8 +30,9 @@ class FolderKeeper:
     While an index is replaced, and after an error of that, it is the last save or the one before.
     """
 
-    def __init__(self, folder: Folder, layout: str, label: str = "", written: Sequence[PartFile] = ()) -> None:
-        self.folder, self.layout, self.label, self.written = folder, layout, label, written
+    def __init__(self, folder: Folder, layout: str, label: str = "") -> None:
+        self.folder, self.layout, self.label = folder, layout, label
+        self.written: Sequence[PartFile] = ()
 
     def save(
         self, pieces: Sequence[Piece], memory: PieceMemory, transfer: Transfer, staying: Collection[str] = ()
@@ -60,3 +63,10 @@ class FolderKeeper:
         if index is None or part is None or index.parts[self.label] not in self.written:
             raise FolderRefused(f"{self.folder.path!r} has not the bytes that were saved last")
         restore(self.folder, part, pieces, memory, transfer)
+
+
+class LockedFolder(NamedTuple):
+    """Keeper of bytes, and the lock of its folder, which is closed when nobody needs the bytes any more."""
+
+    keeper: FolderKeeper
+    lock: ExitStack

@@ -20,6 +20,7 @@ from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
 from memtopo.api.heaps import Heap
 from memtopo.drivers.target import recorded
 from memtopo.machine import dump
+from memtopo.storage.saved import opened_folder
 from tests.api.test_apply import failing
 from tests.contract.memory import current
 from tests.contract.other_process import Other
@@ -282,6 +283,21 @@ def test_the_bytes_of_a_heap_that_sleeps_are_in_a_folder(layout: Live, tmp_path:
     file.write_bytes(data)
     heap.wake()
     assert [bytes_of(layout, "weights", each) for each in addresses] == [{3}, {4}]
+
+
+def test_a_folder_is_locked_while_a_heap_sleeps_in_it(tmp_path: Path, machine: Any) -> None:
+    with memtopo.applied(SPEC, machine) as layout:
+        heap, other = layout.heap("weights"), layout.heap("cache")
+        address = heap.allocate(2 * M)
+        fill(layout, "weights", address, 3)
+        heap.sleep(folder=tmp_path)
+        with pytest.raises(NotMapped, match=r"is not asleep: .* is in use"):
+            other.sleep(folder=tmp_path)
+        heap.wake()
+        assert bytes_of(layout, "weights", address) == {3}
+        other.sleep(folder=tmp_path)
+    with opened_folder(str(tmp_path), write=True):
+        pass  # the heap has ended asleep
 
 
 def test_the_backup_of_an_address_is_that_of_its_own_allocation(layout: Live) -> None:

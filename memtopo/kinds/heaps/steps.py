@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from typing import ClassVar, NamedTuple, cast
 
 from msgspec import Struct
@@ -23,7 +23,7 @@ from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Reading, Ste
 from memtopo.kinds.transfers import Span, SpanMemory
 from memtopo.native.heaps import Budget, NativeHeap, Unmapped
 from memtopo.native.tables import Allocation, AllocationTable
-from memtopo.storage.saved import PartFile
+from memtopo.storage.kept import LockedFolder
 
 _NOUN = "heap"
 _GROWING = "page-locked memory"
@@ -55,8 +55,8 @@ class HeapContent(Struct, eq=False):
     backups: dict[int, Backup] = {}
     kept: dict[int, int] = {}
     events: list[int] = []
-    saved: tuple[str, Sequence[PartFile]] | None = None
-    """Folder that keeps the bytes while the heap is asleep, and the number of the save."""
+    saved: LockedFolder | None = None
+    """Folder that keeps the bytes while the heap is asleep."""
     asleep: bool = False
     present: bool = False
     held: int = 0
@@ -85,6 +85,12 @@ class HeapContent(Struct, eq=False):
             if not self.asleep:
                 self.native.open()
             raise
+
+    def leave_folder(self) -> None:
+        """Let others use the folder that kept the bytes."""
+        if self.saved:
+            self.saved.lock.close()
+            self.saved = None
 
 
 def heaps(layout: Layout) -> dict[str, HeapContent]:
@@ -131,6 +137,7 @@ class KeepHeap(Step, frozen=True):
         """Free the memory of all allocations, and of their backups."""
         if content := heaps(layout).get(self.label):
             error = content.native.end()
+            content.leave_folder()
             if content.backups or content.events:
                 with current(driver, layout.contexts[self.device]):
                     release_backups(driver, content, [*content.backups])

@@ -15,20 +15,13 @@ from memtopo.kinds.layout import Layout, LayoutTable
 from memtopo.kinds.states.steps import KeptBytes, Offloaded, Place
 from memtopo.kinds.step import Finding, Phase, Reading, Step, StepDescription, Undoing
 from memtopo.kinds.transfers import Span, SpanMemory, transferring
-from memtopo.storage.kept import FolderKeeper
+from memtopo.storage.kept import FolderKeeper, LockedFolder
 from memtopo.storage.saved import refusing, saving_to
 
 _NOUN = "folder"
 
 
-class _OpenedFolder(NamedTuple):
-    """Keeper of the bytes of one process, and what ends with the layout: the lock of its folder."""
-
-    keeper: FolderKeeper
-    closing: ExitStack
-
-
-FOLDERS = LayoutTable[str, _OpenedFolder]()
+FOLDERS = LayoutTable[str, LockedFolder]()
 """Open folders by their path in the spec."""
 
 
@@ -56,11 +49,11 @@ class OpenFolder(Step, frozen=True):
         with ExitStack() as stack:
             folder = stack.enter_context(saving_to(os.path.join(self.folder, label).rstrip("/")))  # noqa: PTH118
             folder.require_room(self.size - folder.used)
-            layout.of(FOLDERS)[self.folder] = _OpenedFolder(FolderKeeper(folder, name, label), stack.pop_all())
+            layout.of(FOLDERS)[self.folder] = LockedFolder(FolderKeeper(folder, name, label), stack.pop_all())
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         if opened := layout.of(FOLDERS).pop(self.folder, None):
-            opened.closing.close()
+            opened.lock.close()
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare the folder at the path with the one that was opened."""
