@@ -27,8 +27,8 @@ from memtopo.storage.saved import (
     Restored,
     Saved,
     SavedPart,
+    folder_of,
     opened_folder,
-    read_saved,
     restore,
     save_part,
 )
@@ -90,14 +90,15 @@ def restored(execution: Execution, path: str, process: str) -> Restored:
     """Copy the bytes of a saved folder to the memory of a process. Raises `FolderRefused` and `Stopped`."""
     from memtopo.kinds.states.folders import holds_folder  # noqa: PLC0415 a layout without states needs none of it
 
-    own = holds_folder(execution.layout, path)
-    with opened_folder(path, lock=not own) as folder, saved_memory(execution) as (memory, transfer):
-        index, wanted = read_saved(folder), memory.pieces
-        part = folder.read_part(index, process)
-        if part is None:
+    place = folder_of(path, process)
+    own = holds_folder(execution.layout, place)
+    with opened_folder(place, lock=not own) as folder, saved_memory(execution) as (memory, transfer):
+        index, wanted = folder.read_index(), memory.pieces
+        part = folder.read_part(index, process) if index else None
+        if index is None or part is None:
             return Restored(without=tuple(each.name for each in wanted), folder=path)
         found = restore(folder, part, wanted, memory, transfer)
-    if wanted and not found.pieces:
+    if found.unused and not found.pieces:
         message = f"{path!r} has layout {index.layout!r}, and nothing of it has a name and size of this layout"
         raise FolderRefused(message, hint=f"it has {_listed(found.unused)}")
     return replace(found, folder=path)

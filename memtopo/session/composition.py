@@ -138,14 +138,13 @@ class Composition(Struct, frozen=True, dict=True):
         """Return the request to apply the spec, or to change the layout of a request to it; `options` are its fields.
 
         Raises `InvalidOnMachine`, `NeverTried`, `StalePlan` if a saved plan no longer agrees with the spec, and
-        `FolderRefused` for a `source` without saved bytes.
+        `FolderRefused` for a `source` without saved bytes of one of its processes.
         """
         self.require_tried()
         if options.get("source"):
-            from memtopo.storage.saved import opened_folder, read_saved  # noqa: PLC0415 few layouts start from a folder
+            from memtopo.storage.saved import require_saved  # noqa: PLC0415 few layouts start from a folder
 
-            with opened_folder(options["source"]) as folder:
-                read_saved(folder)
+            require_saved(options["source"], self.geometry.processes or ("",))
         if self.saved:
             whole = self.whole or self
             saved.compare(self.saved, self.origin, whole.geometry, whole.plan)

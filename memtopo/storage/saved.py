@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from memtopo.common.decoding import Mismatch, decode, encode
 from memtopo.common.errors import Failed, reason
 from memtopo.common.files import closing_fd, read_descriptor
+from memtopo.common.text import first_words
 from memtopo.common.units import exact, rounded, rounded_up
 from memtopo.storage.direct import BLOCK, BUFFER, Buffer, DirectFile, Transfer, opened_to_read
 
@@ -32,6 +33,7 @@ INDEX = "index.json"
 VERSION = 1
 _NEW_INDEX = f"{INDEX}.new"
 _LARGEST_INDEX = 1 << 30
+_LISTED = 20
 _OPEN = 64
 """Files that a save has open at once."""
 _OWN = r"[0-9a-f]{16}-[A-Za-z0-9_.-]+\.(bin|json)"
@@ -325,12 +327,31 @@ def opened_folder(path: str, *, write: bool = False, lock: bool = True) -> Itera
             yield Folder(path, fd)
 
 
-def read_saved(folder: Folder) -> Index:
-    """Return the index of a folder. Raises `FolderRefused`, also if it has none."""
-    index = folder.read_index()
-    if index is None:
-        raise FolderRefused(f"{folder.path!r} has no saved layout", hint="'memtopo save NAME FOLDER' writes one")
-    return index
+def folder_of(path: str, process: str) -> str:
+    """Path of the folder with the bytes of a process: a folder of states has one for each of several processes."""
+    own = os.path.join(path, process)  # noqa: PTH118
+    is_saved = os.path.lexists(os.path.join(path, INDEX))  # noqa: PTH118
+    return own if os.path.isdir(own) and not is_saved else path  # noqa: PTH112
+
+
+def require_saved(path: str, processes: Collection[str]) -> None:
+    """Raise `FolderRefused` for a folder without bytes of any of the processes of a layout; one alone has no name."""
+    found: dict[str, str] = {}
+    for each in dict.fromkeys(folder_of(path, process) for process in processes):
+        with opened_folder(each) as folder:
+            index = folder.read_index()
+        if index:
+            found |= dict.fromkeys(index.parts, index.layout)
+    if not found:
+        raise FolderRefused(f"{path!r} has no saved layout", hint="'memtopo save NAME FOLDER' writes one")
+    if found.keys().isdisjoint(processes):
+        layout = next(iter(found.values()))
+        message = f"{path!r} has layout {layout!r}, and nothing of it is of a process of this layout"
+        raise FolderRefused(message, hint=f"it has {_named(found)}, and this layout has {_named(processes)}")
+
+
+def _named(processes: Collection[str]) -> str:
+    return ", ".join(first_words([each or "one process without a name" for each in processes], _LISTED))
 
 
 @contextmanager

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import memtopo
-from memtopo.storage.saved import FolderRefused
+from memtopo.storage.saved import FolderRefused, Index, PartFile, opened_folder
 from tests.cli.conftest import InlineRunner, held
 from tests.cli.test_switch import SPEC
 from tests.helpers.command_line import ROOT
@@ -167,12 +168,19 @@ def test_the_content_of_a_weights_server_is_committed_again(tmp_path: Path, run_
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("missing", "no such file"), ("empty", "has no saved layout"), ("spec.yaml", "not a directory")],
+    [
+        ("missing", "no such file"),
+        ("empty", "has no saved layout"),
+        ("spec.yaml", "not a directory"),
+        ("server", "has layout 'several', and nothing of it is of a process of this layout"),
+    ],
 )
 def test_a_folder_without_a_save_is_refused_before_anything_is_built(
     tmp_path: Path, run_inline: InlineRunner, name: str, message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
+    with opened_folder(str(tmp_path / "server"), write=True) as folder, suppress(FolderRefused):
+        folder.write_index(Index("several", "", {"server": PartFile(f"{0:016x}-server.json", 64 * "0")}))
     done = run_inline("apply", tmp_path / "spec.yaml", "-m", "h100x1", "--from", tmp_path / name, "--json")
     assert (done.status, done.document.keys()) == (4, {"error"})
     assert message in done.document["error"]["message"]

@@ -261,6 +261,10 @@ def test_each_process_has_its_own_folder(tmp_path: Path, run_inline: InlineRunne
         assert (shown["layout_state"], shown["memory"]) == ("asleep", {"gpu0": 0})
         assert run_inline("save", "workers", tmp_path / "saved", **here).status == 4
     assert sorted(each.name for each in kept.iterdir()) == ["rank.0", "rank.1"]
+    assert run_inline("apply", tmp_path / "spec.yaml", "-m", "h100x1", "--from", kept).status == 0
+    flipped(next((kept / "rank.1").glob("*.bin")), 0)
+    done = run_inline("apply", tmp_path / "spec.yaml", "-m", "h100x1", "--from", kept, "--json")
+    assert (done.status, done.document["failure"]["step"]) == (4, "rank.1: restore of saved bytes")
 
 
 HEAPS = """
