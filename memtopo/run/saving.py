@@ -100,7 +100,8 @@ def restored(execution: Execution, path: str, process: str) -> Restored:
         found = restore(folder, part, wanted, memory, transfer)
     if found.unused and not found.pieces:
         message = f"{path!r} has layout {index.layout!r}, and nothing of it has a name and size of this layout"
-        raise FolderRefused(message, hint=f"it has {_listed(found.unused)}")
+        resized = f", and of another size here: {_listed(found.resized)}" if found.resized else ""
+        raise FolderRefused(message, hint=f"it has {_listed(found.unused)}{resized}")
     return replace(found, folder=path)
 
 
@@ -111,18 +112,22 @@ def notes_on(found: Restored) -> Iterator[str]:
         return
     every = len(found.pieces) + len(found.without)
     yield f"restored {len(found.pieces):,} of {every:,} pieces, {rounded(found.size)}, from {path}"
-    if found.without:
-        yield f"not in {path}, so of undefined content: {_listed(found.without)}"
-    if found.unused:
-        yield f"in {path}, and not in the layout or of another size: {_listed(found.unused)}"
+    resized = found.resized
+    if absent := [each for each in found.without if each not in resized]:
+        yield f"not in {path}, so of undefined content: {_listed(absent, found.pieces)}"
+    if resized:
+        yield f"of another size in {path}, so of undefined content: {_listed(resized, found.pieces)}"
+    if unused := [each for each in found.unused if each not in resized]:
+        yield f"in {path}, and not in the layout: {_listed(unused, found.pieces)}"
     if not found.direct:
         yield f"the file system of {path} has no direct I/O: it was read through the page cache"
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Entries of pieces, with the number of pieces of those that have several."""
-    counted = Counter(numbered(name)[0] for name in names)
-    words = [f"{entry} ({count:,})" if count > 1 else entry for entry, count in counted.items()]
+def _listed(names: Collection[str], others: Collection[str] = ()) -> str:
+    """Entries of pieces, with their number if they are several; names of pieces of entries that have `others`."""
+    divided = {numbered(name)[0] for name in others}
+    counted = Counter(name if (entry := numbered(name)[0]) in divided else entry for name in names)
+    words = [f"{word} ({count:,})" if count > 1 else word for word, count in counted.items()]
     return ", ".join(first_words(words, _LISTED))
 
 

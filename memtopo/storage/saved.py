@@ -521,6 +521,12 @@ class Restored(Struct, frozen=True):
     direct: bool = True
     folder: str = ""
 
+    @property
+    def resized(self) -> dict[str, None]:
+        """Names of the pieces that were saved with another size, in order."""
+        here = {*self.without}
+        return {name: None for name in self.unused if name in here}
+
 
 def restore(folder: Folder, part: Part, wanted: Sequence[Piece], memory: PieceMemory, transfer: Transfer) -> Restored:
     """Copy saved bytes to the pieces of the same name and size, each chunk after its checksum was compared.

@@ -34,9 +34,6 @@ processes:
 """
 """A layout whose engines import chunks, which only the server has to save."""
 
-GROWN = SPEC.replace("location: gpu0, size: 2MiB, count: 2, handles: fd}\nmap", "location: gpu0, size: 4MiB}\nmap")
-"""The spec with one page of another size."""
-
 
 @pytest.fixture(autouse=True)
 def spec(tmp_path: Path) -> None:
@@ -62,6 +59,26 @@ def test_bytes_come_back_in_another_layout_and_the_rest_is_listed(tmp_path: Path
     with memtopo.applied(tmp_path / "spec.yaml", machine="h100x1", source=tmp_path / "asleep") as layout:
         assert (layout.restored.unused, layout.restored.without) == ((), ("block.0", "block.1"))
         assert (np.from_dlpack(layout.range("weights", dtype="uint8")) == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "notes"),
+    [
+        ("count: 2", "count: 3", ["not in FOLDER, so of undefined content: w.2, page.2"]),
+        ("count: 2", "count: 1", ["in FOLDER, and not in the layout: w.1, page.1"]),
+        ("page: {location: gpu0, size: 2MiB", "page: {location: gpu0, size: 4MiB", [
+            "of another size in FOLDER, so of undefined content: page (2)"]),
+    ],
+)  # fmt: skip
+def test_what_a_changed_spec_does_not_restore_is_noted(
+    tmp_path: Path, run_inline: InlineRunner, before: str, after: str, notes: list[str]
+) -> None:
+    folder = tmp_path / "saved"
+    with memtopo.applied(tmp_path / "spec.yaml", machine="h100x1") as layout:
+        layout.save(folder)
+    (tmp_path / "spec.yaml").write_text(SPEC.replace(before, after).replace("size: 4MiB}", "size: 8MiB}"))
+    done = run_inline("apply", tmp_path / "spec.yaml", "-m", "h100x1", "--from", folder, "--json")
+    assert [each.replace(str(folder), "FOLDER") for each in done.document["notes"][1:]] == notes
 
 
 LEFT_OUT = """
