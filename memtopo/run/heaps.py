@@ -123,7 +123,8 @@ def sleep(driver: Driver, layout: Layout, label: str, keep: Keep | None, folder:
         native.open()
         content.leave_folder()
         after = f"it can only be taken down: {content.broken}" if content.broken else "it is as before"
-        raise HeapFailed(f"heap {label!r} is not asleep: {message_of(error)}; {after}") from error
+        hint = error.hint if isinstance(error, FolderRefused) else None
+        raise HeapFailed(f"heap {label!r} is not asleep: {message_of(error)}; {after}", hint=hint) from error
 
 
 def _move_out(driver: Driver, content: HeapContent) -> None:
@@ -208,7 +209,7 @@ def wake(driver: Driver, layout: Layout, label: str) -> None:
             content.leave_folder()
             content.native.open()
     except FolderRefused as error:
-        raise HeapFailed(f"heap {label!r} stays asleep: {error.message}") from error
+        raise HeapFailed(f"heap {label!r} stays asleep: {error.message}", hint=error.hint) from error
     except DriverError as error:
         if not content.asleep:
             raise HeapFailed(f"heap {label!r} is awake: {error}") from error

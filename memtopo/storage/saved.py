@@ -34,6 +34,7 @@ VERSION = 1
 _NEW_INDEX = f"{INDEX}.new"
 _LARGEST_INDEX = 1 << 30
 _LISTED = 20
+_DAMAGED = "copy the folder from where it is whole, or save the layout again"
 _OPEN = 64
 """Files that a save has open at once."""
 _OWN = r"[0-9a-f]{16}-[A-Za-z0-9_.-]+\.(bin|json)"
@@ -207,10 +208,8 @@ class Folder:
         if process not in index.parts:
             return None
         file = index.parts[process]
-        try:
+        with self.requiring(file.name):
             text = self._content(file.name)
-        except FileNotFoundError:
-            raise FolderRefused(f"{self.path}/{file.name} is missing, which {INDEX} names") from None
         if sha256(text).hexdigest() != file.sha256:
             raise self.changed(file.name)
         part = self._parsed(file.name, Part, text)
@@ -244,7 +243,8 @@ class Folder:
         for name in os.listdir(self.fd):
             if name not in (INDEX, _NEW_INDEX) and not re.fullmatch(_OWN, name):
                 message = f"{self.path!r} has other files, such as {name!r}"
-                raise FolderRefused(message, hint="name an empty folder, or one that does not exist yet")
+                first = f"move {name!r} out of it, or " if os.access(INDEX, os.F_OK, dir_fd=self.fd) else ""
+                raise FolderRefused(message, hint=f"{first}name an empty folder, or one that does not exist yet")
 
     @property
     def used(self) -> int:
@@ -281,8 +281,19 @@ class Folder:
 
     def changed(self, name: str) -> FolderRefused:
         """Return the error for a file that is not as it was saved."""
-        message = f"{self.path}/{name} is not as it was saved"
-        return FolderRefused(message, hint="remove the folder, and save the layout again")
+        return FolderRefused(f"{self.path}/{name} is not as it was saved", hint=_DAMAGED)
+
+    @contextmanager
+    def requiring(self, name: str) -> Iterator[None]:
+        """Raise `FolderRefused` if the code inside finds no file `name`, or a link."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise self.changed(name) from None
+            if error.errno != errno.ENOENT:
+                raise
+            raise FolderRefused(f"{self.path}/{name} is missing", hint=_DAMAGED) from None
 
     def _content(self, name: str) -> bytes:
         with closing_fd(self.open(name)) as fd:
@@ -305,6 +316,16 @@ def refusing(path: str) -> Iterator[None]:
         raise FolderRefused(f"{path!r}: {reason(error)}", hint=hint) from error
 
 
+def make_folder(path: str) -> None:
+    """Make a folder, if it is missing. Raises `FolderRefused` if there is no folder that it could be in."""
+    try:
+        os.mkdir(path, 0o700)  # noqa: PTH102 the path as it is named
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        raise FolderRefused(f"{path!r} is in a folder that does not exist", hint="make that one first") from None
+
+
 @contextmanager
 def opened_folder(path: str, *, write: bool = False, lock: bool = True) -> Iterator[Folder]:
     """Open a folder of this user, and lock it: alone to `write`, which makes it if it is missing, else with others.
@@ -313,15 +334,15 @@ def opened_folder(path: str, *, write: bool = False, lock: bool = True) -> Itera
     """
     with refusing(path):
         if write:
-            with suppress(FileExistsError):
-                os.mkdir(path, 0o700)  # noqa: PTH102 the path as it is named
+            make_folder(path)
         with closing_fd(_open_directory(path)) as fd:
             about = os.fstat(fd)
             if about.st_uid != os.geteuid():
                 message = f"{path!r} belongs to uid {about.st_uid}, and this process has uid {os.geteuid()}"
-                raise FolderRefused(message, hint="name a folder of this user")
+                raise FolderRefused(message, hint="name a folder of this user" if write else "copy it as this user")
             if about.st_mode & stat.S_IWOTH:
-                raise FolderRefused(f"every user may write to {path!r}", hint=f"name a folder in it: {path}/NAME")
+                hint = f"name a folder in it: {path}/NAME" if write else f"'chmod o-w {path}', if you trust its bytes"
+                raise FolderRefused(f"every user may write to {path!r}", hint=hint)
             if lock:
                 _lock(path, fd, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
             yield Folder(path, fd)
@@ -380,7 +401,7 @@ def _lock(path: str, fd: int, kind: int) -> None:
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        message = f"{path!r} is in use: another process saves to it, or reads it"
+        message = f"{path!r} is in use: a layout offloads to it, or is being saved to it or restored from it"
         raise FolderRefused(message, hint="try again when it has ended, or name another folder") from None
 
 
@@ -540,6 +561,7 @@ def restore(folder: Folder, part: Part, wanted: Sequence[Piece], memory: PieceMe
             continue
         with (
             refusing(f"{folder.path}/{file.name}"),
+            folder.requiring(file.name),
             closing_fd(folder.open(file.name)) as fd,
             opened_to_read(fd) as opened,
         ):
@@ -558,7 +580,7 @@ def _require_complete(folder: Folder, file: SavedFile, size: int) -> None:
         if size < rounded_up(piece.offset + start + length, BLOCK):
             where = f"chunk {number} of {piece.name!r} ends beyond its end"
             message = f"{folder.path}/{file.name} was cut to {exact(size)}: {where}"
-            raise FolderRefused(message, hint="nothing was served; save the layout again")
+            raise FolderRefused(message, hint=_DAMAGED)
 
 
 def _restore_chunk(
@@ -575,5 +597,5 @@ def _restore_chunk(
     file.read(buffer.part(rounded_up(size, BLOCK)), piece.offset + start)
     if sha256(buffer.part(size)).hexdigest() != piece.digests[number]:
         message = f"{folder.path}/{saved.name}: chunk {number} of {piece.name!r} is not as it was saved"
-        raise FolderRefused(message, hint="nothing was served; save the layout again")
+        raise FolderRefused(message, hint=_DAMAGED)
     memory.write(piece.name, start, size, buffer.address)

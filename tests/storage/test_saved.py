@@ -293,10 +293,10 @@ def signed(folder: Path, change: Callable[[Any], object]) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (missing, "no such file"),
+        (missing, "bin is missing"),
         (piped, "is not as it was saved"),
-        (linked, "too many levels of symbolic links"),
-        (of_another, "is missing, which index.json names"),
+        (linked, "is not as it was saved"),
+        (of_another, "json is missing"),
         (part_of_another, "is not as it was saved"),
         (lambda folder: (folder / INDEX).write_text("[" * 100_000), "is not as it was saved"),
         (lambda folder: signed(folder, lambda index: index.update(version=2)), "has version 2"),
@@ -366,6 +366,11 @@ def test_a_folder_that_cannot_be_used_is_refused(
     with pytest.raises(FolderRefused, match=message):
         save(tmp_path / "saved", SMALL)
     next(prepared, None)
+
+
+def test_a_folder_is_made_where_there_is_one_for_it(tmp_path: Path) -> None:
+    with pytest.raises(FolderRefused, match=r"/new/saved' is in a folder that does not exist"):
+        save(tmp_path / "new" / "saved", SMALL)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder to another user")
