@@ -165,7 +165,7 @@ class Conductor:
             except (StepFailed, Stopped) as error:
                 raise Failed(f"not saved: {str(error) or 'interrupted'}") from error
             parts = {label: each.part for label, each in answers.items()}
-            require_pieces(self.request.layout_name, parts.values())
+            require_pieces(self.request.layout_name, self.state, parts.values())
             files = {process: part.file for process, part in parts.items()}
             with refusing(path):
                 folder.write_index(Index(self.request.layout_name, self.request.digest, files, tuple(committed)))

@@ -12,11 +12,13 @@ from msgspec.structs import replace
 
 from memtopo.common.text import first_words, numbered
 from memtopo.common.units import rounded
+from memtopo.diagnostics.messages import not_awake
 from memtopo.driver.types import Access, Grant, LocationKind, gpu
 from memtopo.executor import Execution
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import current
 from memtopo.kinds.transfers import Span, SpanMemory, transferring
+from memtopo.language.names import AWAKE
 from memtopo.run.verification.fingerprints import readable_places
 from memtopo.session.request import RunRequest
 from memtopo.sharing.offers import Offer
@@ -46,12 +48,18 @@ def save(execution: Execution, request: RunRequest, path: str, number: str) -> S
         return save_part(folder, request.process, number, groups, memory, transfer, left_out)
 
 
-def require_pieces(name: str, parts: Collection[SavedPart]) -> None:
+def require_pieces(name: str, state: str, parts: Collection[SavedPart]) -> None:
     """Raise `FolderRefused` for a layout without memory that can be saved, which would replace the save before."""
-    if not any(part.pieces for part in parts):
-        left_out = _listed([each for part in parts for each in part.left_out])
-        hint = f"not saved: {left_out}" if left_out else "imports are saved by their holder"
-        raise FolderRefused(f"layout {name!r} has created no memory that can be saved", hint=hint)
+    if any(part.pieces for part in parts):
+        return
+    if state != AWAKE:
+        message, hint = not_awake(name, state)
+        raise FolderRefused(f"{message}, without memory that can be saved", hint=hint)
+    left_out = _listed([each for part in parts for each in part.left_out])
+    hint = "imports are saved by their holder"
+    if left_out:
+        hint = f"not saved: {left_out}, which programs allocate, or no GPU of the layout can copy"
+    raise FolderRefused(f"layout {name!r} has created no memory that can be saved", hint=hint)
 
 
 def saved_layout(name: str, path: str, parts: Sequence[SavedPart]) -> Saved:

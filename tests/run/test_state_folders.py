@@ -259,7 +259,8 @@ def test_each_process_has_its_own_folder(tmp_path: Path, run_inline: InlineRunne
             assert (done.status, done.out.splitlines()[-1]) == (0, f"ok: state {state} is as declared")
         shown = run_inline("show", "workers", "--json", **here).document
         assert (shown["layout_state"], shown["memory"]) == ("asleep", {"gpu0": 0})
-        assert run_inline("save", "workers", tmp_path / "saved", **here).status == 4
+        refused = run_inline("save", "workers", tmp_path / "saved", **here)
+        assert (refused.status, "is in state 'asleep', without memory that can be saved" in refused.err) == (4, True)
     assert sorted(each.name for each in kept.iterdir()) == ["rank.0", "rank.1"]
     assert run_inline("apply", tmp_path / "spec.yaml", "-m", "h100x1", "--from", kept).status == 0
     flipped(next((kept / "rank.1").glob("*.bin")), 0)
