@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -177,7 +178,8 @@ def offloaded_heaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
                 own = f"heap {each.heap!r} needs its own {'folder' if each.folder else 'pinned memory'}"
                 message = f"{own}, but {each.keeper!r} also keeps other bytes"
                 label = Label("also kept there", users[each.keeper])
-                help = "name a folder in it" if each.folder else "declare pinned memory for it, or write 'pinned'"
+                other = f"{each.folder}-{each.heap}"
+                help = f"write {other}" if each.folder else "declare pinned memory for it, or write 'pinned'"
                 code = "MT815" if each.folder else "MT717"
                 yield Diagnostic(code, message, each.path, labels=(label,), help=help)
             if each.inside and (each.inside.counted or each.inside.read_only):
@@ -187,8 +189,15 @@ def offloaded_heaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
 
 
 def offloaded_to_folders(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """Yield MT815 for chunks that states offload to different folders."""
+    """Yield MT815 for chunks that states offload to different folders, and for a folder in another one."""
     folders = geometry.of(OffloadFolder)
+    for inner in folders.values():
+        above = map(str, PurePosixPath(inner.name).parents)
+        if outer := next((folders[each] for each in above if each in folders), None):
+            message = f"folder {inner.name} is in {outer.name}, which also keeps bytes"
+            labels = (Label("the other one here", outer.path),)
+            beside = f"{outer.name}-{PurePosixPath(inner.name).name}"
+            yield Diagnostic("MT815", message, inner.path, labels=labels, help=f"write {beside}")
     found: dict[str, Absent] = {}
     for each in (each for state in geometry.of(StateGroup).values() for each in state.absent if each.area in folders):
         for label in map(each.group.label, range(each.first, each.stop)):
