@@ -11,6 +11,7 @@ from memtopo.api.session import Session
 from memtopo.driver.types import Access, LocationKind
 from memtopo.kinds.layout import current
 from memtopo.kinds.transfers import Span
+from memtopo.language.names import AWAKE
 from memtopo.run.tensors import load
 from memtopo.storage.safetensors import Tensor
 from memtopo.storage.tables import PREFIX, Table, read_table
@@ -45,6 +46,9 @@ class LoadedTensors:
             if name in table:
                 return label, table[name]
             names += table
+        if (state := self._session.state) != AWAKE:
+            message = f"there is no tensor {name!r} in the memory of state {state!r}"
+            raise Unsuitable(message, hint="switch('awake') first")
         if not names:
             raise Unsuitable(
                 f"there is no tensor {name!r}: nothing was loaded", hint="memtopo load NAME FILE.safetensors"

@@ -22,7 +22,9 @@ def load(execution: Execution, label: str, span: Span, files: Sequence[str]) -> 
     headers = {file: read_header(file) for file in dict.fromkeys(files)}
     tensors = [each for found in headers.values() for each in found]
     names = Counter(each.name for each in tensors).most_common(1)
-    if names and names[0][1] > 1:
+    if not names:
+        raise BadTensors("there are no tensors in the files to load", hint="name files of weights")
+    if names[0][1] > 1:
         raise BadTensors(f"tensor {names[0][0]!r} is in several files", hint="load files of one model")
     table, end = placed(tensors)
     if end > span.size:

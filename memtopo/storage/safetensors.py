@@ -66,17 +66,19 @@ def read_header(path: str | Path) -> tuple[Tensor, ...]:
     try:
         with closing_fd(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
             about = os.fstat(fd)
+            if stat.S_ISDIR(about.st_mode):
+                raise BadTensors(f"{os.fspath(path)!r} is a folder", hint="name the files in it: *.safetensors")
             if not stat.S_ISREG(about.st_mode):
                 _refuse(path, "is not a regular file")
             length = int.from_bytes(os.pread(fd, _LENGTH, 0), "little")
             start = _LENGTH + length
             if about.st_size < _LENGTH or start > about.st_size:
-                _refuse(path, f"has {about.st_size:,} bytes, and its header is to have {length:,}")
+                _refuse(path, f"is cut or of another format: it has {about.st_size:,} bytes, and no header fits")
             if length > LARGEST_HEADER:
                 _refuse(path, f"has a header of {length:,} bytes; the limit is {LARGEST_HEADER:,}")
             text = os.pread(fd, length, _LENGTH)
     except OSError as error:
-        _refuse(path, f"cannot be read: {reason(error)}", error)
+        raise BadTensors(f"{os.fspath(path)!r} cannot be read: {reason(error)}") from error
     entries = _entries(path, text)
     found = [Tensor(name, each.dtype, each.shape, *_span(path, name, each)) for name, each in entries.items()]
     found.sort(key=lambda each: (each.offset, each.size))
@@ -139,7 +141,7 @@ def copy_tensors(
             parts = (part for run in _runs(tensors, places) for part in _parts(*run))
             copy.run([partial(_copy_part, path, file, piece, memory, *part) for part in parts])
     except OSError as error:
-        _refuse(path, f"cannot be read: {reason(error)}", error)
+        raise BadTensors(f"{os.fspath(path)!r} cannot be read: {reason(error)}") from error
 
 
 def _runs(tensors: Sequence[Tensor], places: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -85,12 +85,16 @@ def test_what_cannot_be_loaded_is_refused_before_anything_is_written(tmp_path: P
             (files, "the tensors of 2 files need 16.8 MiB, and 'kv' has 4 MiB"),
             ([files[0], tmp_path / "cut"], "its tensors have"),
             ([files[0], copied(files[0])], "is in several files"),
+            ([], "there are no tensors in the files"),
         ):
             with pytest.raises(BadTensors, match=message):
                 layout.load(given, into="kv")
         with pytest.raises(memtopo.Unsuitable, match="has 2 ranges"):
             layout.load(files)
         require_tensors(layout, files[:1])
+        layout.switch("asleep")
+        with pytest.raises(memtopo.Unsuitable, match="no tensor 'w' in the memory of state 'asleep'"):
+            layout.tensor("w")
 
 
 def copied(file: Path) -> Path:
