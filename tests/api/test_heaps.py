@@ -271,7 +271,7 @@ def test_the_bytes_of_a_heap_that_sleeps_are_in_a_folder(layout: Live, tmp_path:
         heap.wake()
         assert [bytes_of(layout, "weights", each) for each in addresses] == [{3}, {4}]
     (tmp_path / "link").symlink_to(folder)
-    with pytest.raises(NotMapped, match=r"is not asleep: .* is a link; it is as before"):
+    with pytest.raises(NotMapped, match=r"is not asleep: .* is a link; it is as before .hint: name the folder"):
         heap.sleep(folder=tmp_path / "link")
     assert bytes_of(layout, "weights", addresses[1]) == {4}
     heap.sleep(folder=folder)
