@@ -49,6 +49,7 @@ class StepFailed(Exception):
     def __init__(self, step: Step | None, action: str, error: Exception, path: Path = ()) -> None:
         super().__init__(f"{action}: {message_of(error)}")
         self.step, self.action, self.error = step, action, error
+        self.hint = error.hint if isinstance(error, MemtopoError) else None
         at_fault = error.path if isinstance(error, MemtopoError) else ()
         self.path = at_fault or (step.path if step else path)
 

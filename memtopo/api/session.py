@@ -261,8 +261,7 @@ def changing(error: type[NotChanged | NotSwitched], after: str) -> Iterator[None
     except RollbackFailed as failed:
         raise error(f"{failed}; the layout can only be taken down") from failed
     except (StepFailed, DoesNotFit) as failed:
-        hint = failed.hint if isinstance(failed, DoesNotFit) else None
-        raise error(f"{message_of(failed)}; {after}", hint=hint) from failed
+        raise error(f"{message_of(failed)}; {after}", hint=failed.hint) from failed
 
 
 def uuids(driver: Driver) -> list[str]:

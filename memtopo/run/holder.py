@@ -307,7 +307,8 @@ class HeldLayoutChange(Struct, frozen=True):
             raise ChangeFailed(f"{failed}; the layout is taken down", broken=True) from failed
         except (StepFailed, Stopped) as failed:
             after = self.after_failure or f"the layout is {self.held.state}, as before"
-            raise ChangeFailed(f"{str(failed) or 'interrupted'}; {after}", broken=False) from failed
+            hint = failed.hint if isinstance(failed, StepFailed) else None
+            raise ChangeFailed(f"{str(failed) or 'interrupted'}; {after}", broken=False, hint=hint) from failed
 
 
 def _undone(steps: Mapping[str, Transition]) -> dict[str, set[Hashable]]:

@@ -213,8 +213,8 @@ class ChangeFailed(MemtopoError):
 
     exit_code = Exit.FAILED
 
-    def __init__(self, message: str, *, broken: bool) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, broken: bool, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.broken = broken
 
 

@@ -127,7 +127,7 @@ class Changes:
         except ChangeFailed as failed:
             if failed.broken:
                 self._take_down()
-            raise ExchangeError("broken" if failed.broken else "failed", failed.message) from failed
+            raise ExchangeError("broken" if failed.broken else "failed", failed.message, hint=failed.hint) from failed
         finally:
             if self._responder.generation != before:
                 self._responder.after_change(exports, exports)
@@ -223,7 +223,7 @@ class Changes:
             self._responder.counters.rolled_back += not failed.broken
             if failed.broken:
                 self._take_down()
-            raise ExchangeError("broken" if failed.broken else "failed", failed.message) from failed
+            raise ExchangeError("broken" if failed.broken else "failed", failed.message, hint=failed.hint) from failed
         finally:
             replaced = request.touched if self._responder.generation != before else frozenset()
             differing = self._responder.after_change(replaced, lost if made or replaced else ())
