@@ -35,8 +35,9 @@ from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run.imports import OutsideImports
 from memtopo.sharing.status import Notice
+from memtopo.storage.pieces import Restored
 from memtopo.storage.safetensors import Tensor
-from memtopo.storage.saved import Restored, Saved
+from memtopo.storage.saved import Saved
 
 PathLike = str | os.PathLike[str]
 

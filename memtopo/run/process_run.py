@@ -44,7 +44,7 @@ from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolatio
 from memtopo.run.verification.rounds import Verification
 from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.offers import LayoutExports, Offer
-from memtopo.storage.saved import Restored
+from memtopo.storage.pieces import Restored
 
 PlanSource = Callable[[str, Check], tuple[RunRequest, LayoutPlans]]
 """Request of a process and the plans of all, by the source of a spec and its check. Raises `MemtopoError`."""

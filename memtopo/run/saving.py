@@ -23,16 +23,14 @@ from memtopo.run.verification.fingerprints import readable_places
 from memtopo.session.request import RunRequest
 from memtopo.sharing.offers import Offer
 from memtopo.storage.direct import Transfer
+from memtopo.storage.pieces import Restored, restore, save_part
 from memtopo.storage.saved import (
     FolderRefused,
     Piece,
-    Restored,
     Saved,
     SavedPart,
     folder_of,
     opened_folder,
-    restore,
-    save_part,
 )
 
 _LISTED = 20

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from memtopo.common.errors import on_failure
 from memtopo.common.text import numbered
 from memtopo.storage.direct import Transfer
+from memtopo.storage.pieces import restore, save_part
 from memtopo.storage.saved import (
     Folder,
     FolderRefused,
@@ -19,8 +20,6 @@ from memtopo.storage.saved import (
     Piece,
     PieceMemory,
     refusing,
-    restore,
-    save_part,
 )
 
 

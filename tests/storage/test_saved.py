@@ -23,17 +23,15 @@ import pytest
 
 from memtopo.common.files import closing_fd
 from memtopo.storage.direct import BLOCK, BUFFER, Buffer, DirectFile, Transfer
+from memtopo.storage.pieces import Restored, restore, save_part
 from memtopo.storage.saved import (
     INDEX,
     FolderRefused,
     Index,
     Piece,
-    Restored,
     SavedPart,
     opened_folder,
     refusing,
-    restore,
-    save_part,
     saving_to,
 )
 
