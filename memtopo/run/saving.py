@@ -132,7 +132,10 @@ def notes_on(found: Restored) -> Iterator[str]:
 def _listed(names: Collection[str], others: Collection[str] = ()) -> str:
     """Entries of pieces, with their number if they are several; names of pieces of entries that have `others`."""
     divided = {numbered(name)[0] for name in others}
-    counted = Counter(name if (entry := numbered(name)[0]) in divided else entry for name in names)
+    counted = Counter[str]()
+    for name in names:
+        entry, _ = numbered(name)
+        counted[name if entry in divided else entry] += 1
     words = [f"{word} ({count:,})" if count > 1 else word for word, count in counted.items()]
     return ", ".join(first_words(words, _LISTED))
 

@@ -26,7 +26,8 @@ def release_handles(
 ) -> tuple[int, DriverError | None]:
     """Release the handles of chunks, and remove them from their pool, until a call fails."""
     handles, retained = layout.chunks, layout.of(RETAINED)
-    for chunk in [chunk for chunk in chunks if chunk.label in retained] if retained else ():  # by a check that failed
+    left = [chunk for chunk in chunks if chunk.label in retained] if retained else []  # by a check that failed
+    for chunk in left:
         try:
             driver.mem_release(retained[chunk.label])
         except DriverError as failure:
