@@ -95,12 +95,14 @@ access: {uc: {gpus: rw}, mc: {gpus: rw}, o: {gpus: rw}}
 """
 
 
-_NAMES = {
+NAMES = {
     MEMORY: "memory", FIXED: "a fixed address", HOST: "host memory", BUFFERS: "buffers", MANAGED: "managed memory",
     PINNED: "pinned memory",
     POOLS: "pools", EVENTS: "events", SHARED: "processes", LENT: "imported allocations", NIC: "dma-bufs",
     TEAM: "multicast",
 }  # fmt: skip
+"""Names of the specs, in the keys of the golden file and the identifiers of tests."""
+
 DIFFERENCES = ROOT / "tests" / "golden" / "faults.json"
 """First difference of each aspect that a check finds of each fault."""
 
@@ -134,7 +136,7 @@ class Fault(NamedTuple):
 
     def key(self, check: Check) -> str:
         """Name of the fault with its spec and a check, unique in the matrix."""
-        return f"{self.driver.__name__} of {_NAMES[self.spec]}, {check}"
+        return f"{self.driver.__name__} of {NAMES[self.spec]}, {check}"
 
     def run(self, check: Check) -> Outcome:
         """Outcome of the layout on the driver with the fault; the exit code is the highest of several processes."""

@@ -364,7 +364,11 @@ processes:
 """
 
 
-@pytest.mark.parametrize("text", [RING, TEAM.replace("BOUND", "[part]"), NIC, POOLS, PINNED, SHARED])
+@pytest.mark.parametrize(
+    "text",
+    [RING, TEAM.replace("BOUND", "[part]"), NIC, POOLS, PINNED, SHARED],
+    ids=["kernels", "multicast", "dma-bufs", "pools", "pinned", "processes"],
+)
 def test_an_undo_that_failed_can_be_repeated(text: str) -> None:
     """It has noted nothing as gone that is there still."""
     machine = with_multicast(invented(2))

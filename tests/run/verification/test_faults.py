@@ -7,7 +7,7 @@ import json
 import pytest
 
 from memtopo.plans.report import Check
-from tests.helpers.fault_matrix import DIFFERENCES, FAILURE, LEAK, LENT, MATRIX, SHARED, Fault, table
+from tests.helpers.fault_matrix import DIFFERENCES, FAILURE, LEAK, LENT, MATRIX, NAMES, SHARED, Fault, table
 from tests.helpers.faults import Faulty
 from tests.helpers.specs import ROOT
 
@@ -24,7 +24,7 @@ def test_a_check_finds_of_a_fault_what_the_matrix_says(fault: Fault, check: Chec
     assert exit_code == (5 if LEAK in found else 4 if FAILURE in found else 6 if found else 0)
 
 
-@pytest.mark.parametrize("spec", sorted({fault.spec for fault in MATRIX}))
+@pytest.mark.parametrize("spec", NAMES, ids=NAMES.values())
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_a_driver_without_a_fault_is_as_declared(spec: str, check: Check) -> None:
     process = "server" if spec in {LENT, SHARED} else ""
