@@ -16,12 +16,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, NamedTuple, NoReturn
 
-from msgspec import Meta, Struct
+from msgspec import DecodeError, Meta, Raw, Struct
 
-from memtopo.common.decoding import Mismatch, convert
+from memtopo.common.decoding import decoder
 from memtopo.common.errors import Failed, reason
 from memtopo.common.files import closing_fd
-from memtopo.common.units import rounded_up
+from memtopo.common.units import rounded_up, shorten
 from memtopo.storage.direct import BLOCK, BUFFER, Buffer, DirectFile, Transfer, opened_to_read
 from memtopo.storage.saved import PieceMemory
 
@@ -87,23 +87,28 @@ def read_header(path: str | Path) -> tuple[Tensor, ...]:
 
 
 def _entries(path: str | Path, text: bytes) -> dict[str, _Entry]:
+    """Entries by name, each decoded as its type, so that a hostile header takes little more memory than its text."""
+    name, entries = "__metadata__", {}
     try:
-        header = json.loads(text.decode(), object_pairs_hook=_unique)
-        if not isinstance(header, dict):
-            _refuse(path, "has a header that is no JSON object")
-        convert(header.pop("__metadata__", None) or {}, dict[str, str])
-        return convert(header, dict[str, _Entry])
-    except Mismatch as error:
-        _refuse(path, f"has a header with a wrong entry: {error}", error)
-    except (ValueError, RecursionError) as error:
-        _refuse(path, f"has a header that is no JSON: {error}", error)
+        values = decoder(dict[str, Raw]).decode(text)
+    except (DecodeError, UnicodeError, RecursionError) as error:
+        _refuse(path, f"has a header that is no JSON object: {error}", error)
+    try:
+        decoder(dict[str, str] | None).decode(values.pop(name, b"null"))
+        for name, value in values.items():
+            entries[name] = decoder(_Entry).decode(value)
+    except (DecodeError, UnicodeError, RecursionError) as error:
+        _refuse(path, f"has a header with a wrong entry: {shorten(name)}: {error}", error)
+    try:
+        json.loads(text, object_pairs_hook=_require_unique)
+    except ValueError as error:
+        _refuse(path, f"has a header in which {error}", error)
+    return entries
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _require_unique(pairs: list[tuple[str, object]]) -> None:
+    if len({name for name, _ in pairs}) < len(pairs):
         raise ValueError("a name is there twice")
-    return found
 
 
 def _span(path: str | Path, name: str, entry: _Entry) -> tuple[int, int]:
