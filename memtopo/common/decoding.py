@@ -18,6 +18,9 @@ T = TypeVar("T")
 Hook = Callable[[type, Any], Any]
 """Function that makes a value of a type that JSON does not have."""
 
+_SEARCHED = 16 << 20
+"""Bytes of a text in which the key of a wrong value is looked for: without a type, a text takes 25 times its size."""
+
 _UNIONS = (Union, UnionType)
 _EXPECTED = r"Expected `(?P<types>[^`]+)`(?: of length)?(?: (?P<bound>[<>]=?) (?P<limit>[^ ,]+))?(?:, got .*)?"
 _FIELD = r"(?s)Object (?P<fault>missing required|contains unknown) field `(?P<name>.*)`"
@@ -47,7 +50,8 @@ def decode(data: bytes | str, kind: type[T], hook: Hook | None = None) -> T:
         try:
             found: T = decoder(cast("Any", kind), hook).decode(data)
         except msgspec.ValidationError as error:
-            raise _mismatch(str(error), kind, msgspec.json.decode(data), hook) from None
+            value = msgspec.json.decode(data) if len(data) <= _SEARCHED else {}
+            raise _mismatch(str(error), kind, value, hook) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise Mismatch("", "input should be valid JSON") from None
     return found

@@ -29,6 +29,9 @@ class Outer(Struct, frozen=True):
     version: Literal[1] = 1
 
 
+LARGE = f'{{"text": "a", "named": {{"x": 1}}{" " * (16 << 20)}}}'
+
+
 def test_a_value_is_decoded_as_it_was_encoded() -> None:
     value = Outer("a", 1.5, (Inner(2, "two"),), {"x": Inner(3)})
     assert decode(encode(value), Outer) == value
@@ -55,6 +58,7 @@ def test_a_value_is_decoded_as_it_was_encoded() -> None:
         ("{", "", "input should be valid JSON"),
         ('{"text": 1', "", "input should be valid JSON"),
         ('{"text": "a", "named": {"x": 1, "x": {}}}', "named.…", "input should be an object"),
+        pytest.param(LARGE, "named.…", "input should be an object", id="a large text"),
     ],
 )  # fmt: skip
 def test_a_mismatch_names_the_place_and_what_is_needed(text: str, where: str, needed: str) -> None:
