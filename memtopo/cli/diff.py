@@ -19,7 +19,7 @@ from memtopo.cli.process import RefusedSpec
 from memtopo.cli.results import pages, show
 from memtopo.cli.specs import load, loaded_on, print_diagnostics, valid
 from memtopo.common.errors import Exit, UsageError
-from memtopo.common.text import first_of
+from memtopo.common.text import first_of, plural
 from memtopo.driver.trace_files import is_record
 from memtopo.drivers.target import recorded
 from memtopo.language import read_file
@@ -27,7 +27,6 @@ from memtopo.language.names import NAME
 from memtopo.machine import MachineLine
 from memtopo.output import plain
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.humanize import plural
 from memtopo.output.validation import STDIN
 from memtopo.plans.report import PlanDifference
 from memtopo.rules.validation import diagnose_processes

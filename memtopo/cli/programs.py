@@ -16,10 +16,10 @@ from typing import Annotated
 from memtopo.cli.options import MachineName, argument, option
 from memtopo.common.errors import ProgramExit, UsageError, reason, signal_status, system_errors
 from memtopo.common.processes import program_environment
+from memtopo.common.text import plural
 from memtopo.driver.trace_files import HEAD, create_record
 from memtopo.native.injection import RECORD, Injection, Stacks, require_stacks, working_cupti
 from memtopo.output import plain
-from memtopo.output.humanize import plural
 
 _STACKS = "Record the call stack of each call, in C or in Python, which makes calls slower."
 

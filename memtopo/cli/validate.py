@@ -17,7 +17,7 @@ from memtopo.cli import options
 from memtopo.cli.options import Settings, settings
 from memtopo.cli.results import append, of_memtopo, require_replaceable, write
 from memtopo.common.errors import Exit, MemtopoError, NotWritten, Unavailable, UsageError
-from memtopo.common.text import printable
+from memtopo.common.text import plural, printable
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
@@ -25,7 +25,6 @@ from memtopo.language import Document
 from memtopo.machine import Machines
 from memtopo.output import formats, plain
 from memtopo.output.formats import Format, format_named
-from memtopo.output.humanize import plural
 from memtopo.rules import files
 from memtopo.rules.files import NOTHING, Beside, Checked, CheckedFile, Correction, SpecPath, Variant, collect
 from memtopo.session.machines import own_targets

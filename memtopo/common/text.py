@@ -58,6 +58,12 @@ def enumerated(words: Iterable[str], conjunction: str = "or") -> str:
     return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
+def plural(count: int, noun: str) -> str:
+    """`1 error`, `3,000 errors`, `2 processes`."""
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending * (count != 1)}"
+
+
 def first_of(names: Sequence[str], most: int) -> str:
     """Return the first names, and the number of the others: `a, b and 3 more`."""
     more = f" and {len(names) - most:,} more" * (len(names) > most)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
+from memtopo.common.text import plural
 from memtopo.common.units import rounded
 from memtopo.language.names import AWAKE
 from memtopo.output import humanize
 from memtopo.output.blocks import Cell, Page, Section, Table, Toned, columns, notes
-from memtopo.output.humanize import plural
 from memtopo.session.budget import Budget, Combination, SwitchPeak
 
 MOST_ROWS = 64

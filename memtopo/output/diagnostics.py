@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from memtopo.common.text import display_width, printable
+from memtopo.common.text import display_width, plural, printable
 from memtopo.diagnostics.model import Diagnostic, TextSpan
 from memtopo.language.located import Located, located
-from memtopo.output.humanize import plural
 from memtopo.output.plain import DEFAULT_WIDTH, WIDEST_PROSE, paint
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from memtopo.common.text import first_of
+from memtopo.common.text import first_of, plural
 from memtopo.common.units import rounded, shorten
 
 if TYPE_CHECKING:
@@ -14,12 +14,6 @@ if TYPE_CHECKING:
     from memtopo.plans.report import ProcessDifference, ProcessPlan
 
 SHORT_NAME = 8
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 error`, `3,000 errors`, `2 processes`."""
-    ending = "es" if noun.endswith("s") else "s"
-    return f"{count:,} {noun}{ending * (count != 1)}"
 
 
 def things(count: int) -> str:

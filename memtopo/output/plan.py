@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import asdict, replace
 
-from memtopo.common.text import first_of
+from memtopo.common.text import first_of, plural
 from memtopo.common.units import rounded
 from memtopo.diagnostics.messages import LISTED
 from memtopo.geometry.diagram import MemoryDiagram
@@ -16,7 +16,7 @@ from memtopo.machine import MachineLine
 from memtopo.output import blocks, humanize
 from memtopo.output.blocks import Addresses, Cell, Drawing, Page, Pairs, Section, Table, columns, notes, sections
 from memtopo.output.diagram import notation
-from memtopo.output.humanize import plural, processes, subjects
+from memtopo.output.humanize import processes, subjects
 from memtopo.plans import folding
 from memtopo.plans.report import MemoryChange, PlanDifference, PlanSummary, ProcessPlan, Row
 from memtopo.session.saved import AwaitedImporter

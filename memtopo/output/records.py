@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from memtopo.common.text import plural
 from memtopo.common.units import rounded
 from memtopo.output import humanize
 from memtopo.output.blocks import Page, Section, Series, Table, Timeline, Toned, columns, notes, sections
@@ -17,7 +18,7 @@ _MOST_ROWS = 40
 def show_page(summary: RecordSummary) -> Page:
     """The output of `memtopo show RECORD`."""
     where = f"{summary.moment}, {humanize.duration(summary.time)} after its begin"
-    processes = humanize.plural(len(summary.processes), "process")
+    processes = plural(len(summary.processes), "process")
     facts = [f"{summary.calls:,} calls of {processes} on {summary.machine}"]
     found = [Section("memory", [_table(summary.memory)])] if summary.memory else sections("no memory")
     found += sections(timeline(summary))

@@ -8,7 +8,7 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.text import numbered
+from memtopo.common.text import numbered, plural
 from memtopo.common.units import rounded
 from memtopo.geometry.diagram import ProcessDiagram
 from memtopo.output import blocks, humanize, plan
@@ -337,8 +337,8 @@ def _rest(report: Report) -> str:
 
 def diagnostics_page(found: DiagnosticsDocument, lines: Sequence[str], name: str) -> Page:
     """The diagnostics of a spec that was refused; `lines` show them in the text of the spec."""
-    warnings = f" and {humanize.plural(found.warnings, 'warning')}" if found.warnings else ""
-    verdict = Toned(f"invalid: {humanize.plural(found.errors, 'error')}{warnings}; nothing was built", "bad")
+    warnings = f" and {plural(found.warnings, 'warning')}" if found.warnings else ""
+    verdict = Toned(f"invalid: {plural(found.errors, 'error')}{warnings}; nothing was built", "bad")
     machines = ", ".join(dict.fromkeys(each.machine for each in found.results if each.machine))
     table = Table(columns("place", "code", "message", "help"), [*map(_fault, found.diagnostics)])
     sections = [Section("diagnostics", [table]), Section("in the spec", [blocks.Source(lines)])]

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.text import plural
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.drivers.target import NONE
 from memtopo.language.located import Located, located
-from memtopo.output.humanize import plural
 from memtopo.rules.files import Checked, CheckedFile, Result, SharedDiagnostic
 
 STDIN = "<stdin>"

@@ -15,6 +15,7 @@ from memtopo.common.text import (
     numbered,
     only_near,
     output_line,
+    plural,
     printable,
     process_name,
     signal_name,
@@ -137,3 +138,16 @@ def test_a_process_of_another_pid_namespace_has_no_number() -> None:
 
 def test_a_word_that_is_less_similar_than_is_sure_enough_is_not_replaced() -> None:
     assert [only_near("wigths", ["weights"], sure=sure) for sure in (0.7, 0.95)] == ["weights", None]
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [
+        (1, "error", "1 error"),
+        (3000, "error", "3,000 errors"),
+        (0, "process", "0 processes"),
+        (1, "process", "1 process"),
+    ],
+)
+def test_a_count_has_its_noun(count: int, noun: str, text: str) -> None:
+    assert plural(count, noun) == text

@@ -57,19 +57,6 @@ def test_many_subjects_are_the_first_and_the_last(first: str, last: str, text: s
     assert humanize.subjects(first, last) == text
 
 
-@pytest.mark.parametrize(
-    ("count", "noun", "text"),
-    [
-        (1, "error", "1 error"),
-        (3000, "error", "3,000 errors"),
-        (0, "process", "0 processes"),
-        (1, "process", "1 process"),
-    ],
-)
-def test_a_count_has_its_noun(count: int, noun: str, text: str) -> None:
-    assert humanize.plural(count, noun) == text
-
-
 def test_names_of_machines_and_processes_say_how_many_there_are() -> None:
     """And things that are one, or more."""
     assert [humanize.things(count) for count in (1, 2)] == ["1 thing is", "2 things are"]
