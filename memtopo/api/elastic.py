@@ -15,6 +15,7 @@ from memtopo.api.session import Session
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.arguments import text
 from memtopo.common.signals import deferred
+from memtopo.common.text import plural
 from memtopo.common.units import exact, rounded
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
@@ -343,7 +344,7 @@ class ElasticRange:
     def _state(self) -> str:
         mapped = self.mappings
         size = sum(each.size for each in mapped)
-        return f"{len(mapped):,} chunks mapped, {exact(size)} of {exact(self.size)}"
+        return f"{plural(len(mapped), 'chunk')} mapped, {exact(size)} of {exact(self.size)}"
 
 
 class Batch:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import cached_property, partial
 from itertools import chain
 
-from memtopo.common.text import enumerated
+from memtopo.common.text import enumerated, plural
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import did_you_mean
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
@@ -366,7 +366,7 @@ class DeviceNames:
 def _gpus(count: int) -> str:
     """The GPUs of a machine that has `count` of them, in words."""
     has = f": {'only gpu0' if count == 1 else f'gpu0 to gpu{count - 1}'}" if count else ""
-    return f"{count} GPU{'s' * (count != 1)}{has}"
+    return f"{plural(count, 'GPU')}{has}"
 
 
 def _folded(found: Sequence[Diagnostic]) -> Iterator[Diagnostic]:

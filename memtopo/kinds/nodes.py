@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
+from memtopo.common.text import plural
 from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.language import Document
 from memtopo.language.entries import Spec
@@ -93,11 +94,11 @@ def _undivided(process: Spec) -> Iterator[Diagnostic]:
         help = f"write 'count: {number}' for one on each node, or 'node: {process.nodes[0]}'"
         yield Diagnostic("MT612", message, where, help=help)
         return
-    instances = f"{count} instance{'s' * (count != 1)} of process {process.name!r}"
+    instances = f"{plural(count, 'instance')} of process {process.name!r}"
     message = f"{instances} cannot be divided among {number} nodes equally"
     near = [each for each in (count // number * number, -(-count // number) * number) if each]
     fewer = max((each for each in range(1, number) if count % each == 0), default=1)
-    help = f"write 'count: {' or '.join(map(str, dict.fromkeys(near)))}', or {fewer} node{'s' * (fewer != 1)}"
+    help = f"write 'count: {' or '.join(map(str, dict.fromkeys(near)))}', or {plural(fewer, 'node')}"
     yield Diagnostic("MT612", message, where, labels=(Label(f"{count} instances", process.at("count")),), help=help)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from memtopo.common.text import process_name
+from memtopo.common.text import plural, process_name
 from memtopo.common.units import rounded
 from memtopo.diagnostics.messages import LISTED
 from memtopo.language.names import AWAKE
@@ -150,13 +150,13 @@ def saved(done: Saved) -> Page:
     if not done.direct:
         remarks.append("the file system has no direct I/O: files were written through the page cache")
     written = f"{rounded(done.written)} written, {rounded(done.unchanged)} unchanged"
-    verdict = Toned(f"saved: {done.pieces:,} pieces, {written}", "good")
+    verdict = Toned(f"saved: {plural(done.pieces, 'piece')}, {written}", "good")
     return Page("save", f"{done.name} to {done.folder}", sections=notes(remarks), verdict=verdict)
 
 
 def loaded(done: Loaded) -> Page:
     """Result of a load."""
-    verdict = Toned(f"loaded: {done.tensors:,} tensors, {rounded(done.size)}", "good")
+    verdict = Toned(f"loaded: {plural(done.tensors, 'tensor')}, {rounded(done.size)}", "good")
     return Page("load", f"{done.name}, export {done.into}", verdict=verdict)
 
 

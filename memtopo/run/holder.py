@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from memtopo.common.errors import Stopped
-from memtopo.common.text import process_name
+from memtopo.common.text import plural, process_name
 from memtopo.diagnostics.messages import not_awake
 from memtopo.driver.types import Location, LocationKind
 from memtopo.executor import StepFailed
@@ -166,7 +166,7 @@ def _notes(held: HoldSummary, stopped_by: str, node: str) -> Iterator[str]:
         "failure": "a failed change",
         "ended": "the end of another node" if node else "one of its processes ended",
     }
-    served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
+    served = f"{plural(held.handles, 'handle')} to {plural(held.clients, 'client')}"
     yield f"{f'node {node}: ' * bool(node)}held for {held.seconds:.1f} s, until {ends[held.why]}; served {served}"
     for importer in held.lost:
         yield _note_on(importer, "lost the memory that it used over ipc or from pools")

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 from msgspec.structs import replace
 
-from memtopo.common.text import enumerated, first_words, numbered
+from memtopo.common.text import enumerated, first_words, numbered, plural
 from memtopo.common.units import rounded
 from memtopo.diagnostics.model import Path
 from memtopo.driver.ledger import Ledger
@@ -151,7 +151,7 @@ class ResourceBalance:
             before, after = (each.files if each else () for each in (self._execution.baseline, teardown.after))
             new = [*(Counter(after) - Counter(before)).elements()]
             why = f"open after taking down{f': {_joined(new)}' if new else ''}"
-            leaks.append(Leak(f"{more} file descriptor{'s' * (more > 1)}", why))
+            leaks.append(Leak(plural(more, "file descriptor"), why))
         return tuple(leaks)
 
     def misplaced(self, geometries: Iterable[Geometry], left: Left | None) -> Iterator[Finding]:

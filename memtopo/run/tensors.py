@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from memtopo.common.units import rounded
+from memtopo.common.text import plural
+from memtopo.common.units import exact, rounded_up
 from memtopo.executor import Execution
 from memtopo.kinds.layout import current
 from memtopo.kinds.transfers import Span, SpanMemory, transferring
@@ -28,8 +29,9 @@ def load(execution: Execution, label: str, span: Span, files: Sequence[str]) -> 
         raise BadTensors(f"tensor {names[0][0]!r} is in several files", hint="load files of one model")
     table, end = placed(tensors)
     if end > span.size:
-        message = f"the tensors of {len(headers):,} files need {rounded(end)}, and {label!r} has {rounded(span.size)}"
-        raise BadTensors(message, hint="increase its size in the spec")
+        needed = f"the tensors of {plural(len(headers), 'file')} need {exact(end)}"
+        hint = f"increase its size in the spec to {exact(rounded_up(end, 1 << 20))} or more"
+        raise BadTensors(f"{needed}, and {label!r} has {exact(span.size)}", hint=hint)
     memory = SpanMemory(execution.driver, execution.layout, {label: span})
     _write(execution, span, bytes(PREFIX))
     with transferring(execution.driver, execution.layout, stops=True) as transfer:

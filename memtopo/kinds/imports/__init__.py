@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, cycle, islice
 
-from memtopo.common.text import enumerated
+from memtopo.common.text import enumerated, plural
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location
@@ -271,10 +271,8 @@ def _differences(
         yield differs("via", entry.via, f"is exported via {export.via}")
     number = largest_count(group)
     if entry.count and (entry.number, entry.lent) != (number, group.growing):
-        lent = f"lends up to {number:,} chunks"
-        yield differs(
-            "count", f"{entry.number:,}", lent if group.growing else f"is {number:,} handle{'s' * (number != 1)}"
-        )
+        lent = f"lends up to {plural(number, 'chunk')}"
+        yield differs("count", f"{entry.number:,}", lent if group.growing else f"is {plural(number, 'handle')}")
     for key in entry.declared:
         amount = entry.amount([key])
         if key not in keys:

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 from pydantic import Field
 
+from memtopo.common.text import plural
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import MULTICAST_SLOTS, HandleType, Location, Properties
@@ -55,7 +56,7 @@ class MulticastGroup(ChunkGroup, frozen=True):
 
     def details(self) -> Iterator[str]:
         """Number of GPUs and handle types."""
-        yield f"team of {len(self.devices)} GPU{'s' * (len(self.devices) != 1)}"
+        yield f"team of {plural(len(self.devices), 'GPU')}"
         yield from self.handles.words
 
 
