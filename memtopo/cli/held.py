@@ -36,7 +36,7 @@ _CHECK = (
     "Extent of the check afterwards: fast: queries; full: also all kept bytes, which must not be written meanwhile."
 )
 CheckSwitch = Annotated[Literal["fast", "full"], option("--check", _CHECK, variable="MEMTOPO_SWITCH_CHECK")]
-Folder = Annotated[str, argument("FOLDER", "Folder of an earlier save, an empty one, or one to be made.")]
+Folder = Annotated[str, argument("FOLDER", "Folder of an earlier save of the layout, an empty one, or one to be made.")]
 StateName = Annotated[str, argument("STATE", "One of its states, or awake.", autocompletion=_states)]
 TeardownWait = Annotated[str, option("--wait", "Time limit for its teardown.", "TIME")]
 

@@ -159,7 +159,7 @@ class Conductor:
 
         `committed` are the exports whose content is committed. Raises `MemtopoError`.
         """
-        with saving_to(path) as folder:
+        with saving_to(path, self.request.layout_name) as folder:
             try:
                 answers = self.ask(dict.fromkeys(self.labels, messages.SaveBytes(path, token_hex(8))))
             except (StepFailed, Stopped) as error:

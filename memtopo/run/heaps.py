@@ -222,9 +222,9 @@ def wake(driver: Driver, layout: Layout, label: str) -> None:
 
 def _saved(driver: Driver, layout: Layout, content: HeapContent, path: str) -> LockedFolder:
     """Write all allocations to a folder, which stays locked. Raises `FolderRefused` and `DriverError`."""
-    memory = heap_memory(driver, layout, content)
+    memory, owner = heap_memory(driver, layout, content), f"heaps of {layout.name}"
     with ExitStack() as stack:
-        keeper = FolderKeeper(stack.enter_context(saving_to(path)), layout.name, content.step.label)
+        keeper = FolderKeeper(stack.enter_context(saving_to(path, owner)), owner, content.step.label)
         with transferring(driver, layout) as transfer:
             keeper.save(memory.pieces, memory, transfer)
         return LockedFolder(keeper, stack.pop_all())

@@ -236,13 +236,16 @@ class Folder:
                 with suppress(OSError):
                     os.unlink(name, dir_fd=self.fd)
 
-    def require_own(self) -> None:
-        """Raise `FolderRefused` if there are files that no save has written: they are someone's."""
+    def require_own(self, layout: str) -> None:
+        """Raise `FolderRefused` for files that no save of the layout has written: they are someone's."""
         for name in os.listdir(self.fd):
             if name not in (INDEX, _NEW_INDEX) and not re.fullmatch(_OWN, name):
                 message = f"{self.path!r} has other files, such as {name!r}"
                 first = f"move {name!r} out of it, or " if os.access(INDEX, os.F_OK, dir_fd=self.fd) else ""
                 raise FolderRefused(message, hint=f"{first}name an empty folder, or one that does not exist yet")
+        if (index := self.read_index()) and index.layout != layout:
+            message = f"{self.path!r} has a save of {index.layout!r}, which one of {layout!r} would replace"
+            raise FolderRefused(message, hint="name another folder, or remove this one if nobody needs its bytes")
 
     @property
     def used(self) -> int:
@@ -374,10 +377,10 @@ def _named(processes: Collection[str]) -> str:
 
 
 @contextmanager
-def saving_to(path: str) -> Iterator[Folder]:
-    """Open a folder for a save, without the files of one that was not finished, nor of this one if it fails."""
+def saving_to(path: str, layout: str) -> Iterator[Folder]:
+    """Open a folder for a save of a layout, without the files of one that was not finished, nor of this if it fails."""
     with opened_folder(path, write=True) as folder:
-        folder.require_own()
+        folder.require_own(layout)
         folder.remove_unused()
         try:
             yield folder

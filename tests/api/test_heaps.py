@@ -20,7 +20,7 @@ from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
 from memtopo.api.heaps import Heap
 from memtopo.drivers.target import recorded
 from memtopo.machine import dump
-from memtopo.storage.saved import opened_folder
+from memtopo.storage.saved import Index, opened_folder
 from tests.api.test_apply import failing
 from tests.contract.memory import current
 from tests.contract.other_process import Other
@@ -273,6 +273,10 @@ def test_the_bytes_of_a_heap_that_sleeps_are_in_a_folder(layout: Live, tmp_path:
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(NotMapped, match=r"is not asleep: .* is a link; it is as before .hint: name the folder"):
         heap.sleep(folder=tmp_path / "link")
+    with opened_folder(str(tmp_path / "layout"), write=True) as saved:
+        saved.write_index(Index(layout.name, "", {}))
+    with pytest.raises(NotMapped, match=r"has a save of '(\w+)', which one of 'heaps of \1' would replace"):
+        heap.sleep(folder=tmp_path / "layout")
     assert bytes_of(layout, "weights", addresses[1]) == {4}
     heap.sleep(folder=folder)
     (file,) = folder.glob("*.bin")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -120,6 +121,7 @@ def flipped(folder: Path) -> str:
 
 
 def of_another_layout(folder: Path) -> str:
+    shutil.rmtree(folder)
     with memtopo.applied("specs/single-gpu.yaml", machine="h100x1") as layout:
         layout.save(folder)
     return "has layout 'single-gpu', and nothing of it has a name and size of this layout"

@@ -63,7 +63,7 @@ def groups(contents: Contents) -> list[list[Piece]]:
 def save(path: Path, contents: Contents, number: int = 1) -> SavedPart:
     """Save as a conductor does."""
     transfer = Transfer(lambda _done: None)
-    with saving_to(str(path)) as folder, transfer.running():
+    with saving_to(str(path), "kv") as folder, transfer.running():
         part = save_part(folder, "", f"{number:016x}", groups(contents), HostMemory(contents), transfer)
         with refusing(str(path)):
             folder.write_index(Index("kv", "sha256:0", {"": part.file}))
@@ -345,6 +345,12 @@ def nowhere(path: Path) -> Iterator[None]:
     yield
 
 
+def of_others(path: Path) -> Iterator[None]:
+    with saving_to(str(path), "others") as folder:
+        folder.write_index(Index("others", "", {}))
+    yield
+
+
 UNUSABLE = [
     (link, "is a link"),
     (nowhere, "is a link"),
@@ -352,6 +358,7 @@ UNUSABLE = [
     (locked, "is in use"),
     (someones, "has other files, such as 'thesis.tex'"),
     (a_file, "not a directory"),
+    (of_others, r"has a save of 'others', which one of '\w+' would replace"),
 ]
 
 

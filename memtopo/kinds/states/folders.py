@@ -47,7 +47,8 @@ class OpenFolder(Step, frozen=True):
             with refusing(self.folder):
                 make_folder(self.folder)
         with ExitStack() as stack:
-            folder = stack.enter_context(saving_to(os.path.join(self.folder, label).rstrip("/")))  # noqa: PTH118
+            path = os.path.join(self.folder, label).rstrip("/")  # noqa: PTH118
+            folder = stack.enter_context(saving_to(path, name))
             folder.require_room(self.size - folder.used)
             layout.of(FOLDERS)[self.folder] = LockedFolder(FolderKeeper(folder, name, label), stack.pop_all())
 
