@@ -105,7 +105,7 @@ def _support(value: object) -> bool | Alternatives[bool]:
 def _keeper(value: object) -> NamedDevice:
     """Read a device, or the path of a folder, without a slash at its end."""
     if isinstance(value, str) and "/" in value:
-        return scalars.file_path(value.rstrip("/") or value)
+        return scalars.file_path(value.rstrip("/") or value, "folder")
     return names.device(value)
 
 

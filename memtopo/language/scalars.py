@@ -54,15 +54,18 @@ LONGEST_PATH = 4095
 """Bytes of a path that the system accepts."""
 
 
-def file_path(value: object) -> str:
+def file_path(value: object, noun: str = "file") -> str:
     """Read the absolute path of a file, or of a folder without a slash at its end."""
     if value == "":
         help = "write the path, such as /dev/shm/ring, or omit the key"
-        raise InvalidValue("MT103", "expected the path of a file, found nothing", help=help)
-    found = text(value, "the path of a file")
-    if not found.startswith("/") or found.endswith("/"):
+        raise InvalidValue("MT103", f"expected the path of a {noun}, found nothing", help=help)
+    found = text(value, f"the path of a {noun}")
+    if not found.startswith("/"):
         help = "write an absolute path: a held layout and its clients have different working directories"
-        raise InvalidValue("MT103", f"{shorten(found)!r} is not the absolute path of a file", help=help)
+        raise InvalidValue("MT103", f"{shorten(found)!r} is not the absolute path of a {noun}", help=help)
+    if found.endswith("/"):
+        help = f"name a {noun} in it: {found}NAME"
+        raise InvalidValue("MT103", f"{shorten(found)!r} does not end with the name of a {noun}", help=help)
     if len(found.encode()) > LONGEST_PATH:
         raise InvalidValue("MT103", f"a path has at most {LONGEST_PATH:,} bytes, this one {len(found.encode()):,}")
     if not found.isprintable():
