@@ -219,7 +219,7 @@ def failed(error: Exception) -> ChangeResult:
         case MemtopoError():
             return ChangeResult(error.message, error.hint)
         case StepFailed():
-            return ChangeResult(str(error))
+            return ChangeResult(str(error), error.hint)
         case Stopped():
             return ChangeResult("interrupted")
     return ChangeResult(f"internal error: {type(error).__name__}: {error}")

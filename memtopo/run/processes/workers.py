@@ -77,8 +77,8 @@ def apply(
 class WorkersFailed(StepFailed):
     """Failures of a change in some processes, after which all are brought back."""
 
-    def __init__(self, failed: str) -> None:
-        error = ChangeFailed(f"{failed}; the layout is as before", broken=False)
+    def __init__(self, failed: str, hint: str | None) -> None:
+        error = ChangeFailed(f"{failed}; the layout is as before", broken=False, hint=hint)
         super().__init__(None, "work with the processes", error)
         self._failed = failed
 
@@ -500,7 +500,7 @@ class Workers(Conductor):
 def require_planned(results: Mapping[str, ChangeResult]) -> None:
     """Raise `ChangeRefused` unless all processes have planned a change."""
     if refused := failures(results):
-        raise ChangeRefused(refused, hint=next((each.hint for each in results.values() if each.hint), None))
+        raise ChangeRefused(refused, hint=_first_hint(results))
 
 
 def require_answer(label: str, answer: Answer | None) -> None:
@@ -517,4 +517,8 @@ def require_answer(label: str, answer: Answer | None) -> None:
 def require_made(results: Mapping[str, ChangeResult]) -> None:
     """Raise `WorkersFailed`, by which a change is rolled back, unless all processes have made a part of it."""
     if failed := failures(results):
-        raise WorkersFailed(failed)
+        raise WorkersFailed(failed, _first_hint(results))
+
+
+def _first_hint(results: Mapping[str, ChangeResult]) -> str | None:
+    return next((each.hint for each in results.values() if each.hint), None)
