@@ -30,7 +30,7 @@ def load_command(
     """Copy tensors of files to an export of a held layout.
 
     Its start has a table of them, by which readers find each one. An export that is declared 'commit: required' is
-    written as by its writer, and committed. What it had is lost.
+    written as by its writer, and committed. What the export had before is lost.
     """
     users: Any = allow_uid or ()
     with connect_to(name, socket, users) as client:

@@ -33,7 +33,7 @@ VERSION = 1
 _NEW_INDEX = f"{INDEX}.new"
 _LARGEST_INDEX = 1 << 30
 _LISTED = 20
-DAMAGED = "copy the folder from where it is whole, or save the layout again"
+DAMAGED = "copy the folder from where it is whole, or remove it and save the layout again"
 """What to do about a folder that is not as it was saved."""
 _OWN = r"[0-9a-f]{16}-[A-Za-z0-9_.-]+\.(bin|json)"
 """Names of the files of saves, besides the index."""
@@ -198,7 +198,7 @@ class Folder:
         with suppress(ValueError, RecursionError, AttributeError, KeyError, TypeError):
             if (version := json.loads(text)["version"]) != VERSION:
                 message = f"{self.path}/{INDEX} has version {version}, and this memtopo reads version {VERSION}"
-                raise FolderRefused(message)
+                raise FolderRefused(message, hint="use the version that saved it, or save the layout to another folder")
         return self._parsed(INDEX, Index, text)
 
     def read_part(self, index: Index, process: str) -> Part | None:
@@ -253,12 +253,13 @@ class Folder:
         return sum(os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_size for name in os.listdir(self.fd))
 
     def require_room(self, needed: int) -> None:
-        """Raise `FolderRefused` unless so many bytes are free beside the save that the folder has."""
+        """Raise `FolderRefused` unless so many bytes are free, beside the save that the folder may have."""
         about = os.fstatvfs(self.fd)
         free = about.f_bavail * about.f_frsize
         if needed > free:
-            space = f"{rounded(free)} free, and the save needs {rounded(needed)} beside the last one"
-            raise FolderRefused(f"{self.path!r} has {space}", hint="free some space there, or name another folder")
+            beside = " beside the last one" * os.access(INDEX, os.F_OK, dir_fd=self.fd)
+            message = f"{self.path!r} has {rounded(free)} free, and the save needs {rounded(needed)}{beside}"
+            raise FolderRefused(message, hint="free some space there, or name another folder")
 
     def create(self, name: str) -> int:
         """Create a file, and return its descriptor. Raises `OSError`."""

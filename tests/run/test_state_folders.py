@@ -261,9 +261,14 @@ def test_each_process_has_its_own_folder(tmp_path: Path, run_inline: InlineRunne
         assert (shown["layout_state"], shown["memory"]) == ("asleep", {"gpu0": 0})
         refused = run_inline("save", "workers", tmp_path / "saved", **here)
         assert (refused.status, "is in state 'asleep', without memory that can be saved" in refused.err) == (4, True)
+        damaged = next((kept / "rank.1").glob("*.bin"))
+        flipped(damaged, 0)
+        failed = run_inline("switch", "workers", "awake", **here)
+        assert (failed.status, "hint: copy the folder from where it is whole" in failed.err) == (4, True)
+        flipped(damaged, 0)
     assert sorted(each.name for each in kept.iterdir()) == ["rank.0", "rank.1"]
     assert run_inline("apply", tmp_path / "spec.yaml", "-m", "h100x1", "--from", kept).status == 0
-    flipped(next((kept / "rank.1").glob("*.bin")), 0)
+    flipped(damaged, 0)
     done = run_inline("apply", tmp_path / "spec.yaml", "-m", "h100x1", "--from", kept, "--json")
     assert (done.status, done.document["failure"]["step"]) == (4, "rank.1: restore of saved bytes")
 
@@ -340,7 +345,7 @@ except memtopo.NotApplied as error:
 @pytest.mark.parametrize(
     ("size", "expected"),
     [
-        ("1M", "not applied: .* needs 2 MiB beside the last one"),
+        ("1M", "not applied: .* needs 2 MiB;"),
         ("3M", 2 * "True\nnot switched: .* needs 2 MiB beside the last one.* True\nTrue\n"),
         ("6M", 4 * "True\n"),
     ],
