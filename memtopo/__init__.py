@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ApiError",
+    "BadTensors",
     "DriverError",
     "ExchangeError",
     "ExternalMemory",
+    "FolderRefused",
     "HostMemory",
     "ImportMismatch",
     "InternalError",

@@ -34,12 +34,15 @@ from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.external import ExternalMemory, HostMemory, Semaphore, Serving, serve
 from memtopo.sharing.imports import ImportMismatch
 from memtopo.sharing.programs import ProducerFailed
+from memtopo.storage.safetensors import BadTensors
+from memtopo.storage.saved import FolderRefused
 
 __all__ = [
     "ApiError",
     "Applied",
     "Attached",
     "Attachment",
+    "BadTensors",
     "Batch",
     "Capture",
     "DmaBuf",
@@ -50,6 +53,7 @@ __all__ = [
     "Event",
     "ExchangeError",
     "ExternalMemory",
+    "FolderRefused",
     "GpuView",
     "Held",
     "HostMemory",

@@ -60,8 +60,9 @@ def applied(
     bytes of all memory of the same name and size, each chunk once its checksum was compared.
 
     Entering raises `InvalidSpec` with all diagnostics, `Unavailable` if there is no such machine, `Unsuitable` if the
-    spec imports nothing from a name in `bind`, `ProducerFailed` if a command does not serve, and `NotApplied` with the
-    report after everything was undone. Views that are still in use at the end are named in a `ViewOutlived` warning.
+    spec imports nothing from a name in `bind`, `ProducerFailed` if a command does not serve, `FolderRefused` if
+    `source` has no bytes of the layout, and `NotApplied` with the report after everything was undone. Views that are
+    still in use at the end are named in a `ViewOutlived` warning.
     """
     folder = None if source is None else os.fspath(source)
     return Applied(partial(_build, spec, machine, bound_holders(bind), allow_uids, params, folder))

@@ -347,7 +347,7 @@ class Live:
         """Copy the tensors of files of safetensors to a range, in the order of the files, and return them by name.
 
         `into` is the range, by default the only one. Its start has the table of the tensors, from which `tensor` finds
-        them in every process that maps the range; what the range had is lost. Raises `MemtopoError` for a file that is
+        them in every process that maps the range; what the range had is lost. Raises `BadTensors` for a file that is
         not of the format, and for tensors that do not fit, before anything is written.
         """
         self._require_open()
@@ -395,7 +395,8 @@ class Live:
         program must not write meanwhile.
 
         The folder is made if it is missing. After an error or a crash it has the save before, else all of this one.
-        Raises `MemtopoError` for a folder that is a link, of another user, in use or too small, or has other files.
+        Raises `FolderRefused` for a folder that is a link, of another user, in use or too small, or has other files or
+        a save of a layout of another name.
         """
         self._require_open()
         with self._elastic.lock, deferred():

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import memtopo
 from memtopo.api import Live
-from memtopo.storage.safetensors import BadTensors, read_header
+from memtopo.storage.safetensors import read_header
 from tests.cli.conftest import InlineRunner, held
 from tests.cli.test_switch import SPEC
 from tests.helpers.command_line import ROOT
@@ -88,7 +88,7 @@ def test_what_cannot_be_loaded_is_refused_before_anything_is_written(tmp_path: P
             ([files[0], copied(files[0])], "is in several files"),
             ([], "there are no tensors in the files"),
         ):
-            with pytest.raises(BadTensors, match=message):
+            with pytest.raises(memtopo.BadTensors, match=message):
                 layout.load(given, into="kv")
         with pytest.raises(memtopo.Unsuitable, match="has 2 ranges"):
             layout.load(files)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import memtopo
-from memtopo.storage.saved import FolderRefused, Index, PartFile, opened_folder
+from memtopo.storage.saved import Index, PartFile, opened_folder
 from tests.cli.conftest import InlineRunner, held
 from tests.cli.test_switch import SPEC
 from tests.helpers.command_line import ROOT
@@ -106,7 +106,7 @@ def test_what_is_not_saved_is_named(tmp_path: Path) -> None:
 def test_what_programs_allocate_is_left_out(tmp_path: Path) -> None:
     with (
         memtopo.applied("specs/engine-heaps.yaml", machine="h100x1") as layout,
-        pytest.raises(FolderRefused, match="has created no memory that can be saved"),
+        pytest.raises(memtopo.FolderRefused, match="has created no memory that can be saved"),
     ):
         layout.save(tmp_path / "saved")
     assert list((tmp_path / "saved").iterdir()) == []
@@ -198,13 +198,13 @@ def test_a_folder_without_a_save_is_refused_before_anything_is_built(
     tmp_path: Path, run_inline: InlineRunner, name: str, message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
-    with opened_folder(str(tmp_path / "server"), write=True) as folder, suppress(FolderRefused):
+    with opened_folder(str(tmp_path / "server"), write=True) as folder, suppress(memtopo.FolderRefused):
         folder.write_index(Index("several", "", {"server": PartFile(f"{0:016x}-server.json", 64 * "0")}))
     done = run_inline("apply", tmp_path / "spec.yaml", "-m", "h100x1", "--from", tmp_path / name, "--json")
     assert (done.status, done.document.keys()) == (4, {"error"})
     assert message in done.document["error"]["message"]
     with (
-        pytest.raises(FolderRefused, match=message),
+        pytest.raises(memtopo.FolderRefused, match=message),
         memtopo.applied(tmp_path / "spec.yaml", machine="h100x1", source=tmp_path / name),
     ):
         pass
