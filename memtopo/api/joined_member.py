@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, TypeVar
 
 from memtopo.api.errors import NotApplied, NotChanged, NotSwitched
 from memtopo.api.live import Live, Refused
@@ -23,9 +24,12 @@ from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.run.processes.member import Member, ProcessLost
 from memtopo.session.request import HoldResult
-from memtopo.sharing.client import Client, connect
+from memtopo.sharing.client import SAVE_TIMEOUT, Client, connect
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.status import Notice
+from memtopo.storage.saved import FolderRefused, Saved
+
+T = TypeVar("T")
 
 _INTERVAL = 0.05
 _ANSWER = 5.0
@@ -73,6 +77,10 @@ class JoinedSession(Session):
         full = check == "full"
         return self._requested((AWAKE, source), lambda client: client.change(source, full=full).checks, NotChanged)
 
+    def save(self, folder: str) -> Saved:
+        path = os.path.abspath(folder)  # noqa: PTH100 a link at its end is refused
+        return self._answered(lambda client: client.save(path), FolderRefused, SAVE_TIMEOUT)
+
     def _requested(self, goal: tuple[str, str], request: Callable[[Client], Checks], refused: Refused) -> Checks:
         self.requested = goal
         try:
@@ -80,12 +88,16 @@ class JoinedSession(Session):
         finally:
             self.requested = None
 
-    def _answered(self, request: Callable[[Client], Checks], refused: Refused) -> Checks:
-        """Send a request to the coordinator from a thread, and take part in what it commands meanwhile."""
+    def _answered(self, request: Callable[[Client], T], refused: Refused, patience: float = 0.0) -> T:
+        """Send a request to the coordinator from a thread, and take part in what it commands meanwhile.
+
+        It may be silent for as long as processes have to take part, and for `patience` if that is longer.
+        """
         self.member.require_complete()
         if self.member.over is not None:
             raise refused(f"the layout can only be taken down: {self.member.over}")
-        found: list[Checks | BaseException] = []
+        found: list[T | BaseException] = []
+        limit = max(self.member.timeout + _ANSWER, patience)
 
         def ask() -> None:
             try:
@@ -101,8 +113,8 @@ class JoinedSession(Session):
             self.member.poll()
             if self.member.wait(_INTERVAL):
                 silent = RunningClock()
-            if silent.time() > self.member.timeout + _ANSWER:
-                message = f"the coordinator of the layout gave no answer within {self.member.timeout + _ANSWER:g} s"
+            if silent.time() > limit:
+                message = f"the coordinator of the layout gave no answer within {limit:g} s"
                 raise refused(message, hint="if it does so later, this process is asked to take part")
         self.member.poll()
         if isinstance(found[0], MemtopoError):

@@ -37,12 +37,12 @@ from memtopo.run.imports import OutsideImports
 from memtopo.sharing.status import Notice
 from memtopo.storage.pieces import Restored
 from memtopo.storage.safetensors import Tensor
-from memtopo.storage.saved import Saved
+from memtopo.storage.saved import FolderRefused, Saved
 
 PathLike = str | os.PathLike[str]
 
-Refused = type[NotSwitched] | type[NotChanged]
-"""Error of a switch or a change that is not made."""
+Refused = type[NotSwitched] | type[NotChanged] | type[FolderRefused]
+"""Error of a switch, a change or a save that is not made."""
 
 
 class Live:
@@ -230,7 +230,7 @@ class Live:
             return self._session.switch(state)
 
     def _requesting(self, refused: Refused) -> AbstractContextManager[None]:
-        """Context of a switch or change that this process requests, which raises `refused` if it is not made."""
+        """Context of a switch, change or save that this process requests, which raises `refused` if it is not made."""
         del refused
         return nullcontext()
 
@@ -399,7 +399,7 @@ class Live:
         a save of a layout of another name.
         """
         self._require_open()
-        with self._elastic.lock, deferred():
+        with self._requesting(FolderRefused), self._changing(None, None):
             return self._session.save(os.fspath(folder))
 
     @property

@@ -146,11 +146,7 @@ class Session:
 
     def save(self, folder: str) -> Saved:
         """Save the bytes of the layout to a folder. Raises `MemtopoError`."""
-        del folder
-        raise Unsuitable(
-            f"layout {self.geometry.name!r} has several processes, and this is one of them",
-            hint="memtopo save NAME FOLDER saves all of them",
-        )
+        raise NotImplementedError
 
     def change_imports(self, imports: OutsideImports, planned: Composition) -> None:
         """Bring the layout to other imports, unverified. Raises `NotSwitched` with the imports as they were."""

@@ -26,6 +26,7 @@ from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint, endpoint_names
 from memtopo.sharing.held import answers
 from memtopo.sharing.status import Notice
+from memtopo.storage.saved import opened_folder
 from memtopo.usage import Usage, usage
 from tests.api.joined import MACHINE, TIMEOUT, Joined, Start, ready, reports
 from tests.helpers.holders import until
@@ -282,6 +283,23 @@ def test_a_switch_is_refused_while_a_process_does_not_take_part(join: Start, pai
     assert first.call("switch", "level-1")["state"] == "level-1"
     assert second.read()["state"] == "level-1"
     reports([first, second])
+
+
+def test_a_process_saves_the_memory_of_all_that_take_part(join: Start, pair: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "saved")
+    first, second = join(pair, labels(pair), timeout=2)
+    ready([first, second])
+    answer = first.call("save", folder)
+    assert (answer["error"], "rank.1 did not take part within 2 s" in answer["message"]) == ("FolderRefused", True)
+    assert second.call("idle") == {"idle": True}
+    assert "error" not in first.call("save", folder)
+    second.request("done")
+    second.read()
+    reports([first, second])
+    with opened_folder(folder) as saved:
+        index = saved.read_index()
+    assert index
+    assert (index.layout, [*index.parts]) == ("pair", ["rank.0", "rank.1"])
 
 
 def test_a_switch_is_refused_if_the_function_of_a_process_raises(join: Start, pair: Path) -> None:
