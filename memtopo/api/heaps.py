@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from memtopo.api.errors import NotMapped, OutOfMemory, Unsuitable
 from memtopo.api.memory import Shape, ViewRequest, described, whole_number
-from memtopo.common.arguments import path, word
+from memtopo.common.arguments import path, refused, word
 from memtopo.common.units import exact
 from memtopo.driver.types import HandleType
 from memtopo.native import NoLibrary
@@ -141,12 +141,14 @@ class Heap:
         """Give the memory back, for other programs, until `wake`; allocations keep their addresses.
 
         Their bytes are kept in host memory, page-locked or `pageable`, which is allocated when it is first needed, and
-        stays; with None they are undefined afterwards. With a `folder`, its files keep them instead, and the memory
-        goes once the disk has them; no other heap may use it. Work of the GPU is awaited; an access of the program
-        until `wake` is to an illegal address. Nothing can be allocated or freed meanwhile.
+        stays; with None they are undefined afterwards. With a `folder`, without `keep`, its files keep them, and the
+        memory goes once the disk has them; no other heap may use it. Work of the GPU is awaited; an access of the
+        program until `wake` is to an illegal address. Nothing can be allocated or freed meanwhile.
         """
         if keep is not None:
             word("keep", keep, get_args(Keep))
+        if folder is not None and keep != "page-locked":
+            raise refused("keep", keep, "possible with a folder, which keeps the bytes", "omit 'keep', or 'folder'")
         with self._changing_memory():
             kept_in = None if folder is None else os.fspath(path("folder", folder))
             heaps.sleep(self._memory.driver, self._memory.layout, self.name, keep, kept_in)

@@ -273,6 +273,9 @@ def test_the_bytes_of_a_heap_that_sleeps_are_in_a_folder(layout: Live, tmp_path:
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(NotMapped, match=r"is not asleep: .* is a link; it is as before .hint: name the folder"):
         heap.sleep(folder=tmp_path / "link")
+    for keep in (None, "pageable"):
+        with pytest.raises(memtopo.UsageError, match=r"keep=.* is not possible with a folder"):
+            heap.sleep(keep, folder=tmp_path)
     with opened_folder(str(tmp_path / "layout"), write=True) as saved:
         saved.write_index(Index(layout.name, "", {}))
     with pytest.raises(NotMapped, match=r"has a save of '(\w+)', which one of 'heaps of \1' would replace"):

@@ -137,8 +137,10 @@ class TorchMemorySaver:
         self._ensure_initialized()
         for key, heap in _tagged(tag):
             if not heap.asleep:
-                folder = self._folder(heap) if key.variant == _ON_DISK else None
-                heap.sleep(_KEPT.get(key.variant), folder=folder)
+                if key.variant == _ON_DISK:
+                    heap.sleep(folder=self._folder(heap))
+                else:
+                    heap.sleep(_KEPT.get(key.variant))
 
     def resume(self, tag: str | None = None) -> None:
         """Give the tensors of a tag, or of all tags, memory again, with their bytes if these were backed up.
