@@ -119,6 +119,7 @@ def listening(sock: socket.socket) -> socket.socket:
         (lambda _: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), "is a stream socket"),
         (seqpacket, "is a connection, and does not listen"),
         (lambda path: listening(seqpacket(f"\0{path}")), "has no path in the file system"),
+        (lambda path: listening(seqpacket(os.path.relpath(path))), "has no path in the file system"),
         (lambda path: open(path, "w"), "is not a socket"),  # noqa: SIM115, PTH123 closed by the test
     ],
 )
