@@ -87,11 +87,12 @@ allocations: {a: {pool: p, size: 20MiB, count: 3}}
 def test_allocations_are_one_of_each_pool_by_default() -> None:
     text = """
 pools: {p: {location: gpus}, q: {location: gpu1}}
-allocations: {a: {pool: p, size: 1MiB}, b: {pool: q, size: 1MiB}}
+allocations: {a: {pool: p, size: 1MiB}, b: {pool: q, size: 1MiB}, c: {pool: p, size: 1MiB, count: 1}}
 """
     found = clean_geometry(text).of(AllocationGroup)
     assert [found["a"].label(index) for index in range(found["a"].count)] == ["a.0", "a.1"]
     assert (found["b"].count, found["b"].label(0), found["b"].location_of(0)) == (1, "b", gpu(1))
+    assert (found["c"].pools, found["c"].locations) == (("p.0",), (gpu(0),)), "of the pools that are used"
 
 
 @pytest.mark.parametrize(
