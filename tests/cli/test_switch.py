@@ -56,6 +56,7 @@ def test_a_held_layout_goes_to_a_state_and_back(run_inline: InlineRunner, tmp_pa
         assert text.count("nothing mapped") == 2
         document = run_inline("switch", "sleeper", "awake", "--json", **here).document
         assert (document["memtopo_switch"], document["state"], document["kept"]) == (1, "awake", [])
+        assert document["memory"] == [{"location": "gpu0", "before": 0, "after": 8 << 20}]
         assert run_inline("check", "sleeper", **here).status == 0
 
 
