@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from memtopo.language import Document, read_text
@@ -27,12 +29,13 @@ access: {view: {gpu0: r}}
 
 
 PLAIN = Variant()
+MACHINES = {"two": invented(2), "four": invented(4)}
 
 
-def checked(*texts: str, variant: Variant = PLAIN) -> list[CheckedFile]:
+def checked(*texts: str, variant: Variant = PLAIN, machines: Sequence[str] = ("two",)) -> list[CheckedFile]:
     documents = [read_text(text.encode(), f"{number}.yaml") for number, text in enumerate(texts)]
-    specs, two = SpecSet(documents), invented(2)
-    return [check(each, ["two"], lambda *_: two, variants=[variant], beside=specs.diagnose) for each in documents]
+    beside = SpecSet(documents).diagnose
+    return [check(each, machines, lambda name, _: MACHINES[name], None, [variant], beside) for each in documents]
 
 
 def errors(found: CheckedFile) -> list[tuple[str, str, str | None, str | None]]:
@@ -88,6 +91,16 @@ def test_an_import_has_to_fit_one_of_the_specs_of_a_name() -> None:
     for count, wrong in ((4, 0), (8, 0), (6, 1)):
         reader = READER.replace("count: 4", f"count: {count}").replace("8MiB", f"{2 * count}MiB")
         assert len(errors(checked(reader, ENGINE, larger)[0])) == wrong
+
+
+def test_an_import_is_compared_with_the_export_on_the_same_machine() -> None:
+    engine = ENGINE.replace("[gpu0, gpu1]", "gpus")
+    for machines in (["two", "four"], ["four", "two"]):
+        results = checked(READER, engine, machines=machines)[0].results
+        assert {each.machine: [found.code for found in each.diagnostics] for each in results} == {
+            "two": [],
+            "four": ["MT604"],
+        }
 
 
 def test_an_exporter_with_errors_has_only_these() -> None:
