@@ -454,8 +454,8 @@ class Calls:
 
     def event_create(self, flags: EventFlags) -> int:
         event = self._driver.event_create(flags)
-        self._recorded.pop(event, None)
-        (self._untimed.add if flags & EventFlags.DISABLE_TIMING else self._untimed.discard)(event)
+        if flags & EventFlags.DISABLE_TIMING:
+            self._untimed.add(event)
         return event
 
     def event_elapsed_time(self, start: int, end: int) -> float:
