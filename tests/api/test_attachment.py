@@ -281,10 +281,13 @@ def test_a_layout_is_attached_in_the_folder_of_the_variable(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-@pytest.mark.parametrize("build", [memtopo.applied, memtopo.hold])
-def test_a_layout_imports_from_another_user_who_is_allowed(start: Start, build: Callable[..., Any]) -> None:
-    imports = {"w": {"from": "kv-store/pages", "location": "gpu0", "size": "2MiB", "count": 32}}
-    spec: dict[str, Any] = {"memtopo": 1, "name": "reader", "imports": imports}
+@pytest.mark.parametrize(("build", "processes"), [(memtopo.applied, 0), (memtopo.hold, 0), (memtopo.hold, 2)])
+def test_a_layout_imports_from_another_user_who_is_allowed(
+    start: Start, build: Callable[..., Any], processes: int
+) -> None:
+    own = {"imports": {"w": {"from": "kv-store/pages", "location": "gpu0", "size": "2MiB", "count": 32}}}
+    content: dict[str, Any] = {"processes": {"rank": {"count": processes, **own}}} if processes else own
+    spec = {"memtopo": 1, "name": "reader", **content}
     with TemporaryDirectory(dir="/tmp") as folder:
         os.chown(folder, NOBODY, NOBODY)
         socket = f"{folder}/kv-store.sock"
