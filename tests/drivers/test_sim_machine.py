@@ -4,6 +4,7 @@ import pytest
 
 from memtopo.common.units import GiB, MiB
 from memtopo.driver.types import (
+    PLACE_ATTRIBUTES,
     Access,
     Attribute,
     DriverError,
@@ -130,11 +131,12 @@ def test_what_was_not_recorded_is_not_known() -> None:
 def test_recorded_names_are_given() -> None:
     """A recorded UUID and bus id are what the driver gives"""
     machine = invented(1)
-    update = {"uuid": "GPU-00112233-4455-6677-8899-aabbccddeeff", "bus_id": "0000:1b:00.0"}
+    update = {"uuid": "GPU-00112233-4455-6677-8899-aabbccddeeff", "bus_id": "0001:1b:0c.0"}
     with SimDriver(machine.model_copy(update={"devices": [machine.devices[0].model_copy(update=update)]})) as sim:
         sim.init()
         assert sim.device_get_uuid(0).hex() == "00112233445566778899aabbccddeeff"
-        assert sim.device_get_pci_bus_id(0) == "0000:1b:00.0"
+        assert sim.device_get_pci_bus_id(0) == "0001:1b:0c.0"
+        assert [sim.device_get_attribute(0, each) for each in PLACE_ATTRIBUTES] == [1, 0x1B, 0x0C]
 
 
 def test_memory_of_the_host_is_that_of_its_nodes() -> None:
