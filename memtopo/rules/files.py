@@ -111,15 +111,14 @@ def _shared(found: dict[str, Diagnostic], *, all: bool) -> SharedDiagnostic:
     """Diagnostic of several machines; notes and help that only some of them have get the machines' names."""
     machines = tuple(found)
     first, *others = found.values()
-    if not all or any(other != first for other in others):
-        help = first.help if {each.help for each in others} <= {first.help} else None
-        texts = [(note, machine) for machine, each in found.items() for note in each.notes]
-        texts += [(each.help, machine) for machine, each in found.items() if each.help and not help]
-        having: dict[str, dict[str, None]] = {}
-        for text, machine in texts:
-            having.setdefault(text, {})[machine] = None
-        notes = (text if len(on) == len(found) else f"on {', '.join(on)}: {text}" for text, on in having.items())
-        first = first._replace(notes=tuple(notes), help=help)
+    help = first.help if {each.help for each in others} <= {first.help} else None
+    texts = [(note, machine) for machine, each in found.items() for note in each.notes]
+    texts += [(each.help, machine) for machine, each in found.items() if each.help and not help]
+    having: dict[str, dict[str, None]] = {}
+    for text, machine in texts:
+        having.setdefault(text, {})[machine] = None
+    notes = (text if len(on) == len(found) else f"on {', '.join(on)}: {text}" for text, on in having.items())
+    first = first._replace(notes=tuple(notes), help=help)
     return SharedDiagnostic(first, machines, () if all else machines)
 
 
