@@ -224,6 +224,16 @@ def test_a_layout_that_is_not_held_yet_is_waited_for(runtime: Path, machine: Tar
         assert reader.result(PATIENCE) == 9
 
 
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("elsewhere")])
+def test_what_is_no_socket_is_not_waited_for(runtime: Path, make: Callable[[Path], None]) -> None:
+    pauses: list[float] = []
+    terms = AttachTerms.within(PATIENCE, system=replace(SYSTEM, pause=pauses.append))
+    make(runtime / "model.sock")
+    with pytest.raises(ExchangeError) as refused:
+        terms.connect(endpoint(socket=str(runtime / "model.sock")), ())
+    assert (refused.value.code, pauses) == ("folder", [])
+
+
 def test_a_reader_of_another_layout_is_refused_with_both_digests(layout: Held, machine: Target) -> None:
     expected, other = memtopo.load(SPEC).digest, memtopo.load(spec("weights", "more")).digest
     assert expected.startswith("sha256:")
