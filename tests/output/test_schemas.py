@@ -134,6 +134,12 @@ def test_schemas_are_of_draft_2020_12_with_title_and_no_unused_definition(kind: 
         assert f"'#/$defs/{name}'" in str(schema)
 
 
+def test_lists_of_given_values_have_all_of_these() -> None:
+    found = [node for kind in schemas.KINDS for node in nodes(schema_of(kind)) if "prefixItems" in node]
+    assert found
+    assert all(node["minItems"] == node["maxItems"] == len(node["prefixItems"]) for node in found)
+
+
 def test_spec_schema_in_docs_is_current() -> None:
     """docs/spec.schema.json; `make docs` writes it."""
     assert json.loads((ROOT / "docs" / "spec.schema.json").read_text()) == schema_of("spec")
