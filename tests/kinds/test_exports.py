@@ -8,44 +8,7 @@ from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.exports import emptied_exports, exported_resources, touched_exports
 from memtopo.machine import Trial
 from tests.helpers.machines import invented
-from tests.helpers.sharing_specs import OWN
 from tests.helpers.specs import clean_geometry, codes, geometry_of
-
-EXPORTS = [
-    ("{chunk: w, via: fd}", []),
-    ("{chunk: w.1:3, via: fd}", []),
-    ("{chunk: w.3, via: fd}", []),
-    ("{buffer: b, via: ipc}", []),
-    ("{buffer: b.0:2, via: ipc}", []),
-    ("{event: e, via: ipc}", []),
-    ("{chunk: n, via: fd}", ["MT601"]),
-    ("{chunk: w, via: fabric}", ["MT601"]),
-    ("{chunk: w, via: ipc}", ["MT601"]),
-    ("{buffer: b, via: fd}", ["MT601"]),
-    ("{event: e, via: fabric}", ["MT601"]),
-    ("{chunk: w.2:5, via: fd}", ["MT202"]),
-    ("{chunk: n.0, via: fd}", ["MT601"]),
-    ("{event: e.0, via: ipc}", ["MT202"]),
-    ("{chunk: b, via: fd}", ["MT201"]),
-    ("{buffer: e, via: ipc}", ["MT201"]),
-    ("{event: nothing, via: ipc}", ["MT201"]),
-    ("{chunk: w, buffer: b, via: fd}", ["MT103"]),
-    ("{via: fd}", ["MT102"]),
-    ("{chunk: w}", ["MT102"]),
-    ("{chunk: w, via: tcp}", ["MT107"]),
-    ("{chunk: w, via: fd, count: 2}", ["MT101"]),
-    ("w", ["MT103"]),
-]
-
-
-@pytest.mark.parametrize(("entry", "expected"), EXPORTS)
-@pytest.mark.parametrize("head", ["", "processes:\n server:\n"], ids=["alone", "process"])
-def test_an_export_names_one_object_and_a_transport_that_supports_it(
-    head: str, entry: str, expected: list[str]
-) -> None:
-    own = OWN if head else OWN.replace("\n  ", "\n")
-    assert codes(f"{head}{own}{'  ' if head else ''}exports: {{x: {entry}}}\n") == expected
-
 
 REQUIRED = ", commit: required"
 

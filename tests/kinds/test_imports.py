@@ -20,68 +20,6 @@ from tests.helpers.machines import invented
 from tests.helpers.sharing_specs import SERVER, VIEW, member, reader
 from tests.helpers.specs import clean_geometry, codes, document, geometry_of, validate_text
 
-IMPORTS = [
-    ("{from: server.w}", []),
-    ("{from: server.w, via: fd, size: 2MiB, count: 4, location: gpu0}", []),
-    ("{from: server.w, size: 1 granule, location: [gpu0, gpu0]}", []),
-    ("{from: server.w, via: fabric}", ["MT604"]),
-    ("{from: server.w, size: 4MiB}", ["MT604"]),
-    ("{from: server.w, size: 2 granules}", ["MT604"]),
-    ("{from: server.w, count: 3}", ["MT604"]),
-    ("{from: server.w, location: gpu1}", ["MT604"]),
-    ("{from: server.w, location: [gpu0, gpu1]}", ["MT604"]),
-    ("{from: server.w, device: gpu0}", ["MT604"]),
-    ("{from: server.w, location: gpu7}", ["MT401"]),
-    ("{from: server.w, count: 3, size: 4MiB}", ["MT604", "MT604"]),
-    ("{from: server.v}", ["MT201"]),
-    ("{from: sever.w}", ["MT201"]),
-    ("{from: reader.x}", ["MT201"]),
-    ("{from: server.w.0}", ["MT104"]),
-    ("{from: server}", ["MT104"]),
-    ("{from: server/w, location: gpu0, size: 2MiB}", ["MT203"]),
-    ("{from: server.b}", ["MT201"]),
-    ("{from: server.e}", ["MT201"]),
-    ("{}", ["MT102"]),
-    ("{from: server.w, offset: 0}", ["MT101"]),
-    ("server.w", ["MT103"]),
-    ("{from: elsewhere/w, location: gpu0, size: 2MiB, count: 4}", []),
-    ("{from: elsewhere/pe.part, location: gpu0, size: 1 granule, count: 4}", []),
-    ("{from: /run/user/1/x.sock/w, location: [gpu0, gpu1], size: 2MiB, count: 4}", []),
-    ("{from: ./socket/w, location: host:0, size: 2MiB, count: 4}", []),
-    ("{from: elsewhere/w, size: 2MiB}", ["MT603"]),
-    ("{from: elsewhere/w, location: gpu0}", ["MT603"]),
-    ("{from: elsewhere/w}", ["MT603"]),
-    ("{from: elsewhere/w, device: gpu0, size: 2MiB}", ["MT603"]),
-    ("{from: elsewhere/w, device: gpu0, location: gpu0}", ["MT603"]),
-    ("{from: elsewhere/w, device: gpu0, via: fd}", ["MT603"]),
-    ("{from: elsewhere/w, device: host}", ["MT405"]),
-    ("{from: elsewhere/w, location: gpu9, size: 2MiB}", ["MT401"]),
-    ("{from: elsewhere/w, location: gpu0, size: 3MiB}", ["MT301"]),
-    ("{from: elsewhere/w, location: gpu0, size: 2MiB, via: fabric}", ["MT404"]),
-    ("{from: elsewhere/w, location: host, size: 2MiB}", ["MT404"]),
-    ("{from: elsewhere/w, location: gpu0, size: 2MiB, via: ipc}", ["MT201"]),
-    ("{from: elsewhere/w, location: host:0, size: 2MiB, via: ipc}", ["MT405"]),
-    ("{from: elsewhere/w, location: gpu0, size: 1 granule, via: ipc}", ["MT105"]),
-    ("{from: /w, location: gpu0, size: 2MiB}", ["MT104"]),
-    ("{from: no name/w, location: gpu0, size: 2MiB}", ["MT104"]),
-    ("{from: elsewhere/9, location: gpu0, size: 2MiB}", ["MT104"]),
-    ("{from: [elsewhere/w]}", ["MT103"]),
-]
-
-
-@pytest.mark.parametrize(("entry", "expected"), IMPORTS)
-def test_an_import_declares_what_is_not_known_and_nothing_else_than_its_export(entry: str, expected: list[str]) -> None:
-    assert codes(reader(entry)) == expected
-
-
-@pytest.mark.parametrize(
-    ("entry", "expected"),
-    [(entry, expected) for entry, expected in IMPORTS if "elsewhere" in entry or "socket" in entry],
-)
-def test_a_single_process_imports_from_outside_in_the_same_way(entry: str, expected: list[str]) -> None:
-    text = "ranges: {v: {size: 8MiB}}\nmap: {v: x}\naccess: {v: {gpu1: r}}\n"
-    assert codes(f"{text}imports: {{x: {entry}}}\n") == expected
-
 
 def test_an_import_has_the_properties_of_its_export_and_creates_no_memory() -> None:
     """Fact 7."""

@@ -8,32 +8,7 @@ from memtopo.kinds.external.semaphores import SEMAPHORES
 from memtopo.kinds.external.steps import AwaitStream
 from tests.helpers.external_specs import FRAME, semaphores
 from tests.helpers.machines import invented
-from tests.helpers.specs import geometry_of, plan_of, steps_of, validate_text
-
-
-@pytest.mark.parametrize(
-    ("entries", "waiting"),
-    [
-        (["wait: 1"], ["s0"]),
-        (["wait: 1, signal: 2"], ["s0"]),
-        (["wait: 1", "signal: 1"], []),
-        (["wait: 2", "signal: 1"], ["s0"]),
-        (["wait: 2", "signal: 3"], []),
-        (["wait: 3", "wait: 1, signal: 3", "signal: 1"], []),
-        (["wait: 1, signal: 2", "wait: 2, signal: 3"], ["s0", "s1"]),
-        (["signal: 1"], []),
-        ([""], []),
-    ],
-)
-@pytest.mark.parametrize("process", [False, True])
-def test_a_wait_without_a_reachable_signal_gives_a_warning(
-    entries: list[str], waiting: list[str], process: bool
-) -> None:
-    found = validate_text(semaphores(*entries, process=process))
-    assert found.geometry
-    assert [(diagnostic.code, diagnostic.path[-2:]) for diagnostic in found.diagnostics] == [
-        ("MT705", (name, "wait")) for name in waiting
-    ]
+from tests.helpers.specs import geometry_of, plan_of, steps_of
 
 
 def test_a_gpu_awaits_all_of_its_waits_by_a_step_of_the_first_of_them() -> None:
