@@ -14,7 +14,7 @@ from memtopo.machine import Cluster, MachineLine
 from memtopo.machine.queries import changed
 from memtopo.session.saved import SavedPlan, compare, saved_facts, saved_nodes
 from tests.helpers.machines import in_clique, invented, with_fabric
-from tests.helpers.specs import clean_geometry, codes, diagnose, document, geometry_of, plan_of, steps_of
+from tests.helpers.specs import clean_geometry, document, geometry_of, plan_of, steps_of
 
 HEAP = """
 processes:
@@ -110,15 +110,6 @@ def test_a_plan_has_the_memory_of_each_node() -> None:
     assert [each.location for each in imports] == [*map(gpu, range(4)), *(gpu(n).on("b") for n in range(4))]
 
 
-def test_memory_is_limited_on_each_node_by_itself() -> None:
-    """Both instances together have too much for one GPU, and enough on two nodes."""
-    large = pages("nodes: [a, b]", "50GiB")
-    assert codes(large, invented(1)) == []
-    assert codes(pages("node: a", "50GiB"), invented(1)) == ["MT402"]
-    (found,) = diagnose(large, Cluster({"a": invented(1), "b": invented(1, memory=40 << 30)}))
-    assert "on b/gpu0, which has 40 GiB" in found.message
-
-
 def test_shares_are_of_the_memory_of_the_own_node_and_equal_everywhere() -> None:
     """The instance with the least room, on b, decides."""
     text = pages("nodes: [a, b]").replace("size: 4MiB", "size: fill", 1).replace("size: 4MiB", "size: 50%")
@@ -126,57 +117,6 @@ def test_shares_are_of_the_memory_of_the_own_node_and_equal_everywhere() -> None
     sizes = {member.of(ChunkGroup)["page"].size for member in found.processes.values()}
     (size,) = sizes
     assert 19 << 30 < size < 20 << 30
-
-
-@pytest.mark.parametrize("via", ["fd", "fabric"])
-def test_a_file_descriptor_does_not_cross_nodes(via: str) -> None:
-    found = codes(PAIR.replace("VIA", via), with_fabric(1))
-    assert found == ([] if via == "fabric" else ["MT613"])
-
-
-def test_fabric_needs_the_same_clique_on_both_nodes() -> None:
-    one = with_fabric(1)
-    other, elsewhere = in_clique(one, clique=2), in_clique(one, cluster="another cluster")
-    text = PAIR.replace("VIA", "fabric")
-    assert codes(text, Cluster({"a": one, "b": one})) == []
-    for machine in (other, elsewhere):
-        (found,) = diagnose(text, Cluster({"a": one, "b": machine}))
-        assert found.code == "MT614"
-        assert "different cliques" in found.message
-
-
-def test_fabric_between_nodes_without_a_recorded_clique_is_not_known_to_work() -> None:
-    unknown = in_clique(with_fabric(1), cluster=None)
-    (found,) = diagnose(PAIR.replace("VIA", "fabric"), Cluster({"a": with_fabric(1), "b": unknown}))
-    assert found.code == "MT614"
-    assert "not known to work: no clique is recorded of b" in found.message
-
-
-RANKS = """
-processes:
-  rank:
-    count: 4
-    nodes: [a, b, c, d]
-    chunks: {own: {location: gpu0, size: 2MiB, handles: [fabric]}}
-    exports: {own: {chunk: own, via: fabric}}
-    imports: {all: {from: rank.own}}
-    ranges: {heap: {size: 8MiB}}
-    map: {heap: [all]}
-    access: {heap: {gpu0: rw}}
-"""
-
-
-def test_several_nodes_between_which_fabric_does_not_work_are_one_error() -> None:
-    one = with_fabric(1)
-    unknown, other = in_clique(one, cluster=None), in_clique(one, clique=2)
-    assert codes(RANKS, one) == []
-    for machines, message in [
-        ([unknown] * 4, "between a, b, c and d is not known to work: no clique is recorded of a, b, c and d"),
-        ([one, unknown, one, unknown], "between a, b, c and d is not known to work: no clique is recorded of b and d"),
-        ([one, one, one, other], "between a, b, c and d does not work: they belong to different cliques"),
-    ]:
-        (found,) = diagnose(RANKS, Cluster(dict(zip("abcd", machines, strict=True))))
-        assert (found.code, found.message) == ("MT614", f"import 'all': fabric {message}")
 
 
 def test_gpus_of_several_cliques_are_of_none_together() -> None:
@@ -192,32 +132,6 @@ def test_peers_reach_imported_memory_of_other_nodes() -> None:
     text = PAIR.replace("VIA", "fabric").replace("view: {gpu0: r}", "view: {peers: r}")
     found = clean_geometry(text, with_fabric(2))
     assert found.processes["reader"].gpus == [0, 1]
-
-
-def test_each_node_has_its_own_devices() -> None:
-    text = pages("nodes: [a, b]").replace("gpu0", "gpu1")
-    (found,) = diagnose(text, Cluster({"a": invented(2), "b": invented(1)}))
-    assert found.code == "MT401"
-
-
-def test_a_machine_for_a_node_that_the_spec_does_not_have_is_an_error() -> None:
-    machines = Cluster({"a": invented(1), "b": invented(1), "c": invented(1)})
-    assert codes(pages("nodes: [a, b]"), machines) == ["MT615"]
-    assert codes("ranges: {kv: {size: 2MiB}}", Cluster({"a": invented(1)})) == ["MT615"]
-
-
-def test_fabric_that_failed_on_the_exporting_node_is_reported_once() -> None:
-    for importer in (with_fabric(1), in_clique(with_fabric(1), clique=2)):
-        machines = Cluster({"a": in_clique(invented(1)), "b": importer})
-        assert codes(PAIR.replace("VIA", "fabric"), machines) == ["MT404"]
-
-
-def test_fabric_that_failed_on_the_importing_node_is_refused() -> None:
-    one = with_fabric(1)
-    no_channel = in_clique(invented(1))
-    (found,) = diagnose(PAIR.replace("VIA", "fabric"), Cluster({"a": one, "b": no_channel}))
-    assert found.code == "MT614"
-    assert "it failed in a trial on b/gpu0" in found.message
 
 
 @pytest.mark.parametrize("written", ["fabric else fd", "fd else fabric"])
@@ -241,14 +155,6 @@ def test_a_choice_names_the_process_on_another_node() -> None:
     choices = [each.text for each in found.processes["server"].choices]
     assert len(choices) == 2
     assert all("not fd (process 'reader' imports it on another node)" in each for each in choices)
-
-
-def test_what_does_not_work_on_a_node_names_the_node() -> None:
-    """Fabric works on a alone."""
-    machines = Cluster({"a": with_fabric(4), "b": invented(4)})
-    found = [each for each in diagnose(HEAP, machines) if each.code == "MT404"]
-    assert [each.message for each in found] == ["chunk 'part': handle type 'fabric' does not work on b/gpu0"]
-    assert found[0].notes[-1] == "the same on b/gpu1, b/gpu2, b/gpu3"
 
 
 def test_alternatives_of_a_process_are_the_same_on_all_its_nodes() -> None:

@@ -29,14 +29,12 @@ from memtopo.kinds.pinned.steps import (
 from memtopo.kinds.runs import remaining
 from memtopo.kinds.states.groups import OffloadArea, kept_at
 from memtopo.kinds.step import HandleReference, Phase
-from memtopo.machine import Trial
 from memtopo.plans.transition import transition
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
-from tests.helpers.specs import clean_geometry, codes, diagnose, plan_of, steps_of
+from tests.helpers.specs import clean_geometry, codes, plan_of, steps_of
 
 HOST = Location(LocationKind.HOST)
-FAILED = Trial(advertised=None, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
 
 
 def test_an_entry_becomes_a_group_of_its_gpus() -> None:
@@ -74,25 +72,6 @@ def test_memory_from_a_producer_is_an_export_via_memfd(source: str, holder: str,
     p = clean_geometry(f"pinned: {{p: {{from: {source}, size: 2MiB}}}}").of(PinnedGroup)["p"]
     assert p.origin
     assert (p.origin.holders, p.origin.export, p.origin.via, from_outside(p)) == ((holder,), export, "memfd", True)
-
-
-@pytest.mark.parametrize(
-    ("entry", "trial"),
-    [
-        ("size: 2MiB", "pinned"),
-        ("size: 2MiB, file: /f", "registered"),
-        ("size: 2MiB, from: engine", "registered"),
-    ],
-)
-def test_memory_that_a_trial_refused_is_refused(entry: str, trial: str) -> None:
-    able, unable = invented(2), invented(2, trials={trial: FAILED})
-    mixed = able.model_copy(update={"devices": [able.devices[0], unable.devices[1]]})
-    text = f"pinned: {{p: {{{entry}, accessed_by: [gpu0, gpu1]}}}}"
-    (found,) = diagnose(text, mixed)
-    assert (found.code, found.path) == ("MT405", ("pinned", "p"))
-    assert found.message == "pinned memory 'p' does not work on gpu1 of this machine"
-    assert codes(text.replace(", gpu1", ""), mixed) == []
-    assert codes(text, invented(2, trials={trial: Trial(advertised=False)})) == []
 
 
 def test_each_object_is_allocated_for_all_gpus() -> None:
