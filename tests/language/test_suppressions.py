@@ -23,26 +23,6 @@ def codes_on(text: str, on: str = "h200x2") -> list[str]:
     return [fault.code for fault in validate_on(text, on).diagnostics]
 
 
-@pytest.mark.parametrize(
-    "comment",
-    [
-        "  # memtopo: ignore[MT501] mapped later",
-        "  # memtopo: ignore[MT501]",
-        "  #memtopo:ignore[MT501]x",
-        "  #\tmemtopo:\tignore [ MT501 ]",
-        "  # spare # memtopo: ignore[MT501] mapped later",
-        "  # memtopo: ignore[MT501, MT505]",
-        "  # memtopo: ignore[MT501,MT503,MT505] one of them is in vain, and that is ignored",
-    ],
-)
-def test_a_warning_is_suppressed_by_a_comment_on_its_line(comment: str) -> None:
-    """A reason is optional."""
-    found = validate_on(UNUSED.format(comment))
-    assert found.diagnostics == ()
-    assert "MT501" in {fault.code for fault in found.ignored}
-    assert found.geometry is not None
-
-
 def test_a_comment_suppresses_all_diagnostics_of_its_code_on_its_line() -> None:
     chunks = "{a: {location: gpu0, size: 2MiB}, b: {location: gpu0, size: 2MiB}}"
     found = validate_on(f"memtopo: 1\nname: x\nchunks: {chunks}  # memtopo: ignore[MT501]\n")
@@ -54,44 +34,6 @@ def test_a_diagnostic_of_several_lines_is_suppressed_on_its_first() -> None:
     comment = "  # memtopo: ignore[MT103]"
     first, last = validate_on(text.format(comment, "")), validate_on(text.format("", comment))
     assert [[each.code for each in found.ignored] for found in (first, last)] == [["MT103"], []]
-
-
-@pytest.mark.parametrize(
-    "comment",
-    [
-        "\n  # memtopo: ignore[MT501] on the next line",
-        "  # memtopo: ignore[MT502] another code",
-        "  # memtopo: ignore[MT5] a prefix",
-        "  # memtopo: ignore[mt501] small letters",
-        "  # memtopo: ignore MT501",
-        "  # memtopo: ignore",
-        "  # memtopo: ignore[]",
-        "  # memtopo: ignore[MT501",
-        "  # memtopo: ignore-next[MT501]",
-    ],
-)
-def test_an_unused_suppression_is_a_warning(comment: str) -> None:
-    """That is a comment on another line, with another code or without a code."""
-    assert codes_on(UNUSED.format(comment)) == ["MT501", "MT505"]
-
-
-@pytest.mark.parametrize("comment", ["  # memtopo ignore[MT501]", "  # ignore[MT501]", "  # memtopo: ignored[MT501]"])
-def test_other_comments_suppress_nothing(comment: str) -> None:
-    assert codes_on(UNUSED.format(comment)) == ["MT501"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "memtopo: 1\nname: x\nchunks: {hot: {location: gpu0, size: '2MiB # memtopo: ignore[MT105]'}}\n",
-        'memtopo: 1\nname: x\nchunks: {hot: {location: gpu0, size: "2MiB # memtopo: ignore[MT105]"}}\n',
-        "memtopo: 1\nname: x\nchunks:\n  hot:\n    location: gpu0\n    size: |\n      2MiB # memtopo: ignore[MT105]\n",
-        "memtopo: 1\nname: x\nchunks: {hot: {location: gpu0, size: 2MiB#memtopo:ignore[MT105]}}\n",
-    ],
-)
-def test_text_in_values_is_no_comment(text: str) -> None:
-    assert "MT105" in codes_on(text) or "MT005" in codes_on(text)
-    assert "MT105" not in {fault.code for fault in validate_on(text).ignored}
 
 
 def test_a_value_like_a_comment_does_not_hide_the_comment_after_it() -> None:
