@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from memtopo.output import console
+from tests.helpers.answers import kept
+
+PAGES = Path(__file__).parent.parent / "golden" / "pages"
+
+
+def shown_and_golden(name: str, pages: Mapping[str, console.Shown], width: int = 120) -> tuple[list[str], list[str]]:
+    """Lines of pages, each below the rule that it shows, and those of a golden file, which GOLDEN=write writes."""
+    shown = "\n".join(f"# {rule}\n\n{console.unstyled(page, width)}" for rule, page in pages.items())
+    return shown.splitlines(), kept(PAGES / f"{name}.txt", shown).splitlines()
 
 
 def written_to_pipe(renderable: console.Shown) -> str:
