@@ -9,7 +9,9 @@ from msgspec.structs import replace
 
 from memtopo import machine as machines
 from memtopo.common.errors import Exit, Failed, InternalError, MemtopoError, outcome, reason
+from memtopo.common.keyed import by_key
 from memtopo.common.processes import start_hint
+from memtopo.common.text import first_of
 from memtopo.driver.trace_files import process_file
 from memtopo.drivers import target
 from memtopo.executor import StepFailed
@@ -26,6 +28,9 @@ from memtopo.sharing.system import SYSTEM, System
 
 TIMEOUT = 30.0
 """Seconds of silence after which a process counts as dead."""
+
+_LISTED = 4
+"""Processes that a note names."""
 
 _STARTUP, _SLOWER = 60.0, 10
 """Seconds that a worker has for its imports and the driver's start, and the multiple of a short timeout."""
@@ -200,9 +205,7 @@ def _with_others(device: DeviceMemory, memory: Sequence[DeviceMemory]) -> Device
 
 
 def _notes(workers: Mapping[str, WorkerProcess]) -> Iterator[str]:
-    seen: set[str] = set()
-    for worker in workers.values():
-        for note in worker.report.notes if worker.report else ():
-            if note not in seen:
-                seen.add(note)
-                yield f"{worker.label}: {note}"
+    """Notes of all processes, each once, with the labels of those that have it."""
+    reports = {worker.label: worker.report for worker in workers.values() if worker.report}
+    notes = by_key((note, label) for label, report in reports.items() for note in report.notes)
+    yield from (f"{first_of(labels, _LISTED)}: {note}" for note, labels in notes.items())
