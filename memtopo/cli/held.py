@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from memtopo.cli import options
 from memtopo.cli.options import AllowUid, AsJson, LayoutName, LayoutOrRecord, Socket, argument, option
+from memtopo.cli.process import Interrupted
 from memtopo.cli.results import pages, show
 from memtopo.common.errors import Exit, MemtopoError, UsageError, on_failure
 from memtopo.driver.trace_files import is_record
@@ -134,7 +135,9 @@ def save_command(name: options.HeldName, folder: Folder, socket: Socket = None, 
     'memtopo apply SPEC --from FOLDER' restores them. Programs must not write meanwhile. Memory that has not changed
     since the save before is not written again. After an error or a crash the folder has the save before.
     """
-    path = os.path.abspath(folder)  # noqa: PTH100 a link at its end is refused
+    path = options.absolute_path(folder, "FOLDER")
+    if socket is None and is_held(folder) and not is_held(name):
+        raise UsageError(f"{folder!r} is a held layout", hint=f"memtopo save {folder} {name}")
     with connect_to(name, socket, ()) as client, followed(client, "save"):
         done = client.save(path)
     show(done, lambda: pages("held").saved(done), as_json=as_json, marker="save")
@@ -222,10 +225,13 @@ def connect_to(name: str | None, socket: str | None, allow_uids: Collection[int]
 
 @contextmanager
 def followed(client: Client, phase: str) -> Iterator[None]:
-    """Show the progress of a request that the holder works on inside."""
+    """Show the progress of a request that the holder works on inside. Raises `Interrupted` after Ctrl-C."""
     with progress(simulated=True) as shown, client.followed(shown):  # rates are not known to be measured
         shown.phase(phase, 0)
-        yield
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise Interrupted(hint=f"the holder may still finish the {phase}") from None
 
 
 def _require_name(client: Client, name: str, socket: str) -> None:

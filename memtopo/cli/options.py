@@ -172,6 +172,13 @@ def one_target(given: list[str] | None) -> Target:
     return target.resolve(last)
 
 
+def absolute_path(given: str, argument: str) -> str:
+    """Return the absolute path of a file or folder, whose links are not followed. Raises `UsageError` for none."""
+    if not given:
+        raise UsageError(f"{argument} is empty", hint="write a path; a variable of the shell may have none")
+    return os.path.abspath(given)  # noqa: PTH100 as it is named
+
+
 def duration(text: str) -> float:
     """Parse a duration; returns seconds. Raises `UsageError`."""
     return parsed(parse_duration, text)

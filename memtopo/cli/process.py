@@ -45,8 +45,8 @@ class RefusedSpec(MemtopoError):
 class Interrupted(MemtopoError):
     """The command was interrupted by a signal."""
 
-    def __init__(self, number: int = signal.SIGINT) -> None:
-        super().__init__("interrupted", exit_code=signal_status(number))
+    def __init__(self, number: int = signal.SIGINT, hint: str | None = None) -> None:
+        super().__init__("interrupted", hint=hint, exit_code=signal_status(number))
 
 
 class Stopper:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Annotated
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memtopo.cli.options import Settings, duration, one_target, option
+from memtopo.cli.options import Settings, absolute_path, duration, one_target, option
 from memtopo.cli.process import RefusedSpec
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.drivers.target import Target, of_nodes, recorded
@@ -154,8 +153,8 @@ class RunOptions(Struct, frozen=True):
             check=check,
             timeout=self.silence,
             rehearse=self.rehearse,
-            source=os.path.abspath(self.source) if self.source else None,  # noqa: PTH100 a link at its end is refused
-            trace=os.path.abspath(self.trace) if self.trace else None,  # noqa: PTH100 its links are not followed
+            source=None if self.source is None else absolute_path(self.source, "--from"),
+            trace=None if self.trace is None else absolute_path(self.trace, "--trace"),
         )
         return _pictured(request, composition.target)
 

@@ -107,7 +107,8 @@ def restored(execution: Execution, path: str, process: str) -> Restored:
     if found.unused and not found.pieces:
         message = f"{path!r} has layout {index.layout!r}, and nothing of it has a name and size of this layout"
         resized = f", and of another size here: {_listed(found.resized)}" if found.resized else ""
-        raise FolderRefused(message, hint=f"it has {_listed(found.unused)}{resized}")
+        hint = f"name another folder, or entries as they are there: {_listed(found.unused)}{resized}"
+        raise FolderRefused(message, hint=hint)
     return replace(found, folder=path)
 
 

@@ -38,6 +38,17 @@ DAMAGED = "copy the folder from where it is whole, or remove it and save the lay
 _OWN = r"[0-9a-f]{16}-[A-Za-z0-9_.-]+\.(bin|json)"
 """Names of the files of saves, besides the index."""
 
+_ROOM = "free some space there, or name another folder"
+_REMEDIES = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.ENOTDIR: "name a folder",
+    errno.ENOENT: "name a folder that exists; 'memtopo save NAME FOLDER' makes one",
+    errno.EACCES: "name a folder that this user may use",
+    errno.EROFS: "name a folder of another file system",
+}
+"""What to do about errors of the system in the use of a folder."""
+
 T = TypeVar("T")
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
@@ -259,7 +270,7 @@ class Folder:
         if needed > free:
             beside = " beside the last one" * os.access(INDEX, os.F_OK, dir_fd=self.fd)
             message = f"{self.path!r} has {rounded(free)} free, and the save needs {rounded(needed)}{beside}"
-            raise FolderRefused(message, hint="free some space there, or name another folder")
+            raise FolderRefused(message, hint=_ROOM)
 
     def create(self, name: str) -> int:
         """Create a file, and return its descriptor. Raises `OSError`."""
@@ -314,8 +325,7 @@ def refusing(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        hint = "free some space there, or name another folder" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
-        raise FolderRefused(f"{path!r}: {reason(error)}", hint=hint) from error
+        raise FolderRefused(f"{path!r}: {reason(error)}", hint=_REMEDIES.get(error.errno or 0)) from error
 
 
 def make_folder(path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,9 @@ import numpy as np
 import pytest
 
 import memtopo
+from memtopo.cli.held import followed
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
 from memtopo.storage.saved import Index, PartFile, opened_folder
 from tests.cli.conftest import InlineRunner, held
 from tests.cli.test_switch import SPEC
@@ -146,15 +150,19 @@ def test_a_damaged_folder_is_refused_and_everything_undone(
     assert message in done.document["failure"]["error"]
 
 
-@pytest.mark.parametrize(("text", "pieces"), [(SPEC, 4), (SEVERAL, 4)], ids=["one", "several"])
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [(SPEC, "restored 4 of 4 pieces"), (SEVERAL, "engine.0, engine.1: restored 1 of 1 pieces")],
+    ids=["one", "several"],
+)
 def test_a_held_layout_is_saved_and_applied_again(
-    tmp_path: Path, run_inline: InlineRunner, text: str, pieces: int
+    tmp_path: Path, run_inline: InlineRunner, text: str, note: str
 ) -> None:
     here, name = {"XDG_RUNTIME_DIR": str(tmp_path)}, text.split()[3]
     (tmp_path / "spec.yaml").write_text(text)
     with held(tmp_path):
         assert run_inline("save", name, tmp_path / "saved", **here).out.splitlines()[-1] == (
-            f"saved: {pieces} pieces, 8 MiB written, 0 B unchanged"
+            "saved: 4 pieces, 8 MiB written, 0 B unchanged"
         )
         document = run_inline("save", name, tmp_path / "saved", "--json", **here).document
         assert (document["memtopo_save"], document["written"], document["unchanged"]) == (1, 0, 8 << 20)
@@ -163,8 +171,16 @@ def test_a_held_layout_is_saved_and_applied_again(
         refused = run_inline("save", name, tmp_path / "other", **here)
         assert (refused.status, "has other files" in refused.err) == (4, True)
         assert run_inline("check", name, **here).status == 0
+        with (
+            connect(endpoint(name, str(tmp_path / "memtopo"))) as client,
+            pytest.raises(memtopo.MemtopoError, match=r"interrupted .hint: the holder may still finish the save"),
+            followed(client, "save"),
+        ):
+            raise KeyboardInterrupt
     with held(tmp_path, "spec.yaml", "--from", tmp_path / "saved"):
         assert run_inline("save", name, tmp_path / "saved", "--json", **here).document["written"] == 0
+    done = run_inline("apply", tmp_path / "spec.yaml", "-m", "h100x1", "--from", tmp_path / "saved", "--json")
+    assert any(each.startswith(note) for each in done.document["notes"])
 
 
 def test_the_content_of_a_weights_server_is_committed_again(tmp_path: Path, run_inline: InlineRunner) -> None:
@@ -188,10 +204,10 @@ def test_the_content_of_a_weights_server_is_committed_again(tmp_path: Path, run_
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("missing", "no such file"),
-        ("empty", "has no saved layout"),
-        ("spec.yaml", "not a directory"),
-        ("server", "has layout 'several', and nothing of it is of a process of this layout"),
+        ("missing", "no such file or directory (hint: name a folder that exists"),
+        ("empty", "has no saved layout (hint: 'memtopo save"),
+        ("spec.yaml", "not a directory (hint: name a folder)"),
+        ("server", "has layout 'several', and nothing of it is of a process of this layout (hint: it has server"),
     ],
 )
 def test_a_folder_without_a_save_is_refused_before_anything_is_built(
@@ -200,11 +216,11 @@ def test_a_folder_without_a_save_is_refused_before_anything_is_built(
     (tmp_path / "empty").mkdir()
     with opened_folder(str(tmp_path / "server"), write=True) as folder, suppress(memtopo.FolderRefused):
         folder.write_index(Index("several", "", {"server": PartFile(f"{0:016x}-server.json", 64 * "0")}))
-    done = run_inline("apply", tmp_path / "spec.yaml", "-m", "h100x1", "--from", tmp_path / name, "--json")
-    assert (done.status, done.document.keys()) == (4, {"error"})
-    assert message in done.document["error"]["message"]
     with (
-        pytest.raises(memtopo.FolderRefused, match=message),
+        pytest.raises(memtopo.FolderRefused, match=re.escape(message)) as error,
         memtopo.applied(tmp_path / "spec.yaml", machine="h100x1", source=tmp_path / name),
     ):
         pass
+    done = run_inline("apply", tmp_path / "spec.yaml", "-m", "h100x1", "--from", tmp_path / name, "--json")
+    assert (done.status, done.document.keys()) == (4, {"error"})
+    assert done.document["error"]["message"] == error.value.message
