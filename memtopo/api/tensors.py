@@ -35,7 +35,10 @@ class LoadedTensors:
         """Copy the tensors of files to a range, which must be mapped throughout with access to write."""
         span, access = self._span(memory, label)
         if access is not Access.RW:
-            raise Unsuitable(f"range {label!r} can only be read here", hint="attach(…, access='rw'), or as the writer")
+            raise Unsuitable(
+                f"range {label!r} can only be read here",
+                hint="grant it rw in the spec, or attach(…, access='rw') or as the writer",
+            )
         self._session.synchronize()
         return load(self._session.run.execution, label, span, files)
 
@@ -85,7 +88,8 @@ class LoadedTensors:
             raise Unsuitable(f"range {label!r} is accessible to no GPU of this process")
         start = layout.ranges[label].address
         if any(start + offset not in layout.mappings for offset, _, _ in memory.mappings(label, part.location)):
-            raise Unsuitable(f"range {label!r} has no memory in state {self._session.state!r}")
+            hint = None if (state := self._session.state) == AWAKE else "switch('awake') first"
+            raise Unsuitable(f"range {label!r} has no memory in state {state!r}", hint=hint)
         return Span(start, part.size, part.location.id), part.access
 
 

@@ -96,6 +96,8 @@ def test_what_cannot_be_loaded_is_refused_before_anything_is_written(tmp_path: P
         layout.switch("asleep")
         with pytest.raises(memtopo.Unsuitable, match="no tensor 'w' in the memory of state 'asleep'"):
             layout.tensor("w")
+        with pytest.raises(memtopo.Unsuitable, match=r"no memory in state 'asleep' .hint: switch\('awake'\) first"):
+            layout.load(files[0], into="kv")
 
 
 def copied(file: Path) -> Path:
