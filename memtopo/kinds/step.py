@@ -143,13 +143,17 @@ class HandleReference(NamedTuple):
 
 
 class Readable(Struct, frozen=True):
-    """Bytes of a resource at an offset of a range, a buffer or an area, with the GPUs that may read them there."""
+    """Bytes of a resource at an offset of a range, a buffer or an area, with the GPUs that may read them there.
+
+    Some of the GPUs may be `read_only`.
+    """
 
     resource: Hashable
     label: str
     offset: int
     size: int
     gpus: tuple[int, ...]
+    read_only: tuple[int, ...] = ()
 
 
 class Reading(Struct, frozen=True):

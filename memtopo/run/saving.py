@@ -98,7 +98,7 @@ def restored(execution: Execution, path: str, process: str) -> Restored:
 
     place = folder_of(path, process)
     own = holds_folder(execution.layout, place)
-    with opened_folder(place, lock=not own) as folder, saved_memory(execution) as (memory, transfer):
+    with opened_folder(place, lock=not own) as folder, saved_memory(execution, write=True) as (memory, transfer):
         index, wanted = folder.read_index(), memory.pieces
         part = folder.read_part(index, process) if index else None
         if index is None or part is None:
@@ -157,24 +157,24 @@ def _is_area(label: str) -> bool:
 
 
 @contextmanager
-def saved_memory(execution: Execution) -> Iterator[tuple[SpanMemory, Transfer]]:
-    """Memory that a process has created, and threads that copy it.
+def saved_memory(execution: Execution, *, write: bool = False) -> Iterator[tuple[SpanMemory, Transfer]]:
+    """Memory that a process has created, and threads that copy it, or also `write` it.
 
-    Chunks that the layout maps nowhere are mapped meanwhile. Raises `DriverError`.
+    Chunks that the layout maps nowhere with that access are mapped meanwhile. Raises `DriverError`.
     """
     with ExitStack() as stack:
-        spans = dict(_mapped(execution))
+        spans = dict(_mapped(execution, write=write))
         spans |= _mapped_meanwhile(execution, spans, stack)
         transfer = stack.enter_context(transferring(execution.driver, execution.layout, stops=True))
         yield SpanMemory(execution.driver, execution.layout, spans), transfer
 
 
-def _mapped(execution: Execution) -> Iterator[tuple[str, Span]]:
+def _mapped(execution: Execution, *, write: bool) -> Iterator[tuple[str, Span]]:
     """Memory of a process that a GPU can copy, by label: what it created, also where a state keeps it elsewhere."""
     steps = execution.plan.steps
     own = {step.provides for step in steps if step.allocates}
     own |= {step.keeps for step in steps if step.keeps is not None}
-    for resource, (found, device, step) in readable_places(steps).items():
+    for resource, (found, device, step) in readable_places(steps, write=write).items():
         label = step.describe().subject
         if resource in own and not _is_area(label):
             yield label, Span(execution.layout.address(found.label) + found.offset, found.size, device)

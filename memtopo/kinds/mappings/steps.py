@@ -74,8 +74,9 @@ class MapChunk(Step, frozen=True):
 
     @property
     def readable(self) -> Readable:
-        gpus = (at.id for at, access in self.access if at.kind is LocationKind.GPU and access & Access.R)
-        return Readable(("chunk", self.chunk), self.range, self.offset, self.size, tuple(gpus))
+        gpus = {at.id: access for at, access in self.access if at.kind is LocationKind.GPU and access & Access.R}
+        read_only = tuple(each for each, access in gpus.items() if access is not Access.RW)
+        return Readable(("chunk", self.chunk), self.range, self.offset, self.size, tuple(gpus), read_only)
 
     @property
     def position(self) -> tuple[str, int]:

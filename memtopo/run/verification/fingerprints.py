@@ -106,21 +106,22 @@ def _kept(old: Sequence[Step], new: Sequence[Step]) -> set[Hashable]:
     return own - replaced - areas
 
 
-def readable_places(steps: Iterable[Step]) -> dict[Hashable, ReadablePlace]:
-    """Place of each resource where a GPU may read it: its own GPU, if that is possible."""
+def readable_places(steps: Iterable[Step], *, write: bool = False) -> dict[Hashable, ReadablePlace]:
+    """Place of each resource where a GPU may read it, or also `write` it: its own GPU, if that is possible."""
     homes: dict[Hashable, int] = {}
     found: dict[Hashable, ReadablePlace] = {}
     for step in steps:
         if (allocated := step.allocates) and allocated[0].kind is LocationKind.GPU:
             homes[step.provides] = allocated[0].id
         readable = step.readable
-        if readable is None or not readable.gpus:
+        if readable is None:
             continue
+        gpus = [each for each in readable.gpus if not write or each not in readable.read_only]
         home = homes.get(readable.resource)
-        if home in readable.gpus:
+        if home in gpus:
             found[readable.resource] = ReadablePlace(readable, home, step)
-        else:
-            found.setdefault(readable.resource, ReadablePlace(readable, readable.gpus[0], step))
+        elif gpus:
+            found.setdefault(readable.resource, ReadablePlace(readable, gpus[0], step))
     return found
 
 
