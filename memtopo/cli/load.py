@@ -11,6 +11,8 @@ from memtopo.cli.held import connect_to
 from memtopo.cli.options import AllowUid, AsJson, HeldName, Socket, argument, option
 from memtopo.cli.results import pages, show
 from memtopo.common.errors import Exit, UsageError
+from memtopo.common.text import first_of
+from memtopo.diagnostics.messages import LISTED
 from memtopo.output.progress import activity
 from memtopo.sharing.offers import Offer, unknown_export
 from memtopo.storage.tables import Loaded
@@ -54,7 +56,10 @@ def _target(offers: Mapping[str, Offer], into: str | None) -> Offer:
         hint = "export the chunks of a range; programs load what they allocate in heaps and elastic ranges"
         raise UsageError("the layout has no export of chunks", hint=hint)
     if into is None:
-        raise UsageError(f"the layout has {len(chunks)} exports of chunks", hint="name one: --into EXPORT")
+        raise UsageError(
+            f"the layout has {len(chunks)} exports of chunks",
+            hint=f"name one with --into: {first_of([*chunks], LISTED)}",
+        )
     if into not in chunks:
         message, hint = unknown_export(into, chunks)
         raise UsageError(message, hint=hint)

@@ -58,6 +58,7 @@ def test_ls_lists_held_layouts(ask: Callable[..., Any], start: Callable[..., Any
         (["change", "plan.json", "kv"], "'kv' is a held layout", "memtopo show kv"),
         (["change", "kv", "plan.json", "--machine", "h200x2"], "no such option: --machine", "omit it"),
         (["switch", "asleep", "kv"], "'kv' is a held layout", "memtopo switch kv asleep"),
+        (["load", "kv", "x"], "exports of chunks", "name one with --into: page, "),
         (["save", "saved", "kv"], "'kv' is a held layout", "memtopo save kv saved"),
         (["save", "kv", ""], "FOLDER is empty", "write a path"),
         (["apply", f"{ROOT}/specs/hold.yaml", "-m", "h200x2", "--from", ""], "--from is empty", "write a path"),
