@@ -84,6 +84,24 @@ def test_a_chunk_that_is_mapped_again_is_named_again() -> None:
     assert "range-2: [chunk]" in text
 
 
+@pytest.mark.parametrize(
+    ("numbers", "entries"),
+    [
+        ("001", "{chunk: chunk.0, each: 2}, chunk.1"),
+        ("010", "chunk, chunk.0"),
+        ("011", "chunk, chunk.1"),
+        ("0101", "chunk, chunk"),
+        ("0102", "chunk.0:2, chunk.0, chunk.2"),
+    ],
+)
+def test_chunks_side_by_side_are_slices_and_repetitions_in_their_order(numbers: str, entries: str) -> None:
+    calls = Calls()
+    base, made = calls.reserve(8), [calls.create(2, "gpu0") for _ in {*numbers}]
+    for index, number in enumerate(numbers):
+        calls.map(base, 2 * index, made[int(number)], 2)
+    assert f"range: [{entries}]\n" in spec_of(calls.moment(), "again")
+
+
 def test_access_that_differs_within_a_range_is_of_parts() -> None:
     calls = Calls()
     base = calls.reserve(8)
