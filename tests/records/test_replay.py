@@ -488,7 +488,7 @@ def test_memory_that_a_program_registers_is_there_until_it_is_unregistered(tmp_p
     calls = Calls()
     calls.call("device_primary_ctx_retain", {"device": 0}, result=5, device=0, thread=1)
     for number in range(8):
-        given = {"address": (1 << 40) + number * MIB, "size": 8192, "flags": 0}
+        given = {"address": (1 << 40) + number * MIB + 512, "size": 8192, "flags": 0}  # it begins within a page
         calls.call("mem_host_register", given, device=0, thread=1)
     found = replay(read_record([calls.write(tmp_path / "r.jsonl")]), resolve("h200x2"))
     assert (found.difference, found.made) == (None, 9)
