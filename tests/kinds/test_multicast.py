@@ -14,7 +14,7 @@ from memtopo import machine, planner
 from memtopo.api import errors
 from memtopo.api.imports import importing_spec
 from memtopo.common.units import MiB
-from memtopo.driver.types import DriverError, gpu
+from memtopo.driver.types import DriverError, HandleType, gpu
 from memtopo.drivers.cuda.driver import RefusedMulticast
 from memtopo.drivers.target import recorded
 from memtopo.executor import StepFailed
@@ -166,7 +166,7 @@ def test_the_objects_take_no_memory() -> None:
 def test_an_import_has_the_team_of_its_export() -> None:
     rank = geometry_of(RANKS.replace("BOUND", "[part]"), WORKS).processes["rank.1"]
     group = rank.of(MulticastGroup)["of-creator"]
-    assert group.devices == (gpu(0), gpu(1))
+    assert (group.devices, group.handles) == ((gpu(0), gpu(1)), HandleType.NONE)
     assert rank.of(BindGroup)["of-creator"].locations == (gpu(1),)
 
 
