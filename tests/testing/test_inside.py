@@ -95,6 +95,27 @@ def test_a_test_that_leaves_memory_fails_with_the_line(tmp_path: Path) -> None:
     assert "1 failed, 3 passed, 1 skipped, 1 xfailed, 4 errors" in found, found
 
 
+PARTS = """
+from tests.helpers.client_calls import mapped, use
+
+def test_of_parts(simulated_gpus, subtests):
+    use()
+    with subtests.test("one"):
+        mapped()
+        raise RuntimeError
+    with subtests.test("two"):
+        pass
+"""
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest has subtests from version 9 on")
+def test_what_a_test_leaves_that_has_failed_in_part_is_a_consequence(tmp_path: Path) -> None:
+    (tmp_path / "test_parts.py").write_text(PARTS)
+    found = run(str(tmp_path / "test_parts.py")).stdout
+    assert "SUBFAILED" in found
+    assert "ERROR at teardown" not in found, found
+
+
 MANY = """
 import os
 import pytest
