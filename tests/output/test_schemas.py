@@ -181,6 +181,7 @@ def test_examples_of_explanations_agree_with_the_schema(code: str) -> None:
     [
         *(f"size: {size}" for size in ("2MiB", "2 MiB", "4 granules", "1 granule", "2097152B", "0", "0MiB", "007MiB")),
         *(f"size: {size}" for size in ("2MB", "-1MiB", "1.5GiB", "2097152", "MiB", "2  MiB", "'2MiB '", "[2MiB]")),
+        *(f"size: {share}" for share in ("90%", "0.001%", "100.0%", "0%", "0.0%", "0.000%", "100.1%", "9.1234%")),
         *(f"size: 2MiB, count: {count}" for count in ("1", "2000000", "0", "2000001", "-1", "1.5", "some", "[1]")),
         *(f"size: 2MiB, handles: {word}" for word in ("fd", "[fd]", "[fd, fabric]", "[]", "none", "FD", "{fd: 1}")),
         *(
