@@ -188,18 +188,13 @@ def test_a_view_of_a_device_with_access_r_is_read_only(layout: Live) -> None:
         theirs.__dlpack__(max_version=(0, 8))
 
 
-def test_the_default_device_is_the_one_with_most_access(layout: Live) -> None:
-    """Of equal devices, the one that has the memory."""
-    assert layout.range("kv").device == "gpu0"
-    assert layout.chunk("far").device == "gpu1"
-
-
-def test_of_equal_devices_the_default_is_that_of_the_first_byte_or_else_the_first_gpu(machine: Target) -> None:
+def test_the_default_device_has_most_access_then_the_first_byte_then_the_least_number(machine: Target) -> None:
     gpus = {"gpu0": "rw", "gpu1": "rw"}
     spec = {
-        "memtopo": 1, "name": "views", "ranges": {"r": {"size": "4MiB"}, "h": {"size": "2MiB"}},
+        "memtopo": 1, "name": "views", "ranges": {"r": {"size": "4MiB"}, "h": {"size": "2MiB"}, "l": {"size": "2MiB"}},
         "chunks": {"c": {"location": "gpus", "size": "2MiB", "count": 2}, "n": {"location": "host:0", "size": "2MiB"}},
-        "map": {"r": ["c"], "h": ["n"]}, "access": {"r": gpus, "h": {**gpus, "host": "rw"}},
+        "map": {"r": ["c"], "h": ["n"], "l": ["c.0"]},
+        "access": {"r": gpus, "h": {**gpus, "host": "rw"}, "l": {"gpu0": "r", "gpu1": "rw"}},
     }  # fmt: skip
     with memtopo.applied(spec, machine) as layout:
         parts = (
@@ -207,8 +202,9 @@ def test_of_equal_devices_the_default_is_that_of_the_first_byte_or_else_the_firs
             layout.range("r", offset=2 << 20),
             layout.range("h"),
             layout.range("h", device="host:1"),
+            layout.range("l"),
         )
-        assert [each.device for each in parts] == ["gpu0", "gpu1", "gpu0", "host:1"]
+        assert [each.device for each in parts] == ["gpu0", "gpu1", "gpu0", "host:1", "gpu1"]
         del parts
 
 
