@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from memtopo.diagnostics.model import Diagnostic
+from memtopo.language import read_text
+from memtopo.rules.files import CheckedFile, Result
 from tests.helpers.checked_specs import BAD, GOOD, WARNED, Checking
 from tests.helpers.ci_forms import text
 
@@ -15,6 +20,26 @@ def test_a_diagnostic_of_all_machines_is_reported_once_without_machines(checked:
     assert "h100x1" not in output
     (file,) = found.files
     assert [each.only for each in file.diagnostics()] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("given", "notes", "help"),
+    [
+        ([("n", "h"), ("n", "h"), ("n", "h")], ("n",), "h"),
+        ([("n m", "h"), ("n m", "h"), ("n", "h")], ("n", "on a, b: m"), "h"),
+        ([("n", "h"), ("m", "h"), ("m", "k")], ("on a: n", "on b, c: m", "on a, b: h", "on c: k"), None),
+        ([("n", None), ("n", "h")], ("n", "on b: h"), None),
+    ],
+)
+def test_notes_and_help_of_some_machines_only_have_their_names(
+    given: Sequence[tuple[str, str | None]], notes: tuple[str, ...], help: str | None
+) -> None:
+    document = read_text(GOOD.encode(), "x.yaml")
+    each = Diagnostic("MT301", "message", ("chunks",))
+    found = [each._replace(notes=tuple(words.split()), help=own) for words, own in given]
+    results = tuple(Result(document, name, (own,)) for name, own in zip("abc", found, strict=False))
+    (shared,) = CheckedFile(document, results).diagnostics()
+    assert shared.diagnostic == each._replace(notes=notes, help=help)
 
 
 @pytest.mark.parametrize(
