@@ -88,7 +88,8 @@ class Joined:
         gates = Gate(*os.pipe()), Gate(*os.pipe())
         start = replace(start_message(TEXT, label, timeout=1.0), exclusive=False)
         self.signals: Iterator[int] = repeat(0)
-        self.member = _Failing(Channel(theirs, TO_WORKER), gates, start, lambda: next(self.signals))
+        lock = os.fdopen(os.open(os.devnull, os.O_RDONLY), "rb", buffering=0)
+        self.member = _Failing(Channel(theirs, TO_WORKER), gates, start, lambda: next(self.signals), locks=[lock])
 
     def tell(self, *found: object) -> None:
         for each in found:
@@ -177,8 +178,10 @@ def test_a_member_makes_a_change_that_its_program_hears_of_before(built: Joined)
     built.leave()
 
 
-def test_a_forked_child_has_neither_the_channel_nor_the_gates(joined: Joined) -> None:
+def test_a_forked_child_has_neither_the_channel_nor_the_gates_nor_the_lock(joined: Joined) -> None:
+    before = open_descriptors()
     joined.member.abandon()
+    assert open_descriptors() == before - 6, "two gates have two ends each"
     with pytest.raises(ProcessLost, match="is a child of the one that has joined"):
         joined.member.poll()
 
