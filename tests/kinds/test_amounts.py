@@ -252,6 +252,14 @@ def test_a_plan_says_what_was_taken() -> None:
     assert f"range kv: {size}MiB, the size of the chunks mapped into it" in notes
 
 
+@pytest.mark.parametrize(("size", "count"), [("50%", "5"), ("6GiB", "50%")])
+def test_what_a_share_takes_is_that_of_the_chunks_at_its_location(size: str, count: str) -> None:
+    page = chunk(shared(size=size, count=count).replace("page: {location: gpu0", "page: {location: [gpu1, gpu0]"))
+    assert page.share
+    own = [page.location_of(index) for index in range(page.count)].count(page.share.location)
+    assert page.share.taken == own * page.size < page.count * page.size
+
+
 def test_chunks_that_fill_a_range_are_those_of_a_written_count() -> None:
     text = shared(size="2MiB", count="fill").replace("kv: {size: fill}", "kv: {size: 8MiB}")
     found = chunk(text)
