@@ -244,6 +244,25 @@ def test_what_other_entries_wait_for_is_signalled_before_their_waits(producer: S
     assert (found["wait"].looked_at, found["signal"].looked_at) == (2, 2)
 
 
+class NotesCounter(Faulty):
+    """Notes the value of the producer's timeline at each read of memory."""
+
+    def __init__(self, driver: KernelDriver, producer: ScriptedProducer, values: set[str]) -> None:
+        self.producer, self.values = producer, values
+        super().__init__(driver)
+
+    def memcpy_dtoh(self, address: int, count: int) -> bytes:
+        self.values.add(self.producer.request("counter"))
+        return self._driver.memcpy_dtoh(address, count)
+
+
+def test_memory_is_read_between_the_wait_for_it_and_the_signal(producer: ScriptedProducer) -> None:
+    producer.request("signal 1")
+    values = set[str]()
+    report, _ = apply_from_producer(producer, wrap=partial(NotesCounter, producer=producer, values=values))
+    assert (report.outcome, producer.request("counter"), values) == ("ok", "2", {"1"}), report
+
+
 def test_a_signal_by_an_importer_is_not_taken_for_the_producer_s(producer: ScriptedProducer) -> None:
     with ThreadPoolExecutor(2) as pool:
         met = Barrier(2)
