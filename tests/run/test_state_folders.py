@@ -117,7 +117,15 @@ def saved_names(folder: Path) -> set[str]:
     return {INDEX, index.parts[""].name, *(file.name for file in part.files)}
 
 
-@pytest.mark.parametrize(("fault", "first", "step"), [("killed", 0, 5), ("full", 1, 5), ("broken", 3, 5)])
+EVERY_FAULT = [
+    pytest.param(fault, first, 5, marks=pytest.mark.exhaustive(seconds=4)) for fault in FAULTS for first in range(5)
+]
+"""Faults at all calls, a fifth of them in each test."""
+
+
+@pytest.mark.parametrize(
+    ("fault", "first", "step"), [("killed", 0, 15), ("full", 1, 15), ("broken", 8, 15), *EVERY_FAULT]
+)
 def test_a_fault_at_any_call_of_a_switch_drops_nothing_that_is_not_safe(
     folder: Path, fault: str, first: int, step: int
 ) -> None:
@@ -181,7 +189,9 @@ def test_a_stop_while_bytes_are_written_drops_nothing(folder: Path) -> None:
             assert has(layout, "weights", value)
 
 
-@pytest.mark.parametrize("number", range(2, 56, 6))
+@pytest.mark.parametrize(
+    "number", [2, 26, 50, *(pytest.param(each, marks=pytest.mark.exhaustive(seconds=0.5)) for each in range(56))]
+)
 def test_what_a_folder_keeps_returns_after_a_fault_at_any_call_of_another_switch(folder: Path, number: int) -> None:
     def switch_with_fault() -> None:
         with applied(folder) as layout:
