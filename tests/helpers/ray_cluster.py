@@ -24,13 +24,14 @@ def main(nodes: int, *, gpu: bool = False) -> None:
         answer(cluster.address)
         for _ in sys.stdin:
             add(cluster)
+            cluster.wait_for_nodes()
             answer("added")
     finally:
         cluster.shutdown()
 
 
 def add(cluster: Cluster, **options: Any) -> None:
-    cluster.add_node(num_cpus=2, object_store_memory=80 << 20, **options)
+    cluster.add_node(wait=False, num_cpus=1, object_store_memory=80 << 20, **options)
 
 
 def answer(text: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,8 @@ PHASES = {
 """A driver call of each phase."""
 
 VICTIMS = ("worker", "agent", "raylet", "hub", "driver")
-SAMPLE = [("agent", "map"), ("driver", "verify")]
+EVERY = [*product(VICTIMS, PHASES)]
+SAMPLE = "agent", "map"
 
 
 @dataclass
@@ -77,6 +78,7 @@ class RayCluster:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", CLUSTER: str(os.getpid())}
+    environment["RAY_enable_worker_prestart"] = "0"  # each would import Ray before there is a layout
     with subprocess.Popen(
         [sys.executable, str(ROOT / "tests" / "helpers" / "ray_cluster.py"), "3"],
         stdin=subprocess.PIPE,
@@ -248,8 +250,12 @@ def crash(victim: str, phase: str, number: str = "SIGKILL") -> dict[str, str]:
     return {"process": "rank.1", "call": PHASES[phase], "signal": number, "victim": victim}
 
 
-def survived(cluster: RayCluster, spec: Path, victim: str, phase: str) -> None:
-    """Kill a victim at a call of a phase, and assert that the others take down and the report names it."""
+@pytest.mark.parametrize(
+    ("victim", "phase"),
+    [SAMPLE, *(pytest.param(*each, marks=pytest.mark.exhaustive(seconds=30)) for each in EVERY if each != SAMPLE)],
+)
+def test_whoever_is_killed_the_others_take_down(cluster: RayCluster, spec: Path, victim: str, phase: str) -> None:
+    """Kill a victim at a call of a phase: the others take down, and the report names it."""
     report, status, errors = drive(cluster, spec, crash=crash(victim, phase), timeout=TIMEOUT)
     if victim == "raylet":
         cluster.add_node()
@@ -288,15 +294,3 @@ def survived(cluster: RayCluster, spec: Path, victim: str, phase: str) -> None:
             assert nodes[node].outcome in {"taken down", "ok", *["failed"] * imports_first}, report
         rest = nodes[node].left
         assert rest is None or not any(rest.ledger_after.values())
-
-
-@pytest.mark.parametrize(("victim", "phase"), SAMPLE)
-def test_whoever_is_killed_the_others_take_down(cluster: RayCluster, spec: Path, victim: str, phase: str) -> None:
-    survived(cluster, spec, victim, phase)
-
-
-@pytest.mark.exhaustive(seconds=30)
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_anybody_may_be_killed_at_any_phase(cluster: RayCluster, spec: Path, victim: str, phase: str) -> None:
-    survived(cluster, spec, victim, phase)
