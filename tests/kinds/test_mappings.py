@@ -44,54 +44,33 @@ def mapped_by(ranges: str, entries: str) -> Mapped:
     return mapped(geometry_of(f"ranges: {{layer: {{{ranges}}}}}\n{CHUNKS}map: {{layer: [{entries}]}}\n{ACCESS}"))
 
 
-def offsets(found: Mapped, label: str) -> list[tuple[int, str]]:
-    """Offsets in MiB and chunks of one range."""
-    return [(offset >> 20, chunk) for where, offset, chunk in found if where == label]
-
-
-def test_each_range_has_the_next_chunks() -> None:
-    found = mapped_by("size: 8MiB, count: 3", "{chunk: page, each: 2}")
-    assert offsets(found, "layer.0") == [(0, "page.0"), (2, "page.1")]
-    assert offsets(found, "layer.2") == [(0, "page.4"), (2, "page.5")]
-
-
-def test_ranges_take_the_chunks_in_turn() -> None:
-    found = mapped_by("size: 8MiB, count: 3", "{chunk: page, each: 2, order: round-robin}")
-    assert offsets(found, "layer.0") == [(0, "page.0"), (2, "page.3")]
-    assert offsets(found, "layer.2") == [(0, "page.2"), (2, "page.5")]
-
-
-def test_a_chunk_without_a_count_fills_every_range_again_and_again() -> None:
-    found = mapped_by("size: 9MiB, count: 2, round: up", "{chunk: page.3, each: 1}, {chunk: wide, each: fill}")
-    assert offsets(found, "layer.0") == [(0, "page.3"), (2, "wide"), (6, "wide")]
-    assert offsets(found, "layer.1") == offsets(found, "layer.0")
-
-
-def test_one_element_of_a_counted_chunk_is_repeated() -> None:
-    assert offsets(mapped_by("size: 6MiB", "{chunk: page.7, each: fill}"), "layer") == [
-        (0, "page.7"), (2, "page.7"), (4, "page.7"),
-    ]  # fmt: skip
-
-
-def test_every_range_has_all_chunks() -> None:
-    found = mapped_by("size: 8MiB, count: 2", "{chunk: page.2:4, each: all}, {chunk: wide, each: all}")
-    assert offsets(found, "layer.0") == [(0, "page.2"), (2, "page.3"), (4, "wide")]
-    assert offsets(found, "layer.1") == offsets(found, "layer.0")
-
-
-def test_a_stride_leaves_gaps_and_the_next_entry_begins_after_the_last_chunk() -> None:
-    found = mapped_by("size: 32MiB", "{chunk: page.0:3, stride: 6MiB}, wide")
-    assert offsets(found, "layer") == [(0, "page.0"), (6, "page.1"), (12, "page.2"), (14, "wide")]
-
-
-def test_entries_with_strides_interleave() -> None:
-    found = mapped_by(
-        "size: 32MiB, count: 2",
-        "{chunk: page.0:6, each: 3, stride: 4MiB}, {chunk: page.6:12, each: 3, offset: 2MiB, stride: 4MiB}",
-    )
-    assert offsets(found, "layer.1") == [
-        (0, "page.3"), (2, "page.9"), (4, "page.4"), (6, "page.10"), (8, "page.5"), (10, "page.11"),
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("ranges", "entries", "placed"),
+    [
+        # each range has the next chunks, or one of them in turn
+        ("size: 8MiB, count: 3", "{chunk: page, each: 2}",
+         {"layer.0": "0 page.0, 2 page.1", "layer.2": "0 page.4, 2 page.5"}),
+        ("size: 8MiB, count: 3", "{chunk: page, each: 2, order: round-robin}",
+         {"layer.0": "0 page.0, 2 page.3", "layer.2": "0 page.2, 2 page.5"}),
+        # a chunk without a count, or one element of a counted one, is repeated
+        ("size: 9MiB, count: 2, round: up", "{chunk: page.3, each: 1}, {chunk: wide, each: fill}",
+         {"layer.0": "0 page.3, 2 wide, 6 wide", "layer.1": "0 page.3, 2 wide, 6 wide"}),
+        ("size: 6MiB", "{chunk: page.7, each: fill}", {"layer": "0 page.7, 2 page.7, 4 page.7"}),
+        # every range has all chunks
+        ("size: 8MiB, count: 2", "{chunk: page.2:4, each: all}, {chunk: wide, each: all}",
+         {"layer.0": "0 page.2, 2 page.3, 4 wide", "layer.1": "0 page.2, 2 page.3, 4 wide"}),
+        # a stride leaves gaps, the next entry begins after the last chunk, and entries with strides interleave
+        ("size: 32MiB", "{chunk: page.0:3, stride: 6MiB}, wide", {"layer": "0 page.0, 6 page.1, 12 page.2, 14 wide"}),
+        ("size: 32MiB, count: 2",
+         "{chunk: page.0:6, each: 3, stride: 4MiB}, {chunk: page.6:12, each: 3, offset: 2MiB, stride: 4MiB}",
+         {"layer.1": "0 page.3, 2 page.9, 4 page.4, 6 page.10, 8 page.5, 10 page.11"}),
+    ],
+)  # fmt: skip
+def test_an_entry_places_chunks_in_each_range(ranges: str, entries: str, placed: dict[str, str]) -> None:
+    """At offsets in MiB."""
+    found = mapped_by(ranges, entries)
+    for label, expected in placed.items():
+        assert ", ".join(f"{offset >> 20} {chunk}" for where, offset, chunk in found if where == label) == expected
 
 
 class Parts(NamedTuple):
