@@ -97,20 +97,6 @@ def test_buffers_from_outside_have_whole_blocks() -> None:
     assert codes("imports: {b: {from: l/b, via: ipc, location: gpu0, size: 200TiB}}\n") == ["MT310"]
 
 
-def test_two_processes_import_from_each_other() -> None:
-    one = "{chunks: {mine: {location: gpu0, size: 2MiB, handles: fd}}, exports: {out: {chunk: mine, via: fd}}, "
-    text = "processes:\n" + "".join(
-        f" {name}: {one}imports: {{x: {{from: {other}.out}}}}, ranges: {{v: {{size: 4MiB}}}}, "
-        "map: {v: [mine, x]}, access: {v: {gpu0: rw}}}\n"
-        for name, other in (("left", "right"), ("right", "left"))
-    )
-    found = clean_geometry(text).processes
-    for name, other in (("left", "right"), ("right", "left")):
-        origin = found[name].of(ChunkGroup)["x"].origin
-        assert origin
-        assert origin.holders == (other,)
-
-
 def test_a_process_can_import_its_own_chunks() -> None:
     """Fact 27."""
     text = (

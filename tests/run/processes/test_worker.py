@@ -319,24 +319,7 @@ def test_an_importer_fails_with_the_error_of_the_exporter(talk: Talk) -> None:
     assert reader.receive() is None
 
 
-def test_a_step_that_fails_is_told_and_undone_at_once(talk: Talk) -> None:
-    server = talk("server", lambda _, driver: Failing(driver, 2, only={"mem_create"}))
-    server.start()
-    for phase in (Phase.OPEN, Phase.RESERVE):
-        assert server.command(messages.BuildPhase(phase)) == GOOD
-    failed = server.command(messages.BuildPhase(Phase.CREATE))
-    assert isinstance(failed, messages.WorkerFailed)
-    assert "cuMemCreate" in failed.error
-    finished = server.hear()
-    assert isinstance(finished, messages.WorkerFinished)
-    report = finished.report
-    assert (report.outcome, report.exit_code) == ("failed", 4)
-    assert report.left
-    assert not any(report.left.ledger_after.values())
-    assert server.receive() is None
-
-
-def test_a_failure_is_told_before_anything_is_undone(talk: Talk) -> None:
+def test_a_step_that_fails_is_told_before_anything_is_undone(talk: Talk) -> None:
     """Otherwise the others go on, while it waits for them before it releases what they may use.
 
     Of a run that fails, no step is reported as done.
@@ -346,11 +329,19 @@ def test_a_failure_is_told_before_anything_is_undone(talk: Talk) -> None:
     for phase in (Phase.OPEN, Phase.RESERVE):
         assert server.command(messages.BuildPhase(phase)) == GOOD
     server.begun = server.steps = 0
-    assert isinstance(server.command(messages.BuildPhase(Phase.CREATE)), messages.WorkerFailed)
+    failed = server.command(messages.BuildPhase(Phase.CREATE))
+    assert isinstance(failed, messages.WorkerFailed)
+    assert "cuMemCreate" in failed.error
     assert (server.begun, server.steps) == (2, 0)
     server.begun = server.steps = 0
-    assert isinstance(server.hear(), messages.WorkerFinished)
+    finished = server.hear()
+    assert isinstance(finished, messages.WorkerFinished)
     assert server.begun == server.steps > 0
+    report = finished.report
+    assert (report.outcome, report.exit_code) == ("failed", 4)
+    assert report.left
+    assert not any(report.left.ledger_after.values())
+    assert server.receive() is None
 
 
 def test_a_query_of_exports_that_fails_is_told_before_anything_is_undone(talk: Talk) -> None:

@@ -212,12 +212,8 @@ def test_a_worker_that_waits_for_handles_is_not_busy_unless_others_wait_for_its_
     assert worker.busy
 
 
-def test_an_idle_worker_takes_down_by_message_and_a_busy_one_by_signal_too(pair: Pair) -> None:
+def test_a_busy_worker_is_told_to_take_down_and_interrupted_by_a_signal(pair: Pair) -> None:
     pair.says(messages.WorkerReady(1, 0))
-    pair.worker.take_down()
-    assert pair.heard() == [messages.TakeDown()]
-    assert isinstance(pair.worker.process, SpawnedWorker)
-    assert pair.worker.process.process.poll() is None
     pair.worker.command(BUILD)
     pair.worker.take_down()
     assert pair.heard() == [BUILD, messages.TakeDown()]
