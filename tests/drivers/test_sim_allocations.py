@@ -25,7 +25,7 @@ from memtopo.driver.types import (
 )
 from memtopo.drivers.sim import SimDriver
 from memtopo.machine import CONTEXT_BYTES
-from tests.contract.memory import INVALID_VALUE, OUT_OF_MEMORY, created, current, refused
+from tests.contract.memory import INVALID_VALUE, created, current, refused
 from tests.contract.shared_resources import allocated
 from tests.helpers.machines import invented
 from tests.helpers.simulator import LAXER, STRICTER, resident_bytes
@@ -91,25 +91,6 @@ def test_an_allocation_for_which_the_file_of_a_pool_has_no_room_takes_no_memory(
         sim.ctx_synchronize()
         assert sim.mem_get_info()[0] == free
         sim.mem_pool_destroy(pool)
-
-
-def test_an_allocation_that_a_full_pool_refuses_takes_neither_memory_nor_addresses(sim: SimDriver) -> None:
-    with current(sim):
-        pool = sim.mem_pool_create(PoolProperties(gpu(0), HandleType.NONE, 64 * MiB))
-        first, (free, _) = sim.mem_alloc_from_pool_async(512, pool), sim.mem_get_info()
-        with refused("CUDA_ERROR_OUT_OF_MEMORY"):
-            sim.mem_alloc_from_pool_async(80 * MiB, pool)
-        assert sim.mem_get_info()[0] == free
-        assert sim.mem_alloc_from_pool_async(512, pool) == first + 512
-
-
-def test_the_maximum_of_a_pool_is_rounded_up_to_what_it_reserves_at_a_time(sim: SimDriver) -> None:
-    with current(sim):
-        pool = sim.mem_pool_create(PoolProperties(gpu(0), HandleType.NONE, 33 * MiB))
-        for _ in range(2):
-            sim.mem_alloc_from_pool_async(32 * MiB, pool)
-        with refused(OUT_OF_MEMORY):
-            sim.mem_alloc_from_pool_async(512, pool)
 
 
 def test_allocations_end_with_their_context(sim: SimDriver) -> None:
@@ -192,16 +173,6 @@ def test_host_memory_ends_with_the_context_that_made_it_and_no_other_one(sim: Si
         sim.host_write(pinned, b"pinned")
         assert sim.memcpy_dtoh(pinned, 6) == b"pinned"
         sim.mem_free_host(pinned)
-
-
-def test_an_allocation_that_a_pool_has_no_memory_for_leaves_its_addresses_and_its_file(sim: SimDriver) -> None:
-    whole = 32 * MiB
-    pool = sim.mem_pool_create(PoolProperties(gpu(0), HandleType.FD, 2 * whole))
-    with current(sim):
-        first = sim.mem_alloc_from_pool_async(whole, pool)
-        with created(sim, sim.mem_get_info()[0] // M * M), refused(OUT_OF_MEMORY):
-            sim.mem_alloc_from_pool_async(whole, pool)
-        assert sim.mem_alloc_from_pool_async(whole, pool) == first + whole
 
 
 def test_the_highest_amounts_of_a_pool_are_reset_to_those_that_it_has(sim: SimDriver) -> None:
