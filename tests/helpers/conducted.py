@@ -6,6 +6,7 @@ from typing import Any
 
 from memtopo.driver.ledger import Ledger
 from memtopo.executor import Execution, StepFailed
+from memtopo.kinds.ipc.steps import EVENT_HANDLES
 from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transition
 from memtopo.run.apply import ThisProcess
@@ -19,6 +20,21 @@ Conducted = ThisProcess
 def conducted(request: RunRequest, ledger: Ledger, **terms: Any) -> Conducted:
     """A run that is not built yet."""
     return ThisProcess(ProcessRun(request, ledger, **terms))
+
+
+def state_by_labels(execution: Execution, ledger: Ledger) -> tuple[object, ...]:
+    """State of a layout by the labels of its spec: open objects, ranges, mappings, and other resources."""
+    layout = execution.layout
+    mapped = {
+        (label, address - base): chunk
+        for address, chunk in layout.mappings.items()
+        for label, (base, size) in layout.ranges.items()
+        if base <= address < base + size
+    }
+    sizes = {label: size for label, (_, size) in layout.ranges.items()}
+    labels = [sorted(each) for each in (layout.chunks, layout.buffers, layout.of(EVENT_HANDLES), layout.memory)]
+    counts = {what: count for what, count in ledger.counts().items() if count}
+    return counts, sizes, mapped, labels, sorted(layout.contexts)
 
 
 def make_transition(execution: Execution, plan: Plan) -> bool:

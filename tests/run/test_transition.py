@@ -18,14 +18,13 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.wrappers import Call, Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution, StepFailed
-from memtopo.kinds.ipc.steps import EVENT_HANDLES
 from memtopo.kinds.mappings.steps import MapChunk, joined
 from memtopo.machine import Machine
 from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transition
 from memtopo.run.transition import StagedTransition
 from tests.helpers import strategies
-from tests.helpers.conducted import make_transition
+from tests.helpers.conducted import make_transition, state_by_labels
 from tests.helpers.examples import check_block, examples
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
@@ -73,17 +72,7 @@ class Built:
     def state(self) -> tuple[object, ...]:
         """State of the layout by the labels of the spec, after a check by queries."""
         assert [each for each in self.execution.check() if each.expected != each.observed] == []
-        layout = self.execution.layout
-        mapped = {
-            (label, address - base): chunk
-            for address, chunk in layout.mappings.items()
-            for label, (base, size) in layout.ranges.items()
-            if base <= address < base + size
-        }
-        sizes = {label: size for label, (_, size) in layout.ranges.items()}
-        labels = [sorted(each) for each in (layout.chunks, layout.buffers, layout.of(EVENT_HANDLES), layout.memory)]
-        counts = {what: count for what, count in self.ledger.counts().items() if count}
-        return counts, sizes, mapped, labels, sorted(layout.contexts)
+        return state_by_labels(self.execution, self.ledger)
 
     def handles(self) -> tuple[dict[str, object], dict[str, int]]:
         """Addresses of ranges, and handles of chunks."""

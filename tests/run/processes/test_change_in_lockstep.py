@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 
 from memtopo.driver.types import gpu
 from memtopo.executor import StepFailed
-from memtopo.kinds.ipc.steps import EVENT_HANDLES
 from memtopo.kinds.layout import current
 from memtopo.kinds.pools.steps import POOL_HANDLES
 from memtopo.language.names import AWAKE
@@ -19,6 +18,7 @@ from memtopo.plans.transition import Stage
 from memtopo.run.messages import MakeStage
 from memtopo.run.processes.workers import ChangeRefused
 from tests.helpers import multi_process_strategies, strategies
+from tests.helpers.conducted import state_by_labels
 from tests.helpers.examples import check_block
 from tests.helpers.lockstep import Together, together
 from tests.helpers.machines import invented
@@ -57,22 +57,7 @@ OTHER = SMALL[: SMALL.index("    states:\n      asleep: {offload")].replace("cou
 
 def state_of(layout: Together) -> dict[str, tuple[object, ...]]:
     """State of each process by the labels of its spec."""
-    found: dict[str, tuple[object, ...]] = {}
-    for label, run in layout.runs.items():
-        made = run.execution.layout
-        mapped = {
-            (name, address - base): chunk
-            for address, chunk in made.mappings.items()
-            for name, (base, size) in made.ranges.items()
-            if base <= address < base + size
-        }
-        sizes = {name: size for name, (_, size) in made.ranges.items()}
-        names = [
-            sorted(each) for each in (made.chunks, made.buffers, made.of(EVENT_HANDLES), made.memory, made.contexts)
-        ]
-        counts = {what: count for what, count in run.ledger.counts().items() if count}
-        found[label] = counts, sizes, mapped, names
-    return found
+    return {label: state_by_labels(run.execution, run.ledger) for label, run in layout.runs.items()}
 
 
 def addresses(layout: Together) -> dict[str, dict[str, object]]:
