@@ -271,7 +271,7 @@ def _differences(
         yield differs("via", entry.via, f"is exported via {export.via}")
     number = largest_count(group)
     if entry.count and (entry.number, entry.lent) != (number, group.growing):
-        lent = f"lends up to {plural(number, 'chunk')}"
+        lent = f"lends up to {plural(number, group.noun)}"
         yield differs("count", f"{entry.number:,}", lent if group.growing else f"is {plural(number, 'handle')}")
     for key in entry.declared:
         amount = entry.amount([key])
