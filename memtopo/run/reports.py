@@ -123,7 +123,7 @@ class FindingTally:
         """Count findings."""
         all_counts = self._counts
         for finding in findings:
-            aspect, _, expected, observed, _, _, times = finding
+            aspect, _, expected, observed, _, _, times, _ = finding
             counts = all_counts.get(aspect) or all_counts.setdefault(aspect, [0, 0])
             counts[0] += times
             if expected == observed:
@@ -163,7 +163,7 @@ class FindingTally:
     def _add_difference(self, finding: Finding) -> None:
         self.different += 1
         if len(self._differences) < MAX_DIFFERENCES:
-            aspect, subject, expected, observed, path, hint, _ = finding
+            aspect, subject, expected, observed, path, hint, *_ = finding
             start = _first_difference(expected, observed)
             wanted, seen = _text(expected, start), _text(observed, start)
             self._differences.append(Difference(aspect, subject, wanted, seen, path, hint=hint))

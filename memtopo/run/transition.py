@@ -131,10 +131,10 @@ def require_declared(execution: Execution) -> None:
     execution.progress.extend(execution.plan.number_of_steps)
     stop, execution.stop = execution.stop, lambda: False
     try:
-        for aspect, subject, expected, observed, path, *_ in execution.check():
-            if expected != observed:
-                error = MemtopoError(f"{aspect} of {subject} is {observed}, not {expected}")
-                raise StepFailed(None, "check after the rollback", error, path)
+        for found in execution.check():
+            if found.expected != found.observed and not found.outside:
+                error = MemtopoError(f"{found.aspect} of {found.subject} is {found.observed}, not {found.expected}")
+                raise StepFailed(None, "check after the rollback", error, found.path)
     finally:
         execution.stop = stop
 

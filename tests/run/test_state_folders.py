@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -247,6 +248,15 @@ def test_bytes_that_are_not_as_they_were_saved_are_refused_and_the_state_stays(f
         assert layout.check().different == 1
         layout.switch("awake")
         assert has(layout, "weights", 2)
+
+
+def test_a_switch_to_a_folder_that_was_removed_leaves_the_layout_as_it_was(folder: Path) -> None:
+    with applied(folder) as layout:
+        write(layout, "weights", 1)
+        shutil.rmtree(folder)
+        with pytest.raises(memtopo.NotSwitched, match="no such file or directory; the layout is awake, as before"):
+            layout.switch("asleep")
+        assert has(layout, "weights", 1)
 
 
 @pytest.mark.parametrize(("prepare", "message"), UNUSABLE)
