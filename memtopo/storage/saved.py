@@ -43,7 +43,7 @@ _REMEDIES = {
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
     errno.ENOTDIR: "name a folder",
-    errno.ENOENT: "name a folder that exists; 'memtopo save NAME FOLDER' makes one",
+    errno.ENOENT: "name a folder that exists",
     errno.EACCES: "name a folder that this user may use",
     errno.EROFS: "name a folder of another file system",
 }
@@ -336,6 +336,15 @@ def make_folder(path: str) -> None:
         pass
     except FileNotFoundError:
         raise FolderRefused(f"{path!r} is in a folder that does not exist", hint="make that one first") from None
+
+
+def make_parent(path: str) -> None:
+    """Make the folder for those of several processes, if it is missing. Raises `FolderRefused`, also for a save."""
+    with refusing(path):
+        make_folder(path)
+    if os.path.lexists(os.path.join(path, INDEX)):  # noqa: PTH118
+        message = f"{path!r} has a save of a layout, from which 'memtopo apply --from' would restore"
+        raise FolderRefused(message, hint="name another folder, or remove this one if nobody needs its bytes")
 
 
 @contextmanager

@@ -205,7 +205,7 @@ def test_the_content_of_a_weights_server_is_committed_again(tmp_path: Path, run_
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("missing", "no such file or directory (hint: name a folder that exists"),
+        ("missing", "no such file or directory (hint: name a folder that exists)"),
         ("empty", "has no saved layout (hint: 'memtopo save"),
         ("spec.yaml", "not a directory (hint: name a folder)"),
         ("server", "has layout 'several', and nothing of it is of a process of this layout (hint: it has server"),

@@ -20,7 +20,7 @@ import memtopo
 from memtopo.api.live import Live
 from memtopo.common.errors import Stopped
 from memtopo.plans.progress import CountedProgress
-from memtopo.storage.saved import INDEX, opened_folder
+from memtopo.storage.saved import INDEX, Index, opened_folder
 from tests.cli.conftest import InlineRunner, held, run_inline
 from tests.helpers.namespaces import CONTAINER, require_namespaces
 from tests.storage.test_saved import FAULTS, UNUSABLE, at_call, flipped, in_child
@@ -268,6 +268,15 @@ def test_a_folder_that_cannot_be_used_is_refused_when_the_layout_is_built(
     with pytest.raises(memtopo.NotApplied, match=f"open folder {folder}: .*{message}"), applied(folder):
         pass
     next(prepared, None)
+
+
+def test_folders_of_processes_are_not_put_into_a_saved_folder(tmp_path: Path, run_inline: InlineRunner) -> None:
+    """It would be what the layout is restored from."""
+    (tmp_path / "spec.yaml").write_text(WORKERS.replace("FOLDER", str(tmp_path / "kept")))
+    with opened_folder(str(tmp_path / "kept"), write=True) as saved:
+        saved.write_index(Index("workers", "", {}))
+    done = run_inline("apply", tmp_path / "spec.yaml", "-m", "h100x1", "--json")
+    assert (done.status, "has a save of a layout" in done.document["failure"]["error"]) == (4, True)
 
 
 def test_each_process_has_its_own_folder(tmp_path: Path, run_inline: InlineRunner) -> None:

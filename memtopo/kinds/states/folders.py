@@ -16,7 +16,7 @@ from memtopo.kinds.states.steps import KeptBytes, Offloaded, Place
 from memtopo.kinds.step import Finding, Phase, Reading, Step, StepDescription, Undoing
 from memtopo.kinds.transfers import Span, SpanMemory, transferring
 from memtopo.storage.kept import FolderKeeper, LockedFolder
-from memtopo.storage.saved import make_folder, refusing, saving_to
+from memtopo.storage.saved import make_parent, saving_to
 
 _NOUN = "folder"
 
@@ -44,8 +44,7 @@ class OpenFolder(Step, frozen=True):
     def do(self, driver: Driver, layout: Layout) -> None:
         name, _, label = layout.name.partition("/")
         if label:
-            with refusing(self.folder):
-                make_folder(self.folder)
+            make_parent(self.folder)
         with ExitStack() as stack:
             path = os.path.join(self.folder, label).rstrip("/")  # noqa: PTH118
             folder = stack.enter_context(saving_to(path, name))
