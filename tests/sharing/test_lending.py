@@ -86,13 +86,6 @@ def test_objects_are_lent_with_handles_up_to_the_quota_and_to_the_last_one(dial:
     assert (lend(second, 1), terms(second)) == ("full", (8, 0))
 
 
-def test_nothing_is_lent_to_see_whether_there_is_memory(dial: Callable[[], socket.socket]) -> None:
-    sock = dial()
-    assert lend(sock, 0)["blocks"] == []
-    assert (importer(sock), terms(sock)) == ((0, 0), (0, 0))
-    assert [each["epoch"] for each in lend(sock, 1)["blocks"]] == [1]
-
-
 def test_what_is_given_back_is_lent_again_in_another_epoch(dial: Callable[[], socket.socket]) -> None:
     sock = dial()
     first, second = lend(sock, 2)["blocks"]
