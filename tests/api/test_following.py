@@ -6,7 +6,6 @@ import copy
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -218,55 +217,6 @@ def test_an_importer_that_polls_after_forced_changes_is_told_the_last_state(
     assert (states[0], shared.absent) == ("half", frozenset())
 
 
-def test_an_importer_that_let_go_comes_back_after_a_refusal(shared: Attached, switch: Switch, machine: Target) -> None:
-    with memtopo.attach("sleeper", "page", machine=machine):
-        pages = np.asarray(shared.export("page"))
-        pages[:3] = list(b"abc")
-        half = switch("half", wait=0.3)
-        poll(shared)
-        assert shared.absent == {"page"}
-        assert pages[0] == 0
-        with pytest.raises(ExchangeError, match="did not release"):
-            half.result()
-        assert poll(shared).state == "awake"
-        assert (shared.absent, bytes(pages[:3])) == (frozenset(), b"abc")
-        del pages
-
-
-def test_a_switch_that_changes_nothing_is_not_counted(layout: Held) -> None:
-    with connect(endpoint("sleeper")) as client:
-        counted = []
-        for state in ("awake", "half", "half", "awake"):
-            client.switch(state)
-            statistics = client.statistics()
-            assert statistics
-            counted.append(statistics.changes)
-    assert counted == [0, 1, 1, 2]
-
-
-def test_an_importer_that_leaves_or_dies_pins_nothing(layout: Held, machine: Target, switch: Switch) -> None:
-    with memtopo.attach("sleeper", machine=machine) as shared:
-        half = switch("half")
-        assert shared.notice(PATIENCE)
-    assert half.result().kept == ()
-
-
-def test_twenty_importers_follow(layout: Held, machine: Target, switch: Switch) -> None:
-    with ExitStack() as stack:
-        everyone = [stack.enter_context(memtopo.attach("sleeper", "page", machine=machine)) for _ in range(20)]
-        arrays = [np.asarray(each.export("page")) for each in everyone]
-        half = switch("half")
-        assert {poll(each).kind for each in everyone} == {"changing"}
-        assert half.result().kept == ()
-        assert {poll(each).state for each in everyone} == {"half"}
-        awake = switch("awake")
-        assert {poll(each).state for each in everyone} == {"awake"}
-        awake.result()
-        arrays[0][7] = 42
-        assert {int(each[7]) for each in arrays} == {42}
-        del arrays
-
-
 def test_a_layout_can_be_left_while_its_memory_is_gone(layout: Held, machine: Target, switch: Switch) -> None:
     with memtopo.attach("sleeper", machine=machine) as shared:
         asleep = switch("asleep")
@@ -298,18 +248,6 @@ def test_an_attachment_to_a_sleeping_layout_gets_its_memory_when_it_wakes(
         assert poll(shared).exports == ("w", "page")
         assert asleep.result().kept == ()
     require_taken_down(shared)
-
-
-def test_an_attachment_to_a_sleeping_layout_imports_what_has_memory(
-    layout: Held, machine: Target, switch: Switch
-) -> None:
-    layout.write("weights", b"bytes")
-    switch("half").result()
-    with memtopo.attach("sleeper", machine=machine) as shared:
-        assert shared.absent == {"page"}
-        assert bytes(np.asarray(shared.export("w"))[:5]) == b"bytes"
-        switch("awake").result()
-        assert (poll(shared).state, shared.absent) == ("awake", frozenset())
 
 
 @pytest.mark.parametrize("count", [2, IN_FLIGHT + 1])
@@ -563,24 +501,6 @@ def test_a_view_shows_no_memory_that_a_failed_rollback_has_left_unmapped(layout:
         del pages
 
 
-def test_memory_that_was_replaced_without_a_notice_before_is_imported_anew(
-    layout: Held, shared: Attached, switch: Switch
-) -> None:
-    """And what is not old is not touched."""
-    pages = np.asarray(shared.export("page"))
-    pages[:3] = list(b"old")
-    switch("half", force=True, wait=0).result()
-    switch("awake").result()
-    layout.write("kv", b"new")
-    assert bytes(pages[:3]) == b"old"
-    assert poll(shared).kind == "changed"
-    assert bytes(pages[:3]) == b"new"
-    steps = [each.steps for each in shared._session.run.execution.times]
-    shared._session.follow(shared._imports, HOLDER, Notice("changed", 0.0, 3, ("page", "w")))  # type: ignore[arg-type]
-    assert [each.steps for each in shared._session.run.execution.times] == steps
-    del pages
-
-
 def changed(spec: object) -> Callable[[Client], Changed]:
     return lambda client: client.change(json.dumps({"spec": json.dumps(spec)}), wait=PATIENCE)
 
@@ -803,21 +723,6 @@ def test_an_export_that_is_made_anew_under_its_name_is_imported_anew(layout: Hel
         changed(spec)(client)
         while shared.poll():
             pass
-        assert bytes(pages[:7]) == b"weights"
-    del pages
-
-
-def test_an_export_of_other_chunks_that_stay_is_touched(layout: Held, shared: Attached) -> None:
-    """Its handles would be of different memory otherwise."""
-    spec: Any = copy.deepcopy(SPEC)
-    spec["exports"] = {"w": {"chunk": "page", "via": "fd"}, "page": {"chunk": "w", "via": "fd"}}
-    pages = np.asarray(shared.export("page"))
-    layout.write("weights", b"weights")
-    with ThreadPoolExecutor() as pool, connect(endpoint("sleeper")) as client:
-        done = pool.submit(changed(spec), client)
-        assert sorted(poll(shared).exports) == ["page", "w"]
-        assert done.result().kept == ()
-        poll(shared)
         assert bytes(pages[:7]) == b"weights"
     del pages
 

@@ -142,16 +142,6 @@ def test_a_new_holder_of_another_spec_than_the_expected_one_is_refused(hold: Hol
         assert importers() == []
 
 
-def test_without_reattach_the_end_of_the_holder_is_raised(hold: Hold) -> None:
-    first = hold()
-    with memtopo.attach("kv", machine=MACHINE) as shared:
-        first.kill()
-        hold()
-        for _ in range(2):
-            with pytest.raises(memtopo.ExchangeError, match="the holder has ended the connection"):
-                shared.poll()
-
-
 @pytest.mark.parametrize("code", ["busy", "gone"])
 def test_another_error_than_the_end_of_the_holder_is_raised(runtime: Path, code: str) -> None:
     """A callback may have a request to another layout refused; its own holder still serves."""

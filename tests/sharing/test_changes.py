@@ -183,17 +183,6 @@ def test_an_importer_that_let_go_of_a_refused_change_comes_back(dial: Connect, i
     import_pages(importer)
 
 
-def test_force_goes_on_at_the_deadline(dial: Connect, importer: socket.socket) -> None:
-    """And the answer has what importers keep of the old memory, who learn that theirs was replaced."""
-    requester = dial()
-    import_pages(importer, "hot", 1)
-    switch(requester, wait=0.01, force=True)
-    answer = next_message(requester)["ok"]
-    assert [(each["pid"], each["handles"]) for each in answer["kept"]] == [(os.getpid(), 3)]
-    assert next_message(importer)["notice"] == "changing"
-    assert next_message(importer) == CHANGED | {"generation": 2, "state": "asleep"}
-
-
 def test_without_a_wait_importers_get_no_time(dial: Connect, importer: socket.socket) -> None:
     requester = dial()
     assert asked(requester, "switch", state="asleep", force=False)["error"]["code"] == "attached"
@@ -223,16 +212,6 @@ def test_memory_that_a_failed_switch_has_replaced_is_of_the_generation_after_it(
     assert next_message(requester)["error"]["code"] == "failed"
     assert next_message(importer) == CHANGED | {"generation": 2, "state": "awake"}
     assert asked(importer, "handles", export="page", first=0, count=1)["ok"]["generation"] == 2
-
-
-def test_a_switch_that_breaks_the_layout_releases_it(dial: Connect, importer: socket.socket, layout: OneState) -> None:
-    layout.failure = ChangeFailed("cuMemUnmap failed", broken=True)
-    requester = dial()
-    switch(requester)
-    next_message(importer)
-    let_go(importer, "page")
-    assert next_message(requester)["error"]["code"] == "broken"
-    assert next_message(importer)["notice"] == "releasing"
 
 
 def test_an_importer_of_another_export_is_not_disturbed(dial: Connect) -> None:
@@ -278,17 +257,6 @@ def test_a_client_that_dies_does_not_stand_in_the_way(
         assert next_message(importer) == CHANGED | {"generation": 1, "state": "awake", "exports": []}
         switch(other, wait=0)
         assert next_message(other)["error"]["code"] == "attached"
-
-
-def test_the_end_of_the_hold_refuses_an_awaited_change(
-    dial: Connect, importer: socket.socket, end: Callable[[], None]
-) -> None:
-    requester = dial()
-    switch(requester)
-    next_message(importer)
-    end()
-    assert next_message(requester)["error"]["code"] == "releasing"
-    assert next_message(importer)["notice"] == "releasing"
 
 
 def test_letting_go_is_refused_while_handles_are_unread(dial: Connect) -> None:
@@ -365,11 +333,6 @@ def test_letting_go_of_what_one_has_not_changes_nothing(
     assert asked(importer, "importers", after=0)["ok"]["importers"][0]["handles"] == 3
     assert let_go(importer, *names[:9], "page", "page")["exports"] == ["page"]
     assert asked(importer, "importers", after=0)["ok"]["importers"][0]["handles"] == 0
-
-
-def test_a_wait_of_more_than_an_hour_is_refused(dial: Connect) -> None:
-    error = asked(dial(), "switch", state="asleep", force=False, wait=3600.5)["error"]
-    assert (error["code"], "'wait': input should be less than or equal to 3600" in error["message"]) == ("packet", True)
 
 
 def test_a_change_to_another_spec_sends_its_source(end: Callable[[], None], layout: OneState) -> None:
@@ -496,25 +459,6 @@ def test_a_client_requests_offers_again_after_a_change(end: Callable[[], None], 
         assert client.generation == 3
         close_each(client.handles("page", count=70))
         assert client.generations["page"] == 2
-
-
-def test_a_client_that_has_changed_the_layout_requests_offers_again(end: Callable[[], None], layout: OneState) -> None:
-    with connect(endpoint("kv")) as client:
-        assert client.offers()["page"].size == PAGE
-        layout.kept = (replace(PAGES, size=2 * PAGE), *OFFERS[1:])
-        client.change("{}")
-        assert client.offers()["page"].size == 2 * PAGE
-
-
-def test_a_client_that_has_received_a_notice_of_a_change_requests_offers_again(
-    end: Callable[[], None], layout: OneState
-) -> None:
-    with connect(endpoint("kv")) as client, connect(endpoint("kv")) as requester:
-        close_each(client.handles("page", count=1))
-        layout.kept = (replace(PAGES, size=2 * PAGE), *OFFERS[1:])
-        requester.switch("asleep", force=True)
-        notice = client.notice(PATIENCE)
-        assert (notice and notice.kind, client.offers()["page"].size, client.generation) == ("changed", 2 * PAGE, 2)
 
 
 def test_handles_of_two_generations_are_not_taken_for_those_of_one_memory(end: Callable[[], None]) -> None:
