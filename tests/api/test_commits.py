@@ -117,17 +117,6 @@ def test_attachments_of_readers_and_writers_leave_no_descriptor(layout: Held, ma
     until(lambda: open_descriptors() < before)  # the holder runs in this process
 
 
-def test_a_reader_without_a_wait_is_refused_before_the_commit(layout: Held, machine: Target) -> None:
-    with (
-        attached(machine, role="writer"),
-        pytest.raises(ExchangeError, match=r"'weights' is not committed: process .* is writing it"),
-        attached(machine),
-    ):
-        pass
-    with pytest.raises(ExchangeError, match=r"no process is writing it \(after .* s\)"), attached(machine, wait=0.5):
-        pass
-
-
 def test_a_second_writer_is_refused_or_waits(layout: Held, machine: Target) -> None:
     with attached(machine, role="writer"):
         with pytest.raises(ExchangeError, match="is writing export 'weights'") as refused:
@@ -137,18 +126,6 @@ def test_a_second_writer_is_refused_or_waits(layout: Held, machine: Target) -> N
         entered = in_thread(lambda: second.__enter__().generation)
     assert entered.result(PATIENCE) > 1
     second.__exit__(None, None, None)
-
-
-def test_a_writer_that_leaves_without_a_commit_leaves_nothing_to_read(layout: Held, machine: Target) -> None:
-    with attached(machine, role="writer") as first:
-        fill(first, 7)
-    with attached(machine, role="writer", wait="60s") as second:
-        weights = np.from_dlpack(second.export("weights"))
-        assert 7 not in weights
-        weights[:] = 8
-        del weights
-        second.commit()
-    assert first_byte(machine) == 8
 
 
 def test_readers_have_read_access_and_writers_commit(layout: Held, machine: Target) -> None:
@@ -275,12 +252,6 @@ def test_a_digest_ignores_comments_and_the_order_of_keys(tmp_path: Path) -> None
     assert memtopo.load(one).digest == memtopo.load(two).digest
     two.write_text("memtopo: 1\nname: x\nranges: {a: {size: 4MiB, align: 2MiB}}\n")
     assert memtopo.load(one).digest != memtopo.load(two).digest
-
-
-def test_a_wait_that_is_no_duration_is_refused() -> None:
-    with pytest.raises(UsageError, match="'60' has no unit") as refused:
-        memtopo.attach("model", wait="60")
-    assert refused.value.hint == "write 60s"
 
 
 def test_a_reader_gets_dropped_content_back_with_the_next_commit(runtime: Path, machine: Target) -> None:

@@ -190,41 +190,6 @@ def test_the_memory_of_a_writer_that_is_gone_is_created_anew(dial: Connect, layo
     assert asked(second, "check")["ok"]["different"] == 0
 
 
-def test_the_memory_of_a_writer_that_is_gone_is_created_anew_though_no_other_writer_waits(
-    dial: Connect, layout: Held
-) -> None:
-    writer, observer = dial(), dial()
-    ask(writer, "write")
-    layout.write("w", b"half-written")
-    writer.close()
-    until(lambda: asked(observer, "status")["ok"]["generation"] > 1)
-    assert layout.bytes_of("w", 0, 12) != b"half-written"
-
-
-def test_memory_that_was_created_anew_stays_while_its_next_writer_has_it(dial: Connect, layout: Held) -> None:
-    first, second, third = dial(), dial(), dial()
-    ask(first, "write")
-    begin(second, "write")
-    first.close()
-    generation = next_message(second)["ok"]["generation"]
-    assert code(ask(third, "write")) == "writing"
-    assert "ok" in commit(second, generation)
-
-
-def test_the_memory_of_other_exports_stays_when_a_writer_is_gone(dial: Connect, layout: Held) -> None:
-    layout.write("cache", b"cached")
-    chunks = dict(layout.run.execution.layout.chunks)
-    first, second = dial(), dial()
-    ask(first, "write")
-    begin(second, "write")
-    first.close()
-    next_message(second)
-    assert layout.bytes_of("cache", 0, 6) == b"cached"
-    now = layout.run.execution.layout.chunks
-    assert now["cache"] == chunks["cache"]
-    assert now["w.0"] != chunks["w.0"]
-
-
 def test_committed_exports_stay_after_the_end_of_their_writer(dial: Connect) -> None:
     writer, reader = dial(), dial()
     ask(writer, "write")
@@ -242,14 +207,6 @@ def test_only_the_writer_commits(dial: Connect) -> None:
     assert commit(other)["error"]["message"] == f"{ME} is not the writer of export 'weights'"
     assert "ok" in commit(writer)
     assert code(commit(writer)) == "lease"
-
-
-def test_a_reader_is_refused_at_the_end_of_its_wait(dial: Connect) -> None:
-    sock = dial()
-    answer = asked(sock, "await", exports=["weights"], wait=0.01)["error"]
-    assert answer["message"] == "export 'weights' is not committed: no process is writing it (after 0.01 s)"
-    assert "role='writer'" in answer["hint"]
-    assert "ok" in asked(sock, "status")
 
 
 @pytest.mark.parametrize("request_", ["write", "await"])
