@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import socket
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 from memtopo.common.errors import UsageError
-from memtopo.common.processes import pid_namespace
 from memtopo.language.names import NAME as LANGUAGE
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
@@ -112,17 +110,6 @@ def test_a_name_of_128_characters_works_in_a_folder_longer_than_a_socket_address
         holder.kill()
 
 
-def test_a_socket_at_a_given_path_works_like_one_by_name(tmp_path: Path, start: Callable[..., Holder]) -> None:
-    path = tmp_path / "elsewhere.sock"
-    holder = start(socket=str(path))
-    with connect(endpoint(socket=str(path))) as client:
-        assert client.status().socket == str(path)
-    with pytest.raises(NoLayout):
-        connect(endpoint("kv"))
-    holder.end()
-    assert list(tmp_path.glob("elsewhere*")) == []
-
-
 def distrusted(folder: str = "memtopo") -> None:
     """Both ends refuse the runtime directory, naming it."""
     for act in (lambda: claim(endpoint("kv")), lambda: connect(endpoint("kv")), survey):
@@ -203,15 +190,6 @@ def test_without_both_variables_the_folder_is_in_tmp(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.delenv("TMPDIR", raising=False)
     assert endpoint("kv").folder == f"/tmp/memtopo-{os.geteuid()}"
-
-
-def test_a_second_holder_of_a_name_is_refused_and_the_first_goes_on(holder: Holder, start: Callable[..., Any]) -> None:
-    report = start().begun
-    assert report["error"] == f"layout 'kv' is already held by process {holder.pid}"
-    assert report["exit_code"] == 4
-    assert "'memtopo release kv'" in report["hint"]
-    with connect(endpoint("kv")) as client:
-        assert client.pid == holder.pid
 
 
 def test_one_of_eight_concurrent_holders_gets_the_name_while_clients_remove_stale_files(runtime: Path) -> None:
@@ -411,13 +389,6 @@ def test_a_link_at_the_name_of_a_socket_is_not_followed(runtime: Path, holder: H
     (runtime / "memtopo" / "link.sock").symlink_to("kv.sock")
     with pytest.raises(ExchangeError, match="cannot be used"):
         connect(endpoint("link"))
-
-
-def test_the_lock_is_held_while_the_holder_lives_and_names_its_process(runtime: Path, holder: Holder) -> None:
-    with (runtime / "memtopo" / "kv.sock.lock").open("r+") as lock:
-        assert lock.read() == f"memtopo lock of process {holder.pid} in pid namespace {pid_namespace()}\n"
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_the_work_of_a_survey_is_proportional_to_the_stale_locks(runtime: Path) -> None:

@@ -72,13 +72,6 @@ def test_an_unknown_export_is_an_error_that_names_both_ends_and_the_nearest_name
     assert (caught.value.code, caught.value.exit_code, caught.value.hint) == ("unknown", 4, "did you mean 'page'?")
 
 
-def test_a_refusal_of_the_driver_reaches_the_importer_and_the_connection_goes_on(client: Client) -> None:
-    with pytest.raises(ExchangeError, match=r"cuMemExportToShareableHandle: broken\.0 cannot be had") as caught:
-        list(client.handles("broken"))
-    assert (caught.value.code, caught.value.hint) == ("failed", "ask for another")
-    assert client.status().importers == ()
-
-
 def test_closing_the_iterator_closes_handles_in_flight(holder: Holder, client: Client) -> None:
     before = open_descriptors()
     found = client.handles("page", batch=100)

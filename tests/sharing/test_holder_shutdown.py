@@ -18,24 +18,15 @@ from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
-from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
+from memtopo.sharing.holder import HolderInfo, hold
 from memtopo.sharing.system import System
 from tests.helpers.child_process import PATIENCE
-from tests.helpers.holders import Holder, Process, asked, heard, holding, next_message, raw, until
+from tests.helpers.holders import Holder, asked, heard, holding, next_message, raw, until
 from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGES, POOL, Memfds, OneState
 
 
 def left(runtime: Path) -> list[str]:
     return os.listdir(runtime / "memtopo")
-
-
-def test_status_has_name_process_times_spec_machine_and_offers(holder: Holder, client: Client) -> None:
-    found = client.status()
-    assert (found.name, found.pid, found.uid, found.state) == ("kv", holder.pid, os.geteuid(), "serving")
-    assert (found.spec, found.machine, found.deadline) == ("kv.yaml", MACHINE, None)
-    assert found.offers[: len(OFFERS)] == OFFERS
-    assert found.importers == ()
-    assert found.since > 1.7e9
 
 
 def test_a_status_larger_than_a_packet_comes_in_several(start: Callable[..., Holder]) -> None:
@@ -64,27 +55,6 @@ def test_a_signal_ends_an_idle_hold_at_once(start: Callable[..., Holder]) -> Non
     holder = start(patience=1000.0)
     until(lambda: Path(f"/proc/{holder.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S")  # it waits
     assert holder.end()["held"]["seconds"] < 30
-
-
-def test_a_hold_in_another_thread_ends_by_its_flag_and_leaves_signals_alone(runtime: Path) -> None:
-    flag: list[int] = []
-    found: list[HoldSummary] = []
-
-    def held() -> None:
-        about = HolderInfo("kv", None, MACHINE)
-        with claim(endpoint("kv")) as claimed:
-            found.append(hold(Memfds(), claimed, about, stop=lambda: flag[0] if flag else 0, ready=ready.set))
-
-    ready = threading.Event()
-    thread = threading.Thread(target=held)
-    thread.start()
-    assert ready.wait(60)
-    with connect(endpoint("kv")) as client:
-        assert client.status().pid == os.getpid()
-    flag.append(15)
-    thread.join(60)
-    assert (found[0].why, found[0].signal) == ("signal", 15)
-    assert left(runtime) == []
 
 
 def test_stop_is_called_within_the_interval(runtime: Path) -> None:
@@ -158,17 +128,6 @@ def test_an_importer_that_has_let_go_keeps_nothing(holder: Holder, client: Clien
     assert holder.end(None)["held"]["kept"] == []
 
 
-def test_forced_release_notifies_users_of_ipc_and_reports_those_that_lost(start: Callable[..., Any]) -> None:
-    holder, importer = start(), start("importer", export="block", notices=1)
-    importer.read_line()
-    with connect(endpoint("kv")) as client:
-        done = client.release(force=True, grace=0.5)
-    assert importer.read_line() == {"notice": "releasing", "grace": 0.5}
-    assert ([each.pid for each in done.lost], done.kept) == ([importer.pid], ()), "it cannot keep what it used over ipc"
-    assert [(each.export, each.bytes) for each in done.lost[0].taken] == [("block", 8192)]
-    assert holder.end(None)["held"]["lost"][0]["pid"] == importer.pid
-
-
 def test_an_answer_to_a_release_is_awaited_for_the_grace_beyond_the_time_of_other_answers() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     silent = pytest.raises(ExchangeError, match=r"no answer to 'release' within 0\.03 s")
@@ -225,29 +184,6 @@ def test_release_does_not_wait_for_its_own_client(holder: Holder, client: Client
     assert holder.end(None)["held"]["lost"] == []
 
 
-def test_an_importer_ends_with_its_connection_however_its_process_dies(
-    holder: Holder, start: Callable[..., Process]
-) -> None:
-    importer = start("importer", export="block")
-    importer.read_line()
-    with connect(endpoint("kv")) as client:
-        assert [each.pid for each in client.status().importers] == [importer.pid]
-        importer.kill()
-        until(lambda: client.status().importers == ())
-        assert client.release().gone
-    holder.end(None)
-
-
-def test_a_release_that_timed_out_does_not_happen_later(holder: Holder) -> None:
-    holder.send(signal.SIGSTOP)
-    with connect(endpoint("kv"), timeout=0.1) as client, pytest.raises(ExchangeError, match="no answer to 'release'"):
-        client.release(grace=0.0)
-    holder.send(signal.SIGCONT)
-    with connect(endpoint("kv")) as client:
-        assert client.status().state == "serving"
-    assert holder.end()["held"]["why"] == "signal"
-
-
 class BlockingChecks(Memfds):
     """Exports whose checks wait: the first one until `begin`, the second one until `go_on`."""
 
@@ -292,17 +228,6 @@ def test_clients_that_check_do_not_starve_others(runtime: Path) -> None:
         assert provider.started == 2  # one for all that waited
 
 
-@pytest.mark.parametrize("differences", [0, 1, 500])
-def test_check_reports_tallies_the_first_differences_and_their_number(
-    start: Callable[..., Holder], differences: int
-) -> None:
-    start(differences=differences)
-    with connect(endpoint("kv")) as client:
-        found = client.check()
-    assert (found.different, len(found.differences)) == (differences, min(differences, 100))
-    assert [(tally.aspect, tally.looked_at) for tally in found.tallies] == [("mapping", 1000), ("access", 1000)]
-
-
 @pytest.mark.parametrize("abstract", [False, True])
 def test_systemd_is_notified_on_a_path_and_on_an_abstract_name(tmp_path: Path, runtime: Path, abstract: bool) -> None:
     address = f"\0memtopo-{os.getpid()}" if abstract else str(tmp_path / "notify")
@@ -327,32 +252,12 @@ def test_a_failed_notification_of_systemd_is_a_note(runtime: Path, address: str)
         holder.kill()
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.exhaustive)])
-def test_attaching_many_times_leaks_no_descriptor_on_either_end(holder: Holder, count: int) -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(count):
-        with connect(endpoint("kv")) as client:
-            for each in client.handles("page", count=100):
-                each.close()
-            list(client.handles("block"))
-    assert len(os.listdir("/proc/self/fd")) == before
-    until(lambda: holder.open_descriptors() == holder.idle)
-    report = holder.end()
-    assert (report["held"]["clients"], report["held"]["handles"], report["fds"]) == (count, count * 102, 0)
-
-
 def test_a_layout_that_is_not_held_is_exit_code_3_and_creates_nothing(runtime: Path) -> None:
     for where in (endpoint("kv"), endpoint(socket=str(runtime / "else.sock"))):
         with pytest.raises(NoLayout) as caught:
             connect(where)
         assert caught.value.exit_code == 3
     assert os.listdir(runtime) == []
-
-
-def test_an_unknown_layout_gets_the_nearest_held_name(holder: Holder) -> None:
-    with pytest.raises(NoLayout) as caught:
-        connect(endpoint("kvs"))
-    assert str(caught.value.hint).startswith("did you mean 'kv'?")
 
 
 def test_a_hold_whose_layout_has_ended_in_part_ends_without_a_signal(runtime: Path) -> None:

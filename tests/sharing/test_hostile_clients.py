@@ -166,29 +166,6 @@ def test_an_empty_packet_ends_the_connection(path: Path) -> None:
             assert found is None or found.message["error"]["code"] == "packet"
 
 
-def test_one_answer_has_at_most_253_descriptors(path: Path) -> None:
-    with raw(path) as sock:
-        wire.send(sock, request(request="handles", export="page", first=0, count=1000))
-        packet = heard(sock)
-        assert packet
-        assert len(packet.fds) == len(packet.message["ok"]["handles"]) == 253
-        packet.close()
-
-
-def test_handles_are_refused_while_earlier_ones_are_unread(path: Path, holder: Holder) -> None:
-    with raw(path) as sock:
-        for _ in range(50):
-            wire.send(sock, request(request="handles", export="page", first=0, count=253))
-        found = [heard(sock) for _ in range(50)]
-        answers = [packet for packet in found if packet and "ok" in packet.message]
-        refused = {packet.message["error"]["code"] for packet in found if packet and "error" in packet.message}
-        assert refused == {"unread"}
-        assert len(answers) < 50
-        for packet in found:
-            assert packet
-            packet.close()
-
-
 def test_a_client_that_never_reads_is_disconnected_while_others_are_served(
     start: Callable[..., Any], runtime: Path
 ) -> None:
@@ -280,19 +257,6 @@ def test_an_importer_that_ends_before_its_check_is_answered_is_forgotten(path: P
     until(lambda: importers() == 0)
 
 
-def test_a_stopped_holder_is_a_timeout_that_names_both_ends(holder: Holder) -> None:
-    holder.send(signal.SIGSTOP)
-    with connect(endpoint("kv"), timeout=0.3) as client:
-        with pytest.raises(
-            ExchangeError, match=f"within 0.3 s .*process {holder.pid} .*process {os.getpid()}"
-        ) as error:
-            client.status()
-        assert error.value.code == "timeout"
-        with pytest.raises(ExchangeError, match="the connection has ended"):
-            client.status()
-    holder.send(signal.SIGCONT)
-
-
 @pytest.mark.parametrize(
     ("hierarchy", "file", "freeze", "thaw"),
     [
@@ -377,34 +341,6 @@ def test_both_ends_refuse_another_user_unless_it_is_allowed(start: Callable[...,
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_another_user_may_not_be_a_writer(start: Callable[..., Any], shared: Path) -> None:
-    path = shared / "open.sock"
-    start(name="open", socket=str(path), allow_uids=[NOBODY], commits=True)
-    report = start("other_user", path=str(path), uid=NOBODY, allow=[0], write=True).read_line()
-    assert (report["code"], "only uid 0" in report["error"]) == ("owner", True)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_another_user_may_not_release_a_layout(start: Callable[..., Any], shared: Path) -> None:
-    path = shared / "open.sock"
-    holder = start(name="open", socket=str(path), allow_uids=[NOBODY])
-    report = start("other_user", path=str(path), uid=NOBODY, allow=[0], release=True).read_line()
-    assert (report["code"], "only uid 0" in report["error"]) == ("owner", True)
-    assert holder.end()["held"]["why"] == "signal"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root is another user here that may change a layout")
-def test_root_may_change_and_release_a_layout_of_another_user(start: Callable[..., Any], shared: Path) -> None:
-    os.chown(shared, NOBODY, NOBODY)
-    path = shared / "kv.sock"
-    holder = start(socket=str(path), uid=NOBODY, allow_uids=[0], asleep="asleep")
-    with connect(endpoint(socket=str(path)), allow_uids=[NOBODY]) as client:
-        assert client.switch("asleep").state == "asleep"
-        assert client.release().gone
-    assert holder.end(None)["held"]["why"] == "release"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 def test_other_users_have_half_of_the_places(start: Callable[..., Any], shared: Path) -> None:
     path = shared / "open.sock"
     start(name="open", socket=str(path), allow_uids=[NOBODY])
@@ -436,21 +372,6 @@ def test_a_client_waits_while_the_system_limits_descriptors_in_flight(start: Cal
             assert packet
             assert len(packet.fds) == len(packet.message["ok"]["handles"]) > 16
             packet.close()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_a_client_is_refused_once_the_system_has_limited_descriptors_in_flight_for_too_long(
-    start: Callable[..., Any], shared: Path
-) -> None:
-    os.chown(shared, NOBODY, NOBODY)
-    path = shared / "kv.sock"
-    start("other_user", path=str(path), uid=NOBODY, allow=[0], in_flight=200).read_line()
-    start(socket=str(path), uid=NOBODY, limit=100, allow_uids=[0], patience=0.2)
-    with raw(path) as sock:
-        wire.send(sock, request(request="handles", export="page", first=0, count=1))
-        packet = heard(sock)
-        assert packet
-        assert packet.message["error"]["code"] == "limit"
 
 
 @pytest.mark.skipif(os.geteuid() == NOBODY, reason="it is the other user here")

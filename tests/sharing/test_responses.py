@@ -22,11 +22,10 @@ from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.external import ExternalExports
 from memtopo.sharing.held import survey
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.responses import Responder, descriptors_in_flight
-from memtopo.sharing.holder.state import LISTED, HeldNodes, HolderEvent, HolderInfo, Supervision, still_bound
+from memtopo.sharing.holder.state import LISTED, HeldNodes, HolderInfo, Supervision, still_bound
 from memtopo.sharing.messages import TEXT_CHARACTERS, Request, SourcePart, decode_nodes, read_request
 from memtopo.sharing.offers import Lending, Offer, exported_bytes
 from memtopo.sharing.sockets import PeerProcess
@@ -473,28 +472,6 @@ def test_a_client_receives_the_nodes_as_they_were_at_its_first_part(shelf: Memfd
     assert [each.state for each in decode_nodes(text(first))] == ["unreachable"]
     for each in everyone:
         each.close()
-
-
-def test_exports_that_a_change_has_made_lost_or_added_are_of_its_generation() -> None:
-    layout = OneState()
-    responder = Responder(
-        layout, HolderInfo("kv", None, MACHINE), Supervision(), batch=3, deadline=None, changeable=layout
-    )
-    layout.generation, layout.kept = 2, (*OFFERS[:3], BROKEN)
-    assert responder.after_change({"page"}, {"hot"}) == {"broken"}
-    assert [responder.generation_of(each.name) for each in layout.kept] == [2, 2, 1, 2]
-    os.close(layout.memory)
-
-
-def test_a_check_that_fails_is_a_warning_with_its_reason() -> None:
-    events: list[HolderEvent] = []
-    info, external = HolderInfo("kv", None, MACHINE), ExternalExports({})
-    responder = Responder(external, info, Supervision(log=events.append), batch=3, deadline=None)
-    answer = responder.check()
-    assert [(each.text, each.fields, each.severity) for each in events] == [
-        ("check failed", {"reason": answer["error"]["message"]}, "warning")
-    ]
-    assert responder.counters.last_check is None
 
 
 def test_memory_is_counted_again_after_each_change_of_the_layout() -> None:

@@ -1,4 +1,4 @@
-"""A client of another user, which imports, writes, releases, connects often, or reads metrics, and says what came."""
+"""A client of another user, which imports, connects often, or reads metrics, and says what came."""
 
 from __future__ import annotations
 
@@ -21,32 +21,19 @@ def main(
     allow: list[int],
     connections: int = 1,
     *,
-    release: bool = False,
-    write: bool = False,
     metrics: bool = False,
-    in_flight: int = 0,
 ) -> None:
-    """Become another user, connect, and import; with more `connections`, keep them until standard input ends.
-
-    With `in_flight`, send so many descriptors, which nobody reads until standard input ends.
-    """
+    """Become another user, connect, and import; with more `connections`, keep them until standard input ends."""
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     if metrics:
         print(json.dumps(read_metrics(path)), flush=True)  # noqa: T201 to the test
-        return
-    if in_flight:
-        leave_unread(in_flight)
         return
     if connections > 1:
         occupy(path, allow, connections)
         return
     try:
         with connect(endpoint(socket=path), allow_uids=allow) as client:
-            if release:
-                client.release()
-            if write:
-                client.write(["weights"])
             (hot,) = client.handles("hot")
             assert hot.fd is not None
             file = os.pread(hot.fd, 32, 0).decode()
@@ -57,17 +44,6 @@ def main(
         answer = {"error": error.message, "hint": error.hint, "code": code}
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
-
-
-def leave_unread(count: int) -> None:
-    """Send descriptors to this process, one in each packet, and leave them unread."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        for _ in range(count):
-            socket.send_fds(ours, [b"0"], [0])
-        sys.stdout.write(json.dumps({"in_flight": count}) + "\n")
-        sys.stdout.flush()
-        sys.stdin.read()
 
 
 def read_metrics(path: str) -> str:
