@@ -9,7 +9,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -315,18 +315,6 @@ def test_a_holder_keeps_a_file_while_it_serves(runtime: Path, layout: OneState, 
             for handle in client.handles("page", count=1):
                 handle.close()
             until(lambda: values(path.read_text() or "x 1\n").get("memtopo_importers") == 1)
-
-
-def test_curl_like_library_clients_can_use_the_socket(web: Path) -> None:
-    class UnixConnection(HTTPConnection):
-        def connect(self) -> None:
-            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self.sock.connect(str(web))
-
-    connection = UnixConnection("localhost")
-    connection.request("GET", "/metrics")
-    assert connection.getresponse().read().startswith(monitoring.FIRST.encode())
-    connection.close()
 
 
 def test_a_request_may_come_in_parts_and_its_first_line_counts(dial: Dial) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import stat
 import subprocess
@@ -188,14 +187,6 @@ def test_all_programs_are_terminated_before_one_is_waited_for(tmp_path: Path) ->
     assert sorted(each.name for each in tmp_path.iterdir() if each.is_file()) == ["one", "one-end", "two", "two-end"]
 
 
-def test_processes_that_a_program_started_end_with_it(tmp_path: Path) -> None:
-    with ProducerProgram("camera", [*BEHAVING, "parent", str(tmp_path / "child")]) as program:
-        program.wait_until_serving(lambda: 0, PATIENCE)
-        child = int((tmp_path / "child").read_text())
-        assert not gone(child)
-    until(lambda: gone(child))
-
-
 def test_processes_of_sessions_of_their_own_end_with_the_program_that_started_them(tmp_path: Path) -> None:
     child = tmp_path / "child"
     code = f"setsid sleep 1000 & echo $! > {child}; exec {' '.join(BEHAVING)} serve"
@@ -253,18 +244,10 @@ def test_a_producer_that_is_neither_bound_nor_running_is_wrong_usage_on_real_gpu
         pass
 
 
-def test_a_program_ends_when_its_parent_is_killed() -> None:
-    with PythonProcess([*STARTING, *BEHAVING, "serve"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as starter:
-        assert starter.stdout
-        with connect(endpoint(socket=starter.stdout.readline().strip())) as client:
-            starter.kill()
-            assert select.select([client], [], [], PATIENCE)[0]
-            until(lambda: gone(client.pid))
-
-
-def test_processes_that_a_program_started_end_when_its_parent_is_killed(tmp_path: Path) -> None:
-    files = [tmp_path / "group", tmp_path / "session"]
-    code = f"sleep 1000 & echo $! > {files[0]}; setsid sleep 1000 & echo $! > {files[1]}; {' '.join(BEHAVING)} serve"
+def test_a_program_and_processes_that_it_started_end_when_its_parent_is_killed(tmp_path: Path) -> None:
+    files = [tmp_path / "own", tmp_path / "group", tmp_path / "session"]
+    children = f"sleep 1000 & echo $! > {files[1]}; setsid sleep 1000 & echo $! > {files[2]}"
+    code = f"echo $$ > {files[0]}; {children}; exec {' '.join(BEHAVING)} serve"
     with PythonProcess([*STARTING, "sh", "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as starter:
         assert starter.stdout
         starter.stdout.readline()

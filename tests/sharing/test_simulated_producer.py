@@ -101,14 +101,6 @@ def test_only_the_beginning_of_a_large_object_takes_memory(tmp_path: Path) -> No
         assert os.fstat(fd).st_blocks * 512 < 2 * FILLED
 
 
-def test_a_semaphore_comes_with_the_value_that_the_spec_waits_for() -> None:
-    with start_producers(geometry_of(SPEC, MACHINE), {}, MACHINE) as played, attached(SPEC, played) as found:
-        values = {
-            name: external_api.counter(taken(found, "camera", name)) for name in ("ready", "done", "flip", "flop")
-        }
-        assert values == {"ready": 5, "done": 0, "flip": 1, "flop": 0}
-
-
 def test_semaphores_are_prepared_for_each_importer() -> None:
     with start_producers(geometry_of(SPEC, MACHINE), {}, MACHINE) as played:
         for value in (5, 6):
