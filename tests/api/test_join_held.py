@@ -181,13 +181,6 @@ def test_the_death_of_the_holder_is_told_once_and_the_imports_stay(
     until(lambda: memtopo_command("ls") == 0 and not [*(runtime / "memtopo").glob("*")])  # it removes what was left
 
 
-def test_an_engine_waits_for_the_layout_to_be_held(join: Start, spec: Path) -> None:
-    (engine,) = join(spec, ["engine.0"])
-    with memtopo.hold(spec, machine=MACHINE):
-        assert "ranges" in engine.read()
-        reports([engine])
-
-
 def test_a_layout_that_nobody_holds_is_named_after_the_timeout(join: Start, spec: Path) -> None:
     (engine,) = join(spec, ["engine.0"], timeout=0.2)
     error, message = refusal(engine)
@@ -325,10 +318,6 @@ def test_engines_map_chunks_that_the_held_process_lends(join: Start, spec: Path)
         assert len(cache(second, "map", 0, "pages", 6)) == 6
         assert {report["report"]["outcome"] for report in reports([second, successor])} == {"ok"}
         until(lambda: importers() == [])
-
-
-def test_without_hold_all_processes_are_built_together(spec: Path, runtime: Path) -> None:
-    assert memtopo_command("apply", str(spec), "--machine", MACHINE) == 0
 
 
 @pytest.mark.usefixtures("held")
