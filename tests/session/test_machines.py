@@ -124,17 +124,6 @@ def test_a_file_that_is_no_record_is_an_error_at_its_item(tmp_path: Path) -> Non
     assert document.span(("machines", 1)) == (3, 20, 3, 31)
 
 
-def test_a_pipe_is_no_record_and_is_not_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "ours.json")
-    path = tmp_path / "test.yaml"
-    path.write_text(SPEC.format("[ours.json]"))
-    found, wrong = own_targets(read_file(path), lambda name: pytest.fail(f"read {name}"))
-    assert (found, [(each.code, each.path, each.help) for each in wrong]) == (
-        {},
-        [("MT205", ("machines", 0), "name a file")],
-    )
-
-
 def test_the_name_of_a_recorded_machine_is_none_of_a_file_beside_the_spec(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
