@@ -135,14 +135,6 @@ def test_programs_of_several_processes_need_the_name_of_a_folder(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_programs_are_written_all_or_none(run_inline: InlineRunner, tmp_path: Path) -> None:
-    (tmp_path / "decode.c").write_text("int main(void) { return 0; }\n")
-    refused = run_inline("plan", HAND_OVER, *M, "--as", "c", "-o", tmp_path)
-    assert refused.status == 2
-    assert "memtopo did not write it" in refused.err
-    assert [file.name for file in tmp_path.iterdir()] == ["decode.c"]
-
-
 def test_what_no_program_can_make_is_refused(run_inline: InlineRunner) -> None:
     refused = run_inline("plan", ROOT / "specs" / "vulkan-frame.yaml", *M, "--as", "c")
     assert refused.status == 4

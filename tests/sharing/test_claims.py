@@ -82,15 +82,6 @@ def test_a_claimed_name_cannot_be_claimed_again(named: Endpoint, monkeypatch: py
     assert files(named) == []
 
 
-def test_a_claim_of_a_path_names_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "_TRIES", 1)
-    path = str(tmp_path / "here")
-    with claim(endpoint(socket=path)), pytest.raises(ExchangeError) as refused:
-        claim(endpoint(socket=path))
-    assert refused.value.message == f"socket {path!r} is already held by process {os.getpid()}"
-    assert refused.value.hint == f"'memtopo release --socket {path}' releases it; or use another socket"
-
-
 @pytest.mark.parametrize("mode", [0o600, 0o666])
 def test_a_socket_has_the_mode_that_was_asked_for(tmp_path: Path, mode: int) -> None:
     with claim(endpoint(socket=str(tmp_path / "s"))) as held, held.listen(mode=mode):

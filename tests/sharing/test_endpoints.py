@@ -278,29 +278,6 @@ def test_a_folder_is_no_path_of_one_socket(tmp_path: Path) -> None:
             endpoint(socket=path)
 
 
-def test_a_file_that_is_no_socket_is_refused_and_stays(tmp_path: Path) -> None:
-    path = tmp_path / "precious"
-    path.write_text("precious")
-    with pytest.raises(ExchangeError, match="is not a socket of this user"):
-        claim(endpoint(socket=str(path)))
-    assert os.listdir(tmp_path) == ["precious"]
-    with pytest.raises(ExchangeError, match="cannot be used"):
-        connect(endpoint(socket=str(path)))
-    assert path.exists()
-
-
-@pytest.mark.parametrize("type_", [socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET])
-def test_a_socket_that_another_program_has_open_is_refused_and_stays(tmp_path: Path, type_: socket.SocketKind) -> None:
-    path = tmp_path / "other"
-    with socket.socket(socket.AF_UNIX, type_) as other:
-        other.bind(str(path))
-        with pytest.raises(ExchangeError, match="is in use by another program"):
-            claim(endpoint(socket=str(path)))
-        with pytest.raises((ExchangeError, NoLayout)):
-            connect(endpoint(socket=str(path)))
-        assert os.listdir(tmp_path) == ["other"]
-
-
 def look_at(path: Path) -> None:
     """Look for a holder at a path, and try to become one; none is found."""
     where = endpoint(socket=str(path))
