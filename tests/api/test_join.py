@@ -60,6 +60,18 @@ def coordinators(runtime: Path) -> list[int]:
     return [int(re.findall("process ([0-9]+)", text)[0]) for text in locks]
 
 
+def has_coordinator(spec: Path) -> bool:
+    """Return whether a coordinator waits for processes of a spec: a second one would wait for some seconds alone."""
+    return bool([*(spec.parent / "run" / "memtopo").glob("*.join.sock")])
+
+
+def in_turn(join: Start, spec: Path, processes: list[str], **arguments: Any) -> list[Joined]:
+    """Start processes that join, all but the first one once there is a coordinator."""
+    first = join(spec, processes[:1], **arguments)
+    until(lambda: has_coordinator(spec))
+    return [*first, *join(spec, processes[1:], **arguments)]
+
+
 def cleaned() -> None:
     """Remove what a coordinator left that was killed, once another one that began late has ended."""
     command = [sys.executable, "-m", "memtopo", "ls"]
@@ -356,7 +368,7 @@ def test_a_function_is_called_once_with_a_death_that_refuses_requests(
 
 def joined_and_lost(join: Start, pair: Path, runtime: Path) -> list[Joined]:
     """Return the processes of a layout whose coordinator was killed, each of which has found that."""
-    members = join(pair, labels(pair))
+    members = in_turn(join, pair, labels(pair))
     ready(members)
     (coordinator,) = coordinators(runtime)
     os.kill(coordinator, signal.SIGKILL)
@@ -385,14 +397,14 @@ def test_a_process_that_never_comes_is_named_to_those_that_wait(join: Start, pai
 
 
 def test_a_process_that_joins_twice_is_refused_in_all(join: Start, pair: Path) -> None:
-    members = join(pair, ["rank.0", "rank.0"])
+    members = in_turn(join, pair, ["rank.0", "rank.0"])
     for each in members:
         assert "rank.0 has joined twice" in each.read()["message"]
 
 
 def test_a_world_of_another_size_is_refused_in_all(join: Start, pair: Path, runtime: Path) -> None:
     (first,) = join(pair, ["rank.0"])
-    until(lambda: bool([*(runtime / "memtopo").glob("*.join.sock")]))  # else the other one may be refused alone
+    until(lambda: has_coordinator(pair))  # else the other one may be refused alone
     (other,) = join(pair, [""], variables={"RANK": "1", "WORLD_SIZE": "3"})
     for each in (first, other):
         assert "is one of 3 processes of its launcher, but the spec has 2" in each.read()["message"]
@@ -562,7 +574,7 @@ def test_a_kill_leaves_nothing_and_ends_no_other_process(join: Start, pair: Path
     killed_at(join, pair, victim, call)
 
 
-@pytest.mark.exhaustive(seconds=3)
+@pytest.mark.exhaustive(seconds=2)
 @pytest.mark.parametrize(("victim", "call"), VICTIMS)
 def test_every_kill_leaves_nothing_and_ends_no_other_process(join: Start, pair: Path, victim: str, call: int) -> None:
     killed_at(join, pair, victim, call)
@@ -650,6 +662,7 @@ def killed_at(join: Start, pair: Path, victim: str, call: int) -> None:
     lock = pair.parent / "run" / "memtopo" / "pair.join.sock.lock"
     other = changed(pair)
     (first,) = join(pair, ["rank.0"], timeout=SHORT, kill=["" if victim == "process" else str(lock), call])
+    until(lambda: has_coordinator(pair))
     (second,) = join(pair, ["rank.1"], timeout=SHORT)
     for request in (None, ["switch", "level-1"], ["switch", "awake"], ["change", str(other)]):
         began = time.monotonic()
@@ -700,7 +713,7 @@ def test_a_process_that_is_stopped_holds_up_no_other_one(join: Start, pair: Path
 
 @pytest.mark.parametrize("first", [pytest.param("stop", marks=pytest.mark.exhaustive), "request"])
 def test_a_coordinator_that_is_stopped_holds_up_no_process(join: Start, pair: Path, runtime: Path, first: str) -> None:
-    members = join(pair, labels(pair), timeout=2)
+    members = in_turn(join, pair, labels(pair), timeout=2)
     ready(members)
     (coordinator,) = coordinators(runtime)
     if first == "stop":
@@ -841,9 +854,8 @@ def test_a_layout_is_lost_until_the_last_process_has_left_when_several_die_at_on
     join: Start, tmp_path: Path, count: int, moment: str
 ) -> None:
     (spec := tmp_path / "four.yaml").write_text(FOUR)
-    members = dict(
-        zip(ranks := [f"rank.{number}" for number in range(4)], join(spec, ranks, timeout=SHORT), strict=True)
-    )
+    ranks = [f"rank.{number}" for number in range(4)]
+    members = dict(zip(ranks, in_turn(join, spec, ranks, timeout=SHORT), strict=True))
     ready([*members.values()])
     dying, staying = [members[rank] for rank in ranks[:count]], [members[rank] for rank in ranks[count:]]
     command = [sys.executable, "-m", "memtopo", "check", "four"]
