@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.command_line import environment
 from tests.helpers.specs import ROOT
 
