@@ -221,9 +221,9 @@ def test_differences_are_listed_up_to_the_limit_and_all_are_counted(merge: Merge
     assert [each.subject for each in report.checks.differences[59:61]] == ["a: c.59", "b.0: c.0"]
 
 
-def test_a_note_of_several_processes_is_that_of_the_first(merge: Merge) -> None:
+def test_a_note_of_several_processes_names_them(merge: Merge) -> None:
     report = merge([replace(OK, notes=("x",))], [replace(OK, notes=("x", "y"))], [replace(OK, notes=("y", "z"))])
-    assert report.notes == ("a: x", "b.0: y", "b.1: z")
+    assert report.notes == ("a, b.0: x", "b.0, b.1: y", "b.1: z")
 
 
 HERE = Path(__file__).parent
