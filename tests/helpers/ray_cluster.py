@@ -23,15 +23,14 @@ def main(nodes: int, *, gpu: bool = False) -> None:
         cluster.wait_for_nodes()
         answer(cluster.address)
         for _ in sys.stdin:
-            add(cluster)
-            cluster.wait_for_nodes()
+            add(cluster, wait=True)  # for this one: the cluster still counts the node that has died
             answer("added")
     finally:
         cluster.shutdown()
 
 
-def add(cluster: Cluster, **options: Any) -> None:
-    cluster.add_node(wait=False, num_cpus=1, object_store_memory=80 << 20, **options)
+def add(cluster: Cluster, *, wait: bool = False, **options: Any) -> None:
+    cluster.add_node(wait=wait, num_cpus=1, object_store_memory=80 << 20, **options)
 
 
 def answer(text: str) -> None:
