@@ -19,7 +19,8 @@ def main(nodes: int, *, gpu: bool = False) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0} | WITHOUT)
     try:
         for number in range(nodes):
-            add(cluster, **({"num_gpus": 1, "env_vars": {"CUDA_VISIBLE_DEVICES": str(number)}} if gpu else {}))
+            own: dict[str, Any] = {"num_gpus": 1, "env_vars": {"CUDA_VISIBLE_DEVICES": str(number)}} if gpu else {}
+            add(cluster, **own)
         cluster.wait_for_nodes()
         answer(cluster.address)
         for _ in sys.stdin:
