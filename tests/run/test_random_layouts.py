@@ -12,7 +12,7 @@ from memtopo.rules.validation import Validated
 from tests.helpers.random_layouts import random_layout, random_machine
 from tests.helpers.specs import run, run_request, validate_verbatim
 
-SAMPLE, MANY, BLOCKS = 30, 400, 21
+SAMPLE, MANY, BLOCKS = 60, 400, 21
 
 
 def reported(text: str, machine: Machine) -> Report:

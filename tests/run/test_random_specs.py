@@ -31,7 +31,7 @@ from tests.helpers.specs import run, run_request, validate_verbatim
 
 MACHINE = strategies.machine()
 ROOT = Path(__file__).parent.parent.parent
-FEW = settings(max_examples=examples(50), suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 SOME = settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
 WHOLE_PLAN = """
 import sys, json
@@ -56,7 +56,7 @@ def test_random_specs_have_entries_of_every_kind() -> None:
     """In one process or in several; mappings and access among them."""
     found: set[str] = set()
 
-    @settings(SOME, max_examples=20, derandomize=True, database=None)
+    @settings(SOME, max_examples=40, derandomize=True, database=None)
     @given(strategies.dicts(external=True), multi_process_strategies.dicts())
     def note(one: dict[str, Any], several: dict[str, Any]) -> None:
         for spec in (one, *several["processes"].values()):
@@ -175,7 +175,7 @@ def test_a_spec_has_one_plan(text: str) -> None:
 
 
 @settings(max_examples=1, suppress_health_check=list(HealthCheck))
-@given(st.lists(strategies.specs(identified=True, external=True), min_size=6, max_size=6))
+@given(st.lists(strategies.specs(identified=True, external=True), min_size=20, max_size=20))
 def test_a_plan_does_not_depend_on_the_hash_seed(specs: list[str]) -> None:
     plans = [_plans(specs, seed) for seed in ("0", "4711")]
     assert plans[0]

@@ -281,7 +281,7 @@ def test_a_stopped_change_is_rolled_back() -> None:
         assert layout.state() == before
 
 
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(strategies.specs(), strategies.specs())
 def test_a_change_equals_applying_the_new_spec(one: str, other: str) -> None:
     equals(one, other)

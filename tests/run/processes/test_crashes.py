@@ -29,7 +29,7 @@ CALLS = {"server": 82, "reader": 76}
 
 SAMPLE = [
     ("server", 5, "SIGKILL"), ("server", 30, "SIGTERM"), ("server", 60, "SIGSTOP"), ("server", 80, "SIGKILL"),
-    ("reader", 12, "SIGKILL"), ("reader", 25, "SIGKILL"), ("reader", 50, "SIGTERM"), ("reader", 74, "SIGKILL"),
+    ("reader", 12, "SIGSTOP"), ("reader", 25, "SIGKILL"), ("reader", 50, "SIGTERM"), ("reader", 74, "SIGKILL"),
 ]  # fmt: skip
 
 POOLED_CALLS = {
@@ -108,7 +108,7 @@ def test_a_worker_that_waits_for_handles_of_a_stopped_one_is_not_the_silent_one(
 
 @pytest.mark.parametrize(
     ("call", "name"),
-    [("mem_host_register#1", "SIGKILL"), ("memset_d8#1", "SIGTERM"), ("mem_host_unregister#1", "SIGKILL")],
+    [("mem_host_register#1", "SIGKILL"), ("memset_d8#1", "SIGTERM"), ("mem_host_unregister#1", "SIGSTOP")],
 )
 def test_a_worker_that_dies_leaves_a_shared_file_to_the_others(call: str, name: str, tmp_path: Path) -> None:
     """Its registration ends with it; the other process unregisters its own."""

@@ -131,7 +131,7 @@ def test_the_death_of_a_held_process_ends_the_hold_and_is_reported() -> None:
 
 
 def test_a_check_does_not_wait_for_a_stopped_process() -> None:
-    with holding(ROOT / "specs" / "weights.yaml", "--timeout", "2s") as process:
+    with holding(ROOT / "specs" / "weights.yaml", "--timeout", "4s") as process:
         os.kill(workers(process.pid)[-1], signal.SIGSTOP)
         assert memtopo("check", "weights").returncode != 0
         out, _ = process.communicate(timeout=60)
@@ -142,9 +142,9 @@ def test_a_check_does_not_wait_for_a_stopped_process() -> None:
 
 
 def test_time_for_which_all_processes_were_stopped_is_no_silence() -> None:
-    with holding(ROOT / "specs" / "weights.yaml", "--timeout", "2s") as process:
+    with holding(ROOT / "specs" / "weights.yaml", "--timeout", "3s") as process:
         os.killpg(process.pid, signal.SIGSTOP)
-        continued = time.monotonic() + 2.5
+        continued = time.monotonic() + 4
         until(lambda: time.monotonic() > continued)
         os.killpg(process.pid, signal.SIGCONT)
         assert memtopo("check", "weights").returncode == 0
