@@ -175,6 +175,8 @@ def _without_error(call: str | None, words: list[str]) -> UsageError:
         hint = messages.did_you_mean(meant) if meant else f"write 'memtopo explain {call}'"
         return UsageError(f"the driver has no error {shorten(unknown)}", hint=hint)
     known = dict.fromkeys(cause.error for cause in errors.causes_of(call, None))
+    if not known:
+        return UsageError(f"not known: no causes are known for {call}, and the message names no error")
     hint = f"name the error, or list all causes: 'memtopo explain {call}'"
     return UsageError(f"not known: the message names {call}, and no error", hint=hint, details=_listed(known))
 

@@ -110,6 +110,7 @@ def test_explain_refuses_a_fact_that_does_not_exist() -> None:
         (("fact-14", "cuMemMap"), "there is no code 'cuMemMap'"),
         (("cuMemMap", "INVALID_VALUE", "--markdown"), "an error of the driver is explained as text or JSON"),
         (("cuMemCreate", "99999"), "the driver has no error 99999"),
+        (("cuFileBufRegister error, object allocation failed",), "no causes are known for cuFileBufRegister"),
     ],
 )
 def test_what_is_not_explained_together_is_refused(arguments: tuple[str, ...], message: str) -> None:
