@@ -26,11 +26,10 @@ from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check, Checks, Left, Placed, Report
 from memtopo.plans.transition import Stage, Transition
 from memtopo.run import messages, saving
-from memtopo.run.hints import exit_code, failure
 from memtopo.run.layout_plans import WHOLE, Absent, Goal, LayoutPlans, Variant, lost, plans_of, transitions_between
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
 from memtopo.run.messages import Addresses, Answer, ChangeResult, Command, Done, Lent, SaveResult
-from memtopo.run.reports import FindingTally, report_on
+from memtopo.run.reports import FindingTally, exit_code, failure, report_on
 from memtopo.run.transition import (
     DoesNotFit,
     RollbackFailed,

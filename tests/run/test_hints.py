@@ -25,7 +25,7 @@ from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
 from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.kinds.step import Step
 from memtopo.run.apply import apply
-from memtopo.run.hints import _BY_ERROR, _INVALID_VALUE, error_hint, exit_code, failure
+from memtopo.run.reports import _BY_ERROR, _INVALID_VALUE, error_hint, exit_code, failure
 from memtopo.run.transition import attempted
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented

@@ -20,8 +20,8 @@ from memtopo.language import SpecText
 from memtopo.machine import Cluster, Machine
 from memtopo.plans.report import DeviceMemory, Failure, Left, PhaseTime, ProcessReport, Report
 from memtopo.run import messages
-from memtopo.run.hints import failure as failure_of
 from memtopo.run.processes.worker_process import WorkerProcess
+from memtopo.run.reports import failure as failure_of
 from memtopo.run.reports import merged_checks, report_on, sum_of_left
 from memtopo.session.request import RunRequest
 from memtopo.sharing.system import SYSTEM, System
