@@ -21,9 +21,8 @@ from memtopo.plans.report import Check, Checks, Tally
 from memtopo.run.apply import apply
 from memtopo.run.reports import FindingTally
 from memtopo.run.verification.full import FullVerifier
-from memtopo.run.verification.samples import SampleVerifier
+from memtopo.run.verification.samples import WINDOW, SampleVerifier
 from memtopo.run.verification.verifier import VerificationContext
-from memtopo.run.verification.windows import WINDOW
 from tests.helpers import faults
 from tests.helpers.failing_driver import Failing
 from tests.helpers.faults import Faulty
