@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from memtopo.api.errors import Unsuitable
 from memtopo.api.memory import LayoutMemory, ViewPart, ViewRequest, unknown
 from memtopo.api.session import Session
+from memtopo.common.text import plural
+from memtopo.common.units import exact, rounded_up
 from memtopo.driver.types import Access, LocationKind
+from memtopo.executor import Execution
 from memtopo.kinds.layout import current
-from memtopo.kinds.transfers import Span
+from memtopo.kinds.transfers import Span, SpanMemory, transferring
 from memtopo.language.names import AWAKE
-from memtopo.run.tensors import load
-from memtopo.storage.safetensors import Tensor
-from memtopo.storage.tables import PREFIX, Table, read_table
+from memtopo.storage.safetensors import BadTensors, Tensor, copy_tensors, read_header
+from memtopo.storage.tables import PREFIX, Table, encoded, placed, read_table
 
 DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32",
@@ -40,7 +43,7 @@ class LoadedTensors:
                 hint="grant it rw in the spec, or attach(…, access='rw') or as the writer",
             )
         self._session.synchronize()
-        return load(self._session.run.execution, label, span, files)
+        return _copy_files(self._session.run.execution, label, span, files)
 
     def find(self, memory: LayoutMemory, labels: Iterable[str], name: str) -> tuple[str, Tensor]:
         """Return the range with a tensor, and the tensor. Raises `Unsuitable`."""
@@ -101,3 +104,36 @@ def view_of(tensor: Tensor) -> tuple[str, ViewPart]:
     if dtype is None:
         dtype, shape = "uint8", (tensor.size,)
     return dtype, {"shape": shape, "offset": tensor.offset, "size": tensor.size}
+
+
+def _copy_files(execution: Execution, label: str, span: Span, files: Sequence[str]) -> Table:
+    """Copy the tensors of files to memory in their order, and then write the table. Return it.
+
+    Raises `BadTensors` for a file that is not of the format, and for tensors that do not fit, before anything is
+    written; `DriverError`. A load that was not finished leaves no table.
+    """
+    headers = {file: read_header(file) for file in dict.fromkeys(files)}
+    tensors = [each for found in headers.values() for each in found]
+    names = Counter(each.name for each in tensors).most_common(1)
+    if not names:
+        raise BadTensors("there are no tensors in the files to load", hint="name files of weights")
+    if names[0][1] > 1:
+        raise BadTensors(f"tensor {names[0][0]!r} is in several files", hint="load files of one model")
+    table, end = placed(tensors)
+    if end > span.size:
+        needed = f"the tensors of {plural(len(headers), 'file')} need {exact(end)}"
+        hint = f"increase its size in the spec to {exact(rounded_up(end, 1 << 20))} or more"
+        raise BadTensors(f"{needed}, and {label!r} has {exact(span.size)}", hint=hint)
+    memory = SpanMemory(execution.driver, execution.layout, {label: span})
+    _write(execution, span, bytes(PREFIX))
+    with transferring(execution.driver, execution.layout, stops=True) as transfer:
+        for file, found in headers.items():
+            copy_tensors(file, found, [table[each.name].offset for each in found], label, memory, transfer)
+    _write(execution, span, encoded(table.values()))
+    return table
+
+
+def _write(execution: Execution, span: Span, data: bytes) -> None:
+    with current(execution.driver, execution.layout.contexts[span.device]):
+        execution.driver.memcpy_htod(span.address, data)
+        execution.driver.ctx_synchronize()
