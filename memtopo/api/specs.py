@@ -20,8 +20,8 @@ from memtopo.language import Document
 from memtopo.language.document import scalar_text
 from memtopo.planner import Plan
 from memtopo.session.composition import Composition
+from memtopo.session.machines import with_needed_trials
 from memtopo.session.saved import spec_digest
-from memtopo.session.trials import with_needed_trials
 from memtopo.spec import Spec
 
 

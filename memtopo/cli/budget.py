@@ -22,7 +22,7 @@ from memtopo.rules.files import Checked, CheckedFile, Result, collect, read
 from memtopo.session import saved
 from memtopo.session.budget import Budget, budget, errors
 from memtopo.session.composition import Composition
-from memtopo.session.trials import with_needed_trials
+from memtopo.session.machines import with_needed_trials
 
 _SPECS = "Specs, saved plans or records, one for each layout; can be repeated. - reads standard input."
 Specs = Annotated[list[str], argument("SPEC", _SPECS)]

@@ -22,10 +22,9 @@ from memtopo.output.progress import activity
 from memtopo.plans.report import Check
 from memtopo.session import saved
 from memtopo.session.composition import Composition, revision
-from memtopo.session.machines import own_targets
+from memtopo.session.machines import own_targets, with_needed_trials
 from memtopo.session.request import Revise, Revision, RunRequest
 from memtopo.session.saved import SavedPlan
-from memtopo.session.trials import with_needed_trials
 
 
 def load(

@@ -27,8 +27,7 @@ from memtopo.output import formats, plain
 from memtopo.output.formats import Format, format_named
 from memtopo.rules import files
 from memtopo.rules.files import NOTHING, Beside, Checked, CheckedFile, Correction, SpecPath, Variant, collect
-from memtopo.session.machines import own_targets
-from memtopo.session.trials import with_needed_trials
+from memtopo.session.machines import own_targets, with_needed_trials
 from memtopo.spec import MACHINES
 
 

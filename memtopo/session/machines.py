@@ -1,4 +1,4 @@
-"""Recorded machines that a spec is for, by its `machines:`, and the warning where it is planned on another one."""
+"""Machines of a spec: those that it names, a warning on another one, and the trials that its alternatives need."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from memtopo import spec
 from memtopo.common.errors import Unavailable
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.diagnostics.model import Path as Position
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
+from memtopo.kinds.alternatives import needed_trials
 from memtopo.language import Document
 from memtopo.machine import Machine, is_file, shipped
 from memtopo.spec import MACHINES
@@ -69,3 +71,29 @@ def warned(document: Document, target: Target) -> Document:
 
 def _gpus(machine: Machine) -> Counter[str]:
     return Counter(device.name for device in machine.devices)
+
+
+def with_needed_trials(found: Target, document: Document) -> Target:
+    """Return a target with the trials that decide the alternatives of a spec; a recorded machine has those it has."""
+    if found.nodes:
+        return replace(found, nodes={node: with_needed_trials(each, document) for node, each in found.nodes.items()})
+    if found.simulated or not _has_alternatives(document):
+        return found
+    return replace(found, machine=tried_for(found.machine, document, simulated=False))
+
+
+def tried_for(machine: Machine, document: Document, *, simulated: bool) -> Machine:
+    """Return a machine with those trials, made in child processes; a machine that has them is returned as it is."""
+    if not _has_alternatives(document):
+        return machine
+    read, _ = spec.read(document.root, document.left_out)
+    if not (names := needed_trials(read)):
+        return machine
+    from memtopo.probe.run import tried  # noqa: PLC0415 only such a spec needs the probe
+
+    return tried(machine, names, simulated=simulated)
+
+
+def _has_alternatives(document: Document) -> bool:
+    """Return true if the word `else` may separate alternatives in a spec, as almost none has it."""
+    return not document.text or any("else" in text for text in (document.text, *document.settings.values()))

@@ -26,8 +26,8 @@ from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.nodes.holding import holder
 from memtopo.run.nodes.hub import Call, HandleBytes, NodePeers
 from memtopo.session.composition import Composition
+from memtopo.session.machines import with_needed_trials
 from memtopo.session.request import Holding
-from memtopo.session.trials import with_needed_trials
 from memtopo.sharing.channel import Received
 from memtopo.sharing.wire import layout_source
 

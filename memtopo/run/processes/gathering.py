@@ -23,8 +23,8 @@ from memtopo.drivers.target import Target
 from memtopo.language import Document, SpecText
 from memtopo.plans.report import Check
 from memtopo.session.composition import Composition, InvalidOnMachine
+from memtopo.session.machines import with_needed_trials
 from memtopo.session.saved import spec_digest
-from memtopo.session.trials import with_needed_trials
 from memtopo.sharing.channel import Channel
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.sockets import peer
