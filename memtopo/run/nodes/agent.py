@@ -1,12 +1,15 @@
-"""The agent of a node: runs the conductor of the node's processes, and serves the other agents meanwhile."""
+"""The agent of a node: runs the conductor of the node's processes, and serves the other agents meanwhile.
+
+It also serves the exports of a layout that is held, until any node is released.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,19 +25,29 @@ from memtopo.machine import Cluster, dump, parse
 from memtopo.plans.progress import CountedProgress, PhaseState
 from memtopo.plans.report import Check
 from memtopo.run import processes
+from memtopo.run.holder import Holder
 from memtopo.run.messages import HandleAnswer, HandleRequest
-from memtopo.run.nodes.holding import holder
 from memtopo.run.nodes.hub import Call, HandleBytes, NodePeers
 from memtopo.session.composition import Composition
 from memtopo.session.machines import with_needed_trials
-from memtopo.session.request import Holding
+from memtopo.session.request import Holding, Revision, RunRequest
 from memtopo.sharing.channel import Received
+from memtopo.sharing.claims import claim
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.holder import HeldNodes, HolderInfo, Supervision, node_status, unreachable
+from memtopo.sharing.status import NodeStatus, Status
 from memtopo.sharing.wire import layout_source
 
 RUN_VARIABLE = "MEMTOPO_RUN_OF_NODES"
 """Environment variable of all workers of a run, by which workers without their agent are found."""
 
 _PAUSE = 0.05
+
+NODE = "{node}"
+"""Stands for the name of a node in the path of its socket."""
+
+_HUB = 2.0
+"""Seconds that the hub has for an answer to a holder."""
 
 
 class About(Struct, frozen=True):
@@ -211,3 +224,56 @@ def _workers(variable: str) -> Iterator[int]:
         with suppress(OSError, ValueError):
             if variable.encode() in Path("/proc", str(int(entry)), "environ").read_bytes().split(b"\0"):
                 yield int(entry)
+
+
+def held_nodes(hub: Call, nodes: Iterable[str], own: str = "") -> HeldNodes:
+    """Return the nodes of a layout from the reports to the hub; the holder of the `own` one reports to it."""
+    names = tuple(nodes)
+
+    def statuses() -> Sequence[NodeStatus]:
+        try:
+            found: Sequence[NodeStatus] = hub("statuses").result(_HUB)
+        except Exception:  # noqa: BLE001 errors of Ray have no common class here, and the layout is there without the hub
+            return tuple(unreachable(names))
+        return found
+
+    def report(status: Status) -> None:
+        hub("report", node_status(own, platform.node(), status))
+
+    return HeldNodes(names, statuses, report, own) if own else HeldNodes(names, statuses)
+
+
+@contextmanager
+def holder(
+    node: str, holding: Holding | None, request: RunRequest, source: str, peers: NodePeers, hub: Call
+) -> Iterator[Holder | None]:
+    """Claim a layout's endpoint on a node, before anything is built, until it is taken down. Raises `ExchangeError`.
+
+    The holder serves the exports of the node's processes, until any node is released.
+    """
+    if holding is None:
+        yield None
+        return
+    name = request.plan.name
+    place = endpoint(name, holding.socket.replace(NODE, node) if holding.socket else None)
+    with claim(place, holding.allow_uids) as claimed:
+
+        def report_ready() -> None:
+            hub("serve", node, claimed.endpoint.path)
+
+        def refuse(_source: str, _before: RunRequest) -> Revision:
+            raise InternalError("a layout of several nodes is not changed while it is held")
+
+        yield Holder(
+            claimed,
+            HolderInfo(name, request.spec, request.machine, source),
+            refuse,
+            holding,
+            ready=report_ready,
+            supervised=lambda: nullcontext(Supervision(nodes=held_nodes(hub, request.geometry.nodes, node))),
+            released=lambda: peers.released,
+        )
+
+
+def _refuse(_source: str, _before: RunRequest) -> Revision:
+    raise InternalError("a layout of several nodes is not changed while it is held")

@@ -1,4 +1,9 @@
-"""The driver of a run on several nodes: places the agents, notices lost ones, merges the reports."""
+"""The driver of a run on several nodes: places the agents, notices lost ones, merges the reports.
+
+While such a layout is held, a front answers for all nodes: a holder on the driver's host. It has no exports: processes
+attach on their node. Where an agent has the layout's name on the driver's host, that agent answers for all nodes
+itself, and there is no front.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +12,31 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as NoAnswer
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 from msgspec import Struct
 
 from memtopo.common.errors import Exit, Unavailable, UsageError
 from memtopo.common.version import __version__
+from memtopo.driver.handles import Handle
 from memtopo.language import Document, SpecText
 from memtopo.machine import Machine, dump, parse
 from memtopo.plans.progress import PhasePart, PhaseState, Progress, SafeProgress
-from memtopo.plans.report import Report
-from memtopo.run.nodes.agent import About, MachineOfNode, NodeResult, NodeTask
+from memtopo.plans.report import Checks, Report
+from memtopo.run.nodes.agent import NODE, About, MachineOfNode, NodeResult, NodeTask, held_nodes
 from memtopo.run.nodes.cluster import PlacedAgents, RayCluster
-from memtopo.run.nodes.holding import NODE, Front, held_nodes, opened_front
 from memtopo.run.nodes.hub import RunEnd
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from memtopo.session.request import Holding, RunRequest
+from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderInfo
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.holder import HeldNodes, HolderInfo, Supervision, hold
+from memtopo.sharing.offers import Offer
 
 Serving = Callable[[Mapping[str, str], "str | None"], None]
 """Function that gets the paths of the sockets of a held layout: by node, and on the driver's host."""
@@ -70,20 +79,18 @@ def hosts(placed: PlacedAgents, holding: Holding | None = None) -> dict[str, str
         if about.version != __version__:
             message = f"node {name!r}, host {about.host}, has memtopo {about.version}, and the driver {__version__}"
             raise Unavailable(message, hint="install the same version on all nodes")
-    if holding and NODE not in (holding.socket or ""):
-        _require_apart(found, holding)
-    return {name: about.host for name, about in found.items()}
-
-
-def _require_apart(agents: Mapping[str, About], holding: Holding) -> None:
-    """Raise `UsageError` for two agents that see the same files, where their sockets have the same path."""
+    host_of = {name: about.host for name, about in found.items()}
+    if holding is None or NODE in (holding.socket or ""):
+        return host_of
     first: dict[tuple[str, int], str] = {}
-    for node, about in agents.items():
-        if (other := first.setdefault((about.host, about.files), node)) != node:
+    for node, about in found.items():
+        other = first.setdefault((about.host, about.files), node)  # the first agent that sees the same files
+        if other != node:
             message = f"nodes {other!r} and {node!r} are both on host {about.host}, and cannot have one socket there"
             usual = Path(endpoint("usual").folder).parent  # is there, unlike the folder itself
             folder = endpoint("named", holding.socket).folder if holding.socket else usual
             raise UsageError(message, hint=f"name one for each: --socket '{folder}/{NODE}.sock'")
+    return host_of
 
 
 def local_machines(placed: PlacedAgents, document: Document) -> dict[str, Machine]:
@@ -133,10 +140,11 @@ class NodesRun:
         self._task = next(iter(tasks.values()))
         self._stopped = 0
         agents = {name: node.agent for name, node in placed.nodes.items()}
-        self._nodes = [
-            _Node(name, call := agents[name], call("run", task, placed.hub, agents), self._heartbeat(call))
-            for name, task in tasks.items()
-        ]
+        self._nodes: list[_Node] = []
+        for name, task in tasks.items():
+            call = agents[name]
+            polls = Heartbeat(partial(call, "progress"), min(_PROGRESS, task.timeout / 4), time.monotonic())
+            self._nodes.append(_Node(name, call, call("run", task, placed.hub, agents), polls))
         self._serving = placed.hub("serving") if self._task.holding else None
 
     def run(self, hosts: Mapping[str, str]) -> Report:
@@ -144,22 +152,22 @@ class NodesRun:
         with self._stack:
             while waiting := [node for node in self._nodes if node.end is None]:
                 wait([node.pending for node in waiting], timeout=_INTERVAL, return_when="FIRST_COMPLETED")
-                self._pass_on_stop(waiting)
+                if (number := self._stop()) and not self._stopped:
+                    self._stopped = number
+                    for node in waiting:
+                        node.call("stop", number)
                 self._note_serving()
                 for node in waiting:
                     self._look_at(node)
             self._progress.end()
+            order: list[RunEnd] = []
+            with suppress(Exception):  # errors of Ray have no common class; without the hub, there are the reports
+                order = [RunEnd(*end) for end in self._placed.hub("ends").result(_HUB)]
             ends = {node.name: node.end for node in self._nodes if node.end}
-            report = merged_nodes(self._request, ends, self._ends(), hosts, self._stopped)
+            report = merged_nodes(self._request, ends, order, hosts, self._stopped)
             if self._front:
                 self._front.report_end(report)
             return report
-
-    def _pass_on_stop(self, waiting: Sequence[_Node]) -> None:
-        if (number := self._stop()) and not self._stopped:
-            self._stopped = number
-            for node in waiting:
-                node.call("stop", number)
 
     def _note_serving(self) -> None:
         """Open the front once all nodes serve; it ends when all of them have ended."""
@@ -174,7 +182,7 @@ class NodesRun:
             self._serving = None
 
     def _look_at(self, node: _Node) -> None:
-        """Take the result of an agent, or find that it is lost."""
+        """Take the result or the progress of an agent; one without an answer for too long is lost."""
         if node.pending.done():
             error = node.pending.exception()
             if error is None and (result := node.pending.result()) is not None:
@@ -186,13 +194,6 @@ class NodesRun:
                 self._placed.hub("end", node.name, f"internal error: {error}")
             else:
                 node.pending = node.call("result")
-        self._listen(node)
-
-    def _heartbeat(self, call: Callable[..., Future[Any]]) -> Heartbeat:
-        return Heartbeat(partial(call, "progress"), min(_PROGRESS, self._task.timeout / 4), time.monotonic())
-
-    def _listen(self, node: _Node) -> None:
-        """Ask for its progress from time to time; an agent without an answer for too long is lost."""
         now = time.monotonic()
         for state in node.heartbeat.answers(now):
             self._progress.update(node.name, state)
@@ -207,12 +208,80 @@ class NodesRun:
         left = self._cluster.lost_processes(place, node.name, task.run, self._task.timeout + _SPARE)
         node.end = NodeEnd(cause=cause, reachable=left is not None, left=tuple(left or ()))
 
-    def _ends(self) -> list[RunEnd]:
-        """Ends of all nodes in order, from the hub; none if it is gone."""
+
+_ENDED = -1
+
+
+class _NoExports:
+    def offers(self) -> Sequence[Offer]:
+        return ()
+
+    def handle(self, export: str, index: int) -> Handle:
+        raise ExchangeError("unknown", f"{export!r} number {index} is exported on its node")
+
+    def check(self) -> Checks:
+        raise ExchangeError("failed", "a layout of several nodes is checked on each of them, by 'memtopo check' there")
+
+
+class Front:
+    """Serves a layout as a whole at a claimed endpoint, until `close`; `release` is called if a client releases it."""
+
+    def __init__(
+        self, claimed: Claim, info: HolderInfo, holding: Holding, nodes: HeldNodes, release: Callable[[], object]
+    ) -> None:
+        self.path = claimed.endpoint.path
+        self._claim, self._info, self._holding, self._nodes = claimed, info, holding, nodes
+        self._release = release
+        self._end, self._ready = Event(), Event()
+        self._thread = Thread(target=self._serve, name="front")
+        self._thread.start()
+        self._ready.wait()
+
+    def report_end(self, report: Report) -> None:
+        """End the service, and send the end of the layout to the clients that wait for a release."""
+        self._end.set()
+        self._thread.join()
+        self._claim.report_end(report)
+
+    def close(self) -> None:
+        """End the service, and the connections of clients that wait for a release."""
+        self._end.set()
+        self._thread.join()
+        self._claim.close()
+
+    def _serve(self) -> None:
         try:
-            return [RunEnd(*end) for end in self._placed.hub("ends").result(_HUB)]
-        except Exception:  # noqa: BLE001 errors of Ray have no common class here, and the reports of the nodes are there
-            return []
+            done = hold(
+                _NoExports(),
+                self._claim,
+                self._info,
+                stop=lambda: _ENDED if self._end.is_set() else 0,
+                lasting=self._holding.lasting,
+                grace=self._holding.grace,
+                allow_uids=self._holding.allow_uids,
+                ready=self._ready.set,
+                supervision=Supervision(nodes=self._nodes, reports_end=True),
+            )
+        except ExchangeError:
+            return
+        finally:
+            self._ready.set()
+        if done.why != "ended":
+            self._release()
+
+
+@contextmanager
+def opened_front(
+    info: HolderInfo, holding: Holding, nodes: HeldNodes, release: Callable[[], object]
+) -> Iterator[Front | None]:
+    """Serve a layout as a whole at its name on this host; None if another process has the name."""
+    try:
+        claimed = claim(endpoint(info.name))
+    except ExchangeError:
+        yield None
+        return
+    with closing(Front(claimed, info, holding, nodes, release)) as front:
+        yield front
 
 
 def node_tasks(

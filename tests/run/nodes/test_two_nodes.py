@@ -18,10 +18,9 @@ from memtopo.common.errors import Unavailable, UsageError
 from memtopo.driver.handles import Handle
 from memtopo.machine import Cluster
 from memtopo.plans.report import Report
-from memtopo.run.nodes.agent import RUN_VARIABLE, About, Agent, NodeResult, NodeTask, left_behind
+from memtopo.run.nodes.agent import RUN_VARIABLE, About, Agent, NodeResult, NodeTask, held_nodes, left_behind
 from memtopo.run.nodes.cluster import PlacedAgents, PlacedNode
-from memtopo.run.nodes.driver import hosts
-from memtopo.run.nodes.holding import Front, held_nodes, opened_front
+from memtopo.run.nodes.driver import Front, hosts, opened_front
 from memtopo.run.nodes.hub import RunEnd
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from memtopo.session.request import Holding, RunRequest
