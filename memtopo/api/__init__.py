@@ -26,11 +26,18 @@ from memtopo.api.joined import Joined, JoinedLayout, join, rank
 from memtopo.api.live import Event, Live
 from memtopo.api.specs import Loaded, load, plan
 from memtopo.api.views import GpuView, HostView, View
-from memtopo.common.errors import InternalError, MemtopoError, NotWritten, Unavailable, UsageError
+from memtopo.common.errors import (
+    ExchangeError,
+    InternalError,
+    MemtopoError,
+    NoLayout,
+    NotWritten,
+    Unavailable,
+    UsageError,
+)
 from memtopo.driver.types import DriverError
 from memtopo.native.injection import NotCaptured
 from memtopo.run.processes.member import ProcessLost
-from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.external import ExternalMemory, HostMemory, Semaphore, Serving, serve
 from memtopo.sharing.imports import ImportMismatch
 from memtopo.sharing.programs import ProducerFailed

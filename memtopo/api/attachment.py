@@ -32,7 +32,7 @@ from memtopo.api.session import OwnSession, Session, uuids
 from memtopo.api.specs import MachineLike, plan_spec, resolved
 from memtopo.api.views import View
 from memtopo.common.arguments import checked, refused, seconds
-from memtopo.common.errors import UsageError
+from memtopo.common.errors import ExchangeError, UsageError
 from memtopo.common.signals import deferred
 from memtopo.common.units import Size, parse_size, parsed, shorten
 from memtopo.drivers.target import LOCAL, Target, recorded
@@ -41,7 +41,6 @@ from memtopo.run.imports import OutsideImports
 from memtopo.session.composition import Composition
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder, usual_endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import held_machine
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Notice, Status

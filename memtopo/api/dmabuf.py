@@ -12,13 +12,12 @@ from memtopo.api.errors import Unsuitable
 from memtopo.api.imports import AttachTerms
 from memtopo.api.memory import unknown
 from memtopo.common.arguments import checked
-from memtopo.common.errors import on_failure
+from memtopo.common.errors import ExchangeError, on_failure
 from memtopo.common.signals import deferred
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Notice
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from memtopo.api.errors import Unsuitable
 from memtopo.api.memory import unknown
+from memtopo.common.errors import ExchangeError, NoLayout
 from memtopo.common.units import exact
 from memtopo.geometry.groups import Group
 from memtopo.kinds.exports import EXPORTABLE
@@ -22,7 +23,6 @@ from memtopo.session.composition import Composition
 from memtopo.session.saved import spec_digest
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import NAME, Endpoint
-from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.held import held_source
 from memtopo.sharing.imports import HolderHandles, attend
 from memtopo.sharing.offers import Offer

@@ -16,6 +16,7 @@ from memtopo.api.joined_member import JoinedLayout, OnLost
 from memtopo.api.session import OwnSession, uuids
 from memtopo.api.specs import Loaded, Params, SpecLike
 from memtopo.common.arguments import checked
+from memtopo.common.errors import ExchangeError
 from memtopo.common.text import process_name
 from memtopo.drivers import target as targets
 from memtopo.drivers.target import Target
@@ -28,7 +29,6 @@ from memtopo.session.saved import spec_digest
 from memtopo.sharing.claims import claim, lock_owner
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import held_source
 from memtopo.sharing.status import Notice
 

@@ -18,7 +18,7 @@ from memtopo.cli.plan import differences, save_plan, saved_plan
 from memtopo.cli.process import RefusedSpec
 from memtopo.cli.results import pages, show
 from memtopo.cli.specs import load, loaded_on, print_diagnostics, valid
-from memtopo.common.errors import Exit, UsageError
+from memtopo.common.errors import ExchangeError, Exit, UsageError
 from memtopo.common.text import first_of, plural
 from memtopo.driver.trace_files import is_record
 from memtopo.drivers.target import recorded
@@ -32,7 +32,6 @@ from memtopo.plans.report import PlanDifference
 from memtopo.rules.validation import diagnose_processes
 from memtopo.session.composition import Composition, InvalidOnMachine
 from memtopo.session.saved import UnreadablePlan, is_saved
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import held_source
 
 if TYPE_CHECKING:

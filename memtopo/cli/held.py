@@ -15,13 +15,12 @@ from memtopo.cli import options
 from memtopo.cli.options import AllowUid, AsJson, LayoutName, LayoutOrRecord, Socket, argument, option
 from memtopo.cli.process import Interrupted
 from memtopo.cli.results import pages, show
-from memtopo.common.errors import Exit, MemtopoError, UsageError, on_failure
+from memtopo.common.errors import Exit, MemtopoError, NoLayout, UsageError, on_failure
 from memtopo.driver.trace_files import is_record
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint, is_folder, is_held
-from memtopo.sharing.errors import NoLayout
 from memtopo.sharing.held import TIMEOUT, Entry, answers, held_source, layout_end, survey
 from memtopo.sharing.status import Looked, Statistics, Status
 

@@ -18,7 +18,7 @@ from memtopo.cli.options import AllowUid, AsJson, MachineNames, Set, argument, o
 from memtopo.cli.results import pages, save, save_in_folder, show
 from memtopo.cli.specs import load, print_diagnostics, valid
 from memtopo.common.commands import command_of
-from memtopo.common.errors import Exit, UsageError
+from memtopo.common.errors import ExchangeError, Exit, UsageError
 from memtopo.common.processes import process_stat
 from memtopo.diagnostics.messages import not_awake
 from memtopo.drivers.target import Target, recorded
@@ -44,7 +44,6 @@ from memtopo.session.saved import (
     saved_nodes,
     spec_digest,
 )
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.wire import parsed_source
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memtopo.common.errors import MemtopoError, signal_status
+from memtopo.common.errors import BadPacket, MemtopoError, signal_status
 from memtopo.common.processes import Broken, python_command
 from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle, close_handles
@@ -26,7 +26,6 @@ from memtopo.probe import messages
 from memtopo.probe.messages import FATAL, FromChild, ImportAnswer, ImportRequest, Start, TrialEnded
 from memtopo.probe.trial_table import PlannedTrial
 from memtopo.sharing.channel import Child, Received
-from memtopo.sharing.errors import BadPacket
 
 TIMEOUT = "TIMEOUT"
 """Error of a trial that was killed."""

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from memtopo.common.errors import Stopped
+from memtopo.common.errors import ExchangeError, Stopped
 from memtopo.common.text import plural, process_name
 from memtopo.diagnostics.messages import not_awake
 from memtopo.driver.types import Location, LocationKind
@@ -27,7 +27,6 @@ from memtopo.run.transition import RollbackFailed
 from memtopo.session.composition import Composition
 from memtopo.session.request import Holding, HoldResult, Revise, RunRequest
 from memtopo.sharing.claims import Claim
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, Supervision, hold
 from memtopo.sharing.holder.state import ProgressNotices
 from memtopo.sharing.offers import ChangeFailed, Offer

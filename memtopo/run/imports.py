@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 
 from msgspec.structs import replace
 
-from memtopo.common.errors import MemtopoError, Stopped, message_of
+from memtopo.common.errors import ExchangeError, MemtopoError, Stopped, message_of
 from memtopo.executor import StepFailed, failing
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group, from_outside
@@ -15,7 +15,6 @@ from memtopo.run.conductor import Conductor
 from memtopo.run.layout_plans import Absent
 from memtopo.run.transition import RollbackFailed
 from memtopo.session.request import RunRequest
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.imports import NOT_NOW, HolderHandles, ImportMismatch, Version
 from memtopo.sharing.status import Notice
 

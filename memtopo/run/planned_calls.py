@@ -19,6 +19,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from memtopo.common.errors import ExchangeError
 from memtopo.common.keyed import by_key
 from memtopo.driver.functions import function
 from memtopo.driver.handles import Handle
@@ -35,7 +36,6 @@ from memtopo.planner import Plan
 from memtopo.plans import folding
 from memtopo.plans.calls import Action, Exchange, PlannedCall
 from memtopo.plans.report import Checks
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import SEND, LayoutExports
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memtopo import language, planner
-from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.errors import ExchangeError, Exit, MemtopoError
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.drivers.target import Target
 from memtopo.geometry import Geometry
@@ -23,7 +23,6 @@ from memtopo.session import saved
 from memtopo.session.machines import warned
 from memtopo.session.request import Revision, RunRequest
 from memtopo.session.saved import SavedPlan
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.wire import layout_source, parsed_source
 
 

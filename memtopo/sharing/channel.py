@@ -20,7 +20,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from msgspec import Meta, Struct
 
 from memtopo.common.decoding import decode, encode
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import BadPacket, MemtopoError
 from memtopo.common.processes import (
     LONGEST_STEP,
     Broken,
@@ -36,7 +36,6 @@ from memtopo.common.text import printable
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.language.limits import LARGEST_FILE
 from memtopo.sharing import wire
-from memtopo.sharing.errors import BadPacket
 from memtopo.sharing.messages import HandleEntry, decode_handles, encode_handles
 from memtopo.sharing.sockets import PeerProcess, peer
 from memtopo.sharing.system import SYSTEM, System

@@ -26,14 +26,13 @@ from typing import Self
 
 from msgspec import Struct
 
-from memtopo.common.errors import on_failure, reason
+from memtopo.common.errors import ExchangeError, on_failure, reason
 from memtopo.common.files import closing_fd
 from memtopo.common.processes import PROC, pid_namespace
 from memtopo.common.text import process_name
 from memtopo.plans.report import Report
 from memtopo.sharing import wire
 from memtopo.sharing.endpoints import Endpoint, no_folder
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.messages import encode_end
 from memtopo.sharing.sockets import abandon_in_children, is_bound, is_listening
 from memtopo.sharing.status import LayoutEnd, LayoutEnded

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from memtopo.common.errors import Exit
+from memtopo.common.errors import BadPacket, ExchangeError, Exit
 from memtopo.common.processes import pid_namespace
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.kinds.layout import LentBlock
@@ -19,7 +19,6 @@ from memtopo.plans.report import Checks
 from memtopo.sharing import messages, wire
 from memtopo.sharing.connection import HolderConnection, connected_socket
 from memtopo.sharing.endpoints import Endpoint
-from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.messages import (
     LARGEST_COUNT,
     LONGEST_WAIT,

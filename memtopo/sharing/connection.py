@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from threading import RLock
 from typing import Any, Self, TypeVar
 
-from memtopo.common.errors import on_failure, reason
+from memtopo.common.errors import BadPacket, ExchangeError, NoLayout, on_failure, reason
 from memtopo.common.processes import LONGEST_STEP, RunningClock, is_frozen, is_stopped, standstill
 from memtopo.common.text import nearest, process_name
 from memtopo.diagnostics.messages import COMPARED
@@ -18,7 +18,6 @@ from memtopo.plans.progress import PhasePart
 from memtopo.sharing import wire
 from memtopo.sharing.claims import lock_owner, lost_layout, remove_stale
 from memtopo.sharing.endpoints import Endpoint, endpoint_names
-from memtopo.sharing.errors import BadPacket, ExchangeError, NoLayout
 from memtopo.sharing.messages import NOTICES, ProgressNotice, RefusedAnswer
 from memtopo.sharing.sockets import abandon_in_children, check_user, connect_at, has_ended, name_lease
 from memtopo.sharing.status import LayoutEnded, Notice

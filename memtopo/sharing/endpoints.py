@@ -15,11 +15,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from memtopo.common.errors import UsageError, reason
+from memtopo.common.errors import ExchangeError, UsageError, reason
 from memtopo.common.files import closing_fd
 from memtopo.common.processes import is_unmapped
 from memtopo.common.units import shorten
-from memtopo.sharing.errors import ExchangeError
 
 NAME = re.compile("[A-Za-z][A-Za-z0-9_-]{0,127}")
 """Copy of `language.fields.NAME`, whose import takes longer than most commands; a test compares the two."""

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import ExchangeError, MemtopoError, NoLayout
 from memtopo.common.files import closing_fd
 from memtopo.machine import Machine, MachineLine, parse
 from memtopo.sharing.claims import lock_owner, remove_stale
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import Endpoint, endpoints, endpoints_beside
-from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.offers import exported_bytes
 from memtopo.sharing.status import LayoutEnd, LayoutEnded, PartState, Status, shared_fields
 from memtopo.sharing.wire import ORIGIN, parsed_source

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager, suppress
 
 from msgspec import Struct
 
-from memtopo.common.errors import MemtopoError, at_entry
+from memtopo.common.errors import ExchangeError, MemtopoError, NoLayout, at_entry
 from memtopo.common.text import process_name
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.geometry import Geometry
@@ -15,7 +15,6 @@ from memtopo.geometry.groups import Group, from_outside
 from memtopo.kinds.layout import HandleSource, LentBlock
 from memtopo.sharing.client import IN_FLIGHT, Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.status import Notice
 from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.terms import correction, described, differences

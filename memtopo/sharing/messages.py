@@ -11,13 +11,12 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field, to_builtins
 from msgspec.structs import replace
 
-from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.errors import BadPacket, ExchangeError, InternalError, MemtopoError
 from memtopo.common.processes import pid_namespace
 from memtopo.common.units import shorten
 from memtopo.driver.handles import Handle, Secret
 from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, Difference, Report
-from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import (
     MOST_PROCESSES,

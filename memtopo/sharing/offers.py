@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol, runtim
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from memtopo.common.errors import Exit, MemtopoError
+from memtopo.common.errors import ExchangeError, Exit, MemtopoError
 from memtopo.common.text import nearest
 from memtopo.common.units import NamedPart, shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose
@@ -24,7 +24,6 @@ from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.layout import Layout
 from memtopo.language.limits import LARGEST_PARTS
 from memtopo.plans.report import Checks
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.wire import Count, Name, Pid, Positive, Text
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memtopo.common.errors import Unavailable, UsageError
+from memtopo.common.errors import ExchangeError, NoLayout, Unavailable, UsageError
 from memtopo.common.processes import python_command
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
@@ -32,7 +32,6 @@ from memtopo.machine import Machine
 from memtopo.plans.report import Report
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import NAME, endpoint, is_folder
-from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.programs import ProducerProgram
 from memtopo.sharing.simulated_producer import ProducerSpec, SimulatedFile, SimulatedMemory, SimulatedSemaphore
 

@@ -21,10 +21,9 @@ from weakref import WeakSet
 
 from msgspec import Struct
 
-from memtopo.common.errors import on_failure
+from memtopo.common.errors import ExchangeError, on_failure
 from memtopo.common.files import closing_fd
 from memtopo.common.processes import is_unmapped, process_stat
-from memtopo.sharing.errors import ExchangeError
 
 _SOCKET_FILE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _SLACK = 64

@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from memtopo.common.errors import ExchangeError
 from memtopo.common.text import enumerated, process_name
 from memtopo.driver.handles import OfferedKind, Via
 from memtopo.geometry.diagram import Diagram
 from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer, ends_with_holder
 from memtopo.sharing.wire import Count, LayoutName, Name, Pid, Positive, Seconds, Text, Texts
 

@@ -25,10 +25,9 @@ from msgspec.structs import force_setattr
 
 from memtopo.common.decoding import Mismatch
 from memtopo.common.decoding import decode as decode_value
-from memtopo.common.errors import InternalError, on_failure
+from memtopo.common.errors import BadPacket, ExchangeError, InternalError, on_failure
 from memtopo.driver.handles import Secret
 from memtopo.machine import Machine, dump
-from memtopo.sharing.errors import BadPacket, ExchangeError
 
 if TYPE_CHECKING:
     from memtopo.language import Document

@@ -22,13 +22,12 @@ import memtopo
 from memtopo.api.attachment import build_attachment
 from memtopo.api.errors import Unsuitable
 from memtopo.api.imports import AttachTerms, device_name, entry_names
-from memtopo.common.errors import UsageError
+from memtopo.common.errors import ExchangeError, NoLayout, UsageError
 from memtopo.driver.types import Access, Location, LocationKind
 from memtopo.machine import dump, load
 from memtopo.plans.report import Leak
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.system import SYSTEM
 from tests.api.child_process import Process
 from tests.helpers.child_process import PATIENCE

@@ -17,11 +17,10 @@ from msgspec.structs import replace
 import memtopo
 from memtopo.api.attachment import Attached
 from memtopo.api.imports import AttachTerms
-from memtopo.common.errors import UsageError
+from memtopo.common.errors import ExchangeError, NoLayout, UsageError
 from memtopo.drivers.target import Target
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.system import SYSTEM
 from tests.api.test_apply import failing
 from tests.helpers.child_process import PATIENCE

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 import memtopo
 from memtopo.api.dmabuf import DmaBuf, DmaBufs
+from memtopo.common.errors import ExchangeError, NoLayout
 from memtopo.drivers.sim import external_api as nic
 from memtopo.drivers.target import Target
 from memtopo.sharing.client import IN_FLIGHT, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.status import Notice
 from tests.api.child_process import Process
 from tests.helpers.child_process import PATIENCE

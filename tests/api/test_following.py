@@ -17,12 +17,11 @@ import memtopo
 from memtopo.api.attachment import Attached
 from memtopo.api.imports import HOLDER
 from memtopo.api.views import View
-from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.common.errors import ExchangeError, MemtopoError, UsageError
 from memtopo.drivers.target import Target
 from memtopo.kinds.layout import current
 from memtopo.sharing.client import IN_FLIGHT, Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderEvent, Supervision
 from memtopo.sharing.status import Changed, Notice
 from tests.api.test_apply import failing

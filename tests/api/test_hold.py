@@ -13,11 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 import memtopo
+from memtopo.common.errors import ExchangeError
 from memtopo.language import read_text
 from memtopo.machine import load
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import survey
 from memtopo.sharing.holder import INTERVAL
 from memtopo.sharing.wire import layout_source

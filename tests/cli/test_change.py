@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from memtopo.common.errors import ExchangeError
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.target import Target
 from memtopo.machine import load
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from tests.cli.conftest import InlineRunner, held
 from tests.helpers.command_line import ROOT
 from tests.helpers.failing_driver import Failing

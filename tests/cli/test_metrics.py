@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from memtopo.cli.service import metrics_target
-from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.common.errors import ExchangeError, MemtopoError, UsageError
 from memtopo.output import monitoring
-from memtopo.sharing.errors import ExchangeError
 from tests.cli.conftest import InlineRunner, held
 from tests.helpers.holders import until
 

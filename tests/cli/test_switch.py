@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.common.errors import ExchangeError
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from tests.cli.conftest import InlineRunner, held
 from tests.helpers.child_process import ChildProcess
 from tests.helpers.holders import until

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import memtopo
-from memtopo.sharing.errors import ExchangeError
+from memtopo.common.errors import ExchangeError
 from tests.cli.conftest import InlineRunner, held
 
 SPEC = """

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import ExchangeError, MemtopoError
 from memtopo.driver.handles import Handle, Secret
 from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, Difference, Tally
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Lending, LentRange, Offer
 from memtopo.storage.saved import Saved
 

@@ -10,6 +10,7 @@ import pytest
 
 import memtopo
 from memtopo.api.imports import importing_spec
+from memtopo.common.errors import BadPacket
 from memtopo.common.units import KiB, MiB, NamedPart
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.drivers.sim import SimDriver
@@ -17,7 +18,6 @@ from memtopo.geometry.groups import ChunkGroup
 from memtopo.language.limits import LARGEST_PARTS
 from memtopo.machine import Machine, Trial, queries
 from memtopo.output.diagram.build import build_diagram
-from memtopo.sharing.errors import BadPacket
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.wire import read
 from tests.contract.memory import created, refused

@@ -15,7 +15,7 @@ from typing import Any
 
 from memtopo.cli.process import Stopper
 from memtopo.cli.specs import revise
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import ExchangeError, MemtopoError
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.wrappers import Call, Forwarder
@@ -29,7 +29,6 @@ from memtopo.session.request import Holding, HoldResult
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import survey
 from memtopo.sharing.holder import HolderInfo
 from tests.helpers.conducted import Conducted

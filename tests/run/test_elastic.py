@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 from memtopo import planner
+from memtopo.common.errors import ExchangeError
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError, gpu
 from memtopo.drivers.sim import SimDriver
@@ -26,7 +27,6 @@ from memtopo.run import elastic
 from memtopo.run.elastic import ElasticRefused, MapRequest, UnmapRequest
 from memtopo.run.messages import Lend, Lent
 from memtopo.run.transition import DoesNotFit
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.imports import HolderHandles
 from tests.helpers.conducted import conducted, make_transition
 from tests.helpers.examples import examples

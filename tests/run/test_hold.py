@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from memtopo.common.errors import MemtopoError, Stopped
+from memtopo.common.errors import ExchangeError, MemtopoError, Stopped
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Properties, gpu
 from memtopo.drivers.sim import SimDriver
@@ -15,7 +15,6 @@ from memtopo.run import apply
 from memtopo.run.holder import HeldLayout, _location_memory
 from memtopo.run.transition import DoesNotFit
 from memtopo.session.request import HoldResult, Revision
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.status import LocationMemory
 from tests.helpers.conducted import Conducted

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memtopo.common.errors import InternalError
+from memtopo.common.errors import ExchangeError, InternalError
 from memtopo.diagnostics.model import Path as SpecPath
 from memtopo.driver.types import Access, Grant, gpu
 from memtopo.driver.wrappers import Forwarder
@@ -22,7 +22,6 @@ from memtopo.session.composition import revision
 from memtopo.session.request import Revision, RunRequest
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderEvent, MetricsTarget, Supervision
 from tests.helpers.held_layouts import held
 from tests.helpers.holders import holding, until

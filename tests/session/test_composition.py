@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from memtopo.common.errors import ExchangeError
 from memtopo.common.files import PATIENCE
 from memtopo.drivers.target import of_nodes, recorded
 from memtopo.language import SpecText, read_file
@@ -17,7 +18,6 @@ from memtopo.machine import Machine
 from memtopo.plans.report import Check
 from memtopo.session.composition import Composition, InvalidOnMachine, revision
 from memtopo.session.saved import SavedPlan, StalePlan, saved_facts
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.wire import parsed_source
 from tests.helpers.machines import invented, noted
 from tests.helpers.specs import composed, document

@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import ExchangeError, MemtopoError
 from memtopo.common.processes import RunningClock
 from memtopo.driver.handles import Handle, Secret
 from memtopo.plans.report import Checks
 from memtopo.sharing import messages, wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderEvent, Supervision
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.offers import ChangeFailed

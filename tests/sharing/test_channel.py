@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import pytest
 
 from memtopo import machine as machines
+from memtopo.common.errors import BadPacket
 from memtopo.driver.handles import Handle
 from memtopo.language.limits import LARGEST_FILE
 from memtopo.sharing import wire
 from memtopo.sharing.channel import LARGEST, Channel, Received
-from memtopo.sharing.errors import BadPacket
 
 
 @dataclass(frozen=True, slots=True)

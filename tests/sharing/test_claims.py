@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from memtopo.common.errors import ExchangeError, NoLayout
 from memtopo.common.processes import pid_namespace
 from memtopo.plans.report import Checks, Failure, Leak, PlanSummary, Report
 from memtopo.sharing import claims, wire
 from memtopo.sharing.claims import claim, lock_owner, remove_stale
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import Endpoint, endpoint
-from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.held import survey
 from memtopo.sharing.messages import encode_end
 from tests.helpers.memfd_exports import MACHINE

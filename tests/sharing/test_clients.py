@@ -11,8 +11,8 @@ from contextlib import ExitStack
 import pytest
 from msgspec.structs import replace
 
+from memtopo.common.errors import ExchangeError
 from memtopo.sharing import wire
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import IDLE, SPARE, Clients
 from memtopo.sharing.holder.state import HolderEvent, HolderEvents
 from memtopo.sharing.sockets import PeerProcess, peer

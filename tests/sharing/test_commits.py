@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memtopo.common.errors import Stopped
+from memtopo.common.errors import ExchangeError, Stopped
 from memtopo.driver.handles import Handle
 from memtopo.drivers.target import recorded
 from memtopo.language import Document
@@ -24,7 +24,6 @@ from memtopo.rules.validation import validate
 from memtopo.sharing import wire
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderEvent, Supervision
 from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.commits import Contents

@@ -15,10 +15,10 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from memtopo.common.errors import ExchangeError
 from memtopo.language import read_text
 from memtopo.sharing.client import Client
 from memtopo.sharing.connection import HolderConnection
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import held_machine, held_source
 from memtopo.sharing.messages import TEXT_CHARACTERS
 from memtopo.sharing.offers import Offer

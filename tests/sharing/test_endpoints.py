@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from memtopo.common.errors import UsageError
+from memtopo.common.errors import ExchangeError, NoLayout, UsageError
 from memtopo.language.names import NAME as LANGUAGE
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import NAME, endpoint, endpoints, endpoints_beside, usual_endpoint
-from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.held import Survey, survey
 from tests.helpers.holders import Holder, Process, raw
 from tests.helpers.line_count import executed_lines

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.common.errors import ExchangeError, MemtopoError, UsageError
 from memtopo.common.text import process_name
 from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderEvent, Supervision, passed_claim
 from memtopo.sharing.holder.state import MOST_OF_CLIENTS, PERIOD, HolderEvents
 from memtopo.sharing.holder.systemd import Notifier

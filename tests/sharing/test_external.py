@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 import memtopo
-from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.common.errors import ExchangeError, MemtopoError, NoLayout, UsageError
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.holder.service import Background
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import Process, until

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from memtopo.common.errors import NoLayout
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import NoLayout
 from tests.helpers.holders import Holder, Process, gone, until
 
 in_thread_or_not = pytest.mark.parametrize("thread", [True, False], ids=["serve", "hold"])

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from memtopo.common.errors import ExchangeError
 from memtopo.driver.handles import Handle, Secret, close_handles
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from tests.helpers.holders import Holder, Process, until
 from tests.helpers.memfd_exports import OFFERS, secret
 from tests.helpers.processes import open_descriptors

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from memtopo.common.errors import ExchangeError, NoLayout
 from memtopo.plans.report import Checks
 from memtopo.sharing import wire
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.holder import HolderInfo, hold
 from memtopo.sharing.system import System
 from tests.helpers.child_process import PATIENCE

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from memtopo.common.errors import ExchangeError
 from memtopo.driver.handles import Handle
 from memtopo.plans.report import Checks
 from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderEvent, Supervision
 from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.service import MOST_CLIENTS

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 import memtopo
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import ExchangeError, MemtopoError, NoLayout
 from memtopo.driver.handles import Handle
 from memtopo.drivers import target
 from memtopo.drivers.sim import SimDriver
@@ -23,7 +23,6 @@ from memtopo.plans.report import Checks
 from memtopo.run.processes.worker import SiblingHandles
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.holder import HolderInfo, hold
 from memtopo.sharing.imports import HolderHandles, ImportMismatch
 from memtopo.sharing.offers import LayoutExports, Offer

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import ExchangeError, MemtopoError
 from memtopo.driver.handles import Handle
 from memtopo.plans.report import Checks
 from memtopo.sharing import wire
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderEvent, Supervision
 from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.sockets import lease_names

@@ -9,12 +9,11 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import BadPacket, ExchangeError, MemtopoError
 from memtopo.driver.handles import Handle, Secret
 from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, Difference, Tally
 from memtopo.sharing import messages, wire
-from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.messages import PAGE_BYTES, HandleEntry, parts
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Importer, Taken

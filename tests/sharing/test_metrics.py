@@ -18,13 +18,12 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import ExchangeError, MemtopoError
 from memtopo.output import monitoring
 from memtopo.sharing import wire
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import MetricsTarget, Supervision
 from memtopo.sharing.holder.metrics import (
     LONGEST_REQUEST,

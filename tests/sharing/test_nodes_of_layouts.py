@@ -12,10 +12,10 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from memtopo.common.errors import BadPacket, ExchangeError
 from memtopo.machine import MachineLine
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.held import survey
 from memtopo.sharing.holder.responses import StatusReports, node_status
 from memtopo.sharing.holder.state import HeldNodes, Supervision

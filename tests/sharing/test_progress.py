@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from memtopo.common.errors import ExchangeError
 from memtopo.common.processes import RunningClock
 from memtopo.plans.progress import CountedProgress, PhasePart
 from memtopo.plans.report import Checks
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.state import ProgressNotices, Supervision
 from memtopo.sharing.sockets import peer

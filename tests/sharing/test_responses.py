@@ -14,14 +14,13 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import BadPacket, ExchangeError, MemtopoError
 from memtopo.common.processes import RunningClock, pid_namespace
 from memtopo.common.text import first_of, process_name
 from memtopo.drivers.target import recorded
 from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.held import survey
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.responses import Responder, descriptors_in_flight

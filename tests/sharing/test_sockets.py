@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.common.errors import ExchangeError
 from memtopo.common.processes import process_stat
 from memtopo.sharing import sockets
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.sockets import PeerProcess
 from memtopo.sharing.system import wait_readable
 from tests.helpers.python_process import run_python
@@ -149,7 +149,7 @@ def test_the_soft_limit_is_raised_as_far_as_necessary(limits: tuple[int, int]) -
 
 LIMITED = """
 import os, resource
-from memtopo.sharing.errors import ExchangeError
+from memtopo.common.errors import ExchangeError
 from memtopo.sharing.sockets import reserve_descriptors
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 300))

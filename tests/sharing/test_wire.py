@@ -10,11 +10,10 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from memtopo.common.errors import InternalError
+from memtopo.common.errors import BadPacket, InternalError
 from memtopo.language import read_text
 from memtopo.machine import dump
 from memtopo.sharing import wire
-from memtopo.sharing.errors import BadPacket
 from tests.helpers.machines import invented
 
 Pair = tuple[socket.socket, socket.socket]

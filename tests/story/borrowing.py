@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from memtopo.api.attachment import Attached
 from memtopo.api.elastic import ElasticRange
 from memtopo.api.imports import lent_ranges
+from memtopo.common.errors import ExchangeError
 from memtopo.kinds.layout import current
-from memtopo.sharing.errors import ExchangeError
 from tests.story.layouts import CHUNK, POOL, ROOM
 from tests.story.lending import Chunk, Owner, Sealed, held_pool, lending_export, lent_chunks, lent_entry
 from tests.story.oracle import STAMP, Oracle, context_of, number_of, simulator_of, stamp

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from memtopo.api.attachment import Attached, Attachment, attach_once, build_attachment
 from memtopo.api.errors import NotApplied, NotSwitched, Unsuitable
 from memtopo.api.imports import AttachTerms, Role
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import ExchangeError, MemtopoError
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.kinds.layout import current
 from memtopo.language import SpecText
@@ -33,7 +33,6 @@ from memtopo.session.request import Holding, HoldResult, RunRequest
 from memtopo.sharing import wire
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.state import HolderEvent, ProgressNotices, Supervision
 from memtopo.sharing.imports import ImportMismatch
 from memtopo.sharing.messages import HandlesAnswer

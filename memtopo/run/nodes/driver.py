@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from memtopo.common.errors import Exit, Unavailable, UsageError
+from memtopo.common.errors import ExchangeError, Exit, Unavailable, UsageError
 from memtopo.common.version import __version__
 from memtopo.driver.handles import Handle
 from memtopo.language import Document, SpecText
@@ -34,7 +34,6 @@ from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from memtopo.session.request import Holding, RunRequest
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HeldNodes, HolderInfo, Supervision, hold
 from memtopo.sharing.offers import Offer
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from memtopo import machine as machines
 from memtopo import spec as specs
-from memtopo.common.errors import Exit, Failed, MemtopoError
+from memtopo.common.errors import ExchangeError, Exit, Failed, MemtopoError
 from memtopo.common.processes import RunningClock
 from memtopo.common.text import enumerated
 from memtopo.common.version import __version__
@@ -26,7 +26,6 @@ from memtopo.session.composition import Composition, InvalidOnMachine
 from memtopo.session.machines import with_needed_trials
 from memtopo.session.saved import spec_digest
 from memtopo.sharing.channel import Channel
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.sockets import peer
 from memtopo.sharing.system import wait_readable
 

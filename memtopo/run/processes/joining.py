@@ -16,7 +16,7 @@ from typing import get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import ExchangeError, MemtopoError
 from memtopo.common.processes import RunningClock, name_process
 from memtopo.common.signals import ENDING, received_signal
 from memtopo.driver.handles import Handle
@@ -32,7 +32,6 @@ from memtopo.run.processes.workers import Workers
 from memtopo.session.composition import Composition, revision
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import Endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.state import ProgressNotices
 
 _AT_ONCE = 0.1

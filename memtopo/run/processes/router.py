@@ -10,13 +10,12 @@ from contextlib import AbstractContextManager
 from itertools import count as counter
 from typing import Any
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import ExchangeError, MemtopoError
 from memtopo.driver.handles import Handle
 from memtopo.run.messages import FromWorker, HandleAnswer, HandleRequest
 from memtopo.run.processes.gates import gate_descriptors
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Received
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.system import SYSTEM, Descriptor, System
 
 

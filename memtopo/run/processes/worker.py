@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import get_args
 
-from memtopo.common.errors import InternalError, MemtopoError, Stopped, internal_errors
+from memtopo.common.errors import ExchangeError, InternalError, MemtopoError, Stopped, internal_errors
 from memtopo.common.processes import Broken, RunningClock, inherited_socket, name_process, signal_on_parent_death
 from memtopo.common.signals import TERMINAL, received_signal
 from memtopo.driver.handles import Handle, close_handles
@@ -39,7 +39,6 @@ from memtopo.session.composition import Composition
 from memtopo.session.request import RunRequest
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.client import IN_FLIGHT
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.imports import CommitWait, HolderHandles
 from memtopo.sharing.offers import LayoutExports
 from memtopo.sharing.system import SYSTEM, System

@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 
 from msgspec.structs import replace
 
-from memtopo.common.errors import Exit, Failed, MemtopoError, Stopped
+from memtopo.common.errors import ExchangeError, Exit, Failed, MemtopoError, Stopped
 from memtopo.common.processes import RunningClock
 from memtopo.common.text import enumerated, qualified, signal_name
 from memtopo.driver.handles import Handle
@@ -34,7 +34,6 @@ from memtopo.run.processes.router import Peers, Router
 from memtopo.run.processes.worker_process import WorkerProcess, launch
 from memtopo.session.request import HoldResult
 from memtopo.sharing.client import IN_FLIGHT
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import ChangeFailed, Offer
 from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.status import LayoutEnd

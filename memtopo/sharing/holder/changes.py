@@ -8,13 +8,12 @@ from typing import Any
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from memtopo.common.errors import InternalError, MemtopoError, internal_errors
+from memtopo.common.errors import ExchangeError, InternalError, MemtopoError, internal_errors
 from memtopo.common.processes import RunningClock
 from memtopo.common.text import first_of, process_name
 from memtopo.common.units import rounded
 from memtopo.plans.report import Checks
 from memtopo.sharing import messages
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import LISTED, ProgressNotices, Severity

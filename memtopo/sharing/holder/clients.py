@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from memtopo.common.errors import BadPacket, ExchangeError
 from memtopo.common.processes import RunningClock
 from memtopo.common.text import process_name
 from memtopo.sharing import messages, wire
-from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.state import EventFields, HolderEvents
 from memtopo.sharing.messages import SourcePart, encode_error
 from memtopo.sharing.offers import Offer

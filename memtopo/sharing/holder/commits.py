@@ -8,11 +8,10 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import ExchangeError, MemtopoError
 from memtopo.common.processes import RunningClock
 from memtopo.common.text import process_name
 from memtopo.sharing import messages
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.state import EventFields, HolderEvents
 from memtopo.sharing.messages import CommitRequest, WaitRequest

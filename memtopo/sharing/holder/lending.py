@@ -9,10 +9,9 @@ from contextlib import contextmanager, suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import ExchangeError, MemtopoError
 from memtopo.common.text import process_name
 from memtopo.driver.handles import Handle, close_handles
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.state import EventFields, HolderEvents
 from memtopo.sharing.messages import Block, LendRequest

@@ -10,11 +10,10 @@ from functools import partial
 
 from msgspec import Struct
 
-from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.errors import BadPacket, InternalError, MemtopoError
 from memtopo.common.processes import RunningClock
 from memtopo.common.text import signal_name
 from memtopo.sharing.claims import Claim
-from memtopo.sharing.errors import BadPacket
 from memtopo.sharing.holder.changes import Changes
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.commits import Commits

@@ -12,10 +12,9 @@ from functools import partial
 
 from msgspec import Struct
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import ExchangeError, MemtopoError
 from memtopo.common.text import process_name
 from memtopo.sharing.claims import Claim
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.sockets import Listener, abandon_in_children, check_user, peer
 from memtopo.sharing.status import Statistics, Status
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from msgspec import to_builtins
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import BadPacket, ExchangeError, MemtopoError
 from memtopo.common.text import first_of, process_name
-from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.changes import ChangeRequest, Changes
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.commits import Commits

@@ -14,13 +14,12 @@ from weakref import WeakKeyDictionary
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from memtopo.common.errors import MemtopoError, internal_errors, on_failure
+from memtopo.common.errors import ExchangeError, MemtopoError, internal_errors, on_failure
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import unknown_state
 from memtopo.driver.types import WHOLE_HOST
 from memtopo.language.names import AWAKE
 from memtopo.sharing import messages
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.commits import Contents
 from memtopo.sharing.holder.lending import Lending

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field
 
+from memtopo.common.errors import ExchangeError
 from memtopo.machine import MachineLine
 from memtopo.plans.progress import CountedProgress
 from memtopo.plans.report import Checks
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.status import (
     MOST_LOCATIONS,
     CheckResult,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from memtopo.cli.specs import revise
+from memtopo.common.errors import ExchangeError, NoLayout
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
@@ -26,7 +27,6 @@ from memtopo.session.request import Holding, RunRequest
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.holder import HolderInfo
 from memtopo.sharing.imports import HolderHandles
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.common.errors import ExchangeError
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.processes import workers
 from tests.helpers.reports import tallies

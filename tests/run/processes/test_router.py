@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import pytest
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import ExchangeError, MemtopoError
 from memtopo.common.processes import RunningClock
 from memtopo.driver.handles import Handle
 from memtopo.run import messages
@@ -21,7 +21,6 @@ from memtopo.run.processes.fork_server import SpawnedWorker
 from memtopo.run.processes.router import Peers, Router
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Channel, Received
-from memtopo.sharing.errors import ExchangeError
 from tests.helpers.processes import open_descriptors
 
 LABELS = ("server", "reader", "other")

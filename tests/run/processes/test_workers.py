@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from memtopo import machine as machines
-from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.errors import ExchangeError, InternalError, MemtopoError
 from memtopo.common.processes import RunningClock
 from memtopo.driver.handles import close_handles
 from memtopo.driver.trace_files import process_file
@@ -58,7 +58,6 @@ from memtopo.run.processes.workers import SPARE, ChangeRefused, require_planned
 from memtopo.run.verification.rounds import FORBIDDEN
 from memtopo.session.request import HoldResult, Revision
 from memtopo.sharing.channel import Channel
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.system import wait_readable
 from tests.helpers.holders import until

@@ -9,10 +9,9 @@ import sys
 from contextlib import ExitStack
 from http.client import HTTPResponse
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import ExchangeError, MemtopoError
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError
 
 
 def main(
