@@ -26,7 +26,7 @@ from memtopo.sharing.endpoints import NAME, Endpoint
 from memtopo.sharing.held import held_source
 from memtopo.sharing.imports import HolderHandles, attend
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.system import SYSTEM, System
+from memtopo.sharing.sockets import SYSTEM, System
 
 HOLDER = "holder"
 """Name of the holder in the spec."""

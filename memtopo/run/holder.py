@@ -30,8 +30,8 @@ from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, Supervision, hold
 from memtopo.sharing.holder.state import ProgressNotices
 from memtopo.sharing.offers import ChangeFailed, Offer
+from memtopo.sharing.sockets import SYSTEM, System
 from memtopo.sharing.status import HeapUse, Importer, LocationMemory
-from memtopo.sharing.system import SYSTEM, System
 from memtopo.storage.saved import Saved
 
 _ENDED = -1

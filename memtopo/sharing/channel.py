@@ -37,8 +37,7 @@ from memtopo.driver.handles import Handle, close_handles
 from memtopo.language.limits import LARGEST_FILE
 from memtopo.sharing import wire
 from memtopo.sharing.messages import HandleEntry, decode_handles, encode_handles
-from memtopo.sharing.sockets import PeerProcess, peer
-from memtopo.sharing.system import SYSTEM, System
+from memtopo.sharing.sockets import SYSTEM, PeerProcess, System, peer
 from memtopo.sharing.wire import MOST_FDS, Packet
 
 LARGEST = 2 * LARGEST_FILE + (32 << 20)

@@ -33,7 +33,7 @@ from memtopo.sharing.messages import (
     TextAnswer,
 )
 from memtopo.sharing.offers import Offer, unknown_export
-from memtopo.sharing.sockets import reserve_descriptors
+from memtopo.sharing.sockets import SYSTEM, System, reserve_descriptors
 from memtopo.sharing.status import (
     Changed,
     Importer,
@@ -45,7 +45,6 @@ from memtopo.sharing.status import (
     Switched,
     shared_fields,
 )
-from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import MOST_FDS, Packet
 from memtopo.storage.saved import Saved
 

@@ -19,9 +19,8 @@ from memtopo.sharing import wire
 from memtopo.sharing.claims import lock_owner, lost_layout, remove_stale
 from memtopo.sharing.endpoints import Endpoint, endpoint_names
 from memtopo.sharing.messages import NOTICES, ProgressNotice, RefusedAnswer
-from memtopo.sharing.sockets import abandon_in_children, check_user, connect_at, has_ended, name_lease
+from memtopo.sharing.sockets import SYSTEM, System, abandon_in_children, check_user, connect_at, has_ended, name_lease
 from memtopo.sharing.status import LayoutEnded, Notice
-from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import Packet
 
 T = TypeVar("T")

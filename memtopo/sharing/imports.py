@@ -15,8 +15,8 @@ from memtopo.geometry.groups import Group, from_outside
 from memtopo.kinds.layout import HandleSource, LentBlock
 from memtopo.sharing.client import IN_FLIGHT, Client, connect
 from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.sockets import SYSTEM, System
 from memtopo.sharing.status import Notice
-from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.terms import correction, described, differences
 
 NOT_NOW = ("absent", "changed", "changing", "releasing", "uncommitted", "unknown")

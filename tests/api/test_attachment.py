@@ -28,7 +28,7 @@ from memtopo.machine import dump, load
 from memtopo.plans.report import Leak
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.system import SYSTEM
+from memtopo.sharing.sockets import SYSTEM
 from tests.api.child_process import Process
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import environment

@@ -21,7 +21,7 @@ from memtopo.common.errors import ExchangeError, NoLayout, UsageError
 from memtopo.drivers.target import Target
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.system import SYSTEM
+from memtopo.sharing.sockets import SYSTEM
 from tests.api.test_apply import failing
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.held_layouts import Held, held

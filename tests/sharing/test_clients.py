@@ -15,8 +15,7 @@ from memtopo.common.errors import ExchangeError
 from memtopo.sharing import wire
 from memtopo.sharing.holder.clients import IDLE, SPARE, Clients
 from memtopo.sharing.holder.state import HolderEvent, HolderEvents
-from memtopo.sharing.sockets import PeerProcess, peer
-from memtopo.sharing.system import SYSTEM
+from memtopo.sharing.sockets import SYSTEM, PeerProcess, peer
 from tests.helpers.memfd_exports import PAGES
 
 MOST = SPARE + 2

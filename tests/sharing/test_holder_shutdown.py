@@ -19,7 +19,7 @@ from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo, hold
-from memtopo.sharing.system import System
+from memtopo.sharing.sockets import System
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import Holder, asked, heard, holding, next_message, raw, until
 from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGES, POOL, Memfds, OneState

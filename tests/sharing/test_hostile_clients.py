@@ -26,8 +26,7 @@ from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderEvent, Supervision
 from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.service import MOST_CLIENTS
-from memtopo.sharing.sockets import PeerProcess
-from memtopo.sharing.system import SYSTEM
+from memtopo.sharing.sockets import SYSTEM, PeerProcess
 from tests.helpers.holders import Holder, Process, asked, heard, holding, raw, until
 from tests.helpers.memfd_exports import PAGES, OneState
 from tests.helpers.processes import open_descriptors

@@ -17,8 +17,7 @@ import pytest
 from memtopo.common.errors import ExchangeError
 from memtopo.common.processes import process_stat
 from memtopo.sharing import sockets
-from memtopo.sharing.sockets import PeerProcess
-from memtopo.sharing.system import wait_readable
+from memtopo.sharing.sockets import PeerProcess, wait_readable
 from tests.helpers.python_process import run_python
 from tests.helpers.specs import ROOT
 

@@ -32,8 +32,7 @@ from memtopo.sharing.claims import Claim
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.loop import ServerLoop
-from memtopo.sharing.sockets import PeerProcess
-from memtopo.sharing.system import Descriptor, System, wait_readable
+from memtopo.sharing.sockets import Descriptor, PeerProcess, System, wait_readable
 from tests.story.coverage import Reached
 
 EPOCH = 1_700_000_000.0

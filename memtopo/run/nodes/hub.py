@@ -25,8 +25,8 @@ from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.processes.gates import SplitGate
 from memtopo.run.processes.router import Peers, Router
 from memtopo.sharing.channel import Received
+from memtopo.sharing.sockets import Descriptor
 from memtopo.sharing.status import NodeStatus
-from memtopo.sharing.system import Descriptor
 
 
 class RunEnd(NamedTuple):

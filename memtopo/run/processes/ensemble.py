@@ -24,7 +24,7 @@ from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.run.reports import failure as failure_of
 from memtopo.run.reports import merged_checks, report_on, sum_of_left
 from memtopo.session.request import RunRequest
-from memtopo.sharing.system import SYSTEM, System
+from memtopo.sharing.sockets import SYSTEM, System
 
 TIMEOUT = 30.0
 """Seconds of silence after which a process counts as dead."""

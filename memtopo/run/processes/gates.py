@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from memtopo.common.processes import RunningClock
 from memtopo.executor import TeardownGates
-from memtopo.sharing.system import SYSTEM, System
+from memtopo.sharing.sockets import SYSTEM, System
 
 _INTERVAL = 0.2
 """Seconds between two heartbeats while waiting at a gate."""

@@ -26,8 +26,7 @@ from memtopo.session.composition import Composition, InvalidOnMachine
 from memtopo.session.machines import with_needed_trials
 from memtopo.session.saved import spec_digest
 from memtopo.sharing.channel import Channel
-from memtopo.sharing.sockets import peer
-from memtopo.sharing.system import wait_readable
+from memtopo.sharing.sockets import peer, wait_readable
 
 _INTERVAL = 0.1
 _ALONE = 5.0

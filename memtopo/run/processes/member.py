@@ -32,8 +32,7 @@ from memtopo.session.request import HoldResult
 from memtopo.sharing.channel import Channel
 from memtopo.sharing.claims import claimed_folder, lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint
-from memtopo.sharing.sockets import abandon_in_children, connect_at
-from memtopo.sharing.system import SYSTEM, System
+from memtopo.sharing.sockets import SYSTEM, System, abandon_in_children, connect_at
 
 _COORDINATOR = "memtopo.run.processes.joining:main"
 _RETRY = 0.01

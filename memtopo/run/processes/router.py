@@ -16,7 +16,7 @@ from memtopo.run.messages import FromWorker, HandleAnswer, HandleRequest
 from memtopo.run.processes.gates import gate_descriptors
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Received
-from memtopo.sharing.system import SYSTEM, Descriptor, System
+from memtopo.sharing.sockets import SYSTEM, Descriptor, System
 
 
 class Router:

@@ -41,7 +41,7 @@ from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.imports import CommitWait, HolderHandles
 from memtopo.sharing.offers import LayoutExports
-from memtopo.sharing.system import SYSTEM, System
+from memtopo.sharing.sockets import SYSTEM, System
 from memtopo.sharing.wire import parsed_source
 
 _STARTUP = 60.0

@@ -29,7 +29,7 @@ from memtopo.geometry.access import granted, mappings
 from memtopo.kinds.views import MappedMemory
 from memtopo.machine import Machine
 from memtopo.sharing.channel import Channel, Child, work_for_parent
-from memtopo.sharing.system import wait_readable
+from memtopo.sharing.sockets import wait_readable
 
 LIMIT = 60
 """Seconds that a child may take: two contexts and a compilation of kernels, on a busy machine."""

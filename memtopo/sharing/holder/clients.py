@@ -17,9 +17,8 @@ from memtopo.sharing import messages, wire
 from memtopo.sharing.holder.state import EventFields, HolderEvents
 from memtopo.sharing.messages import SourcePart, encode_error
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.sockets import PeerProcess, check_user, has_ended
+from memtopo.sharing.sockets import SYSTEM, PeerProcess, System, check_user, has_ended
 from memtopo.sharing.status import Importer, Taken
-from memtopo.sharing.system import SYSTEM, System
 from memtopo.sharing.wire import Packet
 
 IDLE = 30.0

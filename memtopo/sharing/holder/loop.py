@@ -23,8 +23,7 @@ from memtopo.sharing.holder.responses import Responder, StatusReports, TooManyIn
 from memtopo.sharing.holder.state import HeldNodes, HoldSummary, Shutdown, Why
 from memtopo.sharing.holder.systemd import Notifier
 from memtopo.sharing.messages import Request, encode_error, read_request
-from memtopo.sharing.sockets import Listener, abandon_in_children
-from memtopo.sharing.system import SYSTEM, System
+from memtopo.sharing.sockets import SYSTEM, Listener, System, abandon_in_children
 
 INTERVAL = 0.5
 """Seconds between two calls of `stop`, which may look for its reason: the death of a process sends no signal."""

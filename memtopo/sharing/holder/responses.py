@@ -35,6 +35,7 @@ from memtopo.sharing.messages import (
     SealRequest,
 )
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider, LayoutChange, Offer, unknown_export
+from memtopo.sharing.sockets import SYSTEM, System
 from memtopo.sharing.status import (
     MOST_STATES,
     Importer,
@@ -47,7 +48,6 @@ from memtopo.sharing.status import (
     Status,
     shared_fields,
 )
-from memtopo.sharing.system import SYSTEM, System
 from memtopo.storage.saved import Saved
 
 _LONGEST_PATH = 1000

@@ -16,8 +16,7 @@ from memtopo.sharing.holder.metrics import MOST_CONNECTIONS
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import HolderInfo, HoldSummary, Shutdown, Supervision
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider
-from memtopo.sharing.sockets import reserve_descriptors
-from memtopo.sharing.system import SYSTEM, System
+from memtopo.sharing.sockets import SYSTEM, System, reserve_descriptors
 from memtopo.sharing.wire import MOST_FDS
 
 MOST_CLIENTS = 264

@@ -59,7 +59,7 @@ from memtopo.run.verification.rounds import FORBIDDEN
 from memtopo.session.request import HoldResult, Revision
 from memtopo.sharing.channel import Channel
 from memtopo.sharing.offers import ChangeFailed
-from memtopo.sharing.system import wait_readable
+from memtopo.sharing.sockets import wait_readable
 from tests.helpers.holders import until
 from tests.helpers.machines import identified, invented
 from tests.helpers.processes import open_descriptors
