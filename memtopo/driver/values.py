@@ -1,35 +1,22 @@
-"""Values of driver calls: the constants of `cuda.h`, and arguments and results as JSON and as text."""
+"""Values of driver calls: the constants and structures of `cuda.h`, and arguments and results as JSON and as text."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum, IntEnum, IntFlag
 from hashlib import blake2b
+from itertools import compress
 from typing import Any
 
 from msgspec import Struct
 
 from memtopo.common.units import exact
-from memtopo.driver.types import (
-    PROPERTY_FLAGS,
-    Access,
-    Advice,
-    DmaBufFlags,
-    EventFlags,
-    Grant,
-    HandleType,
-    HostFlags,
-    Location,
-    LocationKind,
-    MemAttach,
-    PoolAttribute,
-    PoolProperties,
-    Properties,
-    RegisterFlags,
-)
+from memtopo.driver import types
+from memtopo.driver.types import PROPERTY_FLAGS, AllocationType, Grant, HandleType, Location, PoolProperties, Properties
 
 ADDRESSES = ("address", "destination", "source")
 """Parameters that are addresses."""
@@ -88,15 +75,17 @@ CONSTANTS: Mapping[type, Constants] = {
     HandleType: _named(
         "CUmemAllocationHandleType", "CU_MEM_HANDLE_TYPE_", HandleType, NONE="NONE", FD="POSIX_FILE_DESCRIPTOR"
     ),
-    Access: _named("CUmemAccess_flags", "CU_MEM_ACCESS_FLAGS_PROT_", Access, NONE="NONE", R="READ", RW="READWRITE"),
-    LocationKind: _named("CUmemLocationType", "CU_MEM_LOCATION_TYPE_", LocationKind, GPU="DEVICE"),
-    EventFlags: _named("CUevent_flags", "CU_EVENT_", EventFlags),
-    MemAttach: _named("CUmemAttach_flags", "CU_MEM_ATTACH_", MemAttach),
-    Advice: _named("CUmem_advise", "CU_MEM_ADVISE_", Advice),
-    PoolAttribute: _named("CUmemPool_attribute", "CU_MEMPOOL_ATTR_", PoolAttribute),
-    HostFlags: _named("", "CU_MEMHOSTALLOC_", HostFlags),
-    RegisterFlags: _named("", "CU_MEMHOSTREGISTER_", RegisterFlags),
-    DmaBufFlags: Constants("", {1: "CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE"}),
+    types.Access: _named(
+        "CUmemAccess_flags", "CU_MEM_ACCESS_FLAGS_PROT_", types.Access, NONE="NONE", R="READ", RW="READWRITE"
+    ),
+    types.LocationKind: _named("CUmemLocationType", "CU_MEM_LOCATION_TYPE_", types.LocationKind, GPU="DEVICE"),
+    types.EventFlags: _named("CUevent_flags", "CU_EVENT_", types.EventFlags),
+    types.MemAttach: _named("CUmemAttach_flags", "CU_MEM_ATTACH_", types.MemAttach),
+    types.Advice: _named("CUmem_advise", "CU_MEM_ADVISE_", types.Advice),
+    types.PoolAttribute: _named("CUmemPool_attribute", "CU_MEMPOOL_ATTR_", types.PoolAttribute),
+    types.HostFlags: _named("", "CU_MEMHOSTALLOC_", types.HostFlags),
+    types.RegisterFlags: _named("", "CU_MEMHOSTREGISTER_", types.RegisterFlags),
+    types.DmaBufFlags: Constants("", {1: "CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE"}),
 }
 """Names of the numbers of `memtopo.driver.types` in `cuda.h`."""
 
@@ -222,3 +211,44 @@ def constant_text(method: str, name: str, value: Any) -> str:
     if constants:
         return _short(constants.text(int(value)))
     return value.name.lower() if isinstance(value, Enum) and value.name else str(value)
+
+
+# Structures of `cuda.h` in memory, whose offsets are the same in every release since 11.3.
+# type, requestedHandleTypes, location.type, location.id, win32HandleMetaData,
+# allocFlags.compressionType, .gpuDirectRDMACapable, .usage, .reserved
+PROPERTIES = struct.Struct("=iiiiQBB6x")
+# allocType, handleTypes, location.type, location.id, win32SecurityAttributes, maxSize, usage, reserved
+POOL = struct.Struct("=iiiiQQ56x")
+LOCATION = struct.Struct("=ii")
+ACCESS = struct.Struct("=iii")
+
+_FIELDS = ("compressionType", "gpuDirectRDMACapable")
+_FLAGS = sorted(PROPERTY_FLAGS, key=lambda word: _FIELDS.index(PROPERTY_FLAGS[word][0]))
+"""Properties that are flags, in the order of `allocFlags`."""
+
+
+def packed_properties(properties: Properties) -> bytes:
+    """Return a `CUmemAllocationProp`."""
+    kind, number, _ = properties.location
+    flags = [word in properties.flags for word in _FLAGS]
+    return PROPERTIES.pack(properties.type, properties.handles, kind, number, 0, *flags)
+
+
+def unpacked_properties(
+    data: bytes, location: Callable[[int, int], Location], kind: Callable[[int], AllocationType]
+) -> Properties:
+    """Decode a `CUmemAllocationProp`; functions decode the type and the number of its location, and its own type."""
+    number, handles, place, ordinal, _, *flags = PROPERTIES.unpack(data)
+    found = Properties.with_flags(location(place, ordinal), HandleType(handles), [*compress(_FLAGS, flags)])
+    return found._replace(type=kind(number))
+
+
+def packed_pool(properties: PoolProperties) -> bytes:
+    """Return a `CUmemPoolProps`."""
+    (kind, number, _), handles, size = properties
+    return POOL.pack(AllocationType.PINNED, handles, kind, number, 0, size)
+
+
+def packed_access(grants: Iterable[Grant]) -> bytes:
+    """Return a `CUmemAccessDesc` for each grant, one after another."""
+    return b"".join(ACCESS.pack(*location[:2], access) for location, access in grants)

@@ -12,8 +12,8 @@ from weakref import finalize
 from memtopo.common.errors import InternalError
 from memtopo.common.mapped_files import ANONYMOUS
 from memtopo.driver.protocol import Driver
-from memtopo.driver.structures import ACCESS, PROPERTIES, packed_access, packed_properties
 from memtopo.driver.types import DriverError, Grant, Properties
+from memtopo.driver.values import ACCESS, PROPERTIES, packed_access, packed_properties
 from memtopo.driver.wrappers import innermost
 from memtopo.native import HEAPS, loaded
 from memtopo.native.tables import Allocation, AllocationTable, TableHead

@@ -10,30 +10,12 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from memtopo.driver import structures
+from memtopo.driver import types, values
 from memtopo.driver.functions import FUNCTIONS, MEMBERS, SECRETS, declared, plain_name
 from memtopo.driver.functions import Function as Declared
 from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import call_name
-from memtopo.driver.types import (
-    Access,
-    Advice,
-    AllocationType,
-    DmaBufFlags,
-    EventFlags,
-    Grant,
-    HandleType,
-    HostFlags,
-    Location,
-    LocationKind,
-    MemAttach,
-    MemoryHandleType,
-    PoolAttribute,
-    PoolProperties,
-    Properties,
-    RegisterFlags,
-    SemaphoreHandleType,
-)
+from memtopo.driver.types import Grant, HandleType, Location, LocationKind, PoolProperties, Properties
 from memtopo.native import LIBCUDA
 
 
@@ -77,22 +59,22 @@ _REMEMBERED = 256
 
 @lru_cache(_REMEMBERED)
 def _properties_in(data: bytes) -> Properties:
-    return structures.unpacked_properties(data, _location, AllocationType)
+    return values.unpacked_properties(data, _location, types.AllocationType)
 
 
 def _grants(memory: Memory, pointer: int, count: int) -> tuple[Grant, ...]:
     if count > _MOST_GRANTS:
         raise ValueError(f"{count:,} descriptors of access")
-    return _grants_in(memory.read(pointer, count * structures.ACCESS.size)) if count else ()
+    return _grants_in(memory.read(pointer, count * values.ACCESS.size)) if count else ()
 
 
 @lru_cache(_REMEMBERED)
 def _grants_in(data: bytes) -> tuple[Grant, ...]:
-    return tuple(Grant(_location(kind, id), Access(flags)) for kind, id, flags in structures.ACCESS.iter_unpack(data))
+    return tuple(Grant(_location(kind, id), types.Access(flags)) for kind, id, flags in values.ACCESS.iter_unpack(data))
 
 
 def _pool(memory: Memory, pointer: int) -> PoolProperties:
-    _, handles, place, id, _, size = structures.POOL.unpack(memory.read(pointer, structures.POOL.size))
+    _, handles, place, id, _, size = values.POOL.unpack(memory.read(pointer, values.POOL.size))
     return PoolProperties(_location(place, id), HandleType(handles), size)
 
 
@@ -102,14 +84,14 @@ def _ordinal(word: int) -> Location:
     return Location(LocationKind.HOST) if number == _ORDINAL_OF_HOST else Location(LocationKind.GPU, number)
 
 
-def _external_memory(memory: Memory, pointer: int) -> tuple[int, MemoryHandleType, int, bool]:
+def _external_memory(memory: Memory, pointer: int) -> tuple[int, types.MemoryHandleType, int, bool]:
     kind, fd, size, flags = _EXTERNAL_MEMORY.unpack(memory.read(pointer, _EXTERNAL_MEMORY.size))
-    return fd, MemoryHandleType(kind), size, bool(flags & 1)
+    return fd, types.MemoryHandleType(kind), size, bool(flags & 1)
 
 
-def _external_semaphore(memory: Memory, pointer: int) -> tuple[int, SemaphoreHandleType]:
+def _external_semaphore(memory: Memory, pointer: int) -> tuple[int, types.SemaphoreHandleType]:
     kind, fd, _ = _EXTERNAL_SEMAPHORE.unpack(memory.read(pointer, _EXTERNAL_SEMAPHORE.size))
-    return fd, SemaphoreHandleType(kind)
+    return fd, types.SemaphoreHandleType(kind)
 
 
 def _multicast(memory: Memory, pointer: int) -> tuple[int, int, HandleType, int]:
@@ -127,25 +109,25 @@ _VALUES: Mapping[str, Decode] = {
     "ordinal": _ordinal,
     "CUstream": lambda word: word if word > _PER_THREAD else 0,
     "CUmemLocation": lambda word: _location(_i32(word), _i32(word >> 32)),
-    "CUmemPool_attribute": lambda word: PoolAttribute(_i32(word)),
+    "CUmemPool_attribute": lambda word: types.PoolAttribute(_i32(word)),
     "CUmemAllocationHandleType": lambda word: HandleType(_i32(word)),
-    "CUmem_advise": lambda word: Advice(_i32(word)),
+    "CUmem_advise": lambda word: types.Advice(_i32(word)),
     "CUmemAllocationGranularity_flags": lambda word: bool(_i32(word)),
-    "CU_MEMHOSTALLOC": lambda word: HostFlags(_u32(word)),
-    "CU_MEMHOSTREGISTER": lambda word: RegisterFlags(_u32(word)),
-    "CUevent_flags": lambda word: EventFlags(_u32(word)),
-    "CUmemAttach_flags": lambda word: MemAttach(_u32(word)),
-    "CUmemRangeFlags": DmaBufFlags,
+    "CU_MEMHOSTALLOC": lambda word: types.HostFlags(_u32(word)),
+    "CU_MEMHOSTREGISTER": lambda word: types.RegisterFlags(_u32(word)),
+    "CUevent_flags": lambda word: types.EventFlags(_u32(word)),
+    "CUmemAttach_flags": lambda word: types.MemAttach(_u32(word)),
+    "CUmemRangeFlags": types.DmaBufFlags,
     **dict.fromkeys(
         ("i32", "CUdevice_attribute", "CUdevice_P2PAttribute", "CUmem_range_attribute", "CUpointer_attribute",
          "CUmemRangeHandleType"), _i32
     ),
 }  # fmt: skip
 _POINTED: Mapping[str, Decode] = {
-    "CUmemAllocationProp*": lambda memory, pointer: _properties_in(memory.read(pointer, structures.PROPERTIES.size)),
+    "CUmemAllocationProp*": lambda memory, pointer: _properties_in(memory.read(pointer, values.PROPERTIES.size)),
     "CUmemPoolProps*": _pool,
     "CUmemLocation*": lambda memory, pointer: _location(
-        *structures.LOCATION.unpack(memory.read(pointer, structures.LOCATION.size))
+        *values.LOCATION.unpack(memory.read(pointer, values.LOCATION.size))
     ),
     **dict.fromkeys(
         ("CUipcMemHandle", "CUipcEventHandle", "CUmemPoolPtrExportData*"),
@@ -164,11 +146,11 @@ _RESULTS: Mapping[str, Callable[[Any], bytes]] = {
     "u32": struct.Struct("=I").pack,
     "i32": struct.Struct("=i").pack,
     "f32": struct.Struct("=f").pack,
-    "CUmemAllocationProp": structures.packed_properties,
+    "CUmemAllocationProp": values.packed_properties,
 }
 
 RESULT_BYTES: Mapping[str, int] = {
-    "u64": 8, "u32": 4, "i32": 4, "f32": 4, "CUmemAllocationProp": structures.PROPERTIES.size, "bytes": 1, "shared": 4,
+    "u64": 8, "u32": 4, "i32": 4, "f32": 4, "CUmemAllocationProp": values.PROPERTIES.size, "bytes": 1, "shared": 4,
     "attribute": 4, **dict.fromkeys(SECRETS, SECRET_BYTES),
 }  # fmt: skip
 """Bytes of a result by its type, at least."""

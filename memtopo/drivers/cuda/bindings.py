@@ -1,6 +1,6 @@
 """Calls of `cuda.bindings.driver` with their status, and the driver's structs.
 
-Structs are written as memory (`driver/structures.py`), so that no enum of the bindings refuses a number that the driver
+Structs are written as memory (`driver/values.py`), so that no enum of the bindings refuses a number that the driver
 takes (fact 5).
 """
 
@@ -17,14 +17,6 @@ from cuda.bindings import driver
 
 from memtopo.common.errors import MemtopoError, Unavailable
 from memtopo.driver.handles import SECRET_BYTES
-from memtopo.driver.structures import (
-    LOCATION,
-    PROPERTIES,
-    packed_access,
-    packed_pool,
-    packed_properties,
-    unpacked_properties,
-)
 from memtopo.driver.types import (
     AllocationType,
     DriverError,
@@ -33,6 +25,14 @@ from memtopo.driver.types import (
     LocationKind,
     PoolProperties,
     Properties,
+)
+from memtopo.driver.values import (
+    LOCATION,
+    PROPERTIES,
+    packed_access,
+    packed_pool,
+    packed_properties,
+    unpacked_properties,
 )
 
 # Bindings for CUDA 12 have both; only the second distinguishes the instances of a partitioned GPU.
