@@ -102,8 +102,7 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
 
 def _timeline(record: str, at: str | None) -> Timeline | None:
     from memtopo.output.records import timeline
-    from memtopo.records.record import moment_of
-    from memtopo.records.summary import summary
+    from memtopo.records.record import moment_of, summary
 
     return timeline(summary(record, moment_of(record, at)))
 

@@ -79,8 +79,7 @@ def show_command(
 
 
 def _show_record(record: str, at: str | None, *, as_json: bool) -> int:
-    from memtopo.records.record import moment_of
-    from memtopo.records.summary import summary
+    from memtopo.records.record import moment_of, summary
 
     found = summary(record, moment_of(record, at))
     show(found, lambda: pages("records").show_page(found), as_json=as_json, marker="record")

@@ -10,7 +10,7 @@ from memtopo.common.units import rounded
 from memtopo.output import humanize
 from memtopo.output.blocks import Page, Section, Series, Table, Timeline, Toned, columns, notes, sections
 from memtopo.records.comparison import Comparison
-from memtopo.records.summary import MemoryRow, RecordSummary
+from memtopo.records.record import MemoryRow, RecordSummary
 
 _MOST_ROWS = 40
 

@@ -28,8 +28,8 @@ from memtopo.plans.report import PlanDifference, Report
 from memtopo.plans.trace import TraceSummary
 from memtopo.probe.report import ProbeReport
 from memtopo.records.comparison import Comparison
+from memtopo.records.record import RecordSummary
 from memtopo.records.replay import Replay
-from memtopo.records.summary import RecordSummary
 from memtopo.session.budget import Budget
 from memtopo.session.saved import SavedChange, SavedPlan
 from memtopo.sharing.held import Survey

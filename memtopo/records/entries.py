@@ -1,4 +1,4 @@
-"""Entries of a spec that is made of a record: names, ranges and memory of one process."""
+"""Entries of a spec that is made of a record: names, ranges, memory, exports and imports of one process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from memtopo.common.keyed import by_key
 from memtopo.common.units import exact, rounded
 from memtopo.driver.types import PROPERTY_FLAGS
 from memtopo.records.live import ProcessMemory
-from memtopo.records.objects import Mapped, Memory, Reservation, source_of
+from memtopo.records.objects import Exported, Mapped, Memory, Reservation, paired, source_of
 
 NOUNS = {
     "chunks": "chunk", "buffers": "buffer", "managed": "managed", "pinned": "staging", "pools": "pool",
     "allocations": "allocation", "events": "event",
 }  # fmt: skip
 """Names of entries by their section, where the record has no source of the memory; of exports, what they export."""
+
+OUTSIDE = "outside"
+"""Holder of imports whose exporter the record does not have."""
 
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 """What a name of a spec cannot have."""
@@ -248,3 +251,103 @@ def _pool_fields(pool: Memory) -> dict[str, Any]:
     if users := pool.details.get("accessed_by"):
         fields["accessed_by"] = list(users)
     return fields
+
+
+# Exports, and imports of them
+
+
+def exporters(processes: Sequence[ProcessMemory]) -> dict[int, Exported]:
+    """Return the export of each import, by the identity of the imported object.
+
+    A digest of the handle is exact. A descriptor has another number in each process: its export is that of an object of
+    the same size that the process has not imported yet, the first of each exporter, and of the exporter that made a
+    descriptor last.
+    """
+    imports: list[tuple[int, Memory]] = []
+    for index, process in enumerate(processes):
+        every = [*process.chunks(), *(each for kind in NOUNS for each in process.objects(kind) if kind != "chunks")]
+        own = sorted((each for each in every if each.imported), key=lambda each: each.call.number)
+        imports += [(index, each) for each in own]
+    exports = [each for process in processes for each in process.exports]
+    found = paired(imports, exports)
+    return {id(memory): each for (_, memory), each in zip(imports, found, strict=True) if each}
+
+
+def _imports(spec: ProcessSpec) -> list[Memory]:
+    """Imports of a process: chunks in the order of their mappings, then all others."""
+    mapped = [each.chunk for group in spec.groups for element in group.mapped for each in element]
+    others = [each for kind in NOUNS if kind != "chunks" for each in spec.memory.objects(kind)]
+    every = {id(each): each for each in (*mapped, *spec.memory.chunks(), *others) if each.imported}
+    return [each for each in every.values() if each.kind not in ("pools", "multicast")]
+
+
+def declare_imports(spec: ProcessSpec, owners: Mapping[int, ProcessSpec], pairs: Mapping[int, Exported]) -> None:
+    """Declare imports: one for consecutive elements of an entry of the exporter."""
+    runs: list[list[tuple[Memory, Place | None, str]]] = []
+    for each in _imports(spec):
+        exported = pairs.get(id(each))
+        owner = owners.get(id(exported.memory)) if exported else None
+        place = owner.places[id(exported.memory)] if exported and owner else None
+        if runs and _follows(runs[-1][-1][0], runs[-1][-1][1], each, place):
+            runs[-1].append((each, place, exported.via if exported else ""))
+        else:
+            runs.append([(each, place, exported.via if exported else "")])
+    for run in runs:
+        members = [each for each, _, _ in run]
+        first = run[0][1]
+        fields: dict[str, Any]
+        if first:
+            owner = owners[id(first.entry.members[first.index])]
+            fields = {"from": f"{owner.name}.{_export(owner, first, len(run), run[0][2])}"}
+        else:
+            fields = _outside(spec, members)
+        pool = members[0].pool
+        if pool and pool.details.get("accessed_by"):
+            fields["accessed_by"] = list(pool.details["accessed_by"])
+        name = spec.name_for(first.entry.name if first else NOUNS[members[0].kind])
+        spec.add("imports", name, fields)
+        entry = DraftEntry(name, members)
+        spec.places |= {id(each): Place(entry, index) for index, each in enumerate(members)}
+
+
+def _follows(before: Memory, last: Place | None, memory: Memory, place: Place | None) -> bool:
+    """Return whether an import continues the one before it: the next element, or one more of the same from outside."""
+    if last and place:
+        return place.entry is last.entry and place.index == last.index + 1
+    return last is place and (before.kind, before.size, before.location) == (memory.kind, memory.size, memory.location)
+
+
+def _outside(spec: ProcessSpec, members: Sequence[Memory]) -> dict[str, Any]:
+    """Fields of an import whose exporter the record does not have."""
+    first, name = members[0], NOUNS[members[0].kind]
+    fields: dict[str, Any] = {"from": f"{OUTSIDE}/{name}"}
+    if first.kind == "events":
+        return fields | {"device": first.location}
+    fields |= {"via": "ipc"} if first.kind == "buffers" else {}
+    fields["pool" if first.kind == "allocations" else "location"] = first.location or "gpu0"
+    fields["size"] = exact(first.size) if first.size else "2MiB"
+    if not first.size or not first.location:
+        spec.notes.append(f"the exporter of {name!r} is not in the record: its size and location are assumed")
+    return fields | ({"count": len(members)} if len(members) > 1 else {})
+
+
+def _export(owner: ProcessSpec, first: Place, count: int, via: str) -> str:
+    """Name of the export of some elements of an entry, which is declared when it is first used."""
+    key = (first.entry.name, first.index, count, via)
+    if key not in owner.exports:
+        whole = count == len(first.entry.members)
+        wanted = first.entry.name if whole else f"{first.entry.name}-{first.index}"
+        owner.exports[key] = unused(set(owner.exports.values()), wanted, f"{wanted}-{via}", f"{wanted}-{count}")
+        noun = NOUNS[first.entry.members[0].kind]
+        owner.add("exports", owner.exports[key], {noun: first.entry.reference(first.index, count), "via": via})
+    return owner.exports[key]
+
+
+def declare_exports(spec: ProcessSpec) -> None:
+    """Declare exports that no process of the record imports, each of a whole entry."""
+    declared = {(entry, via) for entry, _, _, via in spec.exports}
+    for each in spec.memory.exports:
+        place = spec.places.get(id(each.memory))
+        if place and not each.memory.imported and (place.entry.name, each.via) not in declared:
+            declared.add((place.entry.name, each.via))
+            _export(spec, Place(place.entry, 0), len(place.entry.members), each.via)

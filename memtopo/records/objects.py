@@ -1,10 +1,14 @@
-"""Objects that driver calls make, as a record knows them, and the sources of these, by the stacks of the calls."""
+"""Objects that driver calls make, as a record knows them, the exports of imported ones, and the sources of all.
+
+A source is the library or Python module that made a call, by its stack.
+"""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -81,6 +85,42 @@ class Exported(Struct, frozen=True):
     via: str
     token: str | None
     time: float
+
+
+def paired(imports: Iterable[tuple[int, Memory]], exports: Sequence[Exported]) -> Iterator[Exported | None]:
+    """Yield the export of each object that a process, by index, has imported; None if the record does not have it."""
+    by_token = {each.token: each for each in exports if each.token}
+    taken: dict[int, set[int]] = defaultdict(set)
+    for process, memory in imports:
+        if not memory.imported:  # a chunk of its own, which the process has exported
+            found = next((each for each in exports if each.memory is memory), None)
+        elif memory.token:
+            found = by_token.get(memory.token)
+        else:
+            others = [each for each in exports if each.via != "ipc" or each.memory.process != memory.process]
+            found = _likely_export(memory, others, taken[process])
+        if found:
+            taken[process].add(id(found.memory))
+        yield found
+
+
+def _likely_export(memory: Memory, exports: Sequence[Exported], taken: set[int]) -> Exported | None:
+    """Return the most likely export of an object that was imported by a descriptor."""
+    first: dict[str, Exported] = {}
+    latest: dict[int, float] = {}
+    for each in exports:
+        same = each.memory.kind == memory.kind and memory.size in (0, each.memory.size)
+        known = not memory.location or memory.location == each.memory.location
+        if not same or not known or each.time > memory.time:
+            continue
+        latest[id(each.memory)] = each.time
+        if id(each.memory) not in taken:
+            first.setdefault(each.memory.process, each)
+    return max(
+        first.values(),
+        key=lambda each: (each.memory.process != memory.process, latest[id(each.memory)]),
+        default=None,
+    )
 
 
 class _Sized(Protocol):

@@ -15,10 +15,20 @@ from msgspec import Struct
 
 from memtopo.common.units import exact
 from memtopo.language import Document, read_text
-from memtopo.records.entries import Place, ProcessSpec, access_words, declare_memory, range_groups, unused, word
+from memtopo.records.entries import (
+    Place,
+    ProcessSpec,
+    access_words,
+    declare_exports,
+    declare_imports,
+    declare_memory,
+    exporters,
+    range_groups,
+    unused,
+    word,
+)
 from memtopo.records.live import ProcessMemory
 from memtopo.records.objects import Mapped, Reservation
-from memtopo.records.pairing import declare_exports, declare_imports, exporters
 from memtopo.records.record import Moment, moment_of
 
 OWN = b"# Memory of a program, "

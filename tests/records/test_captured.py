@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.records.record import Moment, moment, read_record
+from memtopo.records.record import Moment, moment, read_record, summary
 from memtopo.records.spec import spec_of
-from memtopo.records.summary import summary
 from tests.cli.conftest import InlineRunner
 from tests.helpers.records import MIB, shape
 from tests.helpers.specs import ROOT

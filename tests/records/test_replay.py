@@ -28,8 +28,7 @@ from memtopo.plans.trace import TracedCall
 from memtopo.records.player import IMPORTS, Played
 from memtopo.records.program import NoProgram, program_calls
 from memtopo.records.record import Record, read_record
-from memtopo.records.replay import LeftOutCalls, Replay, replay
-from memtopo.records.replay_process import PROCESS_ENDED
+from memtopo.records.replay import PROCESS_ENDED, LeftOutCalls, Replay, replay
 from memtopo.testing.library import folder
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import run_memtopo
