@@ -39,7 +39,7 @@ REASONS = {
     "geometry/sizing": "chunks take shares of memory",
     "kinds/__init__": "the registry of kinds",
     "kinds/access/grants": "access is to chunks in ranges",
-    "kinds/dmabuf/__init__": "a dma-buf is of the addresses of chunks, ranges or buffers",
+    "kinds/dmabuf": "a dma-buf is of the addresses of chunks, ranges or buffers",
     "kinds/chunks/amounts": "resolves sizes and numbers of chunks",
     "kinds/mappings/fill": "chunks are mapped into ranges",
     "kinds/exportable": "a dma-buf is of the addresses of chunks, ranges or buffers",

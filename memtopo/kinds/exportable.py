@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import eq
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -73,13 +72,13 @@ class ExportKind(Kind):
         """Transports that the objects of a group are created for."""
         return self.transports
 
-    def try_export(self, export: ExportGroup) -> TryExport:
-        """Step that exports the first handle as a test."""
+    def export_step(self, export: ExportGroup, index: int) -> TryExport:
+        """Step that exports one handle."""
         raise NotImplementedError
 
     def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
         """Export one handle, which the caller closes."""
-        raise NotImplementedError
+        return self.export_step(export, index).export(driver, layout)
 
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> Group:
         """Group of an import from a process of the spec: of what each of its instances exports."""
@@ -232,10 +231,9 @@ class ExportGroup(Group, frozen=True):
         kept = range(self.group.count if self.lends else 0)
         return chain(self.resources, ((self.group.noun, self.group.label(index)) for index in kept))
 
-    def first_handle(self, via: str = "") -> tuple[Path, str, str, str, str, int, Callable[[Driver, Layout], Handle]]:
-        """Fields of the step that exports the first handle as a test; `via` is its transport in a plan."""
-        handle = partial(self.exporter.handle, export=self, index=0)
-        return self.path, self.name, self.group.noun, self.label(0), via or self.via, self.count, handle
+    def handle_fields(self, index: int) -> tuple[Path, str, str, str, str, int]:
+        """Fields that the steps which export one handle have in common."""
+        return self.path, self.name, self.group.noun, self.label(index), self.via, self.count
 
     def continued_by(self, after: ExportGroup) -> bool:
         """Return whether handles of another export are of the same objects as these, and perhaps of more."""

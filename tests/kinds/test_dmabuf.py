@@ -8,7 +8,7 @@ import pytest
 
 from memtopo import planner
 from memtopo.driver.types import DmaBufFlags, DriverError
-from memtopo.kinds.dmabuf.steps import TryExportDmaBuf
+from memtopo.kinds.objects import TryExportDmaBuf
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.exports import touched_exports
 from memtopo.kinds.mappings.steps import MapChunk

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic
-from memtopo.driver.handles import Handle
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
@@ -25,8 +24,6 @@ from memtopo.kinds.resolution import attempt, whole_granules
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
-    from memtopo.driver.protocol import Driver
-    from memtopo.kinds.layout import Layout
     from memtopo.kinds.objects import TryExport
     from memtopo.kinds.step import Step
 
@@ -43,14 +40,10 @@ class HandleKind(ExportKind):
         assert isinstance(group, ChunkGroup)
         return tuple(group.handles.words)
 
-    def try_export(self, export: ExportGroup) -> TryExport:
+    def export_step(self, export: ExportGroup, index: int) -> TryExport:
         from memtopo.kinds.chunks.steps import TryExportChunk
 
-        return TryExportChunk(*export.first_handle())
-
-    def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
-        kind = HandleType[export.via.upper()]
-        return Handle.of(driver.mem_export_to_shareable_handle(layout.chunks[export.label(index)], kind))
+        return TryExportChunk(*export.handle_fields(index))
 
 
 class Chunks(HandleKind):

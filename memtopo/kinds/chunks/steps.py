@@ -8,6 +8,7 @@ from typing import ClassVar
 from memtopo.common.signals import deferred
 from memtopo.common.text import numbered
 from memtopo.driver.batches import call_each
+from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
 from memtopo.geometry.groups import ChunkGroup
@@ -185,6 +186,10 @@ class TryExportChunk(TryExport, frozen=True):
             "the chunk was created without that handle type, or is itself imported (fact 26)", DEFECT_ADVICE
         )
     }
+
+    def export(self, driver: Driver, layout: Layout) -> Handle:
+        kind = HandleType[self.via.upper()]
+        return Handle.of(driver.mem_export_to_shareable_handle(layout.chunks[self.object], kind))
 
 
 def _as_reported(properties: Properties) -> Properties:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from memtopo.common.units import Size, exact, rounded, rounded_up
 from memtopo.diagnostics.model import Path
-from memtopo.driver.handles import Handle, Via
+from memtopo.driver.handles import Via
 from memtopo.driver.types import Access, Grant, Location
 from memtopo.geometry.groups import Group, LocatedGroup, round_robin
 from memtopo.geometry.model import Geometry
@@ -22,8 +22,6 @@ from memtopo.language.fields import Count, DeviceName, Devices, PositiveBytes
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
-    from memtopo.driver.protocol import Driver
-    from memtopo.kinds.layout import Layout
     from memtopo.kinds.objects import TryExport
 
 
@@ -113,16 +111,10 @@ class Buffers(IpcKind):
                 yield AllocateBuffer(group.path, group.label(index), group.location_of(index).id, group.size)
         yield from import_each(groups, OpenBuffer, AliasBuffer)
 
-    def try_export(self, export: ExportGroup) -> TryExport:
+    def export_step(self, export: ExportGroup, index: int) -> TryExport:
         from memtopo.kinds.ipc.steps import TryExportBuffer
 
-        return TryExportBuffer(*export.first_handle())
-
-    def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
-        from memtopo.kinds.layout import current
-
-        with current(driver, layout.contexts[export.location_of(index).id]):
-            return Handle.of(driver.ipc_get_mem_handle(layout.buffers[export.label(index)].address))
+        return TryExportBuffer(*export.handle_fields(index), export.location_of(index).id)
 
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> BufferGroup:
         return imported.located(BufferGroup, exported[0].size, declared=exported[0].declared_size)
@@ -182,17 +174,10 @@ class Events(IpcKind):
                 yield CreateEvent(group.path, group.name, group.location_of(0).id, group.size, group.shared)
         yield from import_each(groups, OpenEvent, AliasEvent)
 
-    def try_export(self, export: ExportGroup) -> TryExport:
+    def export_step(self, export: ExportGroup, index: int) -> TryExport:
         from memtopo.kinds.ipc.steps import TryExportEvent
 
-        return TryExportEvent(*export.first_handle())
-
-    def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
-        from memtopo.kinds.ipc.steps import EVENT_HANDLES
-        from memtopo.kinds.layout import current
-
-        with current(driver, layout.contexts[export.location_of(index).id]):
-            return Handle.of(driver.ipc_get_event_handle(layout.of(EVENT_HANDLES)[export.label(index)]))
+        return TryExportEvent(*export.handle_fields(index), export.location_of(index).id)
 
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> EventGroup:
         return imported.located(EventGroup, 0)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, EventFlags, Location, gpu
 from memtopo.kinds.layout import Layout, LayoutTable, current
-from memtopo.kinds.objects import Alias, GpuObjectStep, ImportStep, TryExport
+from memtopo.kinds.objects import Alias, GpuObjectStep, ImportStep, TryExportIpc
 from memtopo.kinds.step import (
     DEFECT_ADVICE,
     ErrorHint,
@@ -103,9 +103,10 @@ class AliasBuffer(Alias, frozen=True):
         return AllocateBuffer(self.path, self.label, self.device, self.size).check(driver, layout)
 
 
-class TryExportBuffer(TryExport, frozen=True):
+class TryExportBuffer(TryExportIpc, frozen=True):
     """Request a handle of a buffer as a test."""
 
+    creates = AllocateBuffer
     verb = "export buffer"
     call = "cuIpcGetMemHandle"
 
@@ -171,9 +172,10 @@ class AliasEvent(Alias, frozen=True):
         return CreateEvent(self.path, self.label, self.device, self.size, shared=True).check(driver, layout)
 
 
-class TryExportEvent(TryExport, frozen=True):
+class TryExportEvent(TryExportIpc, frozen=True):
     """Request the handle of an event as a test."""
 
+    creates = CreateEvent
     verb = "export event"
     call = "cuIpcGetEventHandle"
     hints: ClassVar = {

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from memtopo.common.errors import on_failure
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.handles import Handle, Secret
 from memtopo.driver.types import WHOLE_HOST, Access, Grant, HandleType, Location, LocationKind
 from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
@@ -23,8 +20,6 @@ from memtopo.language.fields import Count, Name, PositiveBytes
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
-    from memtopo.driver.protocol import Driver
-    from memtopo.kinds.layout import Layout
     from memtopo.kinds.objects import TryExport
 
 
@@ -154,24 +149,11 @@ class Allocations(ExportKind):
                 else:
                     yield ImportPointer(*memory, HandleReference.of(group, index))
 
-    def try_export(self, export: ExportGroup) -> TryExport:
+    def export_step(self, export: ExportGroup, index: int) -> TryExport:
         from memtopo.kinds.pools.steps import TryExportAllocation
 
-        return TryExportAllocation(*export.first_handle())
-
-    def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
-        """Descriptor of a pool with the bytes of one of its allocations.
-
-        The pool is exported first: before any export of it, the driver may refuse its pointers (fact 82).
-        """
-        from memtopo.kinds.pools.steps import POOL_HANDLES
-
         assert isinstance(export.group, AllocationGroup)
-        pool = layout.of(POOL_HANDLES)[export.group.pool_of(export.first + index)]
-        fd = driver.mem_pool_export_to_shareable_handle(pool, HandleType.FD)
-        assert isinstance(fd, int)
-        with on_failure(os.close, fd):
-            return Handle(fd, Secret(driver.mem_pool_export_pointer(layout.buffers[export.label(index)].address)))
+        return TryExportAllocation(*export.handle_fields(index), export.group.pool_of(export.first + index))
 
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> AllocationGroup:
         first = exported[0]

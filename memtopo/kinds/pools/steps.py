@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import ClassVar
 
+from memtopo.common.errors import on_failure
 from memtopo.common.units import rounded
+from memtopo.driver.handles import Handle, Secret
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, HandleType, Location, PoolAttribute, PoolProperties
 from memtopo.kinds.ipc.steps import BufferStep
@@ -331,9 +334,21 @@ class AliasAllocation(Alias, frozen=True):
 class TryExportAllocation(TryExport, frozen=True):
     """Export the pool and the pointer of an allocation as a test."""
 
+    pool: str
+
     verb = "export allocation"
     call = "cuMemPoolExportToShareableHandle"
     hints: ClassVar = {
         "INVALID_VALUE": ErrorHint("the pool cannot be shared (fact 82)", "'memtopo probe' shows what can")
     }
     calls = 2
+
+    def export(self, driver: Driver, layout: Layout) -> Handle:
+        """Descriptor of the pool with the bytes of the allocation.
+
+        The pool is exported first: before any export of it, the driver may refuse its pointers (fact 82).
+        """
+        fd = driver.mem_pool_export_to_shareable_handle(layout.of(POOL_HANDLES)[self.pool], HandleType.FD)
+        assert isinstance(fd, int)
+        with on_failure(os.close, fd):
+            return Handle(fd, Secret(driver.mem_pool_export_pointer(layout.buffers[self.object].address)))

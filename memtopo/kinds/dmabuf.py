@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from memtopo.common.units import NamedPart, exact, shorten
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.handles import Handle, Via
+from memtopo.driver.handles import Via
 from memtopo.driver.types import DmaBufFlags, Location
 from memtopo.geometry.groups import ChunkGroup, Group, Origin, RangeGroup
 from memtopo.kinds.exportable import DmaBufMemory, ExportGroup, ExportKind, Refusals
@@ -16,8 +15,6 @@ from memtopo.kinds.kind import Kind, Scope
 from memtopo.kinds.resolution import Refused, require_on_gpu
 
 if TYPE_CHECKING:
-    from memtopo.driver.protocol import Driver
-    from memtopo.kinds.layout import Layout
     from memtopo.kinds.objects import TryExport
 
 
@@ -181,31 +178,13 @@ class DmaBufExports(ExportKind):
         super().__init__()
         self.group, self.words = kind.group, kind.words  # type: ignore[misc]
 
-    def try_export(self, export: ExportGroup) -> TryExport:
-        from memtopo.kinds.dmabuf.steps import TryExportDmaBuf
+    def export_step(self, export: ExportGroup, index: int) -> TryExport:
+        from memtopo.kinds.objects import TryExportDmaBuf
 
-        memory, first = export.dma_buf, export.first
+        memory, number = export.dma_buf, export.first + index
         assert memory
-        noun = RangeGroup.noun if memory.placements else memory.group.noun
-        needs = dict.fromkeys([(noun, memory.place(first)[0]), *memory.resources(first)])
+        path, name, noun, label, _, count = export.handle_fields(index)
         via = f"{DMABUF}, pcie" if memory.flags else DMABUF
-        return TryExportDmaBuf(*export.first_handle(via), *memory.bytes, tuple(needs))
-
-    def handle(self, driver: Driver, layout: Layout, export: ExportGroup, index: int) -> Handle:
-        """Export one object in the context of its GPU (fact 83).
-
-        Raises `KeyError` if it has no memory in the present state of the layout.
-        """
-        from memtopo.kinds.layout import current
-
-        memory, number, fd = export.dma_buf, export.first + index, -1
-        assert memory
-        address = memory.address(layout, number)
-        try:
-            with current(driver, layout.contexts[memory.location(number).id]):
-                fd = driver.mem_get_handle_for_address_range(address, memory.size, memory.flags)
-        except BaseException:
-            if fd >= 0:
-                os.close(fd)
-            raise
-        return Handle(fd)
+        place = RangeGroup.noun if memory.placements else noun
+        needs = dict.fromkeys([(place, memory.place(number)[0]), *memory.resources(number)])
+        return TryExportDmaBuf(path, name, noun, label, via, count, memory, number, tuple(needs))
