@@ -161,17 +161,25 @@ class ResourceBalance:
         other programs free meanwhile, both the memory taken and the memory given back must be too little. More memory
         taken than planned is no difference: drivers and other programs take some.
         """
-        least = _created(geometries)
+        fixed = (group for each in geometries for group in each.every if group.residence is Residence.FIXED)
+        least = Counter[str]()
+        for group in fixed:
+            for location, count in group.shares().items():
+                # A chunk takes its own size (fact 3); allocations below a block may share one (fact 45).
+                least[str(location)] += count * (group.size - group.size % _BLOCK)
         for device in left.memory if left else ():
-            if device.held is None or not (planned := least.get(device.device)):
+            if device.held is None or not (planned := least[device.device]):
                 continue
             observed = max(device.before - device.held, device.after - device.held)
             expected = f"{rounded(planned)} or more less than before and after"
             seen = expected if observed >= planned else f"{rounded(observed)} less"
             yield Finding("free memory", device.device, expected, seen)
 
-    def owner_notes(self, geometry: Geometry, *, clean: bool) -> Iterator[str]:
-        """Name the owner of external memory and semaphores; `clean` adds that no copy of a descriptor is left."""
+    def notes(self, teardown: Teardown, left: Left | None, geometry: Geometry, *, clean: bool) -> Iterator[str]:
+        """Notes on what is left, on processes that were late, and on the owners of external memory and semaphores.
+
+        `clean` adds that no copy of a descriptor of these is left.
+        """
         for holder, process in self._holders.items():
             names = [
                 group.name
@@ -183,6 +191,14 @@ class ResourceBalance:
                 copies = "their descriptors were copied" if several else "its descriptor was copied"
                 closed = f", and the {'copies' if several else 'copy'} closed" if clean else ""
                 yield f"{_joined(names)} {'are' if several else 'is'} {holder}'s (process {process}); {copies}{closed}"
+
+        if teardown.timed_out:
+            yield "another process did not finish in time; memory that it imported may have been released while in use"
+        yield from memory_notes(left, geometry)
+        if not self._exclusive and left and left.fds_after > left.fds_before:
+            more = left.fds_after - left.fds_before
+            count = f"{more} more file descriptor{'s are' if more > 1 else ' is'} open than before"
+            yield f"{count}; other code in this process may have opened {'them' if more > 1 else 'it'}"
 
     def _open_chunks(self, position_of: PositionOf) -> Iterator[Leak]:
         """Chunks with an open handle, as the ledger counts them.
@@ -198,26 +214,6 @@ class ResourceBalance:
             step = own or steps.get(numbered(label)[0])  # elastic chunks have one step in common
             name, path = (own and own.leak_name()) or f"chunk {label}", step.path if step else ()
             yield Leak(name, "a handle to it is still open after its release", (), path, position_of(path))
-
-
-def _created(geometries: Iterable[Geometry]) -> dict[str, int]:
-    """Bytes of each GPU that processes create and the driver takes at once, in whole blocks.
-
-    A chunk takes its own size (fact 3); allocations below a block may take none, since they share one (fact 45).
-    """
-    found: dict[str, int] = {}
-    for group in (group for geometry in geometries for group in geometry.every if group.residence is Residence.FIXED):
-        for location, count in group.shares().items():
-            found[str(location)] = found.get(str(location), 0) + count * (group.size - group.size % _BLOCK)
-    return found
-
-
-def descriptor_notes(left: Left | None) -> Iterator[str]:
-    """Note more open descriptors than before, where other code in this process may have opened them."""
-    if left and left.fds_after > left.fds_before:
-        more = left.fds_after - left.fds_before
-        count = f"{more} more file descriptor{'s are' if more > 1 else ' is'} open than before"
-        yield f"{count}; other code in this process may have opened {'them' if more > 1 else 'it'}"
 
 
 def memory_notes(left: Left | None, geometry: Geometry) -> Iterator[str]:

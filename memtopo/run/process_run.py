@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from threading import Lock
@@ -15,7 +15,6 @@ from memtopo.common.errors import InternalError, MemtopoError, Stopped, outcome
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.recorder import CallContext
 from memtopo.executor import Execution, StepFailed, Teardown, TeardownGates, failing
-from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource, Reservation
 from memtopo.kinds.ranges.steps import AGREED, common_ranges
 from memtopo.kinds.runs import expanded
@@ -23,23 +22,16 @@ from memtopo.kinds.step import Phase
 from memtopo.language.names import AWAKE
 from memtopo.plans import folding
 from memtopo.plans.progress import Progress
-from memtopo.plans.report import Check, Checks, Left, Placed, Report
-from memtopo.plans.transition import Stage, Transition
+from memtopo.plans.report import Check, Checks, Report
+from memtopo.plans.transition import Transition
 from memtopo.run import messages, saving
 from memtopo.run.layout_plans import WHOLE, Absent, Goal, LayoutPlans, Variant, lost, plans_of, transitions_between
-from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
+from memtopo.run.leaks import ResourceBalance
 from memtopo.run.messages import Addresses, Answer, ChangeResult, Command, Done, Lent, SaveResult
 from memtopo.run.reports import FindingTally, exit_code, failure, report_on
-from memtopo.run.transition import (
-    DoesNotFit,
-    RollbackFailed,
-    StagedTransition,
-    attempted,
-    require_declared,
-    require_room,
-)
+from memtopo.run.transition import Change, DoesNotFit, attempted, require_declared, require_room
 from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
-from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
+from memtopo.run.verification.isolation import check_isolation
 from memtopo.run.verification.rounds import Verification
 from memtopo.session.request import HoldResult, RunRequest
 from memtopo.sharing.offers import LayoutExports, Offer
@@ -83,7 +75,7 @@ class ProcessRun:
         """
         self.request, self.ledger, self.context = request, ledger, context
         self.plans = plans or plans_of(request)
-        self._plan_source = plan_source or _no_source
+        self._plan_source = plan_source
         self.variant: Variant = AWAKE, absent
         plan = self.plans.to_build(request.process, absent)
         self.execution = Execution(plan, ledger, progress=progress, stop=stop, origin=origin, context=context)
@@ -100,41 +92,32 @@ class ProcessRun:
         self._rechecking = Lock()
         self._teardown: Teardown | None = None
         self.verification = Verification(request, ledger, self.execution, self.findings)
-        self._exported = request.geometry
-        self._change: Change | None = None
+        self.change: Change | None = None
+        self._goal: tuple[Goal, LayoutPlans]
 
     def handle(self, command: Command) -> Answer:
         """Execute a command, and return the answer. Raises `StepFailed`, `Stopped`, or `MemtopoError`."""
         answer = _ACTS[type(command)](self, command)
-        if answer is None:
-            changes = isinstance(command, messages.ChangeCommand)
-            return ChangeResult() if changes else Done(self.as_declared, self.verification.safe)
-        return answer
+        if answer is None and isinstance(command, messages.ChangeCommand):
+            return ChangeResult()
+        return answer or Done(self.as_declared, self.verification.safe)
 
     def goal(self, command: messages.PlanChange) -> tuple[Goal, LayoutPlans]:
         """Goal of a change, and the plans of its spec. Raises `MemtopoError`."""
         if not command.source:
             absent = self.plans.resources_of(command.absent)
             return Goal((command.state, absent), command.check, command.in_use), self.plans
+        if self._plan_source is None:
+            raise InternalError("a process was sent a spec, and has one that it did not read")
         request, plans = self._plan_source(command.source, command.check)
         return Goal(WHOLE, command.check, command.in_use, request), plans
 
     @property
     def planned_change(self) -> Change:
         """Change that was planned and is not ended."""
-        if self._change is None:
+        if self.change is None:
             raise InternalError("a process was sent a command of a change, and no change is planned")
-        return self._change
-
-    def make_stage(self, stage: Stage, *, back: bool) -> None:
-        """Do one stage of the change, or of its rollback. Raises `StepFailed` or `Stopped`, or `RollbackFailed`."""
-        change = self.planned_change
-        (change.roll_back if back else change.make)(stage)
-
-    def end_change(self) -> ChangeResult:
-        """End the change, or its rollback, of which all stages are done. Raises `RollbackFailed`."""
-        change, self._change = self.planned_change, None
-        return change.end()
+        return self.change
 
     def lend(self, command: messages.Lend) -> Lent:
         """Lend objects of an export, take them back or list them. Raises `MemtopoError`."""
@@ -191,23 +174,72 @@ class ProcessRun:
             steps = plans.transitions(self.variant, goal.variant)
         else:  # of another spec, or built without some resources
             steps = transitions_between({**now, label: plan}, after)
-        self._require_room(steps, goal.request or self.request, goal.in_use)
-        self._change = Change(self, goal, plans, steps[label])
-
-    def _require_room(self, steps: Mapping[str, Transition], request: RunRequest, exports: Collection[str]) -> None:
-        """Refuse what does not fit with all processes; each of them has simulated GPUs of its own."""
-        own, in_use = steps[request.process], self.plans.resources_of(exports) if exports else frozenset()
-        if len(steps) == 1 or request.machine.simulated:
-            gone = {resource for label, resource in in_use if label == request.process}
-            growth = own.growth_beside(gone) if gone else own.growth
+        request, own = goal.request or self.request, steps[label]
+        in_use = self.plans.resources_of(goal.in_use) if goal.in_use else frozenset()
+        alone = len(steps) == 1 or request.machine.simulated  # each process has simulated GPUs of its own
+        if alone and not in_use:
+            growth = own.growth  # which the next switch uses again
         else:
-            growth = Transition.together(steps, in_use).growth
+            growth = Transition.together({label: own} if alone else steps, in_use).growth
         try:
             self.execution.resume()  # free memory is queried in contexts
             require_room(self.execution, own, growth, request.machine_facts)
         except (DoesNotFit, StepFailed):
             self.suspend(self.request)
             raise
+        self._goal = goal, plans
+        other = goal.request.geometry if goal.request else None
+        self.change = Change(self.execution, after[label], own, self.balance, check=goal.check, other=other)
+
+    def check_change(self) -> None:
+        """Check the layout after all stages, before the change is ended: what is new of another spec by bytes, too.
+
+        Raises `StepFailed` or `Stopped`.
+        """
+        change, (goal, _) = self.planned_change, self._goal
+        if goal.request is None:
+            change.findings = self.check_switched(change.kept)
+            return
+        findings = FindingTally()
+        self.execution.progress.extend(self.execution.plan.number_of_steps)
+        findings.add(self.execution.check())
+        with failing("check of holes and ends"):
+            check_isolation(findings, goal.request.geometry, self.ledger, self.execution.layout)
+        if change.kept:
+            findings.merge_findings(change.kept.compared_after(findings), ASPECT)
+        verification = Verification(goal.request, self.ledger, self.execution, findings)
+        verification.verify_only({step.provides for step in change.steps.do if step.allocates})
+        change.findings, change.offers = findings, self.query_exports()
+        self.suspend(goal.request)
+
+    def start_rollback(self, reason: str) -> None:
+        """Make the stages of the change those of its rollback. Raises `RollbackFailed`."""
+        self.execution.layout.handle_source.expect(self.request.geometry)
+        self.planned_change.start_rollback(reason)
+
+    def end_change(self) -> ChangeResult:
+        """End the change, or its rollback, of which all stages are done. Raises `RollbackFailed`."""
+        change, self.change = self.planned_change, None
+        touched = change.end()
+        if change.back:
+            with change.rolling_back():
+                require_declared(self.execution)
+                self.suspend(self.request)
+            return ChangeResult(touched=touched)
+        (goal, self.plans), self.switched = self._goal, change.findings
+        self.variant = goal.variant
+        if goal.request:
+            self.request, self._reserved = goal.request, {**self.execution.layout.ranges}
+            self.findings = change.findings or FindingTally()
+            self.verification = Verification(goal.request, self.ledger, self.execution, self.findings)
+        if change.offers is not None:
+            self.offers = change.offers
+        # What may fail comes last, since the layout is changed already.
+        if change.findings is None:  # without a check, after which contexts are released
+            attempted(lambda: self.suspend(self.request))
+            return ChangeResult(touched=touched, offers=change.offers)
+        show = self.checks if goal.request else change.findings.checks
+        return replace(attempted(lambda: ChangeResult(checks=show())), touched=touched, offers=change.offers)
 
     @contextmanager
     def recording_failure(self) -> Iterator[None]:
@@ -235,69 +267,23 @@ class ProcessRun:
                 self.findings.add(self.execution.check())
                 with failing("check of holes, ends and access"):
                     self.execution.progress.phase("check holes", 0)
-                    self._check_isolation(self.request.geometry, self.findings)
+                    check_isolation(self.findings, self.request.geometry, self.ledger, self.execution.layout)
                     if self.variant == WHOLE:  # what is absent has no access yet
                         self.execution.progress.phase("check access", 0)
                         self.verification.try_permitted()
             finally:
                 count.steps = self.execution.checked
 
-    def _check_isolation(self, geometry: Geometry, findings: FindingTally) -> None:
-        unmapped = holes(geometry)
-        findings.add(isolation(geometry, unmapped, self.ledger, self.execution.layout))
-        if unmapped.unqueried:
-            why = f"of the granules of holes at most {MAX_HOLE_QUERIES:,} are queried, evenly spaced"
-            findings.not_checked("hole", unmapped.unqueried, why)
-
     def suspend(self, request: RunRequest) -> None:
         """Release contexts that the layout of a request does not need while it is held. Raises `StepFailed`."""
         if self._held:
             self.execution.suspend(request.geometry.idle_gpus)
 
-    def check_changed(self, request: RunRequest, steps: Transition, kept: Fingerprints | None = None) -> FindingTally:
-        """Check a changed layout by queries, and what is new in it by bytes. Raises `StepFailed` or `Stopped`."""
-        findings = FindingTally()
-        self.execution.progress.extend(self.execution.plan.number_of_steps)
-        findings.add(self.execution.check())
-        with failing("check of holes and ends"):
-            self._check_isolation(request.geometry, findings)
-        if kept:
-            findings.merge_findings(kept.compared_after(findings), ASPECT)
-        verification = Verification(request, self.ledger, self.execution, findings)
-        verification.verify_only({step.provides for step in steps.do if step.allocates})
-        return findings
-
-    def adopt(
-        self, plans: LayoutPlans, variant: Variant, request: RunRequest | None, findings: FindingTally | None
-    ) -> None:
-        """Make a variant, to which the layout was changed, that of the run, with the findings of its check.
-
-        `request` is that of another spec, if it was changed to one. Nothing is presented here, since the layout is
-        changed already: that may fail, and this may not.
-        """
-        self.plans, self.variant, self.switched = plans, variant, findings
-        if request:
-            self.request, self._reserved = request, {**self.execution.layout.ranges}
-            self.findings = findings or FindingTally()
-            self.verification = Verification(request, self.ledger, self.execution, self.findings)
-
-    def _placed(self) -> tuple[Placed, ...]:
-        """Addresses of the ranges in the order of the plan: a change reserves new ones after the old ones."""
-        ranges = self._reserved
-        phases = self.plans.of(WHOLE)[self.request.process].phases
-        reserving = chain.from_iterable(steps for phase, steps in phases if phase is Phase.RESERVE)
-        labels = [step.describe().subject for step in expanded(reserving)]
-        return tuple(folding.placed({label: ranges[label] for label in labels if label in ranges}))
-
-    def expect(self, geometry: Geometry) -> None:
-        """Import and export as a geometry declares from now on."""
-        self.execution.layout.handle_source.expect(geometry)
-        self._exported = geometry
-
     @property
     def exports(self) -> LayoutExports:
         """Exports of the process: while it is changed, those of the spec to which it is changed."""
-        return LayoutExports(self._exported, self.execution.layout, self.execution.driver, self.recheck, self.context)
+        geometry = (self.change and self.change.geometry) or self.request.geometry
+        return LayoutExports(geometry, self.execution.layout, self.execution.driver, self.recheck, self.context)
 
     def query_exports(self) -> tuple[Offer, ...]:
         """Return what the exports offer. Raises `StepFailed`."""
@@ -344,8 +330,8 @@ class ProcessRun:
 
     def take_down(self, gates: TeardownGates | None = None) -> None:
         """Undo everything; `gates` as for `Execution.take_down`."""
-        if self._change:
-            self._change.abandon()
+        if self.change:
+            self.change.abandon()
         self.execution.layout.handle_source.settle()
         self.balance.record_before_teardown()
         self._teardown = self.execution.take_down(gates)
@@ -364,8 +350,18 @@ class ProcessRun:
             raise InternalError("a run is reported before it is taken down")
         left = self.balance.left(teardown, self.hold_result.descriptors)
         leaks = self.balance.leaks(teardown, left, request.position_of)
+        notes = [*self.hold_result.notes, *(request.notes() if request.siblings is None else ())]
+        if self.context and self.context.lost:
+            notes.append(self.context.lost)
+        notes += saving.notes_on(self.restored)
+        notes += self.balance.notes(teardown, left, request.geometry, clean=not leaks)
         signal = self.execution.stop() if self.stopped else None
         codes = [exit_code(self.failure.error)] if self.failure else ()
+        # In the order of the plan: a change reserves new ranges after the old ones.
+        phases = self.plans.of(WHOLE)[request.process].phases
+        reserving = chain.from_iterable(steps for phase, steps in phases if phase is Phase.RESERVE)
+        labels = [step.describe().subject for step in expanded(reserving)]
+        ranges = {label: self._reserved[label] for label in labels if label in self._reserved}
         return report_on(
             request,
             outcome(leaks, signal=signal, as_declared=self.as_declared, codes=codes),
@@ -374,8 +370,8 @@ class ProcessRun:
             failure=failure(self.failure, request) if self.failure else None,
             leaks=leaks,
             left=left,
-            notes=(*self.hold_result.notes, *self._notes(teardown, left, clean=not leaks)),
-            placed=self._placed(),
+            notes=tuple(notes),
+            placed=tuple(folding.placed(ranges)),
         )
 
     def checks(self) -> Checks:
@@ -384,25 +380,7 @@ class ProcessRun:
         differences = tuple(replace(each, place=self.request.position_of(each.path)) for each in found.differences)
         return replace(found, differences=differences, rates=self.verification.rates)
 
-    def _notes(self, teardown: Teardown, left: Left | None, *, clean: bool) -> Iterator[str]:
-        if self.request.siblings is None:
-            yield from self.request.notes()
-        if self.context and self.context.lost:
-            yield self.context.lost
-        yield from saving.notes_on(self.restored)
-        yield from self.balance.owner_notes(self.request.geometry, clean=clean)
-        if teardown.timed_out:
-            yield "another process did not finish in time; memory that it imported may have been released while in use"
-        yield from memory_notes(left, self.request.geometry)
-        if not self.request.exclusive:
-            yield from descriptor_notes(left)
 
-
-def _no_source(_source: str, _check: Check) -> tuple[RunRequest, LayoutPlans]:
-    raise InternalError("a process was sent a spec, and has one that it did not read")
-
-
-_LAST = tuple(Stage)[-1]
 _ACTS: Mapping[type[Any], Callable[[ProcessRun, Any], Answer | None]] = {
     messages.BuildPhase: lambda run, command: run.build(command.phase),
     messages.AgreeOn: lambda run, command: run.agree_on(command.addresses),
@@ -419,108 +397,9 @@ _ACTS: Mapping[type[Any], Callable[[ProcessRun, Any], Answer | None]] = {
     messages.Lend: lambda run, command: run.lend(command),
     messages.SaveBytes: lambda run, command: run.save(command.folder, command.number),
     messages.PlanChange: lambda run, command: run.plan(*run.goal(command)),
-    messages.MakeStage: lambda run, command: run.make_stage(command.stage, back=command.back),
-    messages.CheckChange: lambda run, _: run.planned_change.check(),
-    messages.StartRollback: lambda run, command: run.planned_change.start_rollback(command.reason),
+    messages.MakeStage: lambda run, command: run.planned_change.make(command.stage),
+    messages.CheckChange: lambda run, _: run.check_change(),
+    messages.StartRollback: lambda run, command: run.start_rollback(command.reason),
     messages.EndChange: lambda run, _: run.end_change(),
 }
 """Act of each command; if it returns none, the answer is `ChangeResult` or `Done`."""
-
-
-class Change:
-    """Change of a run to a goal, by the `steps` of a transition. `findings` are those of its check, if it was checked.
-
-    `plans` are those of the goal's spec. With a full check, fingerprints compare the bytes that the change keeps.
-    """
-
-    def __init__(self, run: ProcessRun, goal: Goal, plans: LayoutPlans, steps: Transition) -> None:
-        self._run, self._goal, self._plans, self._steps = run, goal, plans, steps
-        self.findings: FindingTally | None = None
-        self._making: StagedTransition | None = None
-        self._recording = ExitStack()
-        self._record_held: Callable[[], None] = lambda: None
-        self._kept: Fingerprints | None = None
-        self._offers: tuple[Offer, ...] | None = None
-        self._reason = ""
-
-    def make(self, stage: Stage) -> None:
-        """Do one stage. Raises `StepFailed` or `Stopped`."""
-        making = self._making or self._begin()
-        self._advance(making, stage)
-        if stage is _LAST:  # not in the check, after which other processes release contexts
-            making.adopt_new_plan()
-            self._record_held()
-
-    def check(self) -> None:
-        """Check the layout after all stages, before the change is ended. Raises `StepFailed` or `Stopped`."""
-        run, request = self._run, self._goal.request
-        if request is None:
-            self.findings = run.check_switched(self._kept)
-            return
-        self.findings = run.check_changed(request, self._steps, self._kept)
-        self._offers = run.query_exports()
-        run.suspend(request)
-
-    def start_rollback(self, reason: str) -> None:
-        """Make the stages those of the rollback. Raises `RollbackFailed`."""
-        self._reason = reason
-        self.abandon()
-        self._run.expect(self._run.request.geometry)
-        if self._making:
-            with self._rolling_back():
-                self._making.start_rollback()
-
-    def roll_back(self, stage: Stage) -> None:
-        """Do one stage of the rollback. Raises `RollbackFailed`."""
-        if self._making:  # else it could not begin
-            with self._rolling_back():
-                self._advance(self._making, stage)
-
-    def end(self) -> ChangeResult:
-        """End the change, or its rollback, of which all stages are done. Raises `RollbackFailed`."""
-        touched = self._making is not None and self._making.end()
-        if self._reason:
-            with self._rolling_back():
-                require_declared(self._run.execution)
-                self._run.suspend(self._run.request)
-            return ChangeResult(touched=touched)
-        self._recording.close()
-        self._run.offers = self._run.offers if self._offers is None else self._offers
-        self._run.adopt(self._plans, self._goal.variant, self._goal.request, self.findings)
-        if self.findings is None:  # without a check, after which contexts are released
-            attempted(lambda: self._run.suspend(self._run.request))
-        return replace(self._presented(), touched=touched, offers=self._offers)
-
-    def abandon(self) -> None:
-        """Give back what the change holds besides the layout, which is rolled back or taken down."""
-        self._recording.__exit__(Stopped, Stopped(), None)
-
-    def _begin(self) -> StagedTransition:
-        run, request = self._run, self._goal.request
-        plan = self._plans.of(self._goal.variant)[run.request.process]
-        self._kept = Fingerprints.take(run.execution, plan) if self._goal.check == "full" else None
-        self._making = StagedTransition(run.execution, plan, self._steps)
-        if request:
-            run.expect(request.geometry)
-            self._record_held = self._recording.enter_context(run.balance.rebaseline(request.geometry.gpus))
-        return self._making
-
-    def _advance(self, making: StagedTransition, stage: Stage) -> None:
-        with self._run.execution.timed("change", making.count(stage), announce=False):
-            making.advance(stage)
-
-    def _presented(self) -> ChangeResult:
-        """Results of the check of what the layout was changed to, or why they cannot be shown."""
-        if self.findings is None:
-            return ChangeResult()
-        show = self._run.checks if self._goal.request else self.findings.checks
-        return attempted(lambda: ChangeResult(checks=show()))
-
-    @contextmanager
-    def _rolling_back(self) -> Iterator[None]:
-        try:
-            yield
-        except StepFailed as failed:
-            raise RollbackFailed(self._reason, failed) from failed
-        except Exception as error:
-            raise RollbackFailed(self._reason, StepFailed(None, "rollback", error)) from error

@@ -1,14 +1,17 @@
-"""Transition of a built layout to another plan, or back, stage by stage, and the memory that it needs."""
+"""Change of a process: the transition of its layout to another plan, or back, stage by stage, and its memory."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from memtopo.common.errors import Failed, MemtopoError, Stopped
 from memtopo.common.units import rounded
 from memtopo.driver.types import Location, LocationKind
 from memtopo.executor import Execution, StepFailed, failing, reported
+from memtopo.geometry import Geometry
 from memtopo.kinds.chunks.pools import LimitPool
 from memtopo.kinds.chunks.steps import LENT
 from memtopo.kinds.layout import current
@@ -16,8 +19,13 @@ from memtopo.kinds.mappings.steps import parts_of
 from memtopo.kinds.step import Step
 from memtopo.machine import CONTEXT_BYTES, Machine
 from memtopo.planner import Plan
+from memtopo.plans.report import Check
 from memtopo.plans.transition import Action, Stage, StagedAction, Transition, transition, undo_stage
+from memtopo.run.leaks import ResourceBalance
 from memtopo.run.messages import ChangeResult
+from memtopo.run.reports import FindingTally
+from memtopo.run.verification.fingerprints import Fingerprints
+from memtopo.sharing.offers import Offer
 
 
 class RollbackFailed(StepFailed):
@@ -31,78 +39,135 @@ class RollbackFailed(StepFailed):
         super().__init__(rollback.step, action, rollback.error, rollback.path)
 
 
-class StagedTransition:
-    """Transition of the layout of one process: `advance` through all stages, then `end`.
+class Change:
+    """Change of the layout of one process to another plan by the `steps` of a transition: `make` all stages, and `end`.
 
-    Raises `StepFailed` if the contexts of a held layout cannot be retained again. After a failure, `start_rollback`,
-    and advance through all stages again, which then undo what was done and do again what was undone. Processes of one
-    layout go through each stage together. A teardown is possible at any time.
+    After a failure, `start_rollback`, and make all stages again, which then undo what was done and do again what was
+    undone. Processes of one layout go through each stage together. A teardown is possible at any time. With a full
+    `check`, fingerprints compare the bytes that the change keeps. `other` is the geometry of another spec, if the
+    layout is changed to one, which is recorded in the `balance`.
     """
 
-    def __init__(self, execution: Execution, plan: Plan, steps: Transition) -> None:
-        execution.resume()
-        execution.progress.extend(len(steps.actions))
-        self._execution, self._old, self._new, self._transition = execution, execution.plan, plan, steps
+    kept: Fingerprints | None = None
+    findings: FindingTally | None = None
+    """Findings of the check of the changed layout, if it was checked."""
+    offers: tuple[Offer, ...] | None = None
+    """Exports of the changed layout, if it is one of another spec."""
+    geometry: Geometry | None = None
+    """Geometry of another spec, while the process imports and exports by that."""
+    back = False
+    """True if the stages are those of the rollback."""
+    _reason = ""
+    _begun = False
+
+    def __init__(
+        self,
+        execution: Execution,
+        plan: Plan,
+        steps: Transition,
+        balance: ResourceBalance | None = None,
+        *,
+        check: Check = "none",
+        other: Geometry | None = None,
+    ) -> None:
+        self.steps, self._stages = steps, steps.stages
+        self._execution, self._old, self._new = execution, execution.plan, plan
+        self._check, self._other, self._balance = check, other, balance
         self._undone: list[Step] = []
         self._attempted: list[Step] = []
-        self._stop = execution.stop
-        self._back = False
-        execution.note(steps.do)
+        self._recording = ExitStack()
+        self._record_held: Callable[[], None] = lambda: None
 
-    def advance(self, stage: Stage) -> None:
-        """Do and undo the steps of one stage. Raises `StepFailed`, or `Stopped` unless it is rolled back."""
-        execution, actions = self._execution, self._transition.stages[stage]
-        try:
-            for action in reported(actions, execution.progress.advance):
-                self._take(action)
-        finally:
-            execution.layout.handle_source.settle()
+    def make(self, stage: Stage) -> None:
+        """Do and undo the steps of one stage. Raises `StepFailed` or `Stopped`; in a rollback `RollbackFailed`.
 
-    def count(self, stage: Stage) -> int:
-        """Return the number of actions of a stage."""
-        return len(self._transition.stages[stage])
+        The first stage raises `StepFailed` if the contexts of a held layout cannot be retained again.
+        """
+        if self.back:
+            if self._begun:
+                with self.rolling_back():
+                    self._advance(stage)
+            return
+        if not self._begun:
+            self._begin()
+        self._advance(stage)
+        if stage is tuple(Stage)[-1]:  # not in the check, after which other processes release contexts
+            self._execution.adopt(self._new)
+            self._record_held()
 
-    def adopt_new_plan(self) -> None:
-        """Let the layout have the plan to which all stages brought it, to check it; it can still be rolled back."""
-        self._execution.adopt(self._old if self._back else self._new)
+    def _begin(self) -> None:
+        execution, other = self._execution, self._other
+        self.kept = Fingerprints.take(execution, self._new) if self._check == "full" else None
+        execution.resume()
+        execution.progress.extend(len(self.steps.actions))
+        execution.note(self.steps.do)
+        self._begun = True
+        if other:
+            execution.layout.handle_source.expect(other)
+            self.geometry = other
+        if other and self._balance:
+            self._record_held = self._recording.enter_context(self._balance.rebaseline(other.gpus))
 
-    def start_rollback(self) -> None:
+    def _advance(self, stage: Stage) -> None:
+        execution, actions, back = self._execution, self._stages[stage], self.back
+        with execution.timed("change", len(actions), announce=False):
+            try:
+                for step, undo in reported(actions, execution.progress.advance):
+                    if not back:
+                        execution.raise_if_stopped()
+                    if not undo and not back:
+                        self._attempted.append(step)
+                    noted = partial(self._undone.append, step) if undo and not back else lambda: None
+                    execution.act(step, undo=undo, complete=noted)
+            finally:
+                execution.layout.handle_source.settle()
+
+    def start_rollback(self, reason: str) -> None:
         """Make the stages those of the rollback: undo what was attempted, and do again what was undone.
 
-        Raises `StepFailed` if contexts that were released after the transition cannot be retained again.
+        Raises `RollbackFailed` if contexts that were released after the change cannot be retained again.
         """
-        self._execution.resume()
-        back = transition(list(self._present()), self._old.steps)
-        self._transition, self._back = Transition.of(self._rollback(back)), True
-        self._execution.progress.extend(len(self._transition.actions))
-        self._stop = lambda: False
-        self._execution.note(back.do)
+        self._reason, self.back, self.geometry = reason, True, None
+        self.abandon()
+        if not self._begun:
+            return
+        with self.rolling_back():
+            self._execution.resume()
+            back = transition(list(self._present()), self._old.steps)
+            actions: list[StagedAction] = []
+            if back.actions or self._attempted:  # work that a stage has begun ends before anything is unmapped
+                settled = (step for step in reversed(self._old.steps) if step.in_change.repeated)
+                actions += ((Stage.SETTLE, Action(step, undo=True)) for step in settled)
+            for step in reversed(self._attempted):
+                actions.append((Stage.COPY if step.reading else undo_stage(step), Action(step, undo=True)))
+            for stage in tuple(Stage)[1:]:  # all but that of the settling
+                actions += ((stage, action) for action in back.stages[stage])
+            self._stages = Transition.of(actions).stages
+            self._execution.progress.extend(len(actions))
+            self._execution.note(back.do)
 
     def end(self) -> bool:
-        """End the transition: the layout has the new plan, or again the old one. Return true if it touched anything."""
-        self.adopt_new_plan()
-        self._execution.layout.of(LENT).clear()
+        """End the change: the layout has the new plan, or again the old one. Return true if it touched anything."""
+        if self._begun:
+            self._execution.adopt(self._old if self.back else self._new)
+            self._execution.layout.of(LENT).clear()
+        if not self.back:
+            self._recording.close()
         return any(not step.in_change.repeated for step in (*self._attempted, *self._undone))
 
-    def _take(self, action: Action) -> None:
-        undone, attempted = ([], []) if self._back else (self._undone, self._attempted)
-        if self._stop():
-            raise Stopped
-        if action.undo:
-            self._execution.act(action.step, undo=True, complete=partial(undone.append, action.step))
-        else:
-            attempted.append(action.step)
-            self._execution.act(action.step)
+    def abandon(self) -> None:
+        """Give back what the change holds besides the layout, which is rolled back or taken down."""
+        self._recording.__exit__(Stopped, Stopped(), None)
 
-    def _rollback(self, back: Transition) -> Iterator[StagedAction]:
-        """Actions of the rollback. Work that a stage of the transition has begun ends before anything is unmapped."""
-        if back.actions or self._attempted:
-            settled = (step for step in reversed(self._old.steps) if step.in_change.repeated)
-            yield from ((Stage.SETTLE, Action(step, undo=True)) for step in settled)
-        for step in reversed(self._attempted):
-            yield Stage.COPY if step.reading else undo_stage(step), Action(step, undo=True)
-        for stage in (stage for stage in Stage if stage is not Stage.SETTLE):
-            yield from ((stage, action) for action in back.stages[stage])
+    @contextmanager
+    def rolling_back(self) -> Iterator[None]:
+        """Raise an error of the code inside as `RollbackFailed`."""
+        try:
+            yield
+        except StepFailed as failed:
+            raise RollbackFailed(self._reason, failed) from failed
+        except Exception as error:
+            raise RollbackFailed(self._reason, StepFailed(None, "rollback", error)) from error
 
     def _present(self) -> Iterator[Step]:
         """Steps that are in effect after the attempted ones are undone.
@@ -155,18 +220,29 @@ def require_room(
     limits = (step for step in steps.do if isinstance(step, LimitPool))
     if refusals := [reason for step in limits if (reason := step.refusal(execution.layout, undone))]:
         raise DoesNotFit(f"the change does not fit: {'; '.join(refusals)}", hint="unmap excess chunks")
-    if growth and (lacking := list(_lacking(execution, growth, machine))):
-        raise DoesNotFit(f"the change does not fit: {'; '.join(lacking)}")
-
-
-def _lacking(execution: Execution, growth: Mapping[Location, int], machine: Machine | None) -> Iterator[str]:
+    lacking: list[str] = []
     for location, size in sorted(growth.items()):
         if location.kind is LocationKind.GPU:
             free = _free(execution, location.id, machine)
             if free is not None and size > free:
-                yield _numbers(str(location), size, free)
-    if machine:
-        yield from lacking_on_host(growth, _used_on_host(execution), machine)
+                lacking.append(_numbers(str(location), size, free))
+    if machine and growth:
+        used = Counter[Location]()
+        for location, size in (step.allocates for step in execution.plan.steps if step.allocates):
+            if location.kind is not LocationKind.GPU:
+                used[location] += size
+        lacking += lacking_on_host(growth, used, machine)
+    if lacking:
+        raise DoesNotFit(f"the change does not fit: {'; '.join(lacking)}")
+
+
+def _free(execution: Execution, device: int, machine: Machine | None) -> int | None:
+    """Free bytes of a GPU; None if they are not known."""
+    context = execution.layout.contexts.get(device)
+    if context is None:
+        return machine.devices[device].room - CONTEXT_BYTES if machine else None
+    with failing("free memory before a change"), current(execution.driver, context):
+        return execution.driver.mem_get_info()[0]
 
 
 def lacking_on_host(growth: Mapping[Location, int], used: Mapping[Location, int], machine: Machine) -> Iterator[str]:
@@ -182,24 +258,6 @@ def lacking_on_host(growth: Mapping[Location, int], used: Mapping[Location, int]
 
 def _numbers(where: str, size: int, free: int) -> str:
     return f"{where} needs {rounded(size)} more than now at its peak, and has {rounded(max(free, 0))} free"
-
-
-def _free(execution: Execution, device: int, machine: Machine | None) -> int | None:
-    """Free bytes of a GPU; None if they are not known."""
-    context = execution.layout.contexts.get(device)
-    if context is None:
-        return machine.devices[device].room - CONTEXT_BYTES if machine else None
-    with failing("free memory before a change"), current(execution.driver, context):
-        return execution.driver.mem_get_info()[0]
-
-
-def _used_on_host(execution: Execution) -> Mapping[Location, int]:
-    """Bytes that the layout has on the host, by location."""
-    used: dict[Location, int] = {}
-    for location, size in (step.allocates for step in execution.plan.steps if step.allocates):
-        if location.kind is not LocationKind.GPU:
-            used[location] = used.get(location, 0) + size
-    return used
 
 
 def attempted(act: Callable[[], object]) -> ChangeResult:

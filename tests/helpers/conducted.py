@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from memtopo.driver.ledger import Ledger
-from memtopo.executor import Execution, StepFailed
+from memtopo.executor import Execution
 from memtopo.kinds.ipc.steps import EVENT_HANDLES
 from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transition
 from memtopo.run.apply import ThisProcess
 from memtopo.run.process_run import ProcessRun
-from memtopo.run.transition import RollbackFailed, StagedTransition
+from memtopo.run.transition import Change
 from memtopo.session.request import RunRequest
 
 Conducted = ThisProcess
@@ -42,18 +42,14 @@ def make_transition(execution: Execution, plan: Plan) -> bool:
 
     Raises `StepFailed`, `Stopped`, `RollbackFailed`.
     """
-    with execution.timed("change", announce=False):
-        making = StagedTransition(execution, plan, transition(execution.plan.steps, plan.steps))
-        try:
-            for stage in Stage:
-                making.advance(stage)
-        except BaseException as failure:
-            making.start_rollback()
-            try:
-                for stage in Stage:
-                    making.advance(stage)
-            except StepFailed as error:
-                raise RollbackFailed(str(failure), error) from error
-            making.end()
-            raise
-        return making.end()
+    change = Change(execution, plan, transition(execution.plan.steps, plan.steps))
+    try:
+        for stage in Stage:
+            change.make(stage)
+    except BaseException as failure:
+        change.start_rollback(str(failure))
+        for stage in Stage:
+            change.make(stage)
+        change.end()
+        raise
+    return change.end()

@@ -22,7 +22,7 @@ from memtopo.kinds.mappings.steps import MapChunk, joined
 from memtopo.machine import Machine
 from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transition
-from memtopo.run.transition import StagedTransition
+from memtopo.run.transition import Change
 from tests.helpers import strategies
 from tests.helpers.conducted import make_transition, state_by_labels
 from tests.helpers.examples import check_block, examples
@@ -140,18 +140,18 @@ def test_a_change_that_only_waited_for_the_gpus_has_not_touched_the_layout(call:
     old, new = plan_of(BEFORE, TWO), plan_of(AFTER, TWO)
     with built(old, failing={call}) as layout:
         layout.failing.at = layout.failing.calls + nth
-        making = StagedTransition(layout.execution, new, transition(old.steps, new.steps))
+        making = Change(layout.execution, new, transition(old.steps, new.steps))
         with pytest.raises(StepFailed):
             advance(making)
         layout.failing.at = 0
-        making.start_rollback()
+        making.start_rollback("interrupted")
         advance(making)
         assert making.end() is touched
 
 
-def advance(making: StagedTransition) -> None:
+def advance(making: Change) -> None:
     for stage in Stage:
-        making.advance(stage)
+        making.make(stage)
 
 
 def test_a_rollback_undoes_in_reverse_order() -> None:
@@ -170,9 +170,9 @@ def test_a_layout_can_be_taken_down_after_each_stage_of_a_change(last: Stage) ->
     """With imports released before memory, and every call as the driver accepts it: `built` finds nothing left."""
     old, new = plan_of(BEFORE, TWO), plan_of(AFTER, TWO)
     with built(old) as layout:
-        making = StagedTransition(layout.execution, new, transition(old.steps, new.steps))
+        making = Change(layout.execution, new, transition(old.steps, new.steps))
         for stage in Stage:
-            making.advance(stage)
+            making.make(stage)
             if stage is last:
                 break
 
@@ -193,12 +193,11 @@ def test_a_layout_can_be_taken_down_after_each_stage_of_a_rollback(last: Stage) 
     """Of one that begins after the change was adopted for its check."""
     old, new = plan_of(BEFORE, TWO), plan_of(AFTER, TWO)
     with built(old) as layout:
-        making = StagedTransition(layout.execution, new, transition(old.steps, new.steps))
+        making = Change(layout.execution, new, transition(old.steps, new.steps))
         advance(making)
-        making.adopt_new_plan()
-        making.start_rollback()
+        making.start_rollback("interrupted")
         for stage in Stage:
-            making.advance(stage)
+            making.make(stage)
             if stage is last:
                 break
 

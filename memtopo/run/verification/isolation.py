@@ -24,6 +24,7 @@ from memtopo.kinds.elastic import content_of
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory
+from memtopo.run.reports import FindingTally
 from memtopo.run.verification.verifier import VerificationContext
 
 MAX_HOLE_QUERIES = 1 << 13
@@ -78,6 +79,15 @@ def holes(geometry: Geometry) -> Holes:
     granules = [group.granule for group in geometry.of(ChunkGroup).values()]
     granules += [group.granule for group in geometry.of(RangeGroup).values()]
     return Holes(found, min(granules, default=1))
+
+
+def check_isolation(findings: FindingTally, geometry: Geometry, driver: Driver, layout: Layout) -> None:
+    """Check holes and ends of ranges by queries, and count what is not queried. Raises `DriverError`."""
+    unmapped = holes(geometry)
+    findings.add(isolation(geometry, unmapped, driver, layout))
+    if unmapped.unqueried:
+        why = f"of the granules of holes at most {MAX_HOLE_QUERIES:,} are queried, evenly spaced"
+        findings.not_checked("hole", unmapped.unqueried, why)
 
 
 def isolation(geometry: Geometry, unmapped: Holes, driver: Driver, layout: Layout) -> Iterator[Finding]:
