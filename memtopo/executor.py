@@ -128,27 +128,23 @@ class Execution:
         self.resume()
         self.checked = 0
         for item in self._parts(self.plan.items):
-            yield from self._check(item)
-
-    def _check(self, item: Step | StepRun) -> Iterator[Finding]:
-        """Check a step, or a run, one by one those of its steps that could not be checked together."""
-        self.raise_if_stopped()
-        steps = item if isinstance(item, StepRun) else [item]
-        step = steps[0]
-        try:
-            together = item.check(self.driver, self.layout) if isinstance(item, StepRun) else Progressed(0)
-            yield from together.findings
-            self.checked += together.number
-            for step in steps[together.number :]:
-                if together.error:
-                    raise together.error  # noqa: TRY301
-                self.raise_if_stopped()
-                yield from step.check(self.driver, self.layout)
-                self.checked += 1
-        except Stopped:
-            raise
-        except Exception as error:
-            raise StepFailed(step, f"check of {step.verb} {step.describe().subject}", error) from error
+            self.raise_if_stopped()
+            steps = item if isinstance(item, StepRun) else [item]
+            step = steps[0]
+            try:
+                together = item.check(self.driver, self.layout) if isinstance(item, StepRun) else Progressed(0)
+                yield from together.findings
+                self.checked += together.number
+                for step in steps[together.number :]:
+                    if together.error:
+                        raise together.error  # noqa: TRY301
+                    self.raise_if_stopped()
+                    yield from step.check(self.driver, self.layout)
+                    self.checked += 1
+            except Stopped:
+                raise
+            except Exception as error:
+                raise StepFailed(step, f"check of {step.verb} {step.describe().subject}", error) from error
 
     def take_down(self, gates: TeardownGates | None = None) -> Teardown:
         """Undo every step that was done, in reverse order; a failed undo does not stop the others.

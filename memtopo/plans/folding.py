@@ -242,7 +242,7 @@ def _of_siblings(plan: ProcessPlan, below: Sequence[str], counts: _Counts) -> Al
     for index, row in enumerate(plan.rows):
         entry, where = numbered(row.first)[0], tuple(_OWN.sub("*", each) for each in row.where)
         only = row.verb, row.bytes_each, row.note, where
-        source, number = _source(row), imported[entry]
+        source, number = (row.where[0].partition(".")[0] if row.where else ""), imported[entry]
         whole = (counts.entries.get(source, number), counts.nodes.get((source, plan.node)))
         of_all = row.phase == Phase.IMPORT and number in whole
         key = (entry, bool(row.calls), *only) if of_all else (index,)
@@ -251,11 +251,6 @@ def _of_siblings(plan: ProcessPlan, below: Sequence[str], counts: _Counts) -> Al
     ordered = sorted(same, key=lambda key: (first[key[0]], len(key) > 1 and key[1]))
     found = [(_joined([row for row, _ in same[key]]), same[key][0][1]) for key in ordered]
     return Alike(replace(plan, rows=tuple(row for row, _ in found)), [text for _, text in found if below])
-
-
-def _source(row: Row) -> str:
-    """Entry of the process that a row of an import names first."""
-    return row.where[0].partition(".")[0] if row.where else ""
 
 
 def _joined(rows: Sequence[Row]) -> Row:

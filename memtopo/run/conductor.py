@@ -266,20 +266,17 @@ class Conductor:
         except ChangeFailed:
             raise
         except BaseException as failure:
-            self._roll_back(message_of(failure) or "interrupted")
+            reason = message_of(failure) or "interrupted"
+            try:
+                self.change_each(messages.StartRollback(reason))
+                for stage in Stage:
+                    self.change_each(MakeStage(stage, back=True))
+                self._end_change()
+            except RollbackFailed as failed:
+                self.failure = failed
+                raise
             raise
         return self._end_change()
-
-    def _roll_back(self, reason: str) -> None:
-        """Go back through all stages in all processes. Raises `RollbackFailed` or `ChangeFailed`."""
-        try:
-            self.change_each(messages.StartRollback(reason))
-            for stage in Stage:
-                self.change_each(MakeStage(stage, back=True))
-            self._end_change()
-        except RollbackFailed as failed:
-            self.failure = failed
-            raise
 
     def _end_change(self) -> Mapping[str, ChangeResult]:
         results = self.change_each(messages.EndChange())

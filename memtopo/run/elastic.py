@@ -179,7 +179,10 @@ class _Batch:
             )
             out = runs(self._out())
             if out and wait:
-                _await_gpus(driver, layout)
+                for device, context in layout.contexts.items():  # a stream may wait for a producer (fact 58)
+                    if device not in layout.of(WAITING):
+                        with current(driver, context):
+                            driver.ctx_synchronize()
             for run in out:
                 unmap_run(driver, content, run)
                 self._unmapped += run
@@ -212,22 +215,18 @@ class _Batch:
                 raise error
         return found
 
-    def _adopted(self, request: MapRequest, adopts: AdoptRequest) -> list[ElasticChunk]:
-        """Chunks that are sealed under a key."""
-        pool = self._layout.of(ELASTIC_POOLS)[request.pool]
-        source, terms = _borrowed(self._layout, request.pool), (request.count, adopts.key, adopts.epoch)
-        found, error = source.adopt(self._driver, self._layout, pool, *terms)
-        self._created += found
-        if error:
-            raise error
-        return [*found]
-
     def _place(self, taken: Mapping[str, list[ElasticChunk]]) -> None:
         """Set the mappings that come, and their labels in the order of the requests."""
         used = dict.fromkeys(taken, 0)
         for each in self._maps:
             if each.adopts:
-                chunks = self._adopted(each, each.adopts)
+                pool = self._layout.of(ELASTIC_POOLS)[each.pool]
+                source, terms = _borrowed(self._layout, each.pool), (each.count, each.adopts.key, each.adopts.epoch)
+                found, error = source.adopt(self._driver, self._layout, pool, *terms)
+                self._created += found
+                if error:
+                    raise error
+                chunks = [*found]
             else:
                 first = used[each.pool]
                 chunks = taken[each.pool][first : first + each.count]
@@ -290,14 +289,6 @@ def _rebuild(layout: Layout) -> None:
         mapped.update(content.at.values())
     for pool in layout.of(ELASTIC_POOLS).values():
         pool.free = [chunk for number, chunk in pool.created.items() if chunk not in mapped and number not in pool.lent]
-
-
-def _await_gpus(driver: Driver, layout: Layout) -> None:
-    """Wait for the work of all GPUs, without those whose stream waits for a producer (fact 58)."""
-    for device, context in layout.contexts.items():
-        if device not in layout.of(WAITING):
-            with current(driver, context):
-                driver.ctx_synchronize()
 
 
 def _granules(mapped: Sequence[Mapped], unit: int) -> list[int]:

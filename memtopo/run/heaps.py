@@ -204,7 +204,9 @@ def wake(driver: Driver, layout: Layout, label: str) -> None:
             with on_failure(_take_back, driver, content):
                 _give_back(driver, content)
                 if content.saved:
-                    _restore(driver, layout, content, content.saved.keeper)
+                    memory = heap_memory(driver, layout, content)
+                    with transferring(driver, layout) as transfer:
+                        content.saved.keeper.restore(memory.pieces, memory, transfer)
             content.asleep = False
             content.leave_folder()
             content.native.open()
@@ -228,13 +230,6 @@ def _saved(driver: Driver, layout: Layout, content: HeapContent, path: str) -> L
         with transferring(driver, layout) as transfer:
             keeper.save(memory.pieces, memory, transfer)
         return LockedFolder(keeper, stack.pop_all())
-
-
-def _restore(driver: Driver, layout: Layout, content: HeapContent, keeper: FolderKeeper) -> None:
-    """Copy the bytes of a save to all allocations. Raises `FolderRefused` and `DriverError`."""
-    memory = heap_memory(driver, layout, content)
-    with transferring(driver, layout) as transfer:
-        keeper.restore(memory.pieces, memory, transfer)
 
 
 def _give_back(driver: Driver, content: HeapContent) -> None:

@@ -241,7 +241,16 @@ class HeldLayout:
 
     def change(self, source: str, generation: int | None) -> HeldLayoutChange:
         conductor, before = self.conductor, self.conductor.request
-        self._require_changeable(generation)
+        name = self.conductor.request.plan.name
+        if generation not in (None, self.generation):
+            message = f"the layout has generation {self.generation}, but the change was planned for {generation}"
+            raise ExchangeError("stale", message, hint="plan it again")
+        if self.state != AWAKE:
+            message, hint = not_awake(name, self.state)
+            raise ExchangeError("state", message, hint=hint)
+        if self.conductor.absent:
+            message = f"layout {name!r} has lost imports that their holder has released"
+            raise ExchangeError("state", message, hint="try again when they are imported again")
         revision = self._revise(source, before)
         _require_same_view(before.geometry, revision.request.geometry)
         try:
@@ -265,19 +274,6 @@ class HeldLayout:
         offloaded = {(label, resource) for label, plan in now.items() for resource in kept(plan)}
         lost = frozenset(name for name in exports if offloaded.isdisjoint(plans.resources_of((name,))))
         return HeldLayoutChange(self, exports, lost, lambda _in_use, _check: self.conductor.recreate(resources), after)
-
-    def _require_changeable(self, generation: int | None) -> None:
-        """Raise `ExchangeError` unless the layout is whole, and of the generation that a change was planned for."""
-        name = self.conductor.request.plan.name
-        if generation not in (None, self.generation):
-            message = f"the layout has generation {self.generation}, but the change was planned for {generation}"
-            raise ExchangeError("stale", message, hint="plan it again")
-        if self.state != AWAKE:
-            message, hint = not_awake(name, self.state)
-            raise ExchangeError("state", message, hint=hint)
-        if self.conductor.absent:
-            message = f"layout {name!r} has lost imports that their holder has released"
-            raise ExchangeError("state", message, hint="try again when they are imported again")
 
 
 class HeldLayoutChange(Struct, frozen=True):

@@ -275,24 +275,22 @@ class ListingDriver(EveryCall):
         names, omitted = parameters(method), defaults(method)
 
         def answer(*args: Any, **kwargs: Any) -> Any:
-            return self._answer(method, {**omitted, **dict(zip(names, args, strict=False)), **kwargs})
+            given = {**omitted, **dict(zip(names, args, strict=False)), **kwargs}
+            if method in _ANSWERS:
+                return _ANSWERS[method]
+            if special := self._special.get(method):
+                return special(given)
+            makes = function(method).makes
+            if makes in ("buffer", "allocation"):  # opened or imported: of a size that its caller knows
+                return self._placed("allocated", _UNKNOWN_SIZE, ADDRESS_BLOCK)
+            if makes == "shared" and given.get("kind", HandleType.FD) == HandleType.FD:
+                return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            if makes in ("shared", "secret"):
+                return sha512(f"{self._name} {method} {sorted(given.items(), key=str)}".encode()).digest()
+            return next(self._numbers) if makes else None
 
         setattr(self, method, answer)
         return answer
-
-    def _answer(self, method: str, given: dict[str, Any]) -> Any:
-        if method in _ANSWERS:
-            return _ANSWERS[method]
-        if special := self._special.get(method):
-            return special(given)
-        makes = function(method).makes
-        if makes in ("buffer", "allocation"):  # opened or imported: of a size that its caller knows
-            return self._placed("allocated", _UNKNOWN_SIZE, ADDRESS_BLOCK)
-        if makes == "shared" and given.get("kind", HandleType.FD) == HandleType.FD:
-            return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        if makes in ("shared", "secret"):
-            return sha512(f"{self._name} {method} {sorted(given.items(), key=str)}".encode()).digest()
-        return next(self._numbers) if makes else None
 
     def _allocated(self, given: dict[str, Any]) -> int:
         return self._placed("allocated", given["size"], ADDRESS_BLOCK)

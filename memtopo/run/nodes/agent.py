@@ -157,7 +157,18 @@ class Agent:
     def run(self, task: NodeTask, hub: Call, agents: Mapping[str, Call]) -> NodeResult:
         """Build, check and take down the processes of the node together with the other agents'."""
         try:
-            self._result = self._run(task, hub, agents)
+            ensemble = task.ensemble()
+            request = ensemble.request
+            homes = {label: node for node, labels in request.geometry.nodes.items() for label in labels}
+            self._peers = peers = NodePeers(task.node, homes, hub, agents)
+            with holder(task.node, task.holding, request, task.source, peers, hub) as holding:
+                hold = holding.hold if holding else None
+                report = processes.apply(
+                    ensemble, progress=self._progress, stop=lambda: self._signal, hold=hold, peers=peers
+                )
+                if holding:
+                    holding.claim.report_end(report)
+            self._result = NodeResult(encode(report).decode(), peers.cause)
         except MemtopoError as error:
             if self._peers:
                 self._peers.leave(error.message)
@@ -169,20 +180,6 @@ class Agent:
                 self._peers.close()
             hub("finish", task.node)
         return self._result
-
-    def _run(self, task: NodeTask, hub: Call, agents: Mapping[str, Call]) -> NodeResult:
-        ensemble = task.ensemble()
-        request = ensemble.request
-        homes = {label: node for node, labels in request.geometry.nodes.items() for label in labels}
-        self._peers = peers = NodePeers(task.node, homes, hub, agents)
-        with holder(task.node, task.holding, request, task.source, peers, hub) as holding:
-            hold = holding.hold if holding else None
-            report = processes.apply(
-                ensemble, progress=self._progress, stop=lambda: self._signal, hold=hold, peers=peers
-            )
-            if holding:
-                holding.claim.report_end(report)
-        return NodeResult(encode(report).decode(), peers.cause)
 
     def progress(self) -> PhaseState | None:
         """Return at once the state of the phase that the node's processes are in, as a sign of life."""

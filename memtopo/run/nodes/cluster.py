@@ -71,6 +71,7 @@ class RayCluster:
         returns the number of a signal meanwhile.
         """
         from ray.util.placement_group import placement_group, remove_placement_group  # noqa: PLC0415 slow to import
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 slow to import
 
         bundle = {"CPU": 1.0} | ({"GPU": float(gpus)} if gpus else {})
         group = placement_group([bundle] * len(nodes), **self._strategy(one_domain=gpus > 0))
@@ -81,7 +82,9 @@ class RayCluster:
                 pass
             if not placed:
                 raise Unavailable(self._too_few(len(nodes), gpus), hint="look at 'ray status'")
-            hub = self._hub(nodes)
+            here = NodeAffinitySchedulingStrategy(self._ray.get_runtime_context().get_node_id(), soft=False)
+            options = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": here}
+            hub = self._ray.remote(Hub).options(**options).remote(list(nodes))
             actors = [hub, *(self._agent(group, index, gpus) for index in range(len(nodes)))]
             ids = self._ray.get([actor.node_id.remote() for actor in actors[1:]], timeout=patience)
             pairs = zip(nodes, actors[1:], ids, strict=True)
@@ -132,13 +135,6 @@ class RayCluster:
         if one_domain and any(domains):
             return {"topology_strategy": {_NODE_ID: "STRICT_SPREAD", _GPU_DOMAIN: "STRICT_PACK"}}
         return {"strategy": "STRICT_SPREAD"}
-
-    def _hub(self, nodes: Sequence[str]) -> Any:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 slow to import
-
-        here = NodeAffinitySchedulingStrategy(self._ray.get_runtime_context().get_node_id(), soft=False)
-        options = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": here}
-        return self._ray.remote(Hub).options(**options).remote(list(nodes))
 
     def _agent(self, group: Any, index: int, gpus: int) -> Any:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: PLC0415 slow to import

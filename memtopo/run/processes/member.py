@@ -149,7 +149,10 @@ class Member(Worker):
                 if isinstance(failed.error, ConductorLost):
                     self._note_lost(str(failed.error), "coordinator", self._coordinator)
                 else:
-                    self._fail(failed)
+                    # Reported at once: other processes may wait for this one, whose program leaves later.
+                    self._note_lost(str(failed), self._label, os.getpid())
+                    self.run.failure = failed
+                    self._channel.send(messages.WorkerFailed(str(failed)))
             except ConductorLost as error:
                 self._note_lost(str(error), "coordinator", self._coordinator)
         self.require_complete()
@@ -160,12 +163,6 @@ class Member(Worker):
     def loss(self) -> ProcessLost:
         """Return the error for a layout that can only be taken down."""
         return ProcessLost(str(self.over), *self._lost_process)
-
-    def _fail(self, failed: StepFailed) -> None:
-        """Report a failure at once, as other processes may wait for this one, whose program leaves later."""
-        self._note_lost(str(failed), self._label, os.getpid())
-        self.run.failure = failed
-        self._channel.send(messages.WorkerFailed(str(failed)))
 
     def wait(self, seconds: float) -> bool:
         """Wait until a message has come, for at most so many seconds; false if none has."""
@@ -283,18 +280,13 @@ def _coordinated(where: Endpoint, timeout: float, check_signals: Callable[[], in
                 start = clock.time() + _STARTING
             check_signals()
             for each in failures:
-                _require_started(each)
+                if SYSTEM.wait((each,), 0.0) and (text := each.read(_LONGEST_FAILURE)):
+                    message, hint, exit_code = json.loads(text)
+                    raise JoinRefused(message, hint=hint, exit_code=exit_code)
             if clock.time() > timeout:
                 raise _nobody(where, timeout)
             time.sleep(_RETRY)
     return sock
-
-
-def _require_started(failure: IO[bytes]) -> None:
-    """Raise `JoinRefused` with the reason for which a coordinator could not start, if it has sent one."""
-    if SYSTEM.wait((failure,), 0.0) and (text := failure.read(_LONGEST_FAILURE)):
-        message, hint, exit_code = json.loads(text)
-        raise JoinRefused(message, hint=hint, exit_code=exit_code)
 
 
 def _connected(where: Endpoint) -> socket.socket | None:

@@ -65,21 +65,13 @@ def main(*descriptors: str, wrap: WrapDriver = lambda _process, driver: driver) 
         os.set_inheritable(end, False)  # noqa: FBT003 the function takes it so
     channel: Channel[ToWorker] = Channel(inherited_socket(sock), get_args(ToWorker))
     name_process("memtopo-worker")
-    Worker(channel, (Gate(read, write), Gate(last_read, last_write)), _stop_signal()).work(wrap)
-
-
-def _stop_signal() -> Callable[[], int]:
-    """Number of a SIGTERM received, or 0: the conductor's, or the system's when the conductor dies.
-
-    Signals of the terminal are handled by the conductor.
-    """
     for number in TERMINAL:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL)  # blocked by the conductor until now
     stopped = received_signal(signal.SIGTERM)
     if not signal_on_parent_death(signal.SIGTERM):
         signal.raise_signal(signal.SIGTERM)
-    return stopped
+    Worker(channel, (Gate(read, write), Gate(last_read, last_write)), stopped).work(wrap)
 
 
 class Worker:

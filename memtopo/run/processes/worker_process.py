@@ -145,7 +145,11 @@ class WorkerProcess:
         """
         self._received = self._clock.time()
         if received is None:
-            self._end_of_channel()
+            self.gone = True
+            status = self.process.end(_EXIT)
+            if self.report is None and (self.failed is None or status):
+                how = "has ended" if status is None else ending(status)
+                self.death = f"{self.death} and {how}" if self.death else how
             return messages.StepsDone(0)
         received.close()
         if isinstance(received.message, messages.StepsDone):
@@ -205,13 +209,6 @@ class WorkerProcess:
         self.channel.close()
         if not self.gone:
             self.process.end(0.0)
-
-    def _end_of_channel(self) -> None:
-        self.gone = True
-        status = self.process.end(_EXIT)
-        if self.report is None and (self.failed is None or status):
-            how = "has ended" if status is None else ending(status)
-            self.death = f"{self.death} and {how}" if self.death else how
 
 
 def launch(

@@ -5,7 +5,7 @@ Unlike a pattern, a fingerprint leaves the bytes as they are, so that memory in 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, cast
 
@@ -62,7 +62,12 @@ class Fingerprints:
         execution.resume()
         old, new = execution.plan.steps, plan.steps
         before, after = readable_places(old), readable_places(new)
-        kept = _kept(old, new).intersection(before, after)
+        every = (*old, *new)
+        elsewhere = {step.keeps for step in every if step.keeps is not None}
+        areas = {need for step in every if step.keeps is not None for need in step.needs}
+        replaced = {step.provides for step in transition(old, new).undo if step.allocates} - elsewhere
+        own = {step.provides for step in every if step.allocates} | elsewhere
+        kept = (own - replaced - areas).intersection(before, after)
         taken = _read(execution, {resource: place for resource, place in before.items() if resource in kept})
         return cls(execution, {resource: after[resource] for resource in taken}, taken)
 
@@ -94,16 +99,6 @@ class Fingerprints:
                 yield Finding(
                     ASPECT, place.subject(), f"{before:#018x}", f"{found[resource]:#018x}", place.step.path, _HINT
                 )
-
-
-def _kept(old: Sequence[Step], new: Sequence[Step]) -> set[Hashable]:
-    """Memory of this process whose bytes a change keeps, without the areas that it copies offloaded bytes to."""
-    every = (*old, *new)
-    elsewhere = {step.keeps for step in every if step.keeps is not None}
-    areas = {need for step in every if step.keeps is not None for need in step.needs}
-    replaced = {step.provides for step in transition(old, new).undo if step.allocates} - elsewhere
-    own = {step.provides for step in every if step.allocates} | elsewhere
-    return own - replaced - areas
 
 
 def readable_places(steps: Iterable[Step], *, write: bool = False) -> dict[Hashable, ReadablePlace]:

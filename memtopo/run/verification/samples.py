@@ -228,7 +228,11 @@ class SampleVerifier(Verifier):
         context = self._context
         for device, memory, batch in self._batches(index, self._parts(index)[0]):
             with current(context.driver, context.layout.contexts[device]):
-                self._write(device, batch, memory)
+
+                def single(window: SampleWindow) -> None:
+                    self._context.driver.memcpy_htod(window.address, window.expected)
+
+                self._copied("copy to", device, batch, (memory.write if memory else None, single))
                 context.driver.ctx_synchronize()
             context.advance(len(batch))
         self._events.record(index)
@@ -270,12 +274,6 @@ class SampleVerifier(Verifier):
                     each = windows(view for part in some for view in part.views(index, address_of))
                     while batch := list(islice(each, STRIDE)):
                         yield device, memory, batch
-
-    def _write(self, device: int, batch: Sequence[SampleWindow], memory: Staging | None) -> None:
-        def single(window: SampleWindow) -> None:
-            self._context.driver.memcpy_htod(window.address, window.expected)
-
-        self._copied("copy to", device, batch, (memory.write if memory else None, single))
 
     def _read(self, device: int, batch: Sequence[SampleWindow], memory: Staging | None) -> list[Finding]:
         driver = self._context.driver
