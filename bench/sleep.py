@@ -21,7 +21,7 @@ from memtopo.machine import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run.apply import ThisProcess
 from memtopo.run.process_run import ProcessRun
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 
 CHUNKS = 2048
 SIZE = 2 << 20

@@ -25,7 +25,7 @@ from memtopo.machine import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run.apply import ThisProcess
 from memtopo.run.process_run import ProcessRun
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 
 GIB = 1 << 30
 PAGE = 2 << 20

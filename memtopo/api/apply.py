@@ -24,8 +24,7 @@ from memtopo.output import monitoring
 from memtopo.plans.report import Check, Report
 from memtopo.run.apply import Application
 from memtopo.run.holder import Holder, about_holder
-from memtopo.session.composition import Composition, revision
-from memtopo.session.request import Holding, RunRequest
+from memtopo.session.composition import Composition, Holding, RunRequest, revision
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import Supervision

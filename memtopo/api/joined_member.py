@@ -23,7 +23,7 @@ from memtopo.language import SpecText
 from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.run.processes.member import Member, ProcessLost
-from memtopo.session.request import HoldResult
+from memtopo.session.composition import HoldResult
 from memtopo.sharing.client import SAVE_TIMEOUT, Client, connect
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.status import Notice

@@ -28,8 +28,7 @@ from memtopo.run.imports import OutsideImports
 from memtopo.run.layout_plans import Absent, Plans
 from memtopo.run.process_run import ProcessRun
 from memtopo.run.transition import DoesNotFit, RollbackFailed
-from memtopo.session.composition import Composition
-from memtopo.session.request import HoldResult
+from memtopo.session.composition import Composition, HoldResult
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.status import Notice
 from memtopo.storage.saved import Saved

@@ -30,8 +30,7 @@ from memtopo.output import plain
 from memtopo.output.progress import activity, progress
 from memtopo.plans.report import Report
 from memtopo.run.apply import Application
-from memtopo.session.composition import Composition
-from memtopo.session.request import Holding, RunRequest
+from memtopo.session.composition import Composition, Holding, RunRequest
 from memtopo.sharing.endpoints import is_folder
 
 if TYPE_CHECKING:  # imported where they are used: most layouts import nothing from outside, and are of one host

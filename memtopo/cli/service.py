@@ -29,8 +29,7 @@ from memtopo.common.signals import ENDING, signal_wakeup
 from memtopo.common.text import output_line, signal_name
 from memtopo.language import read_stdin
 from memtopo.output import plain
-from memtopo.session.composition import Composition
-from memtopo.session.request import Holding, RunRequest
+from memtopo.session.composition import Composition, Holding, RunRequest
 from memtopo.sharing.endpoints import endpoint, is_folder
 
 if TYPE_CHECKING:  # imported where a layout is held

@@ -21,9 +21,8 @@ from memtopo.output.humanize import machine as described
 from memtopo.output.progress import activity
 from memtopo.plans.report import Check
 from memtopo.session import saved
-from memtopo.session.composition import Composition, revision
+from memtopo.session.composition import Composition, Revise, Revision, RunRequest, revision
 from memtopo.session.machines import own_targets, with_needed_trials
-from memtopo.session.request import Revise, Revision, RunRequest
 from memtopo.session.saved import SavedPlan
 
 

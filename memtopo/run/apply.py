@@ -23,8 +23,7 @@ from memtopo.run.conductor import Conductor, conduct
 from memtopo.run.layout_plans import Goal, LayoutPlans, plans_of
 from memtopo.run.messages import ChangeCommand, ChangeResult, Command
 from memtopo.run.process_run import ProcessRun
-from memtopo.session.composition import Composition
-from memtopo.session.request import HoldResult, RunRequest
+from memtopo.session.composition import Composition, HoldResult, RunRequest
 from memtopo.sharing.offers import Offer
 
 if TYPE_CHECKING:  # imported where it is used: a layout of one process that nobody holds needs none of it

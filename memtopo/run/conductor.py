@@ -28,7 +28,7 @@ from memtopo.run.reports import merged_checks
 from memtopo.run.saving import SavedContents, has_content, require_pieces, saved_contents, saved_layout
 from memtopo.run.transition import RollbackFailed
 from memtopo.run.verification.rounds import UNSAFE
-from memtopo.session.request import HoldResult, RunRequest
+from memtopo.session.composition import HoldResult, RunRequest
 from memtopo.sharing.offers import ChangeFailed, Offer
 from memtopo.storage.saved import Index, Saved, refusing, saving_to
 

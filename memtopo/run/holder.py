@@ -24,8 +24,7 @@ from memtopo.run.conductor import Aborted, Conductor
 from memtopo.run.imports import Follower
 from memtopo.run.layout_plans import WHOLE, Goal, kept, provided, transitions_between
 from memtopo.run.transition import RollbackFailed
-from memtopo.session.composition import Composition
-from memtopo.session.request import Holding, HoldResult, Revise, RunRequest
+from memtopo.session.composition import Composition, Holding, HoldResult, Revise, RunRequest
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, Supervision, hold
 from memtopo.sharing.holder.state import ProgressNotices

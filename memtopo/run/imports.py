@@ -14,7 +14,7 @@ from memtopo.kinds.exportable import pool_resource
 from memtopo.run.conductor import Conductor
 from memtopo.run.layout_plans import Absent
 from memtopo.run.transition import RollbackFailed
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 from memtopo.sharing.imports import NOT_NOW, HolderHandles, ImportMismatch, Version
 from memtopo.sharing.status import Notice
 

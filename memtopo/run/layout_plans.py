@@ -20,7 +20,7 @@ from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans.report import Check
 from memtopo.plans.transition import Transition, transition, transitions
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 
 Plans = Mapping[str, Plan]
 """Plan of each process by its label, which is empty if there is only one."""

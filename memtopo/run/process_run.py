@@ -33,7 +33,7 @@ from memtopo.run.transition import Change, DoesNotFit, attempted, require_declar
 from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
 from memtopo.run.verification.isolation import check_isolation
 from memtopo.run.verification.rounds import Verification
-from memtopo.session.request import HoldResult, RunRequest
+from memtopo.session.composition import HoldResult, RunRequest
 from memtopo.sharing.offers import LayoutExports, Offer
 from memtopo.storage.pieces import Restored
 

@@ -16,7 +16,7 @@ from memtopo.driver.types import DriverError, LocationKind
 from memtopo.executor import StepFailed
 from memtopo.kinds.step import PROBE_ADVICE, ErrorHint, Finding, Step, StepDescription
 from memtopo.plans.report import Checks, Difference, Failure, Left, Rate, Report, Tally
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 
 
 def report_on(request: RunRequest, outcome: tuple[str, int], **found: Any) -> Report:

@@ -20,7 +20,7 @@ from memtopo.kinds.layout import current
 from memtopo.kinds.transfers import Span, SpanMemory, transferring
 from memtopo.language.names import AWAKE
 from memtopo.run.verification.fingerprints import readable_places
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 from memtopo.sharing.offers import Offer
 from memtopo.storage.direct import Transfer
 from memtopo.storage.pieces import Restored, restore, save_part

@@ -16,8 +16,7 @@ from memtopo.kinds.ipc.steps import EVENT_HANDLES
 from memtopo.kinds.layout import current
 from memtopo.language import read_file
 from memtopo.run import apply
-from memtopo.session.composition import Composition
-from memtopo.session.request import HoldResult
+from memtopo.session.composition import Composition, HoldResult
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo, hold

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from memtopo.cli.service import HolderDied, HoldOptions, Service, _print_ready, opened_service, recorded_hangups
-from memtopo.session.request import Holding
+from memtopo.session.composition import Holding
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint

@@ -15,8 +15,7 @@ from memtopo.drivers.target import Target
 from memtopo.language import read_file, read_text
 from memtopo.plans.report import Report
 from memtopo.run import apply
-from memtopo.session.composition import Composition
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import Composition, RunRequest
 from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import SPECS
 from tests.run.test_undo import UNDO, left_open, points

@@ -12,7 +12,7 @@ from memtopo.plans.transition import Stage, transition
 from memtopo.run.apply import ThisProcess
 from memtopo.run.process_run import ProcessRun
 from memtopo.run.transition import Change
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 
 Conducted = ThisProcess
 

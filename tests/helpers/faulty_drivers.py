@@ -9,7 +9,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access
 from memtopo.drivers.sim import SimDriver
 from memtopo.run.apply import apply
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 from tests.helpers.failing_driver import Failing
 from tests.helpers.faults import GRANULE, Faulty
 from tests.helpers.specs import Run

@@ -22,7 +22,7 @@ from memtopo.run import apply
 from memtopo.run.holder import HeldLayout
 from memtopo.run.imports import Follower
 from memtopo.run.process_run import ProcessRun
-from memtopo.session.request import HoldResult, Revise
+from memtopo.session.composition import HoldResult, Revise
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint

@@ -32,7 +32,7 @@ from memtopo.run.processes.worker import SiblingHandles
 from memtopo.run.processes.workers import require_made, require_planned
 from memtopo.run.transition import attempted
 from memtopo.run.verification.rounds import UNSAFE
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import run_request
 

@@ -19,7 +19,7 @@ from memtopo.machine import Cluster, dump
 from memtopo.plans.report import Check
 from memtopo.run.nodes.agent import Agent, NodeResult, NodeTask
 from memtopo.run.nodes.hub import Hub
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 from tests.helpers.specs import request_of
 
 

@@ -12,7 +12,7 @@ from memtopo.drivers import target
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
 from memtopo.machine import Machine
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import producer_specs, simulated_program
 from memtopo.sharing.simulated_producer import ProducerSpec

@@ -22,9 +22,8 @@ from memtopo.plans.report import Check, Report
 from memtopo.rules.validation import Validated, validate
 from memtopo.run import apply, processes
 from memtopo.run.processes import Ensemble
-from memtopo.session.composition import Composition
+from memtopo.session.composition import Composition, RunRequest
 from memtopo.session.machines import own_targets
-from memtopo.session.request import RunRequest
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.shared_producers import handle_source, sockets

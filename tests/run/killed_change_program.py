@@ -24,8 +24,7 @@ from memtopo.drivers.target import Target, resolve
 from memtopo.language import read_text
 from memtopo.run.apply import apply
 from memtopo.run.holder import Holder
-from memtopo.session.composition import Composition
-from memtopo.session.request import Holding, HoldResult
+from memtopo.session.composition import Composition, Holding, HoldResult
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint

@@ -14,7 +14,7 @@ from memtopo.plans.report import Check, Report
 from memtopo.run import apply
 from memtopo.run.holder import HeldLayout, _location_memory
 from memtopo.run.transition import DoesNotFit
-from memtopo.session.request import HoldResult, Revision
+from memtopo.session.composition import HoldResult, Revision
 from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.status import LocationMemory
 from tests.helpers.conducted import Conducted

@@ -23,7 +23,7 @@ from memtopo.kinds.layout import current
 from memtopo.run.apply import apply
 from memtopo.run.imports import Follower, OutsideImports
 from memtopo.run.transition import RollbackFailed
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.imports import HolderHandles, ImportMismatch

@@ -18,8 +18,7 @@ from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.target import Target
 from memtopo.run.messages import CheckChange
-from memtopo.session.composition import revision
-from memtopo.session.request import Revision, RunRequest
+from memtopo.session.composition import Revision, RunRequest, revision
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderEvent, MetricsTarget, Supervision

@@ -16,7 +16,7 @@ from memtopo.plans.report import DeviceMemory, Left, Report
 from memtopo.plans.transition import Stage
 from memtopo.run.apply import apply
 from memtopo.run.leaks import ResourceBalance, memory_notes
-from memtopo.session.request import HoldResult
+from memtopo.session.composition import HoldResult
 from tests.helpers import faults
 from tests.helpers.conducted import Conducted
 from tests.helpers.machines import invented

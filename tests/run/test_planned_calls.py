@@ -20,7 +20,7 @@ from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.plans.calls import Exchange, NamedCall, listing_entry, named
 from memtopo.run import apply
 from memtopo.run.planned_calls import first_calls, planned_calls
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 from tests.helpers.shared_producers import handle_source
 from tests.helpers.specs import EVERY_SPEC, ROOT, SPECS, composed, run_request
 

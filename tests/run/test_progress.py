@@ -17,7 +17,7 @@ from memtopo.plans.progress import Progress
 from memtopo.plans.report import Check
 from memtopo.run import apply, processes
 from memtopo.run.holder import HeldLayout
-from memtopo.session.request import HoldResult, Revision
+from memtopo.session.composition import HoldResult, Revision
 from tests.helpers.conducted import Conducted
 from tests.helpers.machines import invented
 from tests.helpers.specs import ensemble, plan_of, run_request

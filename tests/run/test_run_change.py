@@ -24,7 +24,7 @@ from memtopo.plans.transition import Stage
 from memtopo.run.apply import apply
 from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, MakeStage
 from memtopo.run.transition import DoesNotFit, RollbackFailed
-from memtopo.session.request import HoldResult, RunRequest
+from memtopo.session.composition import HoldResult, RunRequest
 from memtopo.sharing.offers import ChangeFailed
 from tests.helpers import strategies
 from tests.helpers.conducted import Conducted

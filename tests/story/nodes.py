@@ -34,7 +34,7 @@ from memtopo.run.nodes.hub import Hub, NodePeers, RunEnd
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from memtopo.run.processes.ensemble import Ensemble
 from memtopo.run.processes.workers import Workers
-from memtopo.session.request import HoldResult, RunRequest
+from memtopo.session.composition import HoldResult, RunRequest
 from memtopo.sharing.channel import Received
 from memtopo.sharing.endpoints import endpoint
 from tests.helpers.machines import with_fabric

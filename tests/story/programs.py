@@ -28,8 +28,7 @@ from memtopo.run.holder import Holder, about_holder
 from memtopo.run.processes.ensemble import Ensemble
 from memtopo.run.processes.router import Peers
 from memtopo.run.processes.workers import Workers
-from memtopo.session.composition import Composition, revision
-from memtopo.session.request import Holding, HoldResult, RunRequest
+from memtopo.session.composition import Composition, Holding, HoldResult, RunRequest, revision
 from memtopo.sharing import wire
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect

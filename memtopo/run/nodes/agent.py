@@ -28,9 +28,8 @@ from memtopo.run import processes
 from memtopo.run.holder import Holder
 from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.nodes.hub import Call, HandleBytes, NodePeers
-from memtopo.session.composition import Composition
+from memtopo.session.composition import Composition, Holding, Revision, RunRequest
 from memtopo.session.machines import with_needed_trials
-from memtopo.session.request import Holding, Revision, RunRequest
 from memtopo.sharing.channel import Received
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint

@@ -31,7 +31,7 @@ from memtopo.run.nodes.agent import NODE, About, MachineOfNode, NodeResult, Node
 from memtopo.run.nodes.cluster import PlacedAgents, RayCluster
 from memtopo.run.nodes.hub import RunEnd
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
-from memtopo.session.request import Holding, RunRequest
+from memtopo.session.composition import Holding, RunRequest
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HeldNodes, HolderInfo, Supervision, hold

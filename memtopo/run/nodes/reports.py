@@ -15,7 +15,7 @@ from memtopo.plans.report import Failure, Leak, Left, NodeReport, PhaseTime, Pro
 from memtopo.run.nodes.agent import NodeResult
 from memtopo.run.nodes.hub import RunEnd
 from memtopo.run.reports import report_on, sum_of_checks, sum_of_left
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 
 
 class NodeEnd(Struct, frozen=True, dict=True):

@@ -23,7 +23,7 @@ from memtopo.run import messages
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.run.reports import failure as failure_of
 from memtopo.run.reports import merged_checks, report_on, sum_of_left
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 from memtopo.sharing.sockets import SYSTEM, System
 
 TIMEOUT = 30.0

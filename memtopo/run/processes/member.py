@@ -28,7 +28,7 @@ from memtopo.run.messages import Attend, ChangeResult, Ended, Hold, Resume, Star
 from memtopo.run.processes.gates import Gate, WorkerGates
 from memtopo.run.processes.gathering import Join, NotJoined, of_another_user
 from memtopo.run.processes.worker import Commanded, ConductorLost, Worker, WrapDriver, answer
-from memtopo.session.request import HoldResult
+from memtopo.session.composition import HoldResult
 from memtopo.sharing.channel import Channel
 from memtopo.sharing.claims import claimed_folder, lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint

@@ -35,8 +35,7 @@ from memtopo.run.messages import Answer, Command, HandleAnswer, HandleRequest, S
 from memtopo.run.process_run import ProcessRun
 from memtopo.run.processes.gates import Gate, WorkerGates
 from memtopo.run.transition import RollbackFailed, failed
-from memtopo.session.composition import Composition
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import Composition, RunRequest
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.imports import CommitWait, HolderHandles

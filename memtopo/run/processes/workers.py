@@ -32,7 +32,7 @@ from memtopo.run.processes.ensemble import Ensemble, NotStarted, merged_report, 
 from memtopo.run.processes.fork_server import WorkerServer
 from memtopo.run.processes.router import Peers, Router
 from memtopo.run.processes.worker_process import WorkerProcess, launch
-from memtopo.session.request import HoldResult
+from memtopo.session.composition import HoldResult
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.offers import ChangeFailed, Offer
 from memtopo.sharing.sockets import reserve_descriptors

@@ -22,7 +22,7 @@ from memtopo.run.reports import FindingTally
 from memtopo.run.verification.isolation import PERMITTED, CopyFailed, permissions, refusals
 from memtopo.run.verification.samples import SampleVerifier
 from memtopo.run.verification.verifier import Unsignalled, VerificationContext, Verifier
-from memtopo.session.request import RunRequest
+from memtopo.session.composition import RunRequest
 
 if TYPE_CHECKING:  # imported where it is used: a fast check of memory on GPUs needs none of it
     from memtopo.run.verification.replicas import Replica

@@ -20,7 +20,7 @@ from memtopo.machine import Cluster
 from memtopo.plans.report import Report
 from memtopo.run.nodes.cluster import connected
 from memtopo.run.nodes.driver import NodesRun, hosts, node_tasks
-from memtopo.session.request import Holding
+from memtopo.session.composition import Holding
 from memtopo.spec import read
 from tests.helpers.machines import with_fabric
 from tests.helpers.nodes import node_request

@@ -23,7 +23,7 @@ from memtopo.run.nodes.cluster import PlacedAgents, PlacedNode
 from memtopo.run.nodes.driver import Front, hosts, opened_front
 from memtopo.run.nodes.hub import RunEnd
 from memtopo.run.nodes.reports import NodeEnd, merged_nodes
-from memtopo.session.request import Holding, RunRequest
+from memtopo.session.composition import Holding, RunRequest
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint

@@ -22,8 +22,7 @@ from memtopo.language import read_file
 from memtopo.plans.report import Report
 from memtopo.run.apply import apply
 from memtopo.run.holder import Holder
-from memtopo.session.composition import Composition
-from memtopo.session.request import Holding, RunRequest
+from memtopo.session.composition import Composition, Holding, RunRequest
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint

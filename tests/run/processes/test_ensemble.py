@@ -21,7 +21,7 @@ from memtopo.run import processes
 from memtopo.run.processes import Workers
 from memtopo.run.processes.ensemble import NotStarted, startup_limit
 from memtopo.run.processes.router import Peers
-from memtopo.session.request import HoldResult
+from memtopo.session.composition import HoldResult
 from tests.helpers.holders import until
 from tests.helpers.machines import identified, invented
 from tests.helpers.processes import open_descriptors

@@ -41,7 +41,7 @@ from memtopo.run.processes import member
 from memtopo.run.processes.gates import Gate
 from memtopo.run.processes.gathering import Join
 from memtopo.run.processes.member import Member, ProcessLost
-from memtopo.session.request import HoldResult
+from memtopo.session.composition import HoldResult
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.endpoints import endpoint
 from tests.helpers.failing_driver import Failing

@@ -23,7 +23,7 @@ from memtopo.run.processes.ensemble import merged_report
 from memtopo.run.processes.fork_server import SpawnedWorker
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.run.reports import MAX_DIFFERENCES, merged_checks, sum_of_left
-from memtopo.session.request import HoldResult
+from memtopo.session.composition import HoldResult
 from memtopo.sharing.channel import Channel, Received
 from tests.helpers.machines import invented
 from tests.helpers.specs import ensemble, run_request

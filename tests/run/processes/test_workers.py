@@ -56,7 +56,7 @@ from memtopo.run.processes.router import Peers
 from memtopo.run.processes.worker_process import UserProcess, WorkerProcess
 from memtopo.run.processes.workers import SPARE, ChangeRefused, require_planned
 from memtopo.run.verification.rounds import FORBIDDEN
-from memtopo.session.request import HoldResult, Revision
+from memtopo.session.composition import HoldResult, Revision
 from memtopo.sharing.channel import Channel
 from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.sockets import wait_readable
