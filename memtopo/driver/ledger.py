@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
-from memtopo.driver import batches
-from memtopo.driver.batches import BatchDriver
+from memtopo.driver import wrappers
 from memtopo.driver.functions import function
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import DriverError
-from memtopo.driver.wrappers import Call, Forwarder, parameters
+from memtopo.driver.wrappers import BatchDriver, Call, Forwarder, parameters
 
 Account = dict[int, int]
 
@@ -69,14 +68,14 @@ class Ledger(Forwarder, BatchDriver):
         return not any(self.accounts.values())
 
     def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], Exception | None]:
-        found, error = batches.call_each(self._driver, method, arguments)
+        found, error = wrappers.call_each(self._driver, method, arguments)
         if note := self._note(method):
             for given, result in zip(arguments, found, strict=False):
                 note(given, result)
         return found, error
 
     def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
-        return batches.copy_each(self._driver, copies, stream)
+        return wrappers.copy_each(self._driver, copies, stream)
 
     def _wrap(self, method: str, call: Call) -> Call:
         note, names = self._note(method), parameters(method)

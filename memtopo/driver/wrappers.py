@@ -1,10 +1,12 @@
-"""Drivers that forward their calls to another driver, and translation of GPU ordinals."""
+"""Drivers that forward their calls to another driver, translation of GPU ordinals, and batches of calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Any
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
@@ -158,3 +160,57 @@ class Renumbered(Forwarder):
 
     def _grants(self, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
         return tuple(Grant(self.own_location(grant.location), grant.access) for grant in grants)
+
+
+T = TypeVar("T")
+
+
+class BatchDriver:
+    """A driver that makes calls for many chunks, one after another until one fails, in a way of its own.
+
+    Nothing but the calls stands between the calls: each evicts the caches of the processor, so that the code between
+    two calls takes several times as long as in a loop of its own.
+    """
+
+    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], Exception | None]:
+        """Make calls of a method until one fails; return the answers of those before, and the error."""
+        return answers(getattr(self, method), arguments)
+
+    @abstractmethod
+    def copy_each(self, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
+        """Copy as the function `copy_each`."""
+
+
+def call_each(driver: Driver, method: str, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], Exception | None]:
+    """Make calls of a method until one fails; return the answers of those before, and the error."""
+    if isinstance(driver, BatchDriver):
+        return driver.each(method, arguments)
+    return answers(getattr(driver, method), arguments)
+
+
+def refusal(error: Exception | None) -> DriverError | None:
+    """Return the error of a call that the driver refused. Raises any other."""
+    if error is not None and not isinstance(error, DriverError):
+        raise error
+    return error
+
+
+def copy_each(driver: Driver, copies: Sequence[tuple[int, int, int]], stream: int) -> DriverError | None:
+    """Copy in a stream, each given by destination, source and bytes, in any order; return the error (fact 89).
+
+    The stream is not 0. After an error, some of the copies may have been made.
+    """
+    if isinstance(driver, BatchDriver):
+        return driver.copy_each(copies, stream)
+    return refusal(answers(driver.memcpy_async, [(*one, stream) for one in copies])[1])
+
+
+def answers(call: Callable[..., T], arguments: Iterable[tuple[object, ...]]) -> tuple[list[T], Exception | None]:
+    """Make calls until one fails; return the answers of those before, and the error."""
+    found: list[T] = []
+    try:
+        for answer in starmap(call, arguments):
+            found.append(answer)  # noqa: PERF402  # as this
+    except Exception as error:  # noqa: BLE001  # a failure keeps those before it
+        return found, error
+    return found, None

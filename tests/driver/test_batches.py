@@ -8,9 +8,9 @@ import pytest
 from cuda.bindings import driver as bindings
 
 from memtopo.common.errors import Unavailable
-from memtopo.driver.batches import call_each
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
+from memtopo.driver.wrappers import call_each
 from memtopo.drivers.cuda.driver import CudaDriver
 from memtopo.drivers.sim import SimDriver
 from tests.contract.memory import PLAIN

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from memtopo.driver.batches import copy_each
 from memtopo.driver.types import Access, HostFlags, Properties
+from memtopo.driver.wrappers import copy_each
 from memtopo.drivers.sim import SimDriver
 from tests.contract.memory import HOST, PLAIN, current, laid_out
 from tests.helpers.machines import invented

@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 from cuda.bindings import driver as cuda
 
 from memtopo.common.errors import Unavailable
-from memtopo.driver.batches import BatchDriver, refusal
 from memtopo.driver.functions import c_name
 from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import Driver, call_name
@@ -27,7 +26,7 @@ from memtopo.driver.types import (
     RangeAttribute,
     SemaphoreHandleType,
 )
-from memtopo.driver.wrappers import METHODS, EveryCall, defaults, parameters, returned
+from memtopo.driver.wrappers import METHODS, BatchDriver, EveryCall, defaults, parameters, refusal, returned
 from memtopo.drivers.cuda.bindings import (
     access_descriptors,
     allocation_prop,

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self, get_type_hints
 
-from memtopo.driver import batches
-from memtopo.driver.batches import BatchDriver
+from memtopo.driver import wrappers
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import Access, DriverError
-from memtopo.driver.wrappers import METHODS
+from memtopo.driver.wrappers import METHODS, BatchDriver
 from memtopo.drivers.sim.access import AccessRules, MemoryOperations
 from memtopo.drivers.sim.address_space import Reservations
 from memtopo.drivers.sim.allocations import SimAllocations
@@ -212,7 +211,7 @@ class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts h
         """Copy as `memcpy_async` does; many small spans between host memory and chunks in one pass."""
         if type(self).memcpy_async is SimDriver.memcpy_async and self._copied(copies, stream):
             return None
-        return batches.refusal(batches.answers(self.memcpy_async, [(*each, stream) for each in copies])[1])
+        return wrappers.refusal(wrappers.answers(self.memcpy_async, [(*each, stream) for each in copies])[1])
 
     def _copied(self, copies: Sequence[tuple[int, int, int]], stream: int) -> bool:
         """Make copies together; return false, with none made, where the single calls have to find what is refused."""

@@ -11,9 +11,9 @@ from functools import partial
 from msgspec import Struct
 
 from memtopo.common.errors import MemtopoError
-from memtopo.driver.batches import call_each, refusal
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Properties
+from memtopo.driver.wrappers import call_each, refusal
 from memtopo.kinds.chunks.steps import LENT, RETAINED, CreateChunk, ImportChunk
 from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ChunkSource, ElasticChunk, ElasticChunkPool
 from memtopo.kinds.kind import StepDifference

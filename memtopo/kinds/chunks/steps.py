@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from memtopo.common.signals import deferred
 from memtopo.common.text import numbered
-from memtopo.driver.batches import call_each
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
+from memtopo.driver.wrappers import call_each
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.kinds.layout import Layout, LayoutTable
 from memtopo.kinds.objects import ImportShareable, ObjectStep, TryExport

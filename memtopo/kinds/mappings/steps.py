@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from memtopo.common.errors import InternalError
 from memtopo.common.signals import deferred
 from memtopo.common.text import numbered
-from memtopo.driver.batches import call_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind
+from memtopo.driver.wrappers import call_each
 from memtopo.geometry.model import Placement
 from memtopo.kinds.chunks.steps import RETAINED
 from memtopo.kinds.layout import Layout

@@ -19,9 +19,9 @@ from msgspec import Struct
 from memtopo.common.keyed import by_key
 from memtopo.common.signals import deferred
 from memtopo.common.text import numbered
-from memtopo.driver.batches import copy_each
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, HostFlags, Location, LocationKind
+from memtopo.driver.wrappers import copy_each
 from memtopo.executor import STRIDE
 from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding
