@@ -23,13 +23,12 @@ from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.sim.allocations import SimAllocation
 from memtopo.drivers.sim.calls import RefusedCall, driver_error, invalid
 from memtopo.drivers.sim.chunks import Mapping as SimMapping
-from memtopo.drivers.sim.devices import SimDevices, SimMemoryBudget, machine_of
+from memtopo.drivers.sim.devices import LONGEST, VARIABLES, SimDevices, SimMemoryBudget, machine_of, visible_gpus
 from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.process import FIRST_CONTEXT
 from memtopo.machine import Machine
 from memtopo.testing import calls
 from memtopo.testing.abi import RESULT_BYTES, Function, error_numbers, exported, functions, newest, packed
-from memtopo.testing.visible_gpus import LONGEST, VARIABLES, visible_gpus
 
 _INVALID = "CUDA_ERROR_INVALID_VALUE"
 _MOST_CALLS = 1 << 16

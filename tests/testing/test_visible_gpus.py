@@ -6,9 +6,8 @@ import pytest
 
 from memtopo import machine
 from memtopo.drivers.sim.calls import RefusedCall
-from memtopo.drivers.sim.devices import SimDevices
+from memtopo.drivers.sim.devices import SimDevices, visible_gpus
 from memtopo.machine import queries
-from memtopo.testing.visible_gpus import visible_gpus
 
 NONE, INVALID = "NO_DEVICE", "INVALID_DEVICE"
 UUID = "99943d7a-fc1e-de74-2a0b-82e7caf7393f"
