@@ -15,9 +15,9 @@ from memtopo.machine import Copies, Device, Granularity, Machine, Memory, Peer, 
 from memtopo.output.blocks import Cell, Page, Section, Table, Tone, Toned, columns
 from memtopo.output.humanize import devices as counted
 from memtopo.output.humanize import duration
+from memtopo.probe import Times
 from memtopo.probe.diagnosis import causes
 from memtopo.probe.report import Difference, ProbeReport
-from memtopo.probe.run import Times
 
 T = TypeVar("T")
 

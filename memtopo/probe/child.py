@@ -16,8 +16,18 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError, LocationKind
 from memtopo.drivers import target
-from memtopo.probe import messages, trials
-from memtopo.probe.messages import FATAL, ImportAnswer, ImportRequest, Start, ToChild, TrialEnded
+from memtopo.probe import trials
+from memtopo.probe.supervisor import (
+    FATAL,
+    Finished,
+    ImportAnswer,
+    ImportRequest,
+    Ready,
+    Start,
+    ToChild,
+    TrialBegun,
+    TrialEnded,
+)
 from memtopo.probe.trial_table import RATES, PlannedTrial
 from memtopo.sharing.channel import Channel, Received, work_for_parent
 
@@ -42,7 +52,7 @@ class _Trials:
         self._ledger = Ledger(wrap(driver))
         external = target.external_api(simulated=start.record is not None)
         self._resources = trials.TrialResources(self._ledger, extras, self._import_elsewhere, external)
-        channel.send(messages.Ready(time.monotonic() - began))
+        channel.send(Ready(time.monotonic() - began))
 
     def work(self) -> None:
         """Make the trials in their order; without trials, answer requests to import until the channel is closed."""
@@ -51,7 +61,7 @@ class _Trials:
             self._resources.close()
         elif self._make_trials(self._trials):
             self._resources.close()
-            self._channel.send(messages.Finished({} if self._ledger.empty else self._ledger.counts()))
+            self._channel.send(Finished({} if self._ledger.empty else self._ledger.counts()))
 
     def _answer_imports(self) -> None:
         for received in self._received:
@@ -62,7 +72,7 @@ class _Trials:
     def _make_trials(self, planned: Sequence[tuple[int, PlannedTrial]]) -> bool:
         """Return false after an error that makes the process unable to use its GPUs; the probe starts another one."""
         for number, trial in planned:
-            self._channel.send(messages.TrialBegun(number))
+            self._channel.send(TrialBegun(number))
             ended = _make(self._resources, number, trial)
             self._channel.send(ended)
             if ended.error in FATAL:

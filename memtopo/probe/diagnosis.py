@@ -16,7 +16,7 @@ from msgspec import Struct
 from memtopo.common.files import text_of
 from memtopo.driver.types import PROPERTY_FLAGS, Location, LocationKind, gpu
 from memtopo.machine import Device, Machine, Surroundings, Trial
-from memtopo.probe.messages import VULKAN
+from memtopo.probe.supervisor import VULKAN
 
 _UNLIMITED = 1 << 60
 """Limit from which on a control group of version 1 has none."""

@@ -11,8 +11,8 @@ from msgspec import Struct
 from memtopo.driver.types import flags_of
 from memtopo.machine import Copies, Device, Machine, Memory, Peer, Trial
 from memtopo.machine.queries import anonymous
+from memtopo.probe import Probed, Times
 from memtopo.probe.diagnosis import Cause, causes
-from memtopo.probe.run import Probed, Times
 
 
 class Comparison(Struct, frozen=True):

@@ -1,6 +1,7 @@
 """The trial supervisor: has children make the trials, each under a time limit, and one child import what they share.
 
-A child that hangs is killed, and a child that died is replaced by one that makes the remaining trials.
+A child that hangs is killed, and a child that died is replaced by one that makes the remaining trials. The messages
+between the supervisor and the children are here, too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import get_args
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,10 +23,95 @@ from memtopo.common.processes import Broken, python_command
 from memtopo.common.text import signal_name
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.plans.progress import Progress
-from memtopo.probe import messages
-from memtopo.probe.messages import FATAL, FromChild, ImportAnswer, ImportRequest, Start, TrialEnded
 from memtopo.probe.trial_table import PlannedTrial
 from memtopo.sharing.channel import Child, Received
+
+SharedObject = Literal["chunk", "ipc", "ipc_event", "pool"]
+
+
+class Start(Struct, frozen=True):
+    """First message to a child: the trials to make, each with its number, or None for the importing child.
+
+    `record` is the machine to simulate; None for real GPUs.
+    """
+
+    trials: tuple[tuple[int, PlannedTrial], ...] | None
+    record: str | None
+
+
+class ImportRequest(Struct, frozen=True):
+    """Request to import what a trial shares, by the driver of one GPU: its handle is beside the message.
+
+    `handle_type` is that of chunks and pools, `size` that of chunks, in bytes, and `pointer` that of an allocation of a
+    pool, in hexadecimal digits.
+    """
+
+    what: SharedObject
+    device: int
+    handle_type: int = 0
+    size: int = 0
+    pointer: str = ""
+
+
+class ImportAnswer(Struct, frozen=True):
+    """Answer to an `ImportRequest`: whether the bytes were as expected, or the error and the call that returned it."""
+
+    as_expected: bool = False
+    error: str | None = None
+    call: str | None = None
+
+
+class Ready(Struct, frozen=True):
+    """A child has its driver, after so many seconds."""
+
+    seconds: float
+
+
+class TrialBegun(Struct, frozen=True):
+    """A child begins the trial of a number."""
+
+    number: int
+
+
+class TrialEnded(Struct, frozen=True):
+    """Result of a trial: `works`, or the driver's error and the call that returned it, or `data` that was measured.
+
+    `works` is None if the trial does not show it. `reason` explains an error that is not the driver's, or why there is
+    no result. `contexts` are the seconds spent creating contexts, which are not in `seconds`.
+    """
+
+    number: int
+    works: bool | None = None
+    error: str | None = None
+    call: str | None = None
+    reason: str | None = None
+    seconds: float = 0.0
+    contexts: float = 0.0
+    data: dict[str, Any] | None = None
+
+
+class Finished(Struct, frozen=True):
+    """All trials of a child are made; `leaked` counts what they did not release, by kind."""
+
+    leaked: dict[str, int] = {}
+
+
+ToChild = Start | ImportRequest | ImportAnswer
+FromChild = Ready | TrialBegun | TrialEnded | ImportRequest | ImportAnswer | Finished | Broken
+
+
+FATAL = frozenset(
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "ILLEGAL_ADDRESS", "LAUNCH_FAILED", "LAUNCH_TIMEOUT", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS", "ASSERT",
+        "INVALID_ADDRESS_SPACE", "INVALID_PC", "HARDWARE_STACK_ERROR", "ECC_UNCORRECTABLE", "CONTEXT_IS_DESTROYED",
+        "CONTAINED", "EXTERNAL_DEVICE", "DEVICE_UNAVAILABLE",
+    )
+)  # fmt: skip
+"""Errors after which the process can use no GPU any more (fact 24)."""
+
+VULKAN = "Vulkan"
+"""Call of a `DriverError` raised for an error of Vulkan."""
 
 TIMEOUT = "TIMEOUT"
 """Error of a trial that was killed."""
@@ -102,7 +188,7 @@ class _Importer:
                 match received and received.message:
                     case None:
                         return ImportAnswer(error=self.end(_EXIT))
-                    case messages.Ready():
+                    case Ready():
                         self._ready, deadline = True, time.monotonic() + self._limits.request
                     case ImportAnswer() as answer:
                         if answer.error in FATAL:
@@ -186,18 +272,18 @@ class Supervisor:
             self._died(lane, child)
             return
         match received.message:
-            case messages.TrialBegun(number):
+            case TrialBegun(number):
                 lane.current, lane.deadline = number, time.monotonic() + self._limits.trial
             case TrialEnded() as ended:
                 self._trial_ended(lane, ended)
             case ImportRequest() as request:
                 child.channel.send(self._importer.answer(request, received.handles))
                 lane.deadline = time.monotonic() + self._limits.trial
-            case messages.Ready(seconds):
+            case Ready(seconds):
                 self._findings.starting = max(self._findings.starting, seconds)
             case Broken(error):
                 lane.error = error
-            case messages.Finished(leaked):
+            case Finished(leaked):
                 counts = ", ".join(f"{count} {kind}" for kind, count in leaked.items() if count)
                 self._findings.notes += [f"trials left {counts}, which ended with their process"] * bool(counts)
                 self._end(lane, _EXIT)

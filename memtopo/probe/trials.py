@@ -18,7 +18,7 @@ from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import WORD, ExternalApi, ExternalApiSemaphore, TrialCalls
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, PoolProperties, Properties, gpu
-from memtopo.probe.messages import VULKAN, ImportAnswer, ImportRequest, SharedObject
+from memtopo.probe.supervisor import VULKAN, ImportAnswer, ImportRequest, SharedObject
 from memtopo.probe.trial_table import DMABUF_PCIE, STORE, PlannedTrial
 
 FIRST, SECOND, THIRD = 0x5A, 0xA5, 0x3C

@@ -89,7 +89,7 @@ def tried_for(machine: Machine, document: Document, *, simulated: bool) -> Machi
     read, _ = spec.read(document.root, document.left_out)
     if not (names := needed_trials(read)):
         return machine
-    from memtopo.probe.run import tried  # noqa: PLC0415 only such a spec needs the probe
+    from memtopo.probe import tried  # noqa: PLC0415 only such a spec needs the probe
 
     return tried(machine, names, simulated=simulated)
 

@@ -20,8 +20,8 @@ from memtopo.output.json import diagnostics_document
 from memtopo.output.probe import full_page as probe_page
 from memtopo.output.report import diagnostics_page, error_page, full_page
 from memtopo.plans.report import Difference, Failure, Leak, PhaseTime, ProcessReport, Report
+from memtopo.probe import Probed, Times, Timing
 from memtopo.probe.report import ProbeReport, probe_report
-from memtopo.probe.run import Probed, Times, Timing
 from memtopo.rules.validation import validate
 from memtopo.run import apply, processes
 from tests.browser.inspection import Browser, View

@@ -14,8 +14,8 @@ from memtopo.machine import Copies, Machine, Peer, Rate, Trial
 from memtopo.machine.queries import changed
 from memtopo.output import console, markdown, probe
 from memtopo.output.blocks import Page, Section, Table, columns
+from memtopo.probe import Times, Timing
 from memtopo.probe.report import Comparison, ProbeReport, differences
-from memtopo.probe.run import Times, Timing
 from tests.helpers.machines import complete, invented, with_nodes
 
 RATE = Rate(bytes_per_second=391_234_000_000, latency_ns=1830)

@@ -9,7 +9,7 @@ from typing import Any
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import DriverError
 from memtopo.probe.child import main
-from memtopo.probe.messages import FATAL
+from memtopo.probe.supervisor import FATAL
 from tests.helpers.forwarding import ForwardingDriver
 
 

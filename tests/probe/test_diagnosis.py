@@ -12,7 +12,7 @@ from memtopo.machine import Machine, Trial
 from memtopo.machine.queries import changed
 from memtopo.probe import diagnosis
 from memtopo.probe.diagnosis import causes
-from memtopo.probe.messages import VULKAN
+from memtopo.probe.supervisor import VULKAN
 from tests.helpers.machines import AROUND, complete, invented
 
 

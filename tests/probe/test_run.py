@@ -9,8 +9,7 @@ import pytest
 from memtopo.driver.types import WHOLE_HOST, gpu
 from memtopo.machine import Surroundings, Trial
 from memtopo.machine.queries import changed
-from memtopo.probe import Limits, probe
-from memtopo.probe.run import _lanes, _shares, _without_trial
+from memtopo.probe import Limits, _lanes, _shares, _without_trial, probe
 from memtopo.probe.trial_table import STORE, PlannedTrial, advertised, planned_trials, recorded
 from tests.helpers.machines import complete, invented
 

@@ -14,10 +14,8 @@ from memtopo.driver.types import gpu
 from memtopo.machine import Machine, Surroundings, Trial
 from memtopo.machine.queries import changed
 from memtopo.plans.progress import CountedProgress, Progress
-from memtopo.probe import Limits, Probed, ProbeStopped, probe
-from memtopo.probe.messages import Finished, ImportAnswer, ImportRequest, Start
-from memtopo.probe.run import with_pinned
-from memtopo.probe.supervisor import _Importer, _start_child
+from memtopo.probe import Limits, Probed, ProbeStopped, probe, with_pinned
+from memtopo.probe.supervisor import Finished, ImportAnswer, ImportRequest, Start, _Importer, _start_child
 from memtopo.sharing.channel import Channel
 from tests.helpers.machines import complete, invented
 

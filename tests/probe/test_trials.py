@@ -14,9 +14,8 @@ from memtopo.driver.types import DriverError, Grant, Location, LocationKind, Mem
 from memtopo.drivers.sim import SimDriver, SimTrialCalls
 from memtopo.machine import Machine, Trial
 from memtopo.machine.queries import changed
-from memtopo.probe import probe
-from memtopo.probe.messages import ImportAnswer, ImportRequest
-from memtopo.probe.run import _worst, tried
+from memtopo.probe import _worst, probe, tried
+from memtopo.probe.supervisor import ImportAnswer, ImportRequest
 from memtopo.probe.trial_table import PlannedTrial, planned_trials
 from memtopo.probe.trials import TrialResources, attempt
 from tests.helpers.failing_driver import Failing
