@@ -33,8 +33,7 @@ from memtopo.driver.types import (
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.sim.address_space import FIRST, HIGHEST, LOWEST, PAGE
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
-from memtopo.drivers.sim.events import check_capture_flags
-from memtopo.drivers.sim.process import FIRST_CONTEXT
+from memtopo.drivers.sim.process import FIRST_CONTEXT, check_capture_flags
 from memtopo.testing.abi import Memory
 
 _PAUSE = 0.0005  # seconds

@@ -16,13 +16,12 @@ from memtopo.drivers.sim.allocations import SimAllocations
 from memtopo.drivers.sim.calls import CallGate, RefusedCall, driver_call
 from memtopo.drivers.sim.chunks import Creation, SimChunks, SimMappings
 from memtopo.drivers.sim.devices import SimDevices, SimMemoryBudget
-from memtopo.drivers.sim.events import SimEvents
 from memtopo.drivers.sim.external import SimImportedMemory, SimSemaphores
 from memtopo.drivers.sim.host_memory import SimManagedMemory, SimPinnedMemory
 from memtopo.drivers.sim.kernels import ILLEGAL, SimKernels
 from memtopo.drivers.sim.multicast import Broadcast, SimMulticast
 from memtopo.drivers.sim.pointers import SimPointers
-from memtopo.drivers.sim.process import Context, Contexts, SimProcess, Streams
+from memtopo.drivers.sim.process import Context, Contexts, SimEvents, SimProcess, Streams
 from memtopo.drivers.sim.sharing import AllocationSharing, ChunkSharing, SharedPools, SimDmaBufs
 from memtopo.machine import Machine
 
