@@ -12,12 +12,7 @@ import time
 from typing import Self
 
 from memtopo.common.files import closing_fd
-from memtopo.driver.kernels import WORD
-from memtopo.driver.types import DriverError
 from memtopo.drivers.sim import external
-from memtopo.drivers.sim.calls import RefusedCall
-from memtopo.drivers.sim.driver import SimDriver
-from memtopo.drivers.sim.kernels import ILLEGAL
 from memtopo.drivers.sim.shared_files import Tag, is_dma_buf, make, nonce, read_tag
 
 GRAIN = 64 << 10
@@ -105,24 +100,6 @@ def _tag(fd: int) -> Tag:
     if tag is None:
         raise ValueError("the descriptor does not belong to a simulated object")
     return tag
-
-
-class SimTrialCalls:
-    """Trial calls of an initialised simulator."""
-
-    def __init__(self, driver: SimDriver) -> None:
-        self._driver = driver
-
-    def store(self, address: int, value: int) -> None:
-        try:
-            self._driver.store_by_kernel(address, value.to_bytes(WORD, "little"))
-        except RefusedCall as refused:
-            raise DriverError("cuCtxSynchronize", ILLEGAL, refused.reason) from None
-
-    def meet(self, address: int, value: int) -> bool:
-        self._driver.host_write(address, bytes(2 * WORD))
-        self.store(address + WORD, value)
-        return self._driver.host_read(address + WORD, WORD) == value.to_bytes(WORD, "little")
 
 
 class SimExternalApi:
