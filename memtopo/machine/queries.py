@@ -55,10 +55,11 @@ def read(
     host = _host(driver, _nodes(devices, numa_nodes), numa_bytes or {})
     nodes = [memory.memory_bytes for name, memory in host.items() if name != "host"]
     known = [each for each in nodes if each]
+    version = driver.driver_get_version()
     return Machine.model_construct(
-        driver=DriverFacts.model_construct(cuda=_version(driver.driver_get_version()), release=release),
+        driver=DriverFacts.model_construct(cuda=f"{version // 1000}.{version % 1000 // 10}", release=release),
         devices=devices,
-        peers=_peers(driver, len(devices)),
+        peers=[[None if a == b else _peer(driver, a, b) for b in range(len(devices))] for a in range(len(devices))],
         host=host,
         host_name=host_name if identify else None,
         host_bytes=sum(known) if known and len(known) == len(nodes) else host_bytes,
@@ -90,11 +91,11 @@ def with_gpus(machine: Machine, ordinals: Sequence[int], uuids: Sequence[str]) -
     return changed(machine, devices=devices, peers=[[machine.peers[a][b] for b in ordinals] for a in ordinals])
 
 
-def _version(number: int) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}"
-
-
 def _device(driver: Driver, ordinal: int, *, identify: bool) -> Device:
+    names = {int(each): each.name for each in Attribute}
+    numbers = [number for number in range(1, _ATTRIBUTES) if number not in PLACE_ATTRIBUTES]
+    values = {names.get(each, str(each)): _or_none(driver.device_get_attribute, ordinal, each) for each in numbers}
+    attributes = {name: value for name, value in values.items() if value is not None}
     return Device.model_construct(
         name=driver.device_get_name(ordinal),
         compute_capability=(
@@ -102,18 +103,11 @@ def _device(driver: Driver, ordinal: int, *, identify: bool) -> Device:
             driver.device_get_attribute(ordinal, Attribute.COMPUTE_CAPABILITY_MINOR),
         ),
         memory_bytes=driver.device_total_mem(ordinal),
-        attributes=_attributes(driver, ordinal),
+        attributes=attributes,
         memory=Memory.model_construct(granularity=_granularities(driver, gpu(ordinal), _SHARED, (False, True))),
         uuid=uuid_text(driver.device_get_uuid(ordinal)) if identify else None,
         bus_id=driver.device_get_pci_bus_id(ordinal) if identify else None,
     )
-
-
-def _attributes(driver: Driver, ordinal: int) -> dict[str, int]:
-    names = {int(each): each.name for each in Attribute}
-    numbers = [number for number in range(1, _ATTRIBUTES) if number not in PLACE_ATTRIBUTES]
-    values = {names.get(each, str(each)): _or_none(driver.device_get_attribute, ordinal, each) for each in numbers}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _granularities(
@@ -148,10 +142,6 @@ def _nodes(devices: list[Device], known: Sequence[int] | None) -> list[int]:
     # Some GPUs present their own memory to the system as a NUMA node, which is not memory of the host.
     gpus = [d.attributes.get(Attribute.NUMA_ID.name) for d in devices if d.attributes.get(Attribute.NUMA_CONFIG.name)]
     return sorted({node for node in (nearest if known is None else known) if node >= 0 and node not in gpus})
-
-
-def _peers(driver: Driver, count: int) -> list[list[Peer | None]]:
-    return [[None if a == b else _peer(driver, a, b) for b in range(count)] for a in range(count)]
 
 
 def _peer(driver: Driver, device: int, peer: int) -> Peer:

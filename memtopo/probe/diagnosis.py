@@ -26,8 +26,12 @@ _CGROUPS = ("docker", "containerd", "kubepods", "libpod", "lxc")
 
 def read(root: Path = Path("/")) -> Surroundings:
     """Read the environment of this process; `root` is that of the file system."""
+    has_files = (root / ".dockerenv").exists() or (root / "run/.containerenv").exists()
+    in_group = any(name in text_of(root / "proc/1/cgroup") for name in _CGROUPS)
+    # Smallest memory limit of the control groups around this process; None if there is none.
+    limits = (_number(text_of(file)) for file in _limits(root))
     return Surroundings(
-        container=_in_container(root),
+        container=has_files or in_group or "container" in os.environ,
         wsl="microsoft" in text_of(root / "proc/version").lower(),
         imex_channels=len([*(root / "dev/nvidia-caps-imex-channels").glob("*")]),
         ptrace_scope=_number(text_of(root / "proc/sys/kernel/yama/ptrace_scope")),
@@ -35,7 +39,7 @@ def read(root: Path = Path("/")) -> Surroundings:
         vulkan=ctypes.util.find_library("vulkan") is not None,
         bindings=_bindings(),
         locked_bytes=None if (locked := resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]) < 0 else locked,
-        group_bytes=_group_bytes(root),
+        group_bytes=min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None),
     )
 
 
@@ -48,17 +52,6 @@ def ignored_devices(visible: str | None, count: int) -> str | None:
 def is_mig(device: Device) -> bool:
     """Return whether a device is a MIG instance, a part of a GPU."""
     return " MIG " in f"{device.name} "
-
-
-def _in_container(root: Path) -> bool:
-    files = (root / ".dockerenv").exists() or (root / "run/.containerenv").exists()
-    return files or "container" in os.environ or any(name in text_of(root / "proc/1/cgroup") for name in _CGROUPS)
-
-
-def _group_bytes(root: Path) -> int | None:
-    """Smallest memory limit of the control groups around this process; None if there is none."""
-    limits = (_number(text_of(file)) for file in _limits(root))
-    return min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None)
 
 
 def _limits(root: Path) -> Iterator[Path]:

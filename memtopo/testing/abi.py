@@ -62,12 +62,6 @@ def _properties_in(data: bytes) -> Properties:
     return values.unpacked_properties(data, _location, types.AllocationType)
 
 
-def _grants(memory: Memory, pointer: int, count: int) -> tuple[Grant, ...]:
-    if count > _MOST_GRANTS:
-        raise ValueError(f"{count:,} descriptors of access")
-    return _grants_in(memory.read(pointer, count * values.ACCESS.size)) if count else ()
-
-
 @lru_cache(_REMEMBERED)
 def _grants_in(data: bytes) -> tuple[Grant, ...]:
     return tuple(Grant(_location(kind, id), types.Access(flags)) for kind, id, flags in values.ACCESS.iter_unpack(data))
@@ -225,7 +219,10 @@ def _value(memory: Memory, name: str, at: int, kind: str, words: Sequence[int]) 
     if decode := _VALUES.get(kind):
         return decode(word)
     if kind == "CUmemAccessDesc*":
-        return _grants(memory, word, words[at + 1])
+        count = words[at + 1]
+        if count > _MOST_GRANTS:
+            raise ValueError(f"{count:,} descriptors of access")
+        return _grants_in(memory.read(word, count * values.ACCESS.size)) if count else ()
     if kind not in _POINTED:
         return word
     if word:
@@ -263,25 +260,21 @@ def error_texts() -> Mapping[str, str]:
     return {text.lower().removesuffix("."): name for name, text in found}
 
 
-def _function(declared: Declared, method: str) -> Function:
-    reads, results, optional, at = [], [], set(), 0
-    for each in declared.parameters:
-        if each.is_result:
-            results.append((at, each.type))
-            optional |= {at} if each.is_optional else set()
-        elif each.is_read:
-            reads.append((each.name, at, each.type))
-        at += each.words
-    return Function(declared, method, tuple(reads), tuple(results), frozenset(optional))
-
-
 def functions(methods: Collection[str]) -> Mapping[str, Function]:
     """Simulated functions by exported name, of those that one of the methods answers."""
     by_call, found = {call_name(method): method for method in methods}, {}
     for name in exported():
         symbol, method = name if name in FUNCTIONS else plain_name(name), by_call.get(plain_name(name))
         if method and symbol in FUNCTIONS:
-            found[name] = _function(declared(symbol), method)
+            reads, results, optional, at = [], [], set(), 0
+            for each in declared(symbol).parameters:
+                if each.is_result:
+                    results.append((at, each.type))
+                    optional |= {at} if each.is_optional else set()
+                elif each.is_read:
+                    reads.append((each.name, at, each.type))
+                at += each.words
+            found[name] = Function(declared(symbol), method, tuple(reads), tuple(results), frozenset(optional))
     return found
 
 

@@ -168,7 +168,10 @@ def folder() -> Path:
             made.parent.mkdir(parents=True, exist_ok=True)
             part = Path(tempfile.mkdtemp(prefix=f"{made.name}.", dir=made.parent))
             try:
-                _fill(part, built, command)
+                shutil.copy(built, part / "libcuda.so.1")
+                (part / "libcuda.so").symlink_to("libcuda.so.1")
+                (part / "simulator").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+                (part / "simulator").chmod(0o755)
                 with suppress(OSError):  # another process was faster
                     part.rename(made)
             finally:
@@ -177,10 +180,3 @@ def folder() -> Path:
         message = f"the library of the simulator cannot be written to {made.parent}: {(error.strerror or '').lower()}"
         raise NoLibrary(message, hint="XDG_CACHE_HOME names another folder") from error
     return made
-
-
-def _fill(part: Path, built: Path, command: str) -> None:
-    shutil.copy(built, part / "libcuda.so.1")
-    (part / "libcuda.so").symlink_to("libcuda.so.1")
-    (part / "simulator").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-    (part / "simulator").chmod(0o755)

@@ -217,7 +217,12 @@ class SimulatedProgram:
             if number == LOOKUP:
                 return self._look_up(*words[:3])
             if function is None:
-                return self._refuse(exported()[number])
+                name = exported()[number]
+                is_kernels = any(word in name for word in ("Launch", "Module", "Library", "Kernel", "Func"))
+                reason = "kernels do not run on the simulator" if is_kernels else "it is not simulated"
+                if name == "cuGetExportTable":  # it has functions without documentation, by which the runtime begins
+                    reason = "the runtime API is not simulated, only the driver API"
+                return self._refused(name, {}, "CUDA_ERROR_NOT_SUPPORTED", reason)
             with self._lock if function.is_noted or function.method in _CHANGES_MAPPED else nullcontext():
                 return self._answer(function, words)
         except OSError as error:  # of a lookup; calls answer those of theirs
@@ -303,7 +308,9 @@ class SimulatedProgram:
         if not all(words[at] for at, _ in function.results if at not in function.optional):
             raise ValueError("a pointer to a result is null")
         if self.kept and "context" in arguments:
-            self._retain_again(arguments["context"])
+            device = arguments["context"] - FIRST_CONTEXT
+            if device in self.kept and device < len(self.sim.machine.devices) and not self.sim.contexts.active(device):
+                self.ledger.device_primary_ctx_retain(device)
         self._prepare(function, words)
         result = self._method(function.method)(**arguments)
         if function.method in _CHANGES_MAPPED:
@@ -314,8 +321,11 @@ class SimulatedProgram:
             self._drop_ended()
         results = result if isinstance(result, tuple) and len(function.results) > 1 else (result,)
         for index, (at, kind) in enumerate(function.results):
-            if words[at]:
-                self._return(kind, words[at], results[index] if index < len(results) else 0)
+            value = results[index] if index < len(results) else 0
+            if words[at] and kind == "shared" and isinstance(value, int):
+                self._port.store_descriptor(words[at], value)
+            elif words[at]:
+                self._port.write(words[at], packed(kind, value))
         return result
 
     def _prepare(self, function: Function, words: Sequence[int]) -> None:
@@ -333,24 +343,11 @@ class SimulatedProgram:
         if free := _FREES.get(method):
             self._method(free)(address)
 
-    def _retain_again(self, context: int) -> None:
-        device = context - FIRST_CONTEXT
-        if device in self.kept and device < len(self.sim.machine.devices) and not self.sim.contexts.active(device):
-            self.ledger.device_primary_ctx_retain(device)
-
     def _method(self, method: str) -> Callable[..., Any]:
         if method not in self._methods:
             answers: Any = self.sim.devices if method == "driver_get_version" else self.ledger
             self._methods[method] = getattr(self._calls if method in calls.METHODS else answers, method)
         return self._methods[method]
-
-    def _return(self, kind: str, pointer: int, value: Any) -> None:
-        if kind != "shared":
-            self._port.write(pointer, packed(kind, value))
-        elif isinstance(value, int):
-            self._port.store_descriptor(pointer, value)
-        else:
-            self._port.write(pointer, value)
 
     def _share(self, address: int, end: int) -> None:
         """Map memory of some addresses that the CPU uses, too, into the program, and end mappings of what was freed."""
@@ -384,13 +381,6 @@ class SimulatedProgram:
         mapping = self.sim.mappings.find(address)
         on_host = mapping is not None and mapping.chunk.properties.location.kind != LocationKind.GPU
         return mapping if mapping and on_host and mapping.access.get(WHOLE_HOST) else None
-
-    def _refuse(self, name: str) -> int:
-        is_kernels = any(word in name for word in ("Launch", "Module", "Library", "Kernel", "Func"))
-        reason = "kernels do not run on the simulator" if is_kernels else "it is not simulated"
-        if name == "cuGetExportTable":  # it has functions without documentation, by which the runtime begins
-            reason = "the runtime API is not simulated, only the driver API"
-        return self._refused(name, {}, "CUDA_ERROR_NOT_SUPPORTED", reason)
 
     def _refused(self, name: str, arguments: Mapping[str, Any], error: str, reason: str | None) -> int:
         call = Call(name, arguments, None, error, reason, self._port.frames(), self.pid)

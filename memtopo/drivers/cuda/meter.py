@@ -60,7 +60,10 @@ class CudaMeter:
 
     def host(self, device: int) -> Rates:
         """Rates between the host's memory and `device`, in both directions. Raises `DriverError`."""
-        _bind_to_node(device)
+        # Run on the CPUs of the GPU's nearest NUMA node, so that host memory is allocated there.
+        with suppress(DriverError, OSError, ValueError):
+            node = int(call(cuda.cuDeviceGetAttribute, cuda.CUdevice_attribute(int(Attribute.HOST_NUMA_ID)), device)[1])
+            os.sched_setaffinity(0, numbers_in(Path(f"/sys/devices/system/node/node{node}/cpulist").read_text()))
         with self._current(device), _buffer(device, device) as own, ExitStack() as undo:
             host = int(call(cuda.cuMemHostAlloc, SIZE, _PORTABLE)[1])
             undo.callback(call, cuda.cuMemFreeHost, host)
@@ -151,10 +154,3 @@ def _series(work: _Work, count: int, before: _Work, stream: object, events: list
     call(cuda.cuEventRecord, events[1], stream)
     call(cuda.cuStreamSynchronize, stream)
     return float(call(cuda.cuEventElapsedTime, *events)[1]) / 1e3 / count
-
-
-def _bind_to_node(device: int) -> None:
-    """Run on the CPUs of the GPU's nearest NUMA node, so that host memory is allocated there."""
-    with suppress(DriverError, OSError, ValueError):
-        node = int(call(cuda.cuDeviceGetAttribute, cuda.CUdevice_attribute(int(Attribute.HOST_NUMA_ID)), device)[1])
-        os.sched_setaffinity(0, numbers_in(Path(f"/sys/devices/system/node/node{node}/cpulist").read_text()))

@@ -162,7 +162,10 @@ def _reading(nvml: ctypes.CDLL, uuid: str | None) -> GpuReading:
     if uuid is None or nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(gpu)):
         return GpuReading()
     free = None if nvml.nvmlDeviceGetMemoryInfo_v2(gpu, ctypes.byref(memory)) else int(memory.free)
-    return GpuReading(free, _clique(nvml, gpu))
+    info = FabricInfo()
+    query = getattr(nvml, "nvmlDeviceGetGpuFabricInfoV", None)  # older drivers have none
+    is_known = query is not None and not query(gpu, ctypes.byref(info))
+    return GpuReading(free, info.member if is_known else None)
 
 
 class FabricInfo(ctypes.Structure):
@@ -193,12 +196,6 @@ class FabricInfo(ctypes.Structure):
 
 _REGISTERED = 3
 """State of a GPU that is registered with the fabric manager (NVML_GPU_FABRIC_STATE_COMPLETED)."""
-
-
-def _clique(nvml: ctypes.CDLL, gpu: ctypes.c_void_p) -> tuple[str, int] | None:
-    info = FabricInfo()
-    query = getattr(nvml, "nvmlDeviceGetGpuFabricInfoV", None)  # older drivers have none
-    return None if query is None or query(gpu, ctypes.byref(info)) else info.member
 
 
 _PCIE = {10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}

@@ -28,7 +28,10 @@ class AccessRules:
         if not grants:
             raise invalid("no access is given")
         for grant in grants:
-            self._check(grant)
+            if not self._is_known(grant.location):
+                raise invalid(f"{grant.location} does not exist")
+            if grant.access not in {0, 1, 3}:
+                raise invalid("access must be none, read or read and write")
         allowed: dict[Location, tuple[tuple[Grant, ...], RefusedCall | None]] = {}
         for mapping in self._mappings.contiguous(address, size):
             owner = mapping.chunk.properties.location
@@ -139,12 +142,6 @@ class AccessRules:
         if wanted == Access.RW and allocation.kind == "registered" and allocation.flags & RegisterFlags.READ_ONLY:
             raise invalid("the memory is registered as read-only (fact 85)")
 
-    def _check(self, grant: Grant) -> None:
-        if not self._is_known(grant.location):
-            raise invalid(f"{grant.location} does not exist")
-        if grant.access not in {0, 1, 3}:
-            raise invalid("access must be none, read or read and write")
-
     def _until_refused(
         self, grants: tuple[Grant, ...], owner: Location
     ) -> tuple[tuple[Grant, ...], RefusedCall | None]:
@@ -180,7 +177,7 @@ def _apply(mapping: Mapping, grants: tuple[Grant, ...]) -> None:
     """
     anchor, owner = mapping.chunk.anchor, mapping.chunk.properties.location
     for location, access in grants:
-        user = _user(location)
+        user = location if location.kind is _GPU else WHOLE_HOST
         if mapping.access.get(user, 0) == access:
             continue
         mapping.access.pop(user, None)
@@ -188,11 +185,6 @@ def _apply(mapping: Mapping, grants: tuple[Grant, ...]) -> None:
             anchor.grant(mapping.start, access, peer=user != owner)
         if access:
             mapping.access[user] = int(access)
-
-
-def _user(location: Location) -> Location:
-    """Location under which access is kept: the host and its NUMA nodes share theirs."""
-    return location if location.kind is _GPU else WHOLE_HOST
 
 
 def _last_changed(mapping: Mapping) -> Location:

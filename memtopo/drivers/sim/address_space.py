@@ -116,7 +116,16 @@ class Reservations:
 
     def mem_address_reserve(self, size: int, alignment: int = 0, address: int = 0, flags: int = 0) -> int:
         """Reserve addresses at the rounded hint if they are free, otherwise wherever they fit (facts 9 to 11)."""
-        self._check(size, alignment, address, flags)
+        if flags:
+            raise invalid("flags must be 0")
+        if size <= 0 or size % self._granule:
+            raise invalid("the size is not a multiple of the granularity")
+        if alignment < 0 or alignment & (alignment - 1):
+            raise invalid("the alignment is not a power of two")
+        if address % self._granule:
+            raise invalid("the address hint is not aligned to the granularity")
+        if alignment and address % alignment:
+            raise invalid("the address hint is not aligned as the reservation is to be")
         alignment = max(alignment, self._granule)
         hinted = -(-address // max(ADDRESS_BLOCK, alignment)) * max(ADDRESS_BLOCK, alignment)
         start = None
@@ -167,18 +176,6 @@ class Reservations:
                 return False
             address = reserved
         return True
-
-    def _check(self, size: int, alignment: int, hint: int, flags: int) -> None:
-        if flags:
-            raise invalid("flags must be 0")
-        if size <= 0 or size % self._granule:
-            raise invalid("the size is not a multiple of the granularity")
-        if alignment < 0 or alignment & (alignment - 1):
-            raise invalid("the alignment is not a power of two")
-        if hint % self._granule:
-            raise invalid("the address hint is not aligned to the granularity")
-        if alignment and hint % alignment:
-            raise invalid("the address hint is not aligned as the reservation is to be")
 
 
 BLOCK = 2 << 20

@@ -120,17 +120,14 @@ def driver_error(name: str, error: RefusedCall | OSError) -> DriverError:
     return DriverError(name, "CUDA_ERROR_OPERATING_SYSTEM", f"the simulator: {error.strerror}")
 
 
-def _survives(method: str) -> bool:
-    return method in _SURVIVING or method.startswith(("device_get", "device_total", "driver_"))
-
-
 C = TypeVar("C", bound=CallGate)
 P = ParamSpec("P")
 
 
 def driver_call(method: Callable[Concatenate[Any, P], R], part: str | None = None) -> Callable[Concatenate[C, P], R]:
     """Make a method of a driver, or of its `part`, a call: one at a time, between init and close, under its name."""
-    name, survives = call_name(method.__name__), _survives(method.__name__)
+    name = call_name(method.__name__)
+    survives = method.__name__ in _SURVIVING or method.__name__.startswith(("device_get", "device_total", "driver_"))
 
     @wraps(method)
     def call(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:

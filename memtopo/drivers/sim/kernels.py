@@ -109,7 +109,12 @@ class SimKernels:
             end = min(start + self._granule, area.size)
             at = start
             for physical, offset, size in self._reached(device, area.address + start, end - start, needed):
-                yield from _windows(at, physical, offset, size)
+                if size <= 2 * END:
+                    yield at, physical, offset, size
+                else:
+                    last = (size - END) // ALIGNED * ALIGNED
+                    yield at, physical, offset, END
+                    yield at + last, physical, offset + last, size - last
                 at += size
 
     def _reached(self, device: int, address: int, size: int, needed: Access) -> Iterator[tuple[Physical, int, int]]:
@@ -118,15 +123,6 @@ class SimKernels:
             yield from self._access.parts(device, address, size, needed, copying=False)
         except RefusedCall as refused:
             self.fatal = self.fatal or f"a kernel on gpu{device} made an illegal access: {refused.reason}"
-
-
-def _windows(at: int, physical: Physical, offset: int, size: int) -> Iterator[tuple[int, Physical, int, int]]:
-    if size <= 2 * END:
-        yield at, physical, offset, size
-    else:
-        last = (size - END) // ALIGNED * ALIGNED
-        yield at, physical, offset, END
-        yield at + last, physical, offset + last, size - last
 
 
 def _units(at: int, size: int, whole: int) -> Iterator[tuple[int, int]]:

@@ -76,15 +76,15 @@ class AllocationSharing:
     def _open_first(self, shared_handle: SharedHandle, device: int) -> SimAllocation:
         fd, tag = open_handle(shared_handle, self._sim.files, _ERRORS, "allocation")
         with on_failure(self._sim.files.close, fd):
-            self._check_owner(self._sim.devices.locate(tag.location), device)
+            owner = self._sim.devices.locate(tag.location)
+            # Neither was ever tried on hardware.
+            if owner == INVISIBLE_GPU:
+                raise invalid("the memory belongs to a gpu that is not visible here")
+            if owner != gpu(device) and not self._sim.devices.device_can_access_peer(device, owner.id):
+                raise RefusedCall(
+                    "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of {owner}"
+                )
         return self.allocations.open(self._sim.arena.adopt(fd, tag), device)
-
-    def _check_owner(self, owner: Location, device: int) -> None:
-        # Neither was ever tried on hardware.
-        if owner == INVISIBLE_GPU:
-            raise invalid("the memory belongs to a gpu that is not visible here")
-        if owner != gpu(device) and not self._sim.devices.device_can_access_peer(device, owner.id):
-            raise RefusedCall("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of {owner}")
 
     def own_file(self, allocation: SimAllocation) -> Tag:
         """Move the memory into a file of its own, unless it is in one; returns its tag."""
