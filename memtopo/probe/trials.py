@@ -1,4 +1,4 @@
-"""Trials, one function for each way of trying, and the imports that the importing child makes for them.
+"""Trials, one method for each way of trying, and the imports that the importing child makes for them.
 
 A trial returns whether it worked, or raises the driver's error. It uses a granule or two and releases them.
 """
@@ -18,8 +18,8 @@ from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import WORD, ExternalApi, ExternalApiSemaphore, TrialCalls
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, PoolProperties, Properties, gpu
-from memtopo.probe.supervisor import VULKAN, ImportAnswer, ImportRequest, SharedObject
-from memtopo.probe.trial_table import DMABUF_PCIE, STORE, PlannedTrial
+from memtopo.probe.supervisor import VULKAN, ImportAnswer, ImportRequest
+from memtopo.probe.trial_table import DMABUF_PCIE, PlannedTrial
 
 FIRST, SECOND, THIRD = 0x5A, 0xA5, 0x3C
 """Bytes written one after another, so that a write that is lost is noticed."""
@@ -73,7 +73,9 @@ class TrialResources:
             with self._external(self.driver.device_get_uuid(device)) as api:
                 yield api
         except Exception as error:
-            if not _is_vulkan_error(error):
+            # The package raised it, could not be loaded, or found no such GPU.
+            is_of_vulkan = isinstance(error, LookupError | OSError | ImportError)
+            if not is_of_vulkan and not type(error).__module__.startswith("vulkan"):
                 raise
             raise DriverError(VULKAN, type(error).__name__, str(error)) from error
 
@@ -138,11 +140,6 @@ class TrialResources:
         return answer.as_expected
 
 
-def _is_vulkan_error(error: Exception) -> bool:
-    """Return whether the package raised it, could not be loaded, or found no such GPU."""
-    return isinstance(error, LookupError | OSError | ImportError) or type(error).__module__.startswith("vulkan")
-
-
 def word(value: int) -> bytes:
     """Word of equal bytes."""
     return bytes([value]) * WORD
@@ -159,332 +156,265 @@ def _quietly(undo: Callable[..., None], *arguments: int) -> None:
         undo(*arguments)
 
 
-def attempt(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Make one trial, and return whether it worked. Raises `DriverError`."""
-    return _TRIALS[trial.how](resources, trial)
+class Trials(TrialResources):
+    """Trials, a method `_try_` for each way of trying, and imports, a method `_import_` for each kind of object."""
 
+    def attempt(self, trial: PlannedTrial) -> bool:
+        """Make one trial, and return whether it worked. Raises `DriverError`."""
+        make: Callable[[PlannedTrial], bool] = getattr(self, f"_try_{trial.how}")
+        return make(trial)
 
-def _create(resources: TrialResources, trial: PlannedTrial) -> bool:
-    with resources.chunk(trial.properties):
+    def _try_create(self, trial: PlannedTrial) -> bool:
+        with self.chunk(trial.properties):
+            return True
+
+    def _try_use(self, trial: PlannedTrial) -> bool:
+        """Create a chunk with the properties requested, write it, and read it back."""
+        with self.mapped_chunk(trial.properties, [trial.location]) as (address, handle, _):
+            self.fill(trial.device, address, FIRST)
+            created = self.driver.mem_get_allocation_properties_from_handle(handle)
+            # A driver may create a chunk without a property that it does not support (fact 41).
+            kept = created.flags == trial.properties.flags
+            return kept and self.reads(trial.device, address, FIRST)
+
+    def _try_share(self, trial: PlannedTrial) -> bool:
+        """Export a chunk by each of its handle types, and exchange bytes with the process that imports it."""
+        device, handles = trial.device, trial.properties.handles
+        with self.mapped_chunk(trial.properties, [gpu(device)]) as (address, handle, size):
+            for kind in (kind for kind in (HandleType.FD, HandleType.FABRIC) if kind in handles):
+                self.fill(device, address, FIRST)
+                shared = self.driver.mem_export_to_shareable_handle(handle, kind)
+                imported = self.import_elsewhere(ImportRequest("chunk", device, kind, size), shared)
+                if not (imported and self.reads(device, address, SECOND)):
+                    return False
         return True
 
+    def _try_by_gpu(self, trial: PlannedTrial) -> bool:
+        """Store into host memory by a kernel, and read it by the CPU."""
+        where, device = trial.location, trial.device
+        with self.mapped_chunk(Properties(where), users(where, device)) as (address, *_):
+            self.driver.host_write(address, bytes(WORD))
+            with self.current(device):
+                self._store_word(address, FIRST)
+            return self.driver.host_read(address, WORD) == word(FIRST)
 
-def _use(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Create a chunk with the properties requested, write it, and read it back."""
-    with resources.mapped_chunk(trial.properties, [trial.location]) as (address, handle, _):
-        resources.fill(trial.device, address, FIRST)
-        created = resources.driver.mem_get_allocation_properties_from_handle(handle)
-        # A driver may create a chunk without a property that it does not support (fact 41).
-        kept = created.flags == trial.properties.flags
-        return kept and resources.reads(trial.device, address, FIRST)
+    def _try_by_cpu(self, trial: PlannedTrial) -> bool:
+        """Write host memory by the CPU, and read it by a copy in the GPU's context."""
+        where, device = trial.location, trial.device
+        with self.mapped_chunk(Properties(where), users(where, device)) as (address, *_):
+            self.driver.host_write(address, word(SECOND))
+            read = self.reads(device, address, SECOND)
+            return read and self.driver.host_read(address, WORD) == word(SECOND)
 
+    def _try_store(self, trial: PlannedTrial) -> bool:
+        """Store into the memory of a peer by a kernel, and read it there: a link may lose stores without an error."""
+        owner = trial.location
+        with self.mapped_chunk(Properties(owner), [owner, gpu(trial.device)]) as (address, *_):
+            self.fill(owner.id, address, THIRD)
+            with self.current(trial.device):
+                self._store_word(address, FIRST)
+            return self.reads(owner.id, address, FIRST)
 
-def _share(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Export a chunk by each of its handle types, and exchange bytes with the process that imports it."""
-    device, handles = trial.device, trial.properties.handles
-    with resources.mapped_chunk(trial.properties, [gpu(device)]) as (address, handle, size):
-        for kind in (kind for kind in (HandleType.FD, HandleType.FABRIC) if kind in handles):
-            resources.fill(device, address, FIRST)
-            shared = resources.driver.mem_export_to_shareable_handle(handle, kind)
-            imported = resources.import_elsewhere(ImportRequest("chunk", device, kind, size), shared)
-            if not (imported and resources.reads(device, address, SECOND)):
-                return False
-    return True
+    def _store_word(self, address: int, value: int) -> None:
+        self.extras.store(address, int.from_bytes(word(value), "little"))
 
+    def _try_managed(self, trial: PlannedTrial) -> bool:
+        """Read managed memory by the GPU after the CPU has written it, and the other way round (fact 39)."""
+        allocate = partial(self.driver.mem_alloc_managed, BUFFER, types.MemAttach.GLOBAL)
+        with self.made(trial.device, allocate, self.driver.mem_free) as address:
+            self.driver.host_write(address, word(FIRST))
+            read = self.driver.memcpy_dtoh(address, WORD)
+            self._store_word(address, SECOND)
+            return read == word(FIRST) and self.driver.host_read(address, WORD) == word(SECOND)
 
-def _by_gpu(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Store into host memory by a kernel, and read it by the CPU."""
-    where, device = trial.location, trial.device
-    with resources.mapped_chunk(Properties(where), users(where, device)) as (address, *_):
-        resources.driver.host_write(address, bytes(WORD))
-        with resources.current(device):
-            _store_word(resources, address, FIRST)
-        return resources.driver.host_read(address, WORD) == word(FIRST)
+    def _try_concurrent(self, trial: PlannedTrial) -> bool:
+        """Write managed memory by the CPU while a kernel waits for that."""
+        allocate = partial(self.driver.mem_alloc_managed, BUFFER, types.MemAttach.GLOBAL)
+        with self.made(trial.device, allocate, self.driver.mem_free) as address:
+            return self.extras.meet(address, int.from_bytes(word(FIRST), "little"))
 
+    def _try_pinned(self, trial: PlannedTrial) -> bool:
+        """Exchange bytes between the CPU and the GPU in page-locked memory (fact 74)."""
+        allocate = partial(self.driver.mem_host_alloc, BUFFER, types.HostFlags.PORTABLE | types.HostFlags.DEVICEMAP)
+        with self.made(trial.device, allocate, self.driver.mem_free_host) as address:
+            return self._is_seen_by_both(address)
 
-def _by_cpu(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Write host memory by the CPU, and read it by a copy in the GPU's context."""
-    where, device = trial.location, trial.device
-    with resources.mapped_chunk(Properties(where), users(where, device)) as (address, *_):
-        resources.driver.host_write(address, word(SECOND))
-        read = resources.reads(device, address, SECOND)
-        return read and resources.driver.host_read(address, WORD) == word(SECOND)
+    def _try_registered(self, trial: PlannedTrial) -> bool:
+        """Exchange bytes between the CPU and the GPU in a memfd that is registered (fact 85)."""
+        with self.current(trial.device), ExitStack() as undo:
+            fd = os.memfd_create("memtopo-trial", os.MFD_CLOEXEC)
+            undo.callback(os.close, fd)
+            os.ftruncate(fd, BUFFER)
+            address = map_shared(fd, 0, BUFFER, writable=True)
+            undo.callback(unmap, address, BUFFER)
+            self.driver.mem_host_register(address, BUFFER, types.RegisterFlags.PORTABLE | types.RegisterFlags.DEVICEMAP)
+            undo.callback(self.driver.mem_host_unregister, address)
+            return self._is_seen_by_both(address) and os.pread(fd, WORD, 0) == word(SECOND)
 
-
-def _store(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Store into the memory of a peer by a kernel, and read it there: a link may lose stores without an error."""
-    owner = trial.location
-    with resources.mapped_chunk(Properties(owner), [owner, gpu(trial.device)]) as (address, *_):
-        resources.fill(owner.id, address, THIRD)
-        with resources.current(trial.device):
-            _store_word(resources, address, FIRST)
-        return resources.reads(owner.id, address, FIRST)
-
-
-def _store_word(resources: TrialResources, address: int, value: int) -> None:
-    resources.extras.store(address, int.from_bytes(word(value), "little"))
-
-
-def _managed(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Read managed memory by the GPU after the CPU has written it, and the other way round (fact 39)."""
-    driver = resources.driver
-    allocate = partial(driver.mem_alloc_managed, BUFFER, types.MemAttach.GLOBAL)
-    with resources.made(trial.device, allocate, driver.mem_free) as address:
-        driver.host_write(address, word(FIRST))
-        read = driver.memcpy_dtoh(address, WORD)
-        _store_word(resources, address, SECOND)
-        return read == word(FIRST) and driver.host_read(address, WORD) == word(SECOND)
-
-
-def _concurrent(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Write managed memory by the CPU while a kernel waits for that."""
-    allocate = partial(resources.driver.mem_alloc_managed, BUFFER, types.MemAttach.GLOBAL)
-    with resources.made(trial.device, allocate, resources.driver.mem_free) as address:
-        return resources.extras.meet(address, int.from_bytes(word(FIRST), "little"))
-
-
-def _pinned(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Exchange bytes between the CPU and the GPU in page-locked memory (fact 74)."""
-    allocate = partial(resources.driver.mem_host_alloc, BUFFER, types.HostFlags.PORTABLE | types.HostFlags.DEVICEMAP)
-    with resources.made(trial.device, allocate, resources.driver.mem_free_host) as address:
-        return _is_seen_by_both(resources, address)
-
-
-def _registered(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Exchange bytes between the CPU and the GPU in a memfd that is registered (fact 85)."""
-    with resources.current(trial.device), ExitStack() as undo:
-        fd = os.memfd_create("memtopo-trial", os.MFD_CLOEXEC)
-        undo.callback(os.close, fd)
-        os.ftruncate(fd, BUFFER)
-        address = map_shared(fd, 0, BUFFER, writable=True)
-        undo.callback(unmap, address, BUFFER)
-        resources.driver.mem_host_register(
-            address, BUFFER, types.RegisterFlags.PORTABLE | types.RegisterFlags.DEVICEMAP
-        )
-        undo.callback(resources.driver.mem_host_unregister, address)
-        return _is_seen_by_both(resources, address) and os.pread(fd, WORD, 0) == word(SECOND)
-
-
-def _is_seen_by_both(resources: TrialResources, address: int) -> bool:
-    """Read by the GPU what the CPU has written, by a copy to its memory, and the other way round, by a kernel."""
-    driver = resources.driver
-    copy = driver.mem_alloc(BUFFER)
-    try:
-        driver.host_write(address, word(FIRST))
-        driver.memcpy_async(copy, driver.mem_host_get_device_pointer(address), WORD)
-        read = driver.memcpy_dtoh(copy, WORD)
-        _store_word(resources, address, SECOND)
-        driver.ctx_synchronize()
-        return read == word(FIRST) and driver.host_read(address, WORD) == word(SECOND)
-    finally:
-        driver.mem_free(copy)
-
-
-def _ipc(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Exchange bytes with a process that opens memory of `cuMemAlloc` (facts 31, 46)."""
-    driver, device = resources.driver, trial.device
-    with resources.made(device, partial(driver.mem_alloc, BUFFER), driver.mem_free) as address:
-        resources.fill(device, address, FIRST)
-        imported = resources.import_elsewhere(ImportRequest("ipc", device), driver.ipc_get_mem_handle(address))
-        return imported and resources.reads(device, address, SECOND)
-
-
-def _ipc_event(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Record an event that another process waits for (facts 32, 47)."""
-    driver = resources.driver
-    with resources.made(trial.device, partial(driver.event_create, _SHARED_EVENT), driver.event_destroy) as event:
-        driver.event_record(event)
-        request = ImportRequest("ipc_event", trial.device)
-        return resources.import_elsewhere(request, driver.ipc_get_event_handle(event))
-
-
-def _pool(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Exchange bytes with a process that imports a memory pool, and an allocation of it (fact 82)."""
-    driver, kind = resources.driver, trial.method.handles
-    with resources.current(trial.device), ExitStack() as undo:
-        pool = driver.mem_pool_create(PoolProperties(trial.location, kind))
-        undo.callback(driver.mem_pool_destroy, pool)
-        if trial.location != gpu(trial.device):
-            driver.mem_pool_set_access(pool, (Grant(gpu(trial.device), Access.RW),))
-        address = driver.mem_alloc_from_pool_async(BUFFER, pool)
-        undo.callback(driver.mem_free, address)
-        driver.ctx_synchronize()
-        resources.fill(trial.device, address, FIRST)
-        shared = driver.mem_pool_export_to_shareable_handle(pool, kind)
-        pointer = driver.mem_pool_export_pointer(address).hex()
-        imported = resources.import_elsewhere(ImportRequest("pool", trial.device, kind, pointer=pointer), shared)
-        return imported and resources.reads(trial.device, address, SECOND)
-
-
-def _dma_buf(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Export mapped memory as a dma-buf, whose descriptor reports the size (fact 83)."""
-    flags = types.DmaBufFlags.PCIE if trial.name == DMABUF_PCIE else types.DmaBufFlags.NONE
-    with _exported_dma_buf(resources, trial, flags) as (fd, size, _):
-        return os.lseek(fd, 0, os.SEEK_END) == size
-
-
-def _external_dma_buf(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Import a dma-buf of this GPU's memory as external memory, and exchange bytes (fact 84)."""
-    driver, kind = resources.driver, types.MemoryHandleType.DMABUF_FD
-    with (
-        _exported_dma_buf(resources, trial, types.DmaBufFlags.NONE) as (fd, size, address),
-        resources.current(trial.device),
-        ExitStack() as undo,
-    ):
-        resources.fill(trial.device, address, FIRST)
-        own = os.dup(fd)
+    def _is_seen_by_both(self, address: int) -> bool:
+        """Read by the GPU what the CPU has written, by a copy to its memory, and the other way round, by a kernel."""
+        copy = self.driver.mem_alloc(BUFFER)
         try:
-            object_ = driver.import_external_memory(own, kind, size)
-        except DriverError:
-            with suppress(OSError):  # the driver may have closed it (fact 54)
-                os.close(own)
-            raise
-        undo.callback(driver.destroy_external_memory, object_)
-        mapped = driver.external_memory_get_mapped_buffer(object_, 0, size)
-        undo.callback(driver.mem_free, mapped)
-        found = resources.reads(trial.device, mapped, FIRST)
-        resources.fill(trial.device, mapped, SECOND)
-        return found and resources.reads(trial.device, address, SECOND)
+            self.driver.host_write(address, word(FIRST))
+            self.driver.memcpy_async(copy, self.driver.mem_host_get_device_pointer(address), WORD)
+            read = self.driver.memcpy_dtoh(copy, WORD)
+            self._store_word(address, SECOND)
+            self.driver.ctx_synchronize()
+            return read == word(FIRST) and self.driver.host_read(address, WORD) == word(SECOND)
+        finally:
+            self.driver.mem_free(copy)
 
+    def _try_ipc(self, trial: PlannedTrial) -> bool:
+        """Exchange bytes with a process that opens memory of `cuMemAlloc` (facts 31, 46)."""
+        device = trial.device
+        with self.made(device, partial(self.driver.mem_alloc, BUFFER), self.driver.mem_free) as address:
+            self.fill(device, address, FIRST)
+            imported = self.import_elsewhere(ImportRequest("ipc", device), self.driver.ipc_get_mem_handle(address))
+            return imported and self.reads(device, address, SECOND)
 
-@contextmanager
-def _exported_dma_buf(
-    resources: TrialResources, trial: PlannedTrial, flags: types.DmaBufFlags
-) -> Iterator[tuple[int, int, int]]:
-    """A dma-buf of a new chunk, with its size and the address of the chunk."""
-    with (
-        resources.mapped_chunk(trial.properties, [trial.location]) as (address, _, size),
-        resources.current(trial.device),
-        closing_fd(resources.driver.mem_get_handle_for_address_range(address, size, flags)) as fd,
-    ):
-        yield fd, size, address
+    def _try_ipc_event(self, trial: PlannedTrial) -> bool:
+        """Record an event that another process waits for (facts 32, 47)."""
+        create = partial(self.driver.event_create, _SHARED_EVENT)
+        with self.made(trial.device, create, self.driver.event_destroy) as event:
+            self.driver.event_record(event)
+            request = ImportRequest("ipc_event", trial.device)
+            return self.import_elsewhere(request, self.driver.ipc_get_event_handle(event))
 
+    def _try_pool(self, trial: PlannedTrial) -> bool:
+        """Exchange bytes with a process that imports a memory pool, and an allocation of it (fact 82)."""
+        kind = trial.method.handles
+        with self.current(trial.device), ExitStack() as undo:
+            pool = self.driver.mem_pool_create(PoolProperties(trial.location, kind))
+            undo.callback(self.driver.mem_pool_destroy, pool)
+            if trial.location != gpu(trial.device):
+                self.driver.mem_pool_set_access(pool, (Grant(gpu(trial.device), Access.RW),))
+            address = self.driver.mem_alloc_from_pool_async(BUFFER, pool)
+            undo.callback(self.driver.mem_free, address)
+            self.driver.ctx_synchronize()
+            self.fill(trial.device, address, FIRST)
+            shared = self.driver.mem_pool_export_to_shareable_handle(pool, kind)
+            pointer = self.driver.mem_pool_export_pointer(address).hex()
+            imported = self.import_elsewhere(ImportRequest("pool", trial.device, kind, pointer=pointer), shared)
+            return imported and self.reads(trial.device, address, SECOND)
 
-def _external_memory(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Exchange bytes with an external API that allocated the memory on this GPU (fact 35)."""
-    with resources.external(trial.device) as external, resources.current(trial.device), ExitStack() as undo:
-        memory = external.allocate(BUFFER)
-        memory.write(0, word(FIRST))
-        object_ = resources.driver.import_external_memory(memory.fd(), types.MemoryHandleType.OPAQUE_FD, memory.whole)
-        undo.callback(resources.driver.destroy_external_memory, object_)
-        address = resources.driver.external_memory_get_mapped_buffer(object_, 0, BUFFER)
-        undo.callback(resources.driver.mem_free, address)
-        found = resources.reads(trial.device, address, FIRST)
-        resources.fill(trial.device, address, SECOND)
-        return found and memory.read(0, WORD) == word(SECOND)
+    def _try_dma_buf(self, trial: PlannedTrial) -> bool:
+        """Export mapped memory as a dma-buf, whose descriptor reports the size (fact 83)."""
+        flags = types.DmaBufFlags.PCIE if trial.name == DMABUF_PCIE else types.DmaBufFlags.NONE
+        with self._exported_dma_buf(trial, flags) as (fd, size, _):
+            return os.lseek(fd, 0, os.SEEK_END) == size
 
+    def _try_external_dma_buf(self, trial: PlannedTrial) -> bool:
+        """Import a dma-buf of this GPU's memory as external memory, and exchange bytes (fact 84)."""
+        kind = types.MemoryHandleType.DMABUF_FD
+        with (
+            self._exported_dma_buf(trial, types.DmaBufFlags.NONE) as (fd, size, address),
+            self.current(trial.device),
+            ExitStack() as undo,
+        ):
+            self.fill(trial.device, address, FIRST)
+            own = os.dup(fd)
+            try:
+                object_ = self.driver.import_external_memory(own, kind, size)
+            except DriverError:
+                with suppress(OSError):  # the driver may have closed it (fact 54)
+                    os.close(own)
+                raise
+            undo.callback(self.driver.destroy_external_memory, object_)
+            mapped = self.driver.external_memory_get_mapped_buffer(object_, 0, size)
+            undo.callback(self.driver.mem_free, mapped)
+            found = self.reads(trial.device, mapped, FIRST)
+            self.fill(trial.device, mapped, SECOND)
+            return found and self.reads(trial.device, address, SECOND)
 
-def _external_semaphore(resources: TrialResources, trial: PlannedTrial) -> bool:
-    """Signal a timeline and a binary semaphore of an external API in both directions (fact 36)."""
-    with resources.external(trial.device) as external, resources.current(trial.device), ExitStack() as undo:
-        stream = resources.driver.stream_create()
-        undo.callback(resources.driver.stream_destroy, stream)
-        kinds = types.SemaphoreHandleType
-        pairs = (external.timeline(), kinds.TIMELINE_FD), (external.binary(), kinds.OPAQUE_FD)
-        return all(_signals_both_ways(resources, undo, stream, *pair) for pair in pairs)
+    @contextmanager
+    def _exported_dma_buf(self, trial: PlannedTrial, flags: types.DmaBufFlags) -> Iterator[tuple[int, int, int]]:
+        """A dma-buf of a new chunk, with its size and the address of the chunk."""
+        with (
+            self.mapped_chunk(trial.properties, [trial.location]) as (address, _, size),
+            self.current(trial.device),
+            closing_fd(self.driver.mem_get_handle_for_address_range(address, size, flags)) as fd,
+        ):
+            yield fd, size, address
 
+    def _try_external_memory(self, trial: PlannedTrial) -> bool:
+        """Exchange bytes with an external API that allocated the memory on this GPU (fact 35)."""
+        with self.external(trial.device) as external, self.current(trial.device), ExitStack() as undo:
+            memory = external.allocate(BUFFER)
+            memory.write(0, word(FIRST))
+            object_ = self.driver.import_external_memory(memory.fd(), types.MemoryHandleType.OPAQUE_FD, memory.whole)
+            undo.callback(self.driver.destroy_external_memory, object_)
+            address = self.driver.external_memory_get_mapped_buffer(object_, 0, BUFFER)
+            undo.callback(self.driver.mem_free, address)
+            found = self.reads(trial.device, address, FIRST)
+            self.fill(trial.device, address, SECOND)
+            return found and memory.read(0, WORD) == word(SECOND)
 
-def _signals_both_ways(
-    resources: TrialResources,
-    undo: ExitStack,
-    stream: int,
-    semaphore: ExternalApiSemaphore,
-    kind: types.SemaphoreHandleType,
-) -> bool:
-    driver = resources.driver
-    imported = driver.import_external_semaphore(semaphore.fd(), kind)
-    undo.callback(driver.destroy_external_semaphore, imported)
-    driver.signal_external_semaphore(imported, 1, stream)
-    signalled = _is_complete(resources, stream) and semaphore.wait(1, PATIENCE)
-    semaphore.signal(2)
-    driver.wait_external_semaphore(imported, 2, stream)
-    return _is_complete(resources, stream) and signalled
+    def _try_external_semaphore(self, trial: PlannedTrial) -> bool:
+        """Signal a timeline and a binary semaphore of an external API in both directions (fact 36)."""
+        with self.external(trial.device) as external, self.current(trial.device), ExitStack() as undo:
+            stream = self.driver.stream_create()
+            undo.callback(self.driver.stream_destroy, stream)
+            kinds = types.SemaphoreHandleType
+            pairs = (external.timeline(), kinds.TIMELINE_FD), (external.binary(), kinds.OPAQUE_FD)
+            return all(self._signals_both_ways(undo, stream, *pair) for pair in pairs)
 
+    def _signals_both_ways(
+        self, undo: ExitStack, stream: int, semaphore: ExternalApiSemaphore, kind: types.SemaphoreHandleType
+    ) -> bool:
+        imported = self.driver.import_external_semaphore(semaphore.fd(), kind)
+        undo.callback(self.driver.destroy_external_semaphore, imported)
+        self.driver.signal_external_semaphore(imported, 1, stream)
+        signalled = self._is_complete(stream) and semaphore.wait(1, PATIENCE)
+        semaphore.signal(2)
+        self.driver.wait_external_semaphore(imported, 2, stream)
+        return self._is_complete(stream) and signalled
 
-def _is_complete(resources: TrialResources, stream: int) -> bool:
-    """Wait for a stream; a wait that no signal ends is ended with the process of the trial (fact 58)."""
-    while not resources.driver.stream_query(stream):
-        time.sleep(0.001)
-    return True
+    def _is_complete(self, stream: int) -> bool:
+        """Wait for a stream; a wait that no signal ends is ended with the process of the trial (fact 58)."""
+        while not self.driver.stream_query(stream):
+            time.sleep(0.001)
+        return True
 
+    def import_shared(self, request: ImportRequest, handle: Handle) -> ImportAnswer:
+        """Import what a trial of another child shares, look for its bytes, and write others."""
+        make: Callable[[ImportRequest, int | bytes], bool] = getattr(self, f"_import_{request.what}")
+        try:
+            return ImportAnswer(as_expected=make(request, handle.shared))
+        except DriverError as error:
+            return ImportAnswer(error=error.name, call=error.call)
 
-_TRIALS: dict[str, Callable[[TrialResources, PlannedTrial], bool]] = {
-    "create": _create,
-    "use": _use,
-    "share": _share,
-    "by_gpu": _by_gpu,
-    "by_cpu": _by_cpu,
-    STORE: _store,
-    "managed": _managed,
-    "concurrent": _concurrent,
-    "pinned": _pinned,
-    "registered": _registered,
-    "ipc": _ipc,
-    "ipc_event": _ipc_event,
-    "pool": _pool,
-    "dma_buf": _dma_buf,
-    "external_memory": _external_memory,
-    "external_dma_buf": _external_dma_buf,
-    "external_semaphore": _external_semaphore,
-}
+    def _import_chunk(self, request: ImportRequest, shared: int | bytes) -> bool:
+        handle = self.driver.mem_import_from_shareable_handle(shared, HandleType(request.handle_type))
+        with ExitStack() as undo:
+            undo.callback(self.driver.mem_release, handle)
+            address = undo.enter_context(self.mapped(handle, request.size, [gpu(request.device)]))
+            return self._read_and_write(request.device, address)
 
+    def _import_ipc(self, request: ImportRequest, shared: int | bytes) -> bool:
+        assert isinstance(shared, bytes)
+        open_ = partial(self.driver.ipc_open_mem_handle, shared)
+        with self.made(request.device, open_, self.driver.ipc_close_mem_handle) as address:
+            return self._read_and_write(request.device, address)
 
-def import_shared(resources: TrialResources, request: ImportRequest, handle: Handle) -> ImportAnswer:
-    """Import what a trial of another child shares, look for its bytes, and write others."""
-    try:
-        return ImportAnswer(as_expected=_IMPORTS[request.what](resources, request, handle.shared))
-    except DriverError as error:
-        return ImportAnswer(error=error.name, call=error.call)
+    def _import_ipc_event(self, request: ImportRequest, shared: int | bytes) -> bool:
+        assert isinstance(shared, bytes)
+        open_ = partial(self.driver.ipc_open_event_handle, shared)
+        with self.made(request.device, open_, self.driver.event_destroy) as event:
+            self.driver.event_synchronize(event)
+            return self.driver.event_query(event)
 
+    def _import_pool(self, request: ImportRequest, shared: int | bytes) -> bool:
+        with self.current(request.device), ExitStack() as undo:
+            pool = self.driver.mem_pool_import_from_shareable_handle(shared, HandleType(request.handle_type))
+            undo.callback(self.driver.mem_pool_destroy, pool)
+            grant = Grant(gpu(request.device), Access.RW)
+            if self.driver.mem_pool_get_access(pool, grant.location) != Access.RW:
+                self.driver.mem_pool_set_access(pool, (grant,))
+            address = self.driver.mem_pool_import_pointer(pool, bytes.fromhex(request.pointer))
+            undo.callback(self.driver.mem_free, address)
+            return self._read_and_write(request.device, address)
 
-def _import_chunk(resources: TrialResources, request: ImportRequest, shared: int | bytes) -> bool:
-    driver = resources.driver
-    handle = driver.mem_import_from_shareable_handle(shared, HandleType(request.handle_type))
-    with ExitStack() as undo:
-        undo.callback(driver.mem_release, handle)
-        address = undo.enter_context(resources.mapped(handle, request.size, [gpu(request.device)]))
-        return _read_and_write(resources, request.device, address)
-
-
-def _import_ipc(resources: TrialResources, request: ImportRequest, shared: int | bytes) -> bool:
-    assert isinstance(shared, bytes)
-    driver = resources.driver
-    open_ = partial(driver.ipc_open_mem_handle, shared)
-    with resources.made(request.device, open_, driver.ipc_close_mem_handle) as address:
-        return _read_and_write(resources, request.device, address)
-
-
-def _import_ipc_event(resources: TrialResources, request: ImportRequest, shared: int | bytes) -> bool:
-    assert isinstance(shared, bytes)
-    driver = resources.driver
-    open_ = partial(driver.ipc_open_event_handle, shared)
-    with resources.made(request.device, open_, driver.event_destroy) as event:
-        driver.event_synchronize(event)
-        return driver.event_query(event)
-
-
-def _import_pool(resources: TrialResources, request: ImportRequest, shared: int | bytes) -> bool:
-    driver = resources.driver
-    with resources.current(request.device), ExitStack() as undo:
-        pool = driver.mem_pool_import_from_shareable_handle(shared, HandleType(request.handle_type))
-        undo.callback(driver.mem_pool_destroy, pool)
-        grant = Grant(gpu(request.device), Access.RW)
-        if driver.mem_pool_get_access(pool, grant.location) != Access.RW:
-            driver.mem_pool_set_access(pool, (grant,))
-        address = driver.mem_pool_import_pointer(pool, bytes.fromhex(request.pointer))
-        undo.callback(driver.mem_free, address)
-        return _read_and_write(resources, request.device, address)
-
-
-def _read_and_write(resources: TrialResources, device: int, address: int) -> bool:
-    as_expected = resources.reads(device, address, FIRST)
-    resources.fill(device, address, SECOND)
-    return as_expected
-
-
-_IMPORTS: dict[SharedObject, Callable[[TrialResources, ImportRequest, int | bytes], bool]] = {
-    "chunk": _import_chunk,
-    "ipc": _import_ipc,
-    "ipc_event": _import_ipc_event,
-    "pool": _import_pool,
-}
+    def _read_and_write(self, device: int, address: int) -> bool:
+        as_expected = self.reads(device, address, FIRST)
+        self.fill(device, address, SECOND)
+        return as_expected

@@ -17,13 +17,13 @@ from memtopo.machine.queries import changed
 from memtopo.probe import _worst, probe, tried
 from memtopo.probe.supervisor import ImportAnswer, ImportRequest
 from memtopo.probe.trial_table import PlannedTrial, planned_trials
-from memtopo.probe.trials import TrialResources, attempt
+from memtopo.probe.trials import Trials
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import complete, invented
 
 
-def resources(driver: Driver, simulated: SimDriver) -> TrialResources:
-    return TrialResources(driver, SimTrialCalls(simulated), no_importer)
+def resources(driver: Driver, simulated: SimDriver) -> Trials:
+    return Trials(driver, SimTrialCalls(simulated), no_importer)
 
 
 def no_importer(request: ImportRequest, handle: Handle) -> ImportAnswer:
@@ -46,7 +46,7 @@ def test_a_trial_works_and_releases_everything(planned: PlannedTrial) -> None:
         simulated.init()
         ledger = Ledger(simulated)
         at = resources(ledger, simulated)
-        assert attempt(at, planned)
+        assert at.attempt(planned)
         at.close()
         assert ledger.empty
 
@@ -63,7 +63,7 @@ def test_a_trial_with_a_failing_call_raises_or_fails_and_releases_everything(pla
             if failing.calls >= number:
                 break
             with suppress(DriverError):
-                attempt(at, planned)
+                at.attempt(planned)
             done = failing.calls < number
             at.close()
             assert ledger.empty, number
@@ -108,7 +108,7 @@ def test_a_trial_uses_at_most_64_mib() -> None:
         simulated.init()
         at = resources(simulated, simulated)
         for planned in ALONE:
-            attempt(at, planned)
+            at.attempt(planned)
         assert 0 < simulated.most <= 64 << 20
         at.close()
 
@@ -123,7 +123,7 @@ class LosesStores(SimDriver):
 def test_a_store_that_does_not_arrive_fails() -> None:
     with LosesStores(invented(2)) as simulated:
         simulated.init()
-        assert attempt(resources(simulated, simulated), PlannedTrial(gpu(0), "store", 1)) is False
+        assert resources(simulated, simulated).attempt(PlannedTrial(gpu(0), "store", 1)) is False
 
 
 def test_a_chunk_without_a_requested_property_fails() -> None:
@@ -135,7 +135,7 @@ def test_a_chunk_without_a_requested_property_fails() -> None:
 
     with Plain(invented(1)) as simulated:
         simulated.init()
-        assert attempt(resources(simulated, simulated), PlannedTrial(gpu(0), "compressible", 0)) is False
+        assert resources(simulated, simulated).attempt(PlannedTrial(gpu(0), "compressible", 0)) is False
 
 
 def test_out_of_memory_leaves_the_result_unknown() -> None:
@@ -165,7 +165,7 @@ def test_access_is_granted_to_the_gpus_of_the_trial_only() -> None:
     machine: Machine = invented(3)
     with Watched(machine) as simulated:
         simulated.init()
-        attempt(resources(simulated, simulated), PlannedTrial(gpu(0), "store", 2))
+        resources(simulated, simulated).attempt(PlannedTrial(gpu(0), "store", 2))
     assert {grant.location for grant in granted} == {gpu(0), gpu(2)}
 
 
@@ -199,9 +199,9 @@ def test_a_trial_that_failed_leaves_no_context_current() -> None:
         at = resources(Failing(simulated, 1, only={"memset_d8"}), simulated)
         planned = next(each for each in ALONE if each.name == "vmm")
         with pytest.raises(DriverError, match="cuMemsetD8"):
-            attempt(at, planned)
+            at.attempt(planned)
         with pytest.raises(DriverError, match="CUDA_ERROR_INVALID_CONTEXT"):
             simulated.ctx_pop_current()
-        assert attempt(at, planned)
+        assert at.attempt(planned)
         at.close()
         assert not simulated.device_primary_ctx_get_state(0)
