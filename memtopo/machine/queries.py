@@ -6,21 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import compress, product
 from typing import ParamSpec, TypeVar
 
+from memtopo.driver import types
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import (
-    PLACE_ATTRIBUTES,
-    PROPERTY_FLAGS,
-    WHOLE_HOST,
-    Attribute,
-    DriverError,
-    HandleType,
-    Location,
-    LocationKind,
-    PeerAttribute,
-    Properties,
-    gpu,
-    uuid_text,
-)
+from memtopo.driver.types import Attribute, DriverError, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.machine import Device, DriverFacts, Granularity, HostMemory, Machine, Memory, Peer
 
 _ATTRIBUTES = 256
@@ -93,7 +81,7 @@ def with_gpus(machine: Machine, ordinals: Sequence[int], uuids: Sequence[str]) -
 
 def _device(driver: Driver, ordinal: int, *, identify: bool) -> Device:
     names = {int(each): each.name for each in Attribute}
-    numbers = [number for number in range(1, _ATTRIBUTES) if number not in PLACE_ATTRIBUTES]
+    numbers = [number for number in range(1, _ATTRIBUTES) if number not in types.PLACE_ATTRIBUTES]
     values = {names.get(each, str(each)): _or_none(driver.device_get_attribute, ordinal, each) for each in numbers}
     attributes = {name: value for name, value in values.items() if value is not None}
     return Device.model_construct(
@@ -105,7 +93,7 @@ def _device(driver: Driver, ordinal: int, *, identify: bool) -> Device:
         memory_bytes=driver.device_total_mem(ordinal),
         attributes=attributes,
         memory=Memory.model_construct(granularity=_granularities(driver, gpu(ordinal), _SHARED, (False, True))),
-        uuid=uuid_text(driver.device_get_uuid(ordinal)) if identify else None,
+        uuid=types.uuid_text(driver.device_get_uuid(ordinal)) if identify else None,
         bus_id=driver.device_get_pci_bus_id(ordinal) if identify else None,
     )
 
@@ -114,8 +102,8 @@ def _granularities(
     driver: Driver, location: Location, handles: Sequence[HandleType], flags: Sequence[bool]
 ) -> list[Granularity]:
     """Return an entry for each set of properties that the driver supports."""
-    chosen = product(handles, product(flags, repeat=len(PROPERTY_FLAGS)))
-    sets = (Properties.with_flags(location, kind, [*compress(PROPERTY_FLAGS, flags)]) for kind, flags in chosen)
+    chosen = product(handles, product(flags, repeat=len(types.PROPERTY_FLAGS)))
+    sets = (Properties.with_flags(location, kind, [*compress(types.PROPERTY_FLAGS, flags)]) for kind, flags in chosen)
     return [entry for properties in sets if (entry := _or_none(_granularity, driver, properties))]
 
 
@@ -126,7 +114,7 @@ def _granularity(driver: Driver, properties: Properties) -> Granularity:
 
 def _host(driver: Driver, nodes: Sequence[int], sizes: Mapping[int, int]) -> dict[str, HostMemory]:
     # HOST supports no handle types (fact 6).
-    handles: dict[Location, Sequence[HandleType]] = {WHOLE_HOST: _SHARED[:1]}
+    handles: dict[Location, Sequence[HandleType]] = {types.WHOLE_HOST: _SHARED[:1]}
     handles |= {Location(LocationKind.HOST_NUMA, node): _SHARED[:2] for node in nodes}
     found = {str(location): _granularities(driver, location, types, (False,)) for location, types in handles.items()}
     bytes_of = {str(Location(LocationKind.HOST_NUMA, node)): size for node, size in sizes.items()}
@@ -145,10 +133,10 @@ def _nodes(devices: list[Device], known: Sequence[int] | None) -> list[int]:
 
 
 def _peer(driver: Driver, device: int, peer: int) -> Peer:
-    atomics = _or_none(driver.device_get_p2p_attribute, PeerAttribute.NATIVE_ATOMIC_SUPPORTED, device, peer)
+    atomics = _or_none(driver.device_get_p2p_attribute, types.PeerAttribute.NATIVE_ATOMIC_SUPPORTED, device, peer)
     return Peer.model_construct(
         access=driver.device_can_access_peer(device, peer),
-        performance_rank=_or_none(driver.device_get_p2p_attribute, PeerAttribute.PERFORMANCE_RANK, device, peer),
+        performance_rank=_or_none(driver.device_get_p2p_attribute, types.PeerAttribute.PERFORMANCE_RANK, device, peer),
         native_atomics=None if atomics is None else bool(atomics),
     )
 

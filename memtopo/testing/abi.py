@@ -15,7 +15,7 @@ from memtopo.driver.functions import FUNCTIONS, MEMBERS, SECRETS, declared, plai
 from memtopo.driver.functions import Function as Declared
 from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import call_name
-from memtopo.driver.types import Grant, HandleType, Location, LocationKind, PoolProperties, Properties
+from memtopo.driver.types import Grant, HandleType, Location, LocationKind, Properties
 from memtopo.native import LIBCUDA
 
 
@@ -67,9 +67,9 @@ def _grants_in(data: bytes) -> tuple[Grant, ...]:
     return tuple(Grant(_location(kind, id), types.Access(flags)) for kind, id, flags in values.ACCESS.iter_unpack(data))
 
 
-def _pool(memory: Memory, pointer: int) -> PoolProperties:
+def _pool(memory: Memory, pointer: int) -> types.PoolProperties:
     _, handles, place, id, _, size = values.POOL.unpack(memory.read(pointer, values.POOL.size))
-    return PoolProperties(_location(place, id), HandleType(handles), size)
+    return types.PoolProperties(_location(place, id), HandleType(handles), size)
 
 
 def _ordinal(word: int) -> Location:

@@ -11,25 +11,10 @@ from typing import Any, Protocol
 
 from memtopo.common.files import closing_fd
 from memtopo.common.units import rounded_up
+from memtopo.driver import types
 from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import (
-    HOST,
-    Access,
-    DriverError,
-    EventFlags,
-    HandleType,
-    HostFlags,
-    Location,
-    LocationKind,
-    MemAttach,
-    MemoryHandleType,
-    PoolAttribute,
-    PoolProperties,
-    RangeAttribute,
-    SemaphoreHandleType,
-    gpu,
-)
+from memtopo.driver.types import DriverError, HandleType, Location, LocationKind, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.sim.address_space import FIRST, HIGHEST, LOWEST, PAGE
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
@@ -47,7 +32,7 @@ _DMA_BUF = 1
 _NOWHERE = -2
 _API_VERSION = 3020
 _SCHEDULING, _MAP_HOST, _FLAGS = 7, 8, 255  # CU_CTX_SCHED_MASK, CU_CTX_MAP_HOST, CU_CTX_FLAGS_MASK
-_BYTES = frozenset(each for each in PoolAttribute if each >= PoolAttribute.RELEASE_THRESHOLD)
+_BYTES = frozenset(each for each in types.PoolAttribute if each >= types.PoolAttribute.RELEASE_THRESHOLD)
 _FENCE = struct.Struct("=Q136x")  # the value in parameters of a signal or a wait
 
 
@@ -201,15 +186,15 @@ class Calls:
 
     # Memory.
 
-    def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
+    def mem_host_alloc(self, size: int, flags: types.HostFlags) -> int:
         """Allocate page-locked memory in whole pages, since the program maps it."""
         return self._driver.mem_host_alloc(rounded_up(size, PAGE), flags)
 
     def mem_alloc_host(self, size: int) -> int:
         """Allocate page-locked memory without flags."""
-        return self.mem_host_alloc(size, HostFlags.NONE)
+        return self.mem_host_alloc(size, types.HostFlags.NONE)
 
-    def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
+    def mem_alloc_managed(self, size: int, flags: types.MemAttach) -> int:
         """Allocate managed memory in whole pages, since the program maps it."""
         return self._driver.mem_alloc_managed(rounded_up(size, PAGE), flags)
 
@@ -267,9 +252,9 @@ class Calls:
 
     def mem_range_get_attribute(self, data: int, length: int, attribute: int, address: int, size: int) -> None:
         """Attribute of a managed range, as so many bytes of 32-bit numbers."""
-        of, shown = _PARTS_OF_LOCATIONS.get(attribute) or (RangeAttribute(attribute), tuple)
+        of, shown = _PARTS_OF_LOCATIONS.get(attribute) or (types.RangeAttribute(attribute), tuple)
         count = length // 4
-        if length % 4 or not 0 < length <= _MOST_DATA or (count > 1 and of != RangeAttribute.ACCESSED_BY):
+        if length % 4 or not 0 < length <= _MOST_DATA or (count > 1 and of != types.RangeAttribute.ACCESSED_BY):
             raise invalid("the size of the data is not that of one number, or of several for GPUs with access")
         found = shown(self._driver.mem_range_get_attribute(address, size, of))
         self._program.write(data, struct.pack(f"={count}i", *(*found, *[_NOWHERE] * count)[:count]))
@@ -283,13 +268,13 @@ class Calls:
     # Copies and fills. A copy from or to memory of the program that the driver does not know is made at once.
 
     def memcpy_htod(self, destination: int, source: int, count: int) -> None:
-        self._sim.check_copy(destination, count, Access.RW)
+        self._sim.check_copy(destination, count, types.Access.RW)
         self._check_source(source, count)
         for at, size in _pieces(count):
             self._driver.memcpy_htod(destination + at, self._program.read(source + at, size))
 
     def memcpy_dtoh(self, destination: int, source: int, count: int) -> None:
-        self._sim.check_copy(source, count, Access.R)
+        self._sim.check_copy(source, count, types.Access.R)
         self._check_destination(destination, count)
         for at, size in _pieces(count):
             self._program.write(destination + at, self._driver.memcpy_dtoh(source + at, size))
@@ -355,7 +340,7 @@ class Calls:
         self._driver.init()
         for device in range(self._driver.device_get_count() if not self._default_pools else 0):
             with suppress(DriverError):  # it has no pools
-                self._default_pools[device] = self._sim.mem_pool_create(PoolProperties(gpu(device)))
+                self._default_pools[device] = self._sim.mem_pool_create(types.PoolProperties(gpu(device)))
 
     def device_get_default_mem_pool(self, device: int) -> int:
         """Pool that the device has from the beginning."""
@@ -391,11 +376,11 @@ class Calls:
         self._driver.mem_pool_destroy(pool)
         self._pools = {device: each for device, each in self._pools.items() if each != pool}
 
-    def mem_pool_set_attribute(self, pool: int, attribute: PoolAttribute, value: int) -> None:
+    def mem_pool_set_attribute(self, pool: int, attribute: types.PoolAttribute, value: int) -> None:
         data = self._program.read(value, 8 if attribute in _BYTES else 4)
         self._driver.mem_pool_set_attribute(pool, attribute, int.from_bytes(data, "little"))
 
-    def mem_pool_get_attribute(self, pool: int, attribute: PoolAttribute) -> bytes:
+    def mem_pool_get_attribute(self, pool: int, attribute: types.PoolAttribute) -> bytes:
         found = self._driver.mem_pool_get_attribute(pool, attribute)
         return found.to_bytes(8 if attribute in _BYTES else 4, "little")
 
@@ -451,9 +436,9 @@ class Calls:
         check_capture_flags(flags)
         self.event_record(event, stream)
 
-    def event_create(self, flags: EventFlags) -> int:
+    def event_create(self, flags: types.EventFlags) -> int:
         event = self._driver.event_create(flags)
-        if flags & EventFlags.DISABLE_TIMING:
+        if flags & types.EventFlags.DISABLE_TIMING:
             self._untimed.add(event)
         return event
 
@@ -471,12 +456,12 @@ class Calls:
         del given
         raise unsupported("the granularity of multicast objects was never measured")
 
-    def import_external_memory(self, fd: int, kind: MemoryHandleType, size: int, *, dedicated: bool) -> int:
+    def import_external_memory(self, fd: int, kind: types.MemoryHandleType, size: int, *, dedicated: bool) -> int:
         call = self._driver.import_external_memory
         # Descriptors of unknown memory are closed, but those of wrong arguments are not (fact 54).
         return self._given(fd, lambda own: call(own, kind, size, dedicated=dedicated), closing="CUDA_ERROR_UNKNOWN")
 
-    def import_external_semaphore(self, fd: int, kind: SemaphoreHandleType) -> int:
+    def import_external_semaphore(self, fd: int, kind: types.SemaphoreHandleType) -> int:
         return self._given(fd, lambda own: self._driver.import_external_semaphore(own, kind))
 
     def _given(self, fd: int, make: Callable[[int], int], closing: str = "") -> int:
@@ -519,12 +504,12 @@ def _pieces(count: int) -> Iterator[tuple[int, int]]:
 
 def _kind_of(processors: tuple[int, ...]) -> tuple[int, ...]:
     """Type of the location that processors are."""
-    return tuple(LocationKind.HOST if each == HOST else LocationKind.GPU for each in processors) or (0,)
+    return tuple(LocationKind.HOST if each == types.HOST else LocationKind.GPU for each in processors) or (0,)
 
 
-_PARTS_OF_LOCATIONS: Mapping[int, tuple[RangeAttribute, Callable[[tuple[int, ...]], tuple[int, ...]]]] = {
-    5: (RangeAttribute.PREFERRED_LOCATION, _kind_of), 6: (RangeAttribute.PREFERRED_LOCATION, tuple),
-    7: (RangeAttribute.LAST_PREFETCH_LOCATION, _kind_of), 8: (RangeAttribute.LAST_PREFETCH_LOCATION, tuple),
+_PARTS_OF_LOCATIONS: Mapping[int, tuple[types.RangeAttribute, Callable[[tuple[int, ...]], tuple[int, ...]]]] = {
+    5: (types.RangeAttribute.PREFERRED_LOCATION, _kind_of), 6: (types.RangeAttribute.PREFERRED_LOCATION, tuple),
+    7: (types.RangeAttribute.LAST_PREFETCH_LOCATION, _kind_of), 8: (types.RangeAttribute.LAST_PREFETCH_LOCATION, tuple),
 }  # fmt: skip
 """Attributes of managed ranges that are the type or the number of a location, which is another attribute."""
 

@@ -16,16 +16,9 @@ from typing import Any, Protocol, TypeVar
 from cuda.bindings import driver
 
 from memtopo.common.errors import MemtopoError, Unavailable
+from memtopo.driver import types
 from memtopo.driver.handles import SECRET_BYTES
-from memtopo.driver.types import (
-    AllocationType,
-    DriverError,
-    Grant,
-    Location,
-    LocationKind,
-    PoolProperties,
-    Properties,
-)
+from memtopo.driver.types import DriverError, Grant, Location, Properties
 from memtopo.driver.values import (
     LOCATION,
     PROPERTIES,
@@ -109,7 +102,7 @@ def batch_attributes() -> BoundStruct:
     return found  # type: ignore[no-any-return]
 
 
-def pool_props(properties: PoolProperties) -> BoundStruct:
+def pool_props(properties: types.PoolProperties) -> BoundStruct:
     """A `CUmemPoolProps`. Raises `OverflowError` for a number that does not fit."""
     if not 0 <= properties.max_size < 1 << 64:
         raise OverflowError(f"a size of {properties.max_size}")
@@ -130,8 +123,8 @@ def properties_of(prop: BoundStruct) -> Properties:
 def _read(memory: bytes) -> Properties:
     return unpacked_properties(
         memory,
-        location=lambda kind, number: Location(_named(LocationKind, kind), number),
-        kind=lambda kind: _named(AllocationType, kind),
+        location=lambda kind, number: Location(_named(types.LocationKind, kind), number),
+        kind=lambda kind: _named(types.AllocationType, kind),
     )
 
 

@@ -7,16 +7,8 @@ import weakref
 from collections.abc import Sequence
 
 from memtopo.common.units import rounded
-from memtopo.driver.types import (
-    PLACE_ATTRIBUTES,
-    WHOLE_HOST,
-    Attribute,
-    Location,
-    LocationKind,
-    PeerAttribute,
-    gpu,
-    uuid_text,
-)
+from memtopo.driver import types
+from memtopo.driver.types import WHOLE_HOST, Attribute, Location, LocationKind, gpu
 from memtopo.drivers.sim.calls import RefusedCall, invalid
 from memtopo.machine import Device, Machine, Peer, model_attributes, queries
 
@@ -33,7 +25,7 @@ def machine_of(machine: Machine, gpus: Sequence[int]) -> Machine:
         device.model_copy(update={"bus_id": known.device_get_pci_bus_id(ordinal)})
         for ordinal, device in enumerate(machine.devices)
     ]
-    uuids = [uuid_text(known.device_get_uuid(each)) for each in gpus]
+    uuids = [types.uuid_text(known.device_get_uuid(each)) for each in gpus]
     return queries.with_gpus(queries.changed(machine, devices=named), gpus, uuids)
 
 
@@ -78,9 +70,9 @@ class SimDevices:
     def device_get_attribute(self, device: int, attribute: int) -> int:
         """Recorded attribute; an attribute that was not recorded is unknown to the driver."""
         found = self.get(device)
-        if attribute in PLACE_ATTRIBUTES:
+        if attribute in types.PLACE_ATTRIBUTES:
             numbers = self.device_get_pci_bus_id(device).replace(".", ":").split(":")
-            return int(numbers[PLACE_ATTRIBUTES.index(attribute)], 16)
+            return int(numbers[types.PLACE_ATTRIBUTES.index(attribute)], 16)
         name = Attribute(attribute).name if attribute in set(Attribute) else str(attribute)
         value = found.attributes.get(name, model_attributes(found.name).get(name))
         if value is None:
@@ -99,9 +91,9 @@ class SimDevices:
             raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", "a gpu is not a peer of itself")
         link = self._machine.peers[device][peer] or Peer(access=False)
         known: dict[int, int | bool | None] = {
-            PeerAttribute.PERFORMANCE_RANK: link.performance_rank,
-            PeerAttribute.ACCESS_SUPPORTED: link.access,
-            PeerAttribute.NATIVE_ATOMIC_SUPPORTED: link.native_atomics,
+            types.PeerAttribute.PERFORMANCE_RANK: link.performance_rank,
+            types.PeerAttribute.ACCESS_SUPPORTED: link.access,
+            types.PeerAttribute.NATIVE_ATOMIC_SUPPORTED: link.native_atomics,
         }
         if attribute not in known:
             raise invalid("the attribute of the link was not recorded, or has no such number")
