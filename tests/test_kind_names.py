@@ -43,7 +43,7 @@ REASONS = {
     "kinds/chunks/amounts": "resolves sizes and numbers of chunks",
     "kinds/mappings/fill": "chunks are mapped into ranges",
     "kinds/exportable": "a dma-buf is of the addresses of chunks, ranges or buffers",
-    "cli/load": "tensors are loaded into exports of chunks",
+    "cli/held": "tensors are loaded into exports of chunks",
     "run/saving": "chunks that are mapped nowhere are mapped to be copied",
     "kinds/kind": "what is mapped as chunks are is of a class of theirs",
     "kinds/imports/entry": "imports are of what is exported",

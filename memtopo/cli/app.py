@@ -44,7 +44,7 @@ GROUPS = {
         "check": ("held", "Check a held layout, by queries only."),
         "switch": ("held", "Bring a held layout to one of its states."),
         "change": ("plan", "Bring a held layout to another spec, in place."),
-        "load": ("load", "Copy tensors of files to an export of a held layout."),
+        "load": ("held", "Copy tensors of files to an export of a held layout."),
         "save": ("held", "Save the bytes of a held layout to a folder."),
         "release": ("held", "Release a held layout, and wait until it is taken down."),
         "metrics": ("held", "Print metrics of held layouts for Prometheus."),
@@ -57,9 +57,9 @@ GROUPS = {
     },
     "Records of programs": {
         "capture": ("programs", "Run a program, and record its calls for CUDA memory."),
-        "spec": ("records", "Write a spec of the memory in a record."),
-        "replay": ("records", "Make the calls of a record on another machine."),
-        "import": ("records", "Make a record of a memory snapshot of PyTorch."),
+        "spec": ("programs", "Write a spec of the memory in a record."),
+        "replay": ("programs", "Make the calls of a record on another machine."),
+        "import": ("programs", "Make a record of a memory snapshot of PyTorch."),
         "trace": ("reference", "Summarize the driver calls of a run that apply --trace wrote."),
     },
     "Reference": {

@@ -1,12 +1,12 @@
-"""`memtopo ls`, `show`, `check`, `switch`, `release`, `metrics` and `who`: commands on held layouts."""
+"""Commands on held layouts: `memtopo ls`, `show`, `check`, `switch`, `load`, `save`, `release`, `metrics` and `who`."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from msgspec.structs import replace
@@ -16,6 +16,8 @@ from memtopo.cli.options import AllowUid, AsJson, LayoutName, LayoutOrRecord, So
 from memtopo.cli.process import Interrupted
 from memtopo.cli.results import pages, show
 from memtopo.common.errors import Exit, MemtopoError, NoLayout, UsageError, on_failure
+from memtopo.common.text import first_of
+from memtopo.diagnostics.messages import LISTED
 from memtopo.driver.trace_files import is_record
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
@@ -23,6 +25,9 @@ from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint, is_folder, is_held
 from memtopo.sharing.held import TIMEOUT, Entry, answers, held_source, layout_end, survey
 from memtopo.sharing.status import Looked, Statistics, Status
+
+if TYPE_CHECKING:
+    from memtopo.sharing.offers import Offer
 
 
 def _states(ctx: typer.Context) -> options.Values:
@@ -36,6 +41,8 @@ _CHECK = (
     "Extent of the check afterwards: fast: queries; full: also all kept bytes, which must not be written meanwhile."
 )
 CheckSwitch = Annotated[Literal["fast", "full"], option("--check", _CHECK, variable="MEMTOPO_SWITCH_CHECK")]
+Files = Annotated[list[str], argument("FILE…", "Files of safetensors, in the order of their tensors in memory.")]
+Into = Annotated[str | None, option("--into", "Export of chunks; may be omitted if there is only one.", "EXPORT")]
 Folder = Annotated[str, argument("FOLDER", "Folder of an earlier save of the layout, an empty one, or one to be made.")]
 StateName = Annotated[str, argument("STATE", "One of its states, or awake.", autocompletion=_states)]
 TeardownWait = Annotated[str, option("--wait", "Time limit for its teardown.", "TIME")]
@@ -125,6 +132,57 @@ def switch_command(
         done = client.switch(state, full=check == "full", force=force, wait=seconds)
     show(done, lambda: pages("held").switched(done), as_json=as_json, marker="switch")
     return Exit.DIFFERENT if done.checks.different else Exit.OK
+
+
+def load_command(
+    name: options.HeldName,
+    files: Files,
+    into: Into = None,
+    socket: Socket = None,
+    allow_uid: AllowUid = None,
+    as_json: AsJson = False,
+) -> int:
+    """Copy tensors of files to an export of a held layout.
+
+    Its start has a table of them, by which readers find each one. An export that is declared 'commit: required' is
+    written as by its writer, and committed. What the export had before is lost.
+    """
+    from memtopo.api.attachment import attach  # other commands need no layouts of this process
+    from memtopo.api.imports import entry_names
+    from memtopo.storage.tables import Loaded
+
+    users: Any = allow_uid or ()
+    with connect_to(name, socket, users) as client:
+        export, path = _target(client.offers(), into), client.path
+    terms: Any = {"access": "rw"} if export.commit is None else {"role": "writer"}
+    with activity("load"), attach(path, [export.name], allow_uids=users, **terms) as shared:
+        table = shared.load(files, into=entry_names(shared.exports)[export.name])
+        if export.commit is not None:
+            shared.commit()
+    done = Loaded(name, export.name, len(table), sum(each.size for each in table.values()))
+    show(done, lambda: pages("held").loaded(done), as_json=as_json, marker="load")
+    return Exit.OK
+
+
+def _target(offers: Mapping[str, Offer], into: str | None) -> Offer:
+    """Return the export with chunks that is named, or the only one. Raises `UsageError`."""
+    chunks = {name: each for name, each in offers.items() if each.kind == "chunk" and not each.lends}
+    if into is None and len(chunks) == 1:
+        return next(iter(chunks.values()))
+    if not chunks:
+        hint = "export the chunks of a range; programs load what they allocate in heaps and elastic ranges"
+        raise UsageError("the layout has no export of chunks", hint=hint)
+    if into is None:
+        raise UsageError(
+            f"the layout has {len(chunks)} exports of chunks",
+            hint=f"name one with --into: {first_of([*chunks], LISTED)}",
+        )
+    if into not in chunks:
+        from memtopo.sharing.offers import unknown_export
+
+        message, hint = unknown_export(into, chunks)
+        raise UsageError(message, hint=hint)
+    return chunks[into]
 
 
 def save_command(name: options.HeldName, folder: Folder, socket: Socket = None, as_json: AsJson = False) -> int:

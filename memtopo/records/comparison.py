@@ -19,8 +19,8 @@ from memtopo.geometry import Geometry
 from memtopo.language import Document
 from memtopo.planner import Plan
 from memtopo.plans.trace import TracedCall, TraceHead
+from memtopo.records.calls import Memory
 from memtopo.records.live import ProcessMemory
-from memtopo.records.objects import Memory
 from memtopo.records.record import END, Moment, Record, RecordedCall, moment
 from memtopo.run.planned_calls import planned_calls
 

@@ -13,8 +13,8 @@ from msgspec import Struct, field
 from memtopo.common.keyed import by_key
 from memtopo.common.units import exact, rounded
 from memtopo.driver.types import PROPERTY_FLAGS
+from memtopo.records.calls import Exported, Mapped, Memory, Reservation, paired, source_of
 from memtopo.records.live import ProcessMemory
-from memtopo.records.objects import Exported, Mapped, Memory, Reservation, paired, source_of
 
 NOUNS = {
     "chunks": "chunk", "buffers": "buffer", "managed": "managed", "pinned": "staging", "pools": "pool",

@@ -11,8 +11,17 @@ from typing import Any
 from memtopo.driver.types import Advice, HandleType, HostFlags, MemAttach, PoolAttribute
 from memtopo.driver.values import CONSTANTS
 from memtopo.plans.trace import TracedCall, TraceHead
-from memtopo.records.arguments import argument, arguments_of, location, places
-from memtopo.records.objects import AddressTable, Exported, Mapped, Memory, Reservation
+from memtopo.records.calls import (
+    AddressTable,
+    Exported,
+    Mapped,
+    Memory,
+    Reservation,
+    argument,
+    arguments_of,
+    location,
+    places,
+)
 
 _Effect = Callable[["ProcessMemory", TracedCall], None]
 _EFFECTS: dict[str, _Effect] = {}

@@ -23,8 +23,7 @@ from memtopo.driver.types import DriverError, PoolProperties, gpu
 from memtopo.driver.values import ADDRESSES, AT_ADDRESSES, OBJECTS
 from memtopo.driver.wrappers import METHODS, defaults, parameters
 from memtopo.plans.trace import TracedCall
-from memtopo.records.arguments import argument, arguments_of, places
-from memtopo.records.objects import AddressTable
+from memtopo.records.calls import AddressTable, argument, arguments_of, places
 
 LEFT_OUT = {
     **dict.fromkeys(("module_load_data", "module_unload"), "kernels of a check"),

@@ -14,7 +14,7 @@ from memtopo.driver.recorder import DriverCall
 from memtopo.driver.values import OBJECTS
 from memtopo.driver.wrappers import METHODS, defaults, returned
 from memtopo.plans.trace import TracedCall
-from memtopo.records.arguments import argument, arguments_of, places
+from memtopo.records.calls import argument, arguments_of, places
 from memtopo.records.player import DEFAULT_POOL, IMPORTS, LEFT_OUT, as_protocol
 from memtopo.records.record import Record
 

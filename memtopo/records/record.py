@@ -13,8 +13,8 @@ from msgspec import Struct
 from memtopo.common.errors import UsageError
 from memtopo.common.units import summed
 from memtopo.plans.trace import MARK, TracedCall, TraceFile, TraceHead, read_traces
+from memtopo.records.calls import PHYSICAL, Memory, source_of
 from memtopo.records.live import ProcessMemory
-from memtopo.records.objects import PHYSICAL, Memory, source_of
 
 PEAK, END = "peak", "end"
 

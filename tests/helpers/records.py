@@ -14,9 +14,9 @@ from memtopo.driver.functions import function
 from memtopo.driver.types import PROPERTY_FLAGS
 from memtopo.driver.wrappers import METHODS
 from memtopo.plans.trace import TracedCall, TraceFile, TraceHead
+from memtopo.records.calls import Memory
 from memtopo.records.entries import exporters
 from memtopo.records.live import ProcessMemory
-from memtopo.records.objects import Memory
 from memtopo.records.record import PEAK, Moment, merged, moment
 
 
