@@ -18,8 +18,13 @@ _YOUNG = 200_000
 
 def main() -> NoReturn:
     """Run the command line and exit with its status (see DESIGN.md)."""
-    if sys.argv[1:] == ["--version"] and _version_printed():
-        sys.exit(0)
+    if sys.argv[1:] == ["--version"]:
+        try:
+            os.write(1, f"memtopo {__version__}\n".encode())
+        except OSError:
+            pass  # `run` reports it
+        else:
+            sys.exit(0)
     import gc
     import signal
 
@@ -27,33 +32,19 @@ def main() -> NoReturn:
     gc.set_threshold(_YOUNG)
     os.environ.setdefault(*WITHOUT_PLUGINS)
     try:
-        _start_driver(sys.argv[1:])
-        from memtopo.cli.app import run  # inside of the try: Ctrl-C during the imports is no traceback either
+        from memtopo.cli.process import applies_here  # inside of the try: Ctrl-C during imports is no traceback either
+
+        if applies_here(sys.argv[1:]):
+            from memtopo.drivers.cuda import start_cuda
+
+            start_cuda()  # which takes as long as all imports of a command, and needs none of them
+        from memtopo.cli.app import run
 
         status = run(sys.argv[1:])
     except KeyboardInterrupt:
         status = 130
     gc.freeze()  # the interpreter would look for cycles in all that is left, which takes a fifth of a short run
     sys.exit(status)
-
-
-def _version_printed() -> bool:
-    """Print the version without an import; False if it cannot be written, which `run` reports."""
-    try:
-        os.write(1, f"memtopo {__version__}\n".encode())
-    except OSError:
-        return False
-    return True
-
-
-def _start_driver(arguments: list[str]) -> None:
-    """Start what takes as long as all imports of a command, and needs none of them."""
-    from memtopo.cli.process import applies_here
-
-    if applies_here(arguments):
-        from memtopo.drivers.cuda import start_cuda
-
-        start_cuda()
 
 
 __all__ = ["main"]

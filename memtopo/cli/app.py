@@ -212,18 +212,15 @@ def _run_command(arguments: Sequence[str]) -> int:
     command = program()
     try:
         with command.make_context("memtopo", [*arguments], obj=arguments) as context:
-            status = command.invoke(context) if arguments else _no_command(context.get_help(), arguments)
+            if not arguments:
+                plain.print_lines(context.get_help().splitlines(), sys.stderr)
+                return _document(UsageError("no command was given", hint="see 'memtopo --help'"), arguments)
+            status = command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
     except _WrongUsage as error:
         raise _usage_error(error, arguments) from error
     return status if isinstance(status, int) else 0
-
-
-def _no_command(help: str, arguments: Sequence[str]) -> int:
-    plain.print_lines(help.splitlines(), sys.stderr)
-    error = UsageError("no command was given", hint="see 'memtopo --help'")
-    return _document(error, arguments)
 
 
 def _show_version(requested: bool) -> None:
@@ -257,8 +254,11 @@ def _report(error: MemtopoError, arguments: Sequence[str]) -> int:
 def _bug(error: Exception) -> MemtopoError:
     import traceback
 
-    if isinstance(error, FileNotFoundError) and not error.filename and _folder_is_gone():
-        return UsageError("the current folder no longer exists", hint="change to another one")
+    if isinstance(error, FileNotFoundError) and not error.filename:
+        try:
+            os.getcwd()  # noqa: PTH109 as os.path.abspath does
+        except FileNotFoundError:
+            return UsageError("the current folder no longer exists", hint="change to another one")
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # also where a path is only looked for
         return UsageError(f"{error.filename!r} is no path: {reason(error)}")
     if os.environ.get("MEMTOPO_TRACEBACK"):
@@ -266,15 +266,6 @@ def _bug(error: Exception) -> MemtopoError:
     return MemtopoError(
         f"internal error: {type(error).__name__}: {error}", hint="this is a bug; MEMTOPO_TRACEBACK=1 shows where it is"
     )
-
-
-def _folder_is_gone() -> bool:
-    """Return true if the current folder was removed: the system has no path of it then."""
-    try:
-        os.getcwd()  # noqa: PTH109 as os.path.abspath does
-    except FileNotFoundError:
-        return True
-    return False
 
 
 _MEANT = r"\.? (?:\(Possible options: (?P<options>.+)\)|Did you mean (?P<words>.+)\?)$"
@@ -332,8 +323,16 @@ def _usage_error(error: Any, arguments: Sequence[str]) -> MemtopoError:
 def _document(error: MemtopoError, arguments: Sequence[str]) -> int:
     """Print an error in the format that a command line requests, even if it could not be parsed; return its status."""
     words = list(takewhile(lambda word: word != "--", arguments))
-    _write_failure(error, words)
-    requested = _requested_format(words)
+    command = words[0] if words else ""
+    if variable := REPORT_VARIABLES.get(command):
+        file = [os.environ.get(variable, ""), *option_values(words, "--report")][-1]
+        if file:
+            from memtopo.cli.results import write_error
+
+            write_error(file, command, error)
+    requested = [os.environ.get(_FORMAT_VARIABLES.get(command, ""), ""), *option_values(words, "--format")][-1]
+    if "--json" in words or os.environ.get("MEMTOPO_JSON", "").lower() in _TRUE:
+        requested = "json"
     if isinstance(error, RefusedSpec):
         if requested == "json":
             from memtopo.cli.results import refusal
@@ -346,22 +345,3 @@ def _document(error: MemtopoError, arguments: Sequence[str]) -> int:
         if requested in formats.FORMATS:
             plain.print_document(formats.failure(formats.format_named(requested), error))
     return error.exit_code
-
-
-def _requested_format(words: Sequence[str]) -> str:
-    """Value of `--format`, or of its variable; empty if there is none."""
-    if "--json" in words or os.environ.get("MEMTOPO_JSON", "").lower() in _TRUE:
-        return "json"
-    if named := option_values(words, "--format"):
-        return named[-1]
-    return os.environ.get(_FORMAT_VARIABLES.get(words[0], ""), "") if words else ""
-
-
-def _write_failure(error: MemtopoError, words: Sequence[str]) -> None:
-    """Write an error to the file of `--report`, if the command line of an apply or a probe has it."""
-    if words[:1] and words[0] in REPORT_VARIABLES:
-        named = option_values(words, "--report")
-        if file := (named or [os.environ.get(REPORT_VARIABLES[words[0]], "")])[-1]:
-            from memtopo.cli.results import write_error
-
-            write_error(file, words[0], error)

@@ -25,7 +25,6 @@ from memtopo.cli.specs import RunOptions, load, print_diagnostics, valid
 from memtopo.common.errors import Stopped, UsageError
 from memtopo.drivers.target import LOCAL, of_another_host, of_node, of_nodes
 from memtopo.kinds.nodes import names_nodes
-from memtopo.language import Document
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
 from memtopo.plans.report import Report
@@ -67,7 +66,12 @@ def apply_command(
         return OnNodes(run.on, run, spec, machine, settings(given), holding, request_of, output).apply()
     _refuse_typed({"--gpus": run.gpus}, "clusters", hint="add --on ray")
     if holding and hold.detach:
-        return _detach(context, spec, holding, as_json=as_json)
+        if holding.ready_fd is not None:
+            raise UsageError("--detach reports by its end that the layout is served", hint="omit --ready-fd")
+        from memtopo.cli.held import show_command
+
+        status, path = start_detached(context.obj, spec, holding.log)
+        return show_command(socket=path, as_json=True) if path and as_json else status
     return _applied(load(spec, machine, settings(given), one_host=True), request_of, holders, holding, output)
 
 
@@ -130,16 +134,6 @@ def _applied(
         return output.show(report)
 
 
-def _detach(context: typer.Context, spec: str, holding: HoldOptions, *, as_json: bool) -> int:
-    """Hold a spec in a process of its own, and with `--json` print the layout as `show` does. Returns the status."""
-    if holding.ready_fd is not None:
-        raise UsageError("--detach reports by its end that the layout is served", hint="omit --ready-fd")
-    from memtopo.cli.held import show_command
-
-    status, path = start_detached(context.obj, spec, holding.log)
-    return show_command(socket=path, as_json=True) if path and as_json else status
-
-
 class BoundHolders(Struct, frozen=True):
     """Values of `--with` by the name of a holder, users that are trusted, and seconds that a holder may be silent.
 
@@ -183,16 +177,14 @@ def _bindings(run: RunOptions, terms: Holding) -> BoundHolders:
     """The bindings of the values of `--with`, and of `--socket` if it is a folder. Raises `UsageError`."""
     given, socket = run.bound or [], terms.socket
     typed = given != os.environ.get("MEMTOPO_WITH", "").split()
-    values = dict(map(_name_and_value, given if typed else variable_words("MEMTOPO_WITH")))
+    values = {}
+    for text in given if typed else variable_words("MEMTOPO_WITH"):
+        name, _, value = text.partition("=")
+        if not (name and value):
+            hint = "write --with NAME=/path/to/socket, or --with 'NAME=COMMAND'"
+            raise UsageError(f"--with {text!r} names neither a socket nor a program", hint=hint)
+        values[name] = value
     return BoundHolders(values, terms.allow_uids, run.silence, typed, socket if socket and is_folder(socket) else None)
-
-
-def _name_and_value(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        hint = "write --with NAME=/path/to/socket, or --with 'NAME=COMMAND'"
-        raise UsageError(f"--with {text!r} names neither a socket nor a program", hint=hint)
-    return name, value
 
 
 _PATIENCE = 120.0
@@ -232,8 +224,12 @@ class OnNodes(Struct, frozen=True):
                 raise UsageError("some nodes have recorded machines, and others real ones", hint="record all, or none")
             with self._connected(nodes, stopper.signal, real=real) as (ray, placed):
                 if loaded is None:
+                    from memtopo.run.nodes.driver import local_machines
+
                     with activity("plan"):  # with the machines of the nodes, and the trials that are needed there
-                        loaded = _loaded(placed, document, self.spec)
+                        machines = local_machines(placed, document)
+                        each = {name: of_another_host(LOCAL, own, simulated=False) for name, own in machines.items()}
+                        loaded = valid(Composition.of(document, replace(of_nodes(each), name=LOCAL), self.spec))
                 report = self._drive(ray, placed, loaded, stopper.signal)
             return self.output.show(report)
 
@@ -282,12 +278,3 @@ class OnNodes(Struct, frozen=True):
         with progress(simulated=request.machine.simulated) as shown:
             run = NodesRun(ray, placed, request, tasks, stop=stop, serving=print_serving, progress=shown)
             return run.run(on)
-
-
-def _loaded(placed: PlacedAgents, document: Document, spec: str) -> Composition:
-    """A spec that is valid on the machines of the cluster. Raises `RefusedSpec`."""
-    from memtopo.run.nodes.driver import local_machines
-
-    machines = local_machines(placed, document)
-    nodes = {node: of_another_host(LOCAL, machine, simulated=False) for node, machine in machines.items()}
-    return valid(Composition.of(document, replace(of_nodes(nodes), name=LOCAL), spec))

@@ -20,7 +20,7 @@ from memtopo.output.formats import format_named
 from memtopo.output.validation import merged
 from memtopo.rules.files import Checked, CheckedFile, Result, collect, read
 from memtopo.session import saved
-from memtopo.session.budget import Budget, budget, errors
+from memtopo.session.budget import budget, errors
 from memtopo.session.composition import Composition
 from memtopo.session.machines import with_needed_trials
 
@@ -52,7 +52,9 @@ def budget_command(
     The exit status is 1 if not all of them can be awake at once.
     """
     stdout = options.stdout_format(form, formats.FORMATS, as_json=as_json, hint="--json prints the whole budget")
-    written, size = format_named(stdout or "text"), _size(context)
+    written, size = format_named(stdout or "text"), parsed(parse_size, context, "--context")
+    if size.in_granules:
+        raise UsageError(f"--context {context!r} is in granules", hint="write --context 512MiB")
     if elastic not in ("max", "min"):
         raise UsageError(f"elastic memory counts as its max or its min, not {elastic!r}", hint="write --elastic min")
     target = one_target(machine)
@@ -65,8 +67,11 @@ def budget_command(
         return _print(checked, written)
     if several := next((each for each in compositions if each.geometry.nodes), None):
         raise UsageError(f"the processes of {several.document.name!r} are on nodes, but a budget covers one machine")
-    found = budget(compositions, size, least=elastic == "min")
-    checked = _lacking(compositions, found)
+    found = budget(compositions, size.amount, least=elastic == "min")
+    lacks: dict[str, list[Diagnostic]] = {each.name: [] for each in found.layouts}
+    for name, diagnostic in errors(found):
+        lacks[name].append(diagnostic)
+    checked = _checked(compositions, [merged_by_gpu(each) for each in lacks.values()])
     if written not in ("text", "json"):
         return _print(checked, written)
     if written == "text":
@@ -75,19 +80,19 @@ def budget_command(
     return Exit.OK if found.fits else Exit.INVALID
 
 
-def _size(text: str) -> int:
-    size = parsed(parse_size, text, "--context")
-    if size.in_granules:
-        raise UsageError(f"--context {text!r} is in granules", hint="write --context 512MiB")
-    return size.amount
-
-
 def _documents(specs: Sequence[str], given: Settings) -> Iterator[Document]:
     """Read specs, and those of saved plans and records.
 
     A value is of the specs that declare its parameter; a saved plan has the values with which it was made.
     """
-    found = [each for spec in specs for each in _read(spec, given.at)]
+    found: list[Document] = []
+    for spec in specs:
+        if is_record(spec):
+            from memtopo.records.spec import document
+
+            found.append(document(spec, given.at))
+        else:
+            found += [saved.spec_in(each) if of_memtopo(each) else each for each in map(read, collect([spec]))]
     specs_of_files = [each for each in found if not each.plan]
     if found and not specs_of_files:
         given.refuse_for_plan(specs[0])
@@ -100,16 +105,6 @@ def _documents(specs: Sequence[str], given: Settings) -> Iterator[Document]:
         yield given._replace(typed=own).applied(each)
 
 
-def _read(spec: str, at: str | None) -> Iterator[Document]:
-    if is_record(spec):
-        from memtopo.records.spec import document
-
-        yield document(spec, at)
-        return
-    for each in map(read, collect([spec])):
-        yield saved.spec_in(each) if of_memtopo(each) else each
-
-
 def _checked(compositions: Sequence[Composition], more: Sequence[Sequence[Diagnostic]] = ()) -> Checked:
     """Results of validation, each text of a file once, with `more` diagnostics of each layout."""
     name = compositions[0].target.name
@@ -119,24 +114,12 @@ def _checked(compositions: Sequence[Composition], more: Sequence[Sequence[Diagno
         text = each.document.name, each.document.text  # a saved plan may have an earlier one
         known = found.setdefault(text, (each, reported))[1]
         known |= reported | dict.fromkeys(more[index] if more else ())
-    files = (
-        CheckedFile(each.document, (Result(each.document, name, tuple(known), _warnings_ignored(each)),))
-        for each, known in found.values()
-    )
+    files = []
+    for each, known in found.values():
+        # An error that a comment ignores is reported here.
+        ignored = sum(diagnostic.severity == "warning" for diagnostic in each.validated.ignored)
+        files.append(CheckedFile(each.document, (Result(each.document, name, tuple(known), ignored),)))
     return Checked((name,), tuple(files))
-
-
-def _warnings_ignored(composition: Composition) -> int:
-    """Number of diagnostics that comments ignore: of warnings, since an error that one ignores is reported here."""
-    return sum(each.severity == "warning" for each in composition.validated.ignored)
-
-
-def _lacking(compositions: Sequence[Composition], found: Budget) -> Checked:
-    """Results with what is missing while all layouts are awake."""
-    lacks: dict[str, list[Diagnostic]] = {each.name: [] for each in found.layouts}
-    for name, diagnostic in errors(found):
-        lacks[name].append(diagnostic)
-    return _checked(compositions, [*map(merged_by_gpu, lacks.values())])
 
 
 def _print(checked: Checked, form: formats.Format) -> int:
@@ -152,5 +135,4 @@ def _print_diagnostics(checked: Checked) -> None:
     width, colour = plain.width(sys.stdout), plain.colour(sys.stdout)
     for file in checked.files:
         if found := merged(file):
-            lines = diagnostics.text(found, file.document, width=width, colour=colour)
-            plain.print_lines(lines, styled=True)
+            plain.print_lines(diagnostics.text(found, file.document, width=width, colour=colour), styled=True)

@@ -27,7 +27,12 @@ def completion_command(shell: Shell, line: CommandLine = None) -> int:
     if line is None:
         plain.print_document(resources.files(__package__).joinpath(f"completion.{shell}").read_text().splitlines())
     else:
-        plain.print_document(_line(shell, line, *each) for each in completions(line))
+        # bash replaces only what follows the last = or : of a word.
+        before = re.match(r".*[=:]", _words(line)[-1])
+        start = before.end() if before else 0
+        plain.print_document(
+            value[start:] if shell == "bash" else f"{value}\t{text}" for value, text in completions(line)
+        )
     return 0
 
 
@@ -71,11 +76,3 @@ def _words(line: str) -> list[str]:
     while words and _ASSIGNED.match(words[0]):
         del words[0]
     return words[1:] or [""]
-
-
-def _line(shell: str, line: str, value: str, text: str) -> str:
-    """Return a completion as the script of a shell reads it. bash replaces only what follows the last = or :."""
-    if shell == "bash":
-        before = re.match(r".*[=:]", _words(line)[-1])
-        return value[before.end() :] if before else value
-    return f"{value}\t{text}"

@@ -128,7 +128,9 @@ def diff_command(
     Addresses, handles and bytes of what both have stay. The exit status is 1 if anything differs that is not accepted.
     """
     form = options.stdout_format(form, _FORMATS, as_json=as_json, hint="omit one of them") or "text"
-    typed = _typed(ctx, machine)
+    source = ctx.get_parameter_source("machine")
+    # A job sets the variable for all commands.
+    typed = machine if source is not None and source.name == "COMMANDLINE" else None
     if accept and (after is not None or typed):
         message = "--accept saves plans anew with their own specs and machines"
         raise UsageError(message, hint="omit AFTER and --machine, or use 'memtopo plan SPEC -o FILE'")
@@ -144,12 +146,6 @@ def diff_command(
     _print(found, form, summary=summary, every=every)
     refused = any(isinstance(each, _Refused) for each in found)
     return Exit.INVALID if refused or not (accept or all(map(_is_equal, found))) else Exit.OK
-
-
-def _typed(ctx: typer.Context, machine: list[str] | None) -> list[str] | None:
-    """Machines of the command line; None for those of a variable, which a job sets for all commands."""
-    source = ctx.get_parameter_source("machine")
-    return machine if source is not None and source.name == "COMMANDLINE" else None
 
 
 def _is_equal(found: _Found) -> bool:
@@ -179,21 +175,19 @@ def _plans_in(name: str) -> list[str]:
 
     Files of JSON that are none are named on stderr.
     """
-    files = sorted(map(str, Path(name).rglob("*.json"))) if Path(name).is_dir() else [name]
-    if not (found := [file for file in files if is_saved(file)]):
-        raise _no_plan(name)
+    folder = Path(name).is_dir()
+    files = sorted(map(str, Path(name).rglob("*.json"))) if folder else [name]
+    found = [file for file in files if is_saved(file)]
+    if not found and folder:
+        raise UsageError(f"folder {name!r} contains no saved plan", hint="save one: memtopo plan SPEC -o FILE")
+    if not found and not Path(name).exists():
+        raise UsageError(f"{name!r} does not exist", hint="name a saved plan, or a folder of saved plans")
+    if not found:
+        raise UsageError(f"{name!r} is not a saved plan", hint="name a second spec: memtopo diff BEFORE AFTER")
     if others := sorted({*files} - {*found}):
         what = f"{plural(len(others), 'file')} without a saved plan {'is' if len(others) == 1 else 'are'} not compared"
         plain.print_message(f"{what}: {first_of(others, _LISTED)}")
     return found
-
-
-def _no_plan(name: str) -> UsageError:
-    if Path(name).is_dir():
-        return UsageError(f"folder {name!r} contains no saved plan", hint="save one: memtopo plan SPEC -o FILE")
-    if not Path(name).exists():
-        return UsageError(f"{name!r} does not exist", hint="name a saved plan, or a folder of saved plans")
-    return UsageError(f"{name!r} is not a saved plan", hint="name a second spec: memtopo diff BEFORE AFTER")
 
 
 class _Elsewhere(UsageError):
@@ -222,27 +216,28 @@ def _of_plans(
     if form == "json" and Path(name).is_dir():
         raise UsageError("a folder of plans has no JSON", hint="name one of the plans")
     given.refuse_for_plan(name)
-    compare = _of_plan if form == "json" else _of_plan_or_refused
-    return [compare(plan, machine, accept=accept) for plan in _plans_in(name)]
+    return [_of_plan(plan, machine, accept=accept, refuse=form == "json") for plan in _plans_in(name)]
 
 
-def _of_plan_or_refused(plan: str, machine: list[str] | None, *, accept: bool) -> _Found:
-    """Difference of a saved plan from its spec, or the first error of one that is refused, all of which are printed."""
+def _of_plan(plan: str, machine: list[str] | None, *, accept: bool, refuse: bool) -> _Found:
+    """Difference of a saved plan from its spec, and its machine. If one is accepted, the plan is saved anew.
+
+    The errors of one that is refused are printed, and the first is returned, or raised with `refuse`.
+    """
     try:
-        return _of_plan(plan, machine, accept=accept)
+        before, after = _since(plan, machine)
+        other_processes = accept and any(diagnose_processes(before.geometry, after.geometry))
+        found, line = _difference(after if other_processes else before, after)
     except RefusedSpec as error:
+        if refuse:
+            raise
         print_diagnostics(error.composition)
         return _Refused(plan, InvalidOnMachine(error.composition).message)
     except (UnreadablePlan, _Elsewhere) as error:
+        if refuse:
+            raise
         plain.print_error(error)
         return _Refused(plan, error.message)
-
-
-def _of_plan(plan: str, machine: list[str] | None, *, accept: bool) -> tuple[PlanDifference, MachineLine]:
-    """Difference of a saved plan from its spec, and its machine. If one is accepted, the plan is saved anew."""
-    before, after = _since(plan, machine)
-    other_processes = accept and any(diagnose_processes(before.geometry, after.geometry))
-    found, line = _difference(after if other_processes else before, after)
     if accept and before.saved and (other_processes or not found.empty):
         kept = before.saved
         save_plan(plan, replace(saved_plan(after), machine=kept.machine, facts=kept.facts, nodes=kept.nodes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Annotated
 
@@ -30,7 +29,7 @@ from memtopo.driver.trace_files import is_record
 from memtopo.geometry import Geometry
 from memtopo.kinds.states.geometry import in_state, state_names
 from memtopo.output import humanize, json, plain
-from memtopo.output.blocks import Drawing, Timeline
+from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, SUFFIXES, text_page
 from memtopo.plans.folding import picture as folded
@@ -70,7 +69,7 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
     Without -o it goes to stdout, and with -o - as well.
     """
     stdout = stdout_format(how.form, _NAMES, as_json=how.as_json, hint="write one of them to a file") or "text"
-    files = dict(_files(how.output or ()))
+    files = {file: _format_of(file) for file in how.output or ()}
     loaded = load(spec, machine, settings(given, how.at), dry=True)
     geometry, line = loaded.geometry, loaded.target.line
     print_diagnostics(loaded)
@@ -84,7 +83,10 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
         note = f"at {how.at or 'its peak'}, {note}"
         shown = replace(shown, note=note)
     if "html" in (stdout, *files.values()) and is_record(spec):
-        shown = replace(shown, timeline=_timeline(spec, how.at))
+        from memtopo.output.records import timeline
+        from memtopo.records.record import moment_of, summary
+
+        shown = replace(shown, timeline=timeline(summary(spec, moment_of(spec, how.at))))
     for file, form in files.items():
         if file != "-":
             write(file, _document(form, shown, picture, how))
@@ -98,13 +100,6 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
     else:
         plain.print_document(_document(stdout, shown, picture, how).splitlines())
     return 0
-
-
-def _timeline(record: str, at: str | None) -> Timeline | None:
-    from memtopo.output.records import timeline
-    from memtopo.records.record import moment_of, summary
-
-    return timeline(summary(record, moment_of(record, at)))
 
 
 def _document(form: str, shown: Drawing, picture: json.PictureDocument, how: DrawOptions) -> str:
@@ -124,13 +119,13 @@ def _in_state(geometry: Geometry, state: str) -> Geometry:
     return in_state(geometry, state)
 
 
-def _files(output: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each file with the format of its suffix. Raises `UsageError` for other suffixes, and files of no drawing."""
-    for file in output:
-        suffix = PurePath(file).suffix.lower()
-        if file != "-" and suffix not in _FORMATS_BY_SUFFIX:
-            message = f"{file!r} has no suffix of a drawing" if file else "-o names no file"
-            raise UsageError(message, hint=f"there are {', '.join(_FORMATS_BY_SUFFIX)}")
-        if file != "-":
-            require_replaceable(file, _DRAWINGS)
-        yield file, _FORMATS_BY_SUFFIX.get(suffix, "")
+def _format_of(file: str) -> str:
+    """Format by the suffix of a file; empty for `-`. Raises `UsageError` for another suffix or file."""
+    if file == "-":
+        return ""
+    suffix = PurePath(file).suffix.lower()
+    if suffix not in _FORMATS_BY_SUFFIX:
+        message = f"{file!r} has no suffix of a drawing" if file else "-o names no file"
+        raise UsageError(message, hint=f"there are {', '.join(_FORMATS_BY_SUFFIX)}")
+    require_replaceable(file, _DRAWINGS)
+    return _FORMATS_BY_SUFFIX[suffix]

@@ -74,7 +74,11 @@ def show_command(
     A record is a file or folder of 'memtopo capture' or 'memtopo apply --trace'.
     """
     if name is not None and is_record(name):
-        return _show_record(name, at, as_json=as_json)
+        from memtopo.records.record import moment_of, summary
+
+        found = summary(name, moment_of(name, at))
+        show(found, lambda: pages("records").show_page(found), as_json=as_json, marker="record")
+        return Exit.OK
     if name is not None and os.path.isfile(name):  # noqa: PTH113 a path as it was written
         from memtopo.plans.trace import no_record
 
@@ -83,14 +87,6 @@ def show_command(
         status = complete_status(client)
     show(status, lambda: pages("held").layout(status, time.time(), every=every), as_json=as_json, marker="layout")
     return 0
-
-
-def _show_record(record: str, at: str | None, *, as_json: bool) -> int:
-    from memtopo.records.record import moment_of, summary
-
-    found = summary(record, moment_of(record, at))
-    show(found, lambda: pages("records").show_page(found), as_json=as_json, marker="record")
-    return Exit.OK
 
 
 def check_command(
@@ -275,7 +271,10 @@ def connect_to(name: str | None, socket: str | None, allow_uids: Collection[int]
         name, socket = None, name
     client = connect(endpoint(name, socket), allow_uids=allow_uids)
     if name is not None and socket is not None:
-        _require_name(client, name, socket)
+        with on_failure(client.close):
+            found = client.status().name
+            if found != name:
+                raise NoLayout(f"the layout at {socket!r} is {found!r}, not {name!r}", hint="omit one of the two")
     return client
 
 
@@ -288,13 +287,6 @@ def followed(client: Client, phase: str) -> Iterator[None]:
             yield
         except KeyboardInterrupt:
             raise Interrupted(hint=f"the holder may still finish the {phase}") from None
-
-
-def _require_name(client: Client, name: str, socket: str) -> None:
-    with on_failure(client.close):
-        found = client.status().name
-        if found != name:
-            raise NoLayout(f"the layout at {socket!r} is {found!r}, not {name!r}", hint="omit one of the two")
 
 
 def complete_status(client: Client) -> Status:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from itertools import product
@@ -197,16 +197,9 @@ def stdout_format(form: str | None, known: Sequence[str], *, as_json: bool, hint
 
 
 _VARIABLE = "MEMTOPO_SET"
-_PREFIX = f"{_VARIABLE}_"
 
 MOST_COMBINATIONS = 1000
 """Largest number of combinations of settings that one command validates."""
-
-
-def _is_held(name: str) -> bool:
-    from memtopo.sharing.endpoints import is_held  # needed only for an error
-
-    return is_held(name)
 
 
 class Settings(NamedTuple):
@@ -226,10 +219,13 @@ class Settings(NamedTuple):
         from memtopo import language
 
         found = language.read_stdin() if spec == "-" else language.read_file(spec)
-        if not found.text and _is_held(spec):
-            message = f"{spec!r} is a held layout, and no file has the name"
-            hint = f"'memtopo show {spec}' shows it; the file of a spec belongs here, after NAME in a change"
-            raise UsageError(message, hint=hint)
+        if not found.text:
+            from memtopo.sharing.endpoints import is_held
+
+            if is_held(spec):
+                message = f"{spec!r} is a held layout, and no file has the name"
+                hint = f"'memtopo show {spec}' shows it; the file of a spec belongs here, after NAME in a change"
+                raise UsageError(message, hint=hint)
         return self.applied(found)
 
     def applied(self, document: Document) -> Document:
@@ -254,28 +250,27 @@ class Settings(NamedTuple):
         if (count := prod(map(len, values))) > MOST_COMBINATIONS:
             message = f"{count:,} combinations of settings are more than the {MOST_COMBINATIONS:,} of one command"
             raise UsageError(message, hint="validate them in several commands")
-        return tuple(self._chosen(dict(zip(named, each, strict=True))) for each in product(*values))
-
-    def _chosen(self, values: Mapping[str, str]) -> Settings:
-        return Settings(
-            {name: values[name] for name in self.typed},
-            {name: value for name, value in values.items() if name not in self.typed},
-            self.at,
+        chosen = (dict(zip(named, each, strict=True)) for each in product(*values))
+        return tuple(
+            Settings(
+                {name: values[name] for name in self.typed},
+                {name: value for name, value in values.items() if name not in self.typed},
+                self.at,
+            )
+            for values in chosen
         )
 
 
 def settings(given: list[str] | None, at: str | None = None) -> Settings:
     """Settings of the values of `--set` and of the environment, and of the moment of a record. Raises `UsageError`."""
     words = given or []
+    prefix = f"{_VARIABLE}_"
+    variables = {
+        name.removeprefix(prefix): value for name, value in sorted(os.environ.items()) if name.startswith(prefix)
+    }
     if words == os.environ.get(_VARIABLE, "").split():
-        return Settings({}, dict(_variables()) | _named(variable_words(_VARIABLE)), at)
-    return Settings(_named(words), dict(_variables()), at)
-
-
-def _variables() -> Iterator[tuple[str, str]]:
-    for name, value in sorted(os.environ.items()):
-        if name.startswith(_PREFIX):
-            yield name.removeprefix(_PREFIX), value
+        return Settings({}, variables | _named(variable_words(_VARIABLE)), at)
+    return Settings(_named(words), variables, at)
 
 
 def variable_words(variable: str) -> list[str]:

@@ -5,7 +5,7 @@ A plan lists the driver calls that would build a spec, with equal steps folded.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -168,16 +168,11 @@ def _list_calls(plan: Plan, geometry: Geometry, target: Target, *, as_json: bool
         calls = planned_calls(plan, geometry)
         processes = tuple(ListedCalls(label, tuple(map(listing_entry, named(each)))) for label, each in calls.items())
         plain.print_document(json.dumps(CallsDocument(1, plan.name, target.line, processes)).splitlines())
-    else:
-        plain.print_lines([f"calls  {plan.name}  on {humanize.machine(target.line)}", ""])
-        _print_calls(plan, geometry)
-    return 0
-
-
-def _print_calls(plan: Plan, geometry: Geometry) -> None:
-    """Print the calls of the first process while they are listed, and those of the others after them."""
+        return 0
+    # The calls of the first process are printed while they are listed, and those of the others after them.
     from memtopo.output.calls import CallLines
 
+    plain.print_lines([f"calls  {plan.name}  on {humanize.machine(target.line)}", ""])
     first, *others = plan.steps_by_process
     kept: dict[str, list[str]] = {label: [] for label in others}
     lines = {first: CallLines(first, plain.print_lines)}
@@ -186,6 +181,7 @@ def _print_calls(plan: Plan, geometry: Geometry) -> None:
     for label, each in lines.items():
         each.end()
         plain.print_lines(kept.pop(label, ()))
+    return 0
 
 
 def _write_programs(plan: Plan, geometry: Geometry, target: Target, language: Language, output: str | None) -> int:
@@ -346,16 +342,16 @@ class HeldChange(Struct, frozen=True, dict=True):
             machine=self.status.machine,
             plan=self.difference,
             spec=text,
-            awaited=tuple(_awaited(self.status, {each.name for each in self.difference.exports if each.released})),
+            awaited=tuple(self._awaited()),
         )
 
-
-def _awaited(status: Status, exports: Collection[str]) -> Iterator[AwaitedImporter]:
-    """Importers of a held layout that have handles of some exports."""
-    for each in status.importers:
-        taken = [one for one in each.taken if one.export in exports and one.handles]
-        if taken:
-            pid = each.pid if status.pid_namespace == "same" else None
-            name = process_stat(pid) if pid else None
-            command = command_of(pid, name.command) if pid and name else None
-            yield AwaitedImporter(pid, command, sum(one.bytes for one in taken), tuple(one.export for one in taken))
+    def _awaited(self) -> Iterator[AwaitedImporter]:
+        """Yield the importers that have handles of exports which the change releases."""
+        exports = {each.name for each in self.difference.exports if each.released}
+        for each in self.status.importers:
+            taken = [one for one in each.taken if one.export in exports and one.handles]
+            if taken:
+                pid = each.pid if self.status.pid_namespace == "same" else None
+                name = process_stat(pid) if pid else None
+                command = command_of(pid, name.command) if pid and name else None
+                yield AwaitedImporter(pid, command, sum(one.bytes for one in taken), tuple(one.export for one in taken))

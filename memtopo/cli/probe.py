@@ -24,7 +24,7 @@ from memtopo.machine.queries import anonymous
 from memtopo.output import plain
 from memtopo.output.progress import progress
 from memtopo.probe.diagnosis import ignored_devices, is_mig
-from memtopo.probe.report import ProbeReport, probe_report
+from memtopo.probe.report import probe_report
 
 FORMS = ("text", "json", "markdown")
 
@@ -76,7 +76,10 @@ def probe_command(
     result = probe_report(probed, kept, found.name, simulated=found.simulated, against=record)
     if output is not None:
         save(output, machines.dump(kept))
-    _show(result, form)
+    if form == "markdown":
+        plain.print_lines(pages("markdown").page_lines(pages("probe").page(result)))
+    else:
+        show(result, lambda: pages("probe").page(result), as_json=form == "json")
     if report is not None:
         write_report(report, result, lambda: pages("probe").full_page(result))
     if probed.left:
@@ -116,13 +119,6 @@ def _limits(machine: Machine) -> list[str]:
         if is_mig(device)
     ]
     return notes
-
-
-def _show(result: ProbeReport, form: str) -> None:
-    if form == "markdown":
-        plain.print_lines(pages("markdown").page_lines(pages("probe").page(result)))
-    else:
-        show(result, lambda: pages("probe").page(result), as_json=form == "json")
 
 
 def machines_command(

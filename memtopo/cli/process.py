@@ -93,8 +93,14 @@ class StandardStreams:
     """
 
     def __init__(self) -> None:
-        _fill_closed()
-        _unset_invalid_sizes()
+        for fd in (0, 1, 2):
+            try:
+                os.fstat(fd)
+            except OSError:
+                os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+        for name in ("COLUMNS", "LINES"):  # some readers do not handle what is no number
+            if not re.fullmatch(r"[0-9]{1,6}", os.environ.get(name, "0")):
+                del os.environ[name]
         self._results = _Dropping(1)
         sys.stdout = _text(self._results, sys.stdout, line_buffering=os.isatty(1))
         sys.stderr = _text(_Dropping(2), sys.stderr, line_buffering=True)
@@ -144,21 +150,6 @@ class _Dropping(io.FileIO):
             waited += Stopper.stopped()
             if waited >= _PATIENCE:
                 raise TimeoutError(errno.ETIMEDOUT, "their reader does not read")
-
-
-def _fill_closed() -> None:
-    for fd in (0, 1, 2):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
-
-
-def _unset_invalid_sizes() -> None:
-    """Unset COLUMNS and LINES if they are no numbers, which some readers of them do not handle."""
-    for name in ("COLUMNS", "LINES"):
-        if not re.fullmatch(r"[0-9]{1,6}", os.environ.get(name, "0")):
-            del os.environ[name]
 
 
 def _text(raw: io.FileIO, before: TextIO | None, *, line_buffering: bool) -> TextIO:

@@ -53,21 +53,21 @@ def capture_command(
     exit status is that of this command. Its options follow '--'.
     """
     require_program("capture", command[0])
-    _require_own(output)
+    around = os.environ.get(RECORD)
+    if around and os.path.realpath(output) == os.path.realpath(around):
+        raise UsageError(f"{output!r} is the record of the capture that runs this one", hint="name another file: -o")
     injected = working_cupti(cupti, command)
     if stacks == "python":
         require_stacks(command)
     create_record(output)
     status = run_program(command, Injection(os.path.realpath(output), injected, stacks).environment)
-    plain.print_lines([_summary(output, *_count(output))], sys.stderr)
+    calls, processes = _count(output)
+    text = f"no process made a CUDA memory call: {output} is empty"
+    if processes:
+        noun = "process" if processes == 1 else "processes"
+        text = f"captured {plural(calls, 'call')} of {processes} {noun} in {output}"
+    plain.print_lines([text], sys.stderr)
     return status
-
-
-def _require_own(output: str) -> None:
-    """Raise `UsageError` for the file to which a capture around this one writes."""
-    around = os.environ.get(RECORD)
-    if around and os.path.realpath(output) == os.path.realpath(around):
-        raise UsageError(f"{output!r} is the record of the capture that runs this one", hint="name another file: -o")
 
 
 def _count(record: str) -> tuple[int, int]:
@@ -80,12 +80,6 @@ def _count(record: str) -> tuple[int, int]:
             heads += line.startswith(HEAD.encode())
             marks += b'"method": "mark"' in line
     return lines - heads - marks, heads
-
-
-def _summary(record: str, calls: int, processes: int) -> str:
-    if not processes:
-        return f"no process made a CUDA memory call: {record} is empty"
-    return f"captured {plural(calls, 'call')} of {processes} {'process' if processes == 1 else 'processes'} in {record}"
 
 
 SimulatedCommand = Annotated[list[str] | None, argument("[COMMAND…]", "A program and its arguments.")]
@@ -121,14 +115,11 @@ def simulator_command(
         status = run_program(command, variables(server.address))
         server.programs()  # which waits for the last to be noticed
     report_left(shared.left)
-    return status if status or not strict else _strict_status(left=bool(shared.left), refused=bool(refused))
-
-
-def _strict_status(*, left: bool, refused: bool) -> int:
-    """Exit status after a program that succeeded."""
-    if left and refused:
+    if status or not strict:
+        return status
+    if shared.left and refused:
         return ProgramExit.BOTH
-    if left:
+    if shared.left:
         return ProgramExit.LEFT
     return ProgramExit.REFUSED if refused else 0
 
@@ -168,17 +159,13 @@ def run_program(command: Sequence[str], variables: Mapping[str, str]) -> int:
                 if found.si_pid:  # the system sends those of the terminal, to the program too
                     os.kill(child, found.si_signo)
             elif (ended := os.waitpid(child, os.WNOHANG))[0]:
-                return _status(ended[1])
+                code = os.waitstatus_to_exitcode(ended[1])
+                return code if code >= 0 else signal_status(-code)
     except (OSError, ValueError) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
         raise UsageError(f"the program {command[0]!r} cannot be started: {why}") from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _status(ended: int) -> int:
-    code = os.waitstatus_to_exitcode(ended)
-    return code if code >= 0 else signal_status(-code)
 
 
 # Records

@@ -148,20 +148,15 @@ def _not_known(message: Message, named: NamedError, text: str) -> UsageError:
         return UsageError(known, hint=hint, details=others)
     if (code := f"MT{text.strip()}") in CODES:
         return UsageError(f"not known: no cause of {named.error} is known", hint=messages.did_you_mean(code))
-    if named.error:
-        return _without_call(named.error)
-    return _without_error(named.call, text.split())
-
-
-def _without_call(error: str) -> UsageError:
-    """Return the error for a message that names no call: the calls that have causes of its error."""
-    found = reversed(errors.causes_of(None, error))
-    calls = [*{cause.cause: cause.call for cause in found}.values()][::-1]
+    if named.error is None:
+        return _without_error(named.call, text.split())
+    causes = reversed(errors.causes_of(None, named.error))
+    calls = [*{cause.cause: cause.call for cause in causes}.values()][::-1]
     if not calls:
-        return UsageError(f"not known: no cause of {error} is known, and the message names no call")
-    message = f"not known: {error} has other causes for each call, and the message names none"
-    hint = f"find the call that failed in the program's log, and name it: 'memtopo explain CALL {error}'"
-    return UsageError(message, hint=hint, details=_listed(dict.fromkeys(calls)))
+        return UsageError(f"not known: no cause of {named.error} is known, and the message names no call")
+    known = f"not known: {named.error} has other causes for each call, and the message names none"
+    hint = f"find the call that failed in the program's log, and name it: 'memtopo explain CALL {named.error}'"
+    return UsageError(known, hint=hint, details=_listed(dict.fromkeys(calls)))
 
 
 def _without_error(call: str | None, words: list[str]) -> UsageError:
@@ -189,17 +184,13 @@ def _known(code: str) -> Explanation | Fact:
     if code.upper() in CODES:
         return explanations.explanation(code.upper())
     if match := _FACT.fullmatch(code):
-        return _fact(int(match[1]))
+        known = facts()
+        if int(match[1]) not in known:
+            raise UsageError(f"there is no fact {int(match[1])}", hint=f"facts are fact-1 to fact-{max(known)}")
+        return known[int(match[1])]
     meant = None if _NUMBERED.fullmatch(code.upper()) else nearest(code.upper(), CODES)
     hint = f"did you mean {meant}? 'memtopo explain' lists them all" if meant else "'memtopo explain' lists them all"
     raise UsageError(f"there is no code {shorten(code)!r}", hint=hint)
-
-
-def _fact(number: int) -> Fact:
-    known = facts()
-    if number not in known:
-        raise UsageError(f"there is no fact {number}", hint=f"facts are fact-1 to fact-{max(known)}")
-    return known[number]
 
 
 def trace_command(files: TraceFiles, as_json: AsJson = False) -> int:

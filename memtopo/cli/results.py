@@ -117,7 +117,15 @@ def write(output: str, document: str) -> None:
         if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 as above
             write_pipe(target, document.encode())
         else:
-            _replace(target, document)
+            # A file beside the target gets its name and mode.
+            temporary = f"{target}.{os.urandom(4).hex()}.new"
+            fd = os.open(temporary if target else target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            with on_failure(os.unlink, temporary):
+                with suppress(FileNotFoundError):
+                    os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))  # noqa: PTH116 as above
+                with os.fdopen(fd, "w", encoding="utf-8") as written:
+                    written.write(document)
+                os.replace(temporary, target)  # noqa: PTH105 as above
     except (OSError, ValueError) as error:
         raise NotWritten(f"{output!r} cannot be written: {reason(error)}") from error
 
@@ -131,18 +139,6 @@ def append(output: str, document: str) -> None:
         fd = open_output(output, os.O_APPEND)
         with os.fdopen(fd, "wb") as opened:
             opened.write(f"\n\n{document}".encode())
-
-
-def _replace(target: str, document: str) -> None:
-    """Write a file beside the target, and give it the target's name and mode."""
-    temporary = f"{target}.{os.urandom(4).hex()}.new"
-    fd = os.open(temporary if target else target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    with on_failure(os.unlink, temporary):
-        with suppress(FileNotFoundError):
-            os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))  # noqa: PTH116 as above
-        with os.fdopen(fd, "w", encoding="utf-8") as written:
-            written.write(document)
-        os.replace(temporary, target)  # noqa: PTH105 as above
 
 
 _HTML, _JSON = (".html", ".htm"), (".json",)

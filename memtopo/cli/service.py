@@ -7,12 +7,11 @@ import re
 import select
 import shlex
 import signal
-import socket
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -129,11 +128,21 @@ class Service(Struct):
 def opened_service(options: HoldOptions, name: str) -> Iterator[Service]:
     """Open the log of a layout before anything is built. Raises `UsageError`."""
     if options.ready_fd is not None:
-        _require_open(options.ready_fd)
-    with ExitStack() as stack:
-        file = f"{options.log}{name}.log" if options.log and options.log.endswith("/") else options.log
-        log = stack.enter_context(closing_fd(_open_log(file))) if file else None
-        yield Service(options, log, file, cut=bool(file and _ends_within_line(file)))
+        try:
+            os.set_inheritable(options.ready_fd, False)
+        except (OSError, OverflowError) as error:
+            raise UsageError(f"--ready-fd {options.ready_fd} is not an open descriptor") from error
+    file = f"{options.log}{name}.log" if options.log and options.log.endswith("/") else options.log
+    if not file:
+        yield Service(options, None, file)
+        return
+    try:
+        fd = open_output(file, os.O_APPEND)
+    except (OSError, ValueError) as error:
+        hint = f"write --log {file}/ for NAME.log in it" if isinstance(error, IsADirectoryError) else None
+        raise UsageError(f"log {file!r} cannot be opened: {reason(error)}", hint=hint) from error
+    with closing_fd(fd) as log:
+        yield Service(options, log, file, cut=_ends_within_line(file))
 
 
 @contextmanager
@@ -165,8 +174,7 @@ def claimed_holder(options: HoldOptions, loaded: Composition, request: RunReques
             service.report_ready(claimed.endpoint.path)
 
         gpus = [device.uuid for device in loaded.target.machine.devices]
-        about = about_holder(loaded, request)
-        revised = revise(loaded.target)
+        about, revised = about_holder(loaded, request), revise(loaded.target)
         yield Holder(claimed, about, revised, options.terms, gpus, report_ready, supervised, log=service.log)
 
 
@@ -286,7 +294,12 @@ def start_detached(words: Sequence[str], spec: str, log: str | None) -> tuple[in
         finally:
             os.close(theirs)
             os.close(stdin)
-        _await_end(reader.fileno(), wakeup, process.send_signal)
+        watched: list[Any] = [reader.fileno(), *([wakeup] if wakeup else [])]
+        while watched[0] not in select.select(watched, [], [])[0]:
+            assert wakeup
+            for number in wakeup.recv(4096):
+                if number in ENDING:
+                    process.send_signal(number)
         path = os.fsdecode(reader.read()).removesuffix("\n")
         if path and not stopper.signal():
             process.returncode = 0  # it goes on; its status is not waited for
@@ -306,16 +319,6 @@ def main_of_detached(*_: str) -> None:
     main()
 
 
-def _await_end(pipe: int, wakeup: socket.socket | None, send_signal: Callable[[int], None]) -> None:
-    """Wait until a pipe can be read or has ended, and pass on the ending signals that this process receives."""
-    watched: list[Any] = [pipe, *([wakeup] if wakeup else [])]
-    while pipe not in select.select(watched, [], [])[0]:
-        assert wakeup
-        for number in wakeup.recv(4096):
-            if number in ENDING:
-                send_signal(number)
-
-
 def _own_options(log: str | None, ready_fd: int) -> Iterator[str]:
     """Yield the options that a detached holder has besides those of its command."""
     yield from (f"--ready-fd={ready_fd}", "--reload")
@@ -323,15 +326,6 @@ def _own_options(log: str | None, ready_fd: int) -> Iterator[str]:
         at = endpoint("log")
         os.close(at.open_folder(make=True))
         yield f"--log={at.folder}/"
-
-
-def _open_log(file: str) -> int:
-    """Open the file of a log. Raises `UsageError`."""
-    try:
-        return open_output(file, os.O_APPEND)
-    except (OSError, ValueError) as error:
-        hint = f"write --log {file}/ for NAME.log in it" if isinstance(error, IsADirectoryError) else None
-        raise UsageError(f"log {file!r} cannot be opened: {reason(error)}", hint=hint) from error
 
 
 def _ends_within_line(file: str) -> bool:
@@ -352,10 +346,3 @@ def _write_at_once(fd: int, line: bytes) -> int:
         if poll.poll(0):
             return os.write(fd, line)
     return 0
-
-
-def _require_open(fd: int) -> None:
-    try:
-        os.set_inheritable(fd, False)
-    except (OSError, OverflowError) as error:
-        raise UsageError(f"--ready-fd {fd} is not an open descriptor") from error

@@ -12,7 +12,6 @@ from memtopo.cli.options import Settings, absolute_path, duration, one_target, o
 from memtopo.cli.process import RefusedSpec
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.drivers.target import Target, of_nodes, recorded
-from memtopo.geometry import Geometry
 from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
 from memtopo.output import plain
@@ -109,8 +108,10 @@ def print_diagnostics(composition: Composition) -> None:
 
 
 _CLUSTERS = [("ray", "that of RAY_ADDRESS, or of this host"), ("ray://", "another one: ray://HOST:PORT")]
-_WITH = "Bind a holder that the spec names to a socket, or to a program to start, which finds its socket's path in "
-With = Annotated[list[str] | None, option("--with", f"{_WITH}MEMTOPO_SOCKET.", "NAME=SOCKET|COMMAND")]
+_WITH = (
+    "Bind a holder that the spec names to a socket, or to a program to start, which finds its socket's path in "
+    "MEMTOPO_SOCKET."
+)
 _LIMIT = "Limit for a silent process (a starting one: ten times that, up to 60s), a semaphore, and a commit."
 _FROM = "Restore the bytes that 'memtopo save' wrote to a folder, before the layout is served."
 _REHEARSE = "Also switch through all states of the spec and back, and check each."
@@ -128,7 +129,7 @@ _TRACE = "Write a line of JSON for each driver call, for 'memtopo trace'; of sev
 class RunOptions(Struct, frozen=True):
     """Options of a run: its holders, its limit of time, its cluster, and its trace."""
 
-    bound: With = None
+    bound: Annotated[list[str] | None, option("--with", _WITH, "NAME=SOCKET|COMMAND")] = None
     timeout: Annotated[str, option("--timeout", _LIMIT, "TIME")] = "30s"
     rehearse: Annotated[bool, option("--rehearse", _REHEARSE)] = False
     source: Annotated[str | None, option("--from", _FROM, "FOLDER")] = None
@@ -146,7 +147,13 @@ class RunOptions(Struct, frozen=True):
     def request(self, composition: Composition, check: Check) -> RunRequest:
         """The request to apply a spec. Raises `StalePlan` if a saved plan does not agree with it, and `NeverTried`."""
         if self.trace:
-            _require_replaceable(self.trace, composition.geometry)
+            from memtopo.driver.trace_files import process_file, require_replaceable
+
+            processes = composition.geometry.processes
+            if not processes:
+                require_replaceable(self.trace)
+            for process in processes:
+                require_replaceable(process_file(self.trace, process), link=False)
         request = composition.request(
             check=check,
             timeout=self.silence,
@@ -169,13 +176,3 @@ def revise(target: Target) -> Revise:
 
 def _pictured(request: RunRequest, target: Target) -> RunRequest:
     return replace(request, picture=build_diagram(request.geometry, target.machines))
-
-
-def _require_replaceable(trace: str, geometry: Geometry) -> None:
-    """Raise `UsageError` where a trace, or that of a process in a folder, would replace another file."""
-    from memtopo.driver.trace_files import process_file, require_replaceable
-
-    if not geometry.processes:
-        require_replaceable(trace)
-    for process in geometry.processes:
-        require_replaceable(process_file(trace, process), link=False)
