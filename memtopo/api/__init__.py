@@ -5,7 +5,6 @@ from __future__ import annotations
 from memtopo.api.apply import Applied, Held, applied, hold
 from memtopo.api.attachment import Attached, Attachment, attach, dma_bufs
 from memtopo.api.capture import Capture, capturing, mark
-from memtopo.api.dmabuf import DmaBuf, DmaBufs
 from memtopo.api.elastic import Batch, ElasticChunks, ElasticRange
 from memtopo.api.errors import (
     ApiError,
@@ -23,7 +22,8 @@ from memtopo.api.errors import (
     ViewOutlived,
 )
 from memtopo.api.joined import Joined, JoinedLayout, join, rank
-from memtopo.api.live import Event, Live
+from memtopo.api.live import Live
+from memtopo.api.objects import DmaBuf, DmaBufs, Event
 from memtopo.api.specs import Loaded, load, plan
 from memtopo.api.views import GpuView, HostView, View
 from memtopo.common.errors import (

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, get_args
+from typing import Any, Generic, Self, TypeVar, get_args
 
-from memtopo.api.errors import NotApplied, Unsuitable, require_tried
-from memtopo.api.live import Live, LiveContext
+from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived, require_tried
+from memtopo.api.live import Live
 from memtopo.api.session import OwnSession, uuids
 from memtopo.api.specs import MachineLike, Params, SpecLike, plan_new
 from memtopo.common.arguments import checked, refused, seconds
@@ -34,6 +35,54 @@ from memtopo.sharing.producers import Bound, Producers, start_producers, unused
 
 BoundLike = str | os.PathLike[str] | Sequence[str]
 """Path of a socket, or a command as a list of words."""
+
+
+L = TypeVar("L", bound=Live)
+
+
+class LiveContext(Generic[L]):
+    """Context manager of a live layout: builds it on entering and takes it down on leaving, once.
+
+    `build` enters what must exist as long as the layout, such as its producers.
+    """
+
+    def __init__(self, build: Callable[[ExitStack], L]) -> None:
+        self._build = build
+        self._live: L | None = None
+        self._entered = False
+        self._resources = ExitStack()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the layout is built on entering: 'with … as layout', and then layout.{name}")
+
+    def __enter__(self) -> L:
+        if self._entered:
+            raise Unsuitable("a layout can be entered only once; call the function again for another one")
+        self._entered = True
+        with ExitStack() as stack:
+            stack.push(self._resources)
+            self._live = self._build(self._resources)
+            stack.pop_all()
+        return self._live
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with deferred():  # Ctrl-C is raised after the teardown
+            live, self._live = self._live, None
+            if live is None:
+                return
+            with self._resources:
+                report, outlived = live.end()
+            live.report = report = live.completed(report)
+            if outlived and error is None:  # else the traceback keeps them
+                message = f"layout {live.name!r} was taken down while views are still in use: {', '.join(outlived)}"
+                warnings.warn(f"{message}; delete them within the 'with'", ViewOutlived, stacklevel=2)
+            if not report.exit_code:
+                return
+            if error is None:
+                raise NotApplied(report, built=True)
+            error.add_note(str(NotApplied(report, built=True)))
 
 
 class Applied(LiveContext[Live]):

@@ -13,7 +13,7 @@ from typing import Any, Literal, Unpack, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memtopo.api.dmabuf import DmaBufs, importable
+from memtopo.api.apply import LiveContext
 from memtopo.api.errors import NotApplied, Unsuitable
 from memtopo.api.imports import (
     HOLDER,
@@ -26,8 +26,9 @@ from memtopo.api.imports import (
     importing_spec,
     lent_ranges,
 )
-from memtopo.api.live import Live, LiveContext
+from memtopo.api.live import Live
 from memtopo.api.memory import ViewPart, determines_size, unknown
+from memtopo.api.objects import DmaBufs, importable
 from memtopo.api.session import OwnSession, Session, uuids
 from memtopo.api.specs import MachineLike, plan_spec, resolved
 from memtopo.api.views import View

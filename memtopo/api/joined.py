@@ -15,10 +15,10 @@ from typing import Self, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memtopo.api.apply import LiveContext
 from memtopo.api.errors import NotJoined, Unsuitable, require_tried, valid
 from memtopo.api.imports import AttachTerms, Lease
 from memtopo.api.joined_member import JoinedLayout, JoinedSession, LayoutOfMembers, OnLost
-from memtopo.api.live import LiveContext
 from memtopo.api.session import OwnSession, uuids
 from memtopo.api.specs import Loaded, MachineLike, Params, SpecLike, load, resolved
 from memtopo.common.arguments import checked, refused, seconds

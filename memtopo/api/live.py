@@ -1,36 +1,28 @@
-"""Live layouts: access to the memory, events and semaphores of a layout that was built in this process.
-
-Events and semaphores are for the streams of the program.
-"""
+"""Live layouts: access to the memory, events and semaphores of a layout that was built in this process."""
 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from operator import index
-from types import MappingProxyType, TracebackType
-from typing import Any, ClassVar, Generic, Literal, SupportsIndex, SupportsInt, TypeVar, Unpack
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import MappingProxyType
+from typing import Any, Literal, Unpack
 
-from memtopo.api.dmabuf import DmaBuf
 from memtopo.api.elastic import ElasticChunks, ElasticMemory
-from memtopo.api.errors import NotApplied, NotChanged, NotSwitched, Unsuitable, ViewOutlived
+from memtopo.api.errors import NotChanged, NotSwitched, Unsuitable
 from memtopo.api.heaps import Heap
 from memtopo.api.memory import LayoutMemory, ViewPart, ViewRequest, unknown
+from memtopo.api.objects import DmaBuf, Event, ExternalSemaphore, stream_handle
 from memtopo.api.session import Session
 from memtopo.api.specs import Params, SpecLike
 from memtopo.api.tensors import LoadedTensors, view_of
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.arguments import checked
 from memtopo.common.signals import deferred
-from memtopo.driver.protocol import Driver
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.external.semaphores import ImportedSemaphore
-from memtopo.kinds.external.steps import SEMAPHORE_HANDLES
-from memtopo.kinds.ipc.steps import EVENT_HANDLES
-from memtopo.kinds.layout import Layout, Reservation, current
+from memtopo.kinds.layout import Reservation
 from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run.imports import OutsideImports
@@ -440,153 +432,3 @@ class Live:
     def __repr__(self) -> str:
         state = "taken down" if self._views.closed else "simulated" if self.machine.simulated else "live"
         return f"<layout {self.name} on {self.machine.name}: {state}>"
-
-
-L = TypeVar("L", bound=Live)
-
-
-class LiveContext(Generic[L]):
-    """Context manager of a live layout: builds it on entering and takes it down on leaving, once.
-
-    `build` enters what must exist as long as the layout, such as its producers.
-    """
-
-    def __init__(self, build: Callable[[ExitStack], L]) -> None:
-        self._build = build
-        self._live: L | None = None
-        self._entered = False
-        self._resources = ExitStack()
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the layout is built on entering: 'with … as layout', and then layout.{name}")
-
-    def __enter__(self) -> L:
-        if self._entered:
-            raise Unsuitable("a layout can be entered only once; call the function again for another one")
-        self._entered = True
-        with ExitStack() as stack:
-            stack.push(self._resources)
-            self._live = self._build(self._resources)
-            stack.pop_all()
-        return self._live
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with deferred():  # Ctrl-C is raised after the teardown
-            live, self._live = self._live, None
-            if live is None:
-                return
-            with self._resources:
-                report, outlived = live.end()
-            live.report = report = live.completed(report)
-            if outlived and error is None:  # else the traceback keeps them
-                message = f"layout {live.name!r} was taken down while views are still in use: {', '.join(outlived)}"
-                warnings.warn(f"{message}; delete them within the 'with'", ViewOutlived, stacklevel=2)
-            if not report.exit_code:
-                return
-            if error is None:
-                raise NotApplied(report, built=True)
-            error.add_note(str(NotApplied(report, built=True)))
-
-
-class _Synchronizing:
-    """Object of a GPU (`device`) that streams of the program wait for."""
-
-    noun: ClassVar[str]
-
-    def __init__(self, name: str, device: int, driver: Driver, layout: Layout) -> None:
-        self.name, self.device = name, device
-        self._driver, self._layout = driver, layout
-
-    def __repr__(self) -> str:
-        return f"<{self.noun} {self.name} of gpu{self.device}>"
-
-    @contextmanager
-    def _on_device(self, handles: Mapping[str, int]) -> Iterator[int]:
-        """Return the handle of the object, whose context is current in the code inside."""
-        handle = self._handle(handles)
-        with current(self._driver, self._layout.contexts[self.device]):
-            yield handle
-
-    def _handle(self, handles: Mapping[str, int]) -> int:
-        if self.name not in handles:
-            raise Unsuitable(f"{self.noun} {self.name!r} no longer exists: its layout was taken down")
-        return handles[self.name]
-
-
-class Event(_Synchronizing):
-    """Event in the context of its GPU (`device`).
-
-    A stream is a handle as a number (0 is the default stream), or an object of cuda.core, PyTorch or CuPy. Methods
-    raise `DriverError`, and `Unsuitable` after the layout was taken down.
-    """
-
-    noun = "event"
-
-    def record(self, stream: object = 0) -> None:
-        """Record the event in a stream, after the work that is currently in it."""
-        with self._on_device(self._layout.of(EVENT_HANDLES)) as event:
-            self._driver.event_record(event, stream_handle(stream))
-
-    def wait(self, stream: object = 0) -> None:
-        """Make later work of a stream wait for the last recording, in any process; return immediately.
-
-        The stream must be of the event's GPU: with another GPU's, the driver ends the process (fact 76).
-        """
-        with self._on_device(self._layout.of(EVENT_HANDLES)) as event:
-            self._driver.stream_wait_event(stream_handle(stream), event)
-
-    def query(self) -> bool:
-        """Return true if the last recording is complete, or if there was none (fact 47)."""
-        return self._driver.event_query(self._handle(self._layout.of(EVENT_HANDLES)))
-
-    def synchronize(self) -> None:
-        """Wait until the last recording is complete."""
-        with self._on_device(self._layout.of(EVENT_HANDLES)) as event:
-            self._driver.event_synchronize(event)
-
-
-def stream_handle(stream: object) -> int:
-    """Return the handle of a stream, which is a number or an object with a handle. Raises `Unsuitable`."""
-    if (
-        isinstance(stream, SupportsInt)
-        and not isinstance(stream, float | type)
-        and not hasattr(stream, "__cuda_stream__")
-    ):
-        return int(stream)
-    if hasattr(stream, "__cuda_stream__"):
-        return int(stream.__cuda_stream__()[1])
-    for name in ("cuda_stream", "ptr"):
-        if isinstance(handle := getattr(stream, name, None), int):
-            return handle
-    raise Unsuitable(f"a {type(stream).__name__} is not a stream: pass a handle, or an object with __cuda_stream__")
-
-
-class ExternalSemaphore(_Synchronizing):
-    """External semaphore, for the streams of its GPU (`device`).
-
-    A stream is a handle as a number (0 is the default stream), or an object of cuda.core, PyTorch or CuPy. Values are
-    those of a timeline; a binary semaphore ignores them. Methods raise `DriverError`, and `Unsuitable` after the layout
-    was taken down. A wait without a signal never ends: taking the layout down then blocks, and so does freeing any
-    memory of the GPU (fact 58).
-    """
-
-    noun = "semaphore"
-
-    def wait(self, value: SupportsIndex = 0, stream: object = 0) -> None:
-        """Make later work of a stream wait until a timeline is at `value` or above; return immediately."""
-        with self._on_device(self._layout.of(SEMAPHORE_HANDLES)) as semaphore:
-            self._driver.wait_external_semaphore(semaphore, _whole(value), stream_handle(stream))
-
-    def signal(self, value: SupportsIndex = 0, stream: object = 0) -> None:
-        """Signal the semaphore after the work that is currently in a stream; a timeline is set to `value` (fact 56)."""
-        with self._on_device(self._layout.of(SEMAPHORE_HANDLES)) as semaphore:
-            self._driver.signal_external_semaphore(semaphore, _whole(value), stream_handle(stream))
-
-
-def _whole(value: SupportsIndex) -> int:
-    try:
-        return index(value)
-    except TypeError:
-        raise Unsuitable(f"{value!r} is not a value of a semaphore: pass a whole number") from None

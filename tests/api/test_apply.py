@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 import memtopo
 from memtopo.api.elastic import ElasticRange
-from memtopo.api.live import stream_handle
+from memtopo.api.objects import stream_handle
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.target import Target
 from tests.api.test_specs import SMALL

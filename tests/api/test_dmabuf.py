@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 import memtopo
-from memtopo.api.dmabuf import DmaBuf, DmaBufs
+from memtopo.api.objects import DmaBuf, DmaBufs
 from memtopo.common.errors import ExchangeError, NoLayout
 from memtopo.drivers.sim import external_api as nic
 from memtopo.drivers.target import Target
