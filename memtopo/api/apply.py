@@ -149,8 +149,17 @@ def _build(
 
 
 def bound_holders(bind: Mapping[str, BoundLike] | None) -> dict[str, Bound]:
-    """Return the sockets and commands of holders by name."""
-    return {name: _bound(name, given) for name, given in (bind or {}).items()}
+    """Return the sockets and commands of holders by name. Raises `UsageError`."""
+    found: dict[str, Bound] = {}
+    for name, given in (bind or {}).items():
+        value = os.fspath(given) if isinstance(given, os.PathLike) else given
+        if isinstance(value, str) and value:
+            found[name] = value
+        elif isinstance(value, Sequence) and value and all(isinstance(each, str) for each in value):
+            found[name] = tuple(value)
+        else:
+            raise refused(f"bind[{name!r}]", given, "a socket or a command", "write a path, or a list of words")
+    return found
 
 
 def producers_of(found: Composition, bind: Mapping[str, Bound], **limits: Any) -> AbstractContextManager[Producers]:
@@ -159,27 +168,6 @@ def producers_of(found: Composition, bind: Mapping[str, Bound], **limits: Any) -
         raise Unsuitable(f"bind: {wrong[0]}", hint=wrong[1])
     machine = found.target.machine if found.target.simulated else None
     return start_producers(found.geometry, bind, machine, name=found.target.name, **limits)
-
-
-def _shown_if_failed(log: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a function of a program whose errors are shown, and do not end the layout."""
-
-    def shown(line: str) -> None:
-        try:
-            log(line)
-        except Exception:  # noqa: BLE001 of the program
-            sys.excepthook(*sys.exc_info())
-
-    return shown
-
-
-def _bound(name: str, given: object) -> Bound:
-    found = os.fspath(given) if isinstance(given, os.PathLike) else given
-    if isinstance(found, str) and found:
-        return found
-    if isinstance(found, Sequence) and found and all(isinstance(each, str) for each in found):
-        return tuple(found)
-    raise refused(f"bind[{name!r}]", given, "a socket or a command", "write a path, or a list of words")
 
 
 def _composed(
@@ -211,7 +199,7 @@ class Held:
         log: Callable[[str], None] | None,
     ) -> None:
         self._compose, self._terms, self._bind, self._timeout = compose, terms, bind, timeout
-        self._log = _shown_if_failed(log) if log else lambda _line: None
+        self._program_log = log
         self._resources = ExitStack()
         self._background = Background("memtopo-hold")
         self.name = ""
@@ -274,6 +262,14 @@ class Held:
         )
         with claims:  # a client that releases the layout waits for their end
             self.report = application.run(holder)
+
+    def _log(self, line: str) -> None:
+        """Call the function of the program. Its errors are shown, and do not end the layout."""
+        try:
+            if self._program_log:
+                self._program_log(line)
+        except Exception:  # noqa: BLE001 of the program
+            sys.excepthook(*sys.exc_info())
 
     def _signal(self) -> int:
         return signal.SIGINT if self._background.stopping else 0

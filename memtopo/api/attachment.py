@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memtopo.api.apply import LiveContext
-from memtopo.api.errors import NotApplied, Unsuitable
+from memtopo.api.errors import NotApplied, NotSwitched, Unsuitable
 from memtopo.api.imports import (
     HOLDER,
     PAUSE,
@@ -29,7 +29,7 @@ from memtopo.api.imports import (
 from memtopo.api.live import Live
 from memtopo.api.memory import ViewPart, determines_size, unknown
 from memtopo.api.objects import DmaBufs, importable
-from memtopo.api.session import OwnSession, Session, uuids
+from memtopo.api.session import IMPORTS_AS_BEFORE, OwnSession, Session, changing, uuids
 from memtopo.api.specs import MachineLike, plan_spec, resolved
 from memtopo.api.views import View
 from memtopo.common.arguments import checked, refused, seconds
@@ -45,8 +45,6 @@ from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder, usual_endpo
 from memtopo.sharing.held import held_machine
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Notice, Status
-
-_CHANGE: tuple[Literal["changing"], Literal["changed"]] = ("changing", "changed")
 
 AccessName = Literal["r", "rw"]
 
@@ -132,7 +130,8 @@ class Attached(Live):
         offer = self.exports.get(found)
         if offer is None:
             raise unknown_export(name, self.exports)
-        _require_element(offer, found, name)
+        if offer.kind == "allocation":
+            _require_element(offer, found, name)
         if offer.kind == "event":
             raise Unsuitable(f"export {name!r} is an event, which has no memory", hint="event() returns it")
         if offer.lends:
@@ -205,20 +204,21 @@ class Attached(Live):
     def _attach_again(self, client: Client) -> Notice:
         """Import from a new holder at the same addresses, as after a change of the one before."""
         assert self._imports
-        notices = [Notice(kind, generation=client.generation or 1, exports=tuple(self.exports)) for kind in _CHANGE]
+        changing = Notice("changing", generation=client.generation or 1, exports=tuple(self.exports))
+        changed = replace(changing, kind="changed")
         with ExitStack() as unused:
             unused.callback(client.close)  # so that a later poll attaches again
             if self.on_change:
-                self.on_change(notices[0])
+                self.on_change(changing)
                 self._require_open()
             with self._elastic.lock, deferred():
                 self._lease.follow(client)
-                for notice in notices:
+                for notice in (changing, changed):
                     super()._follow(self._imports, HOLDER, notice)
             unused.pop_all()
         if self.on_change:
-            self.on_change(notices[1])
-        return notices[1]
+            self.on_change(changed)
+        return changed
 
     def _follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
         """Follow a notice, with what exports have gained as far as there is room for it."""
@@ -226,8 +226,8 @@ class Attached(Live):
         if resized := dict(self._resized(changed)):
             exports = MappingProxyType({**self.exports, **resized})
             planned = self._importer.planned(exports)
-            with self._changing_memory():
-                self._session.change_imports(imports, planned)
+            with self._changing_memory(), changing(NotSwitched, IMPORTS_AS_BEFORE):
+                imports.change(planned.request(self._session.run.request))
             self.exports = exports
         super()._follow(imports, holder, notice)
 
@@ -363,12 +363,12 @@ def attach(
     size that `reserve` has for it (bytes, or "64GiB"). Exports without memory now are `absent` until a later `poll`.
     With `reattach`, `poll` imports them anew, at the same addresses, after the holder has ended and been started again.
 
-    Raises `UsageError` for another role. Entering raises `NoLayout` if the layout is not held, `ExchangeError` (code
-    `writing`, `committed` or `uncommitted` if the wait was in vain), `Unavailable`, `Unsuitable`, also for another
-    digest, `InvalidSpec` if this machine cannot import an export, and `NotApplied` after everything was undone.
+    Raises `UsageError`. Entering raises `NoLayout` if the layout is not held, `ExchangeError` (code `writing`,
+    `committed` or `uncommitted` if the wait was in vain), `Unavailable`, `Unsuitable`, also for another digest,
+    `InvalidSpec` if this machine cannot import an export, and `NotApplied` after everything was undone.
     """
     terms = partial(AttachTerms.within, seconds("wait", wait), _named(exports), role, expect)
-    where, sizes = _endpoint(layout, socket), {name: _bytes(name, size) for name, size in (reserve or {}).items()}
+    where, sizes = _endpoint(layout, socket), _sizes(reserve or {})
     attempt = partial(attach_once, where, device, access, machine, allow_uids, on_change, sizes, reattach=reattach)
     return Attachment(partial(build_attachment, terms, attempt))
 
@@ -414,7 +414,7 @@ def unknown_export(name: str, exports: Collection[str]) -> Unsuitable:
 def _require_element(offer: Offer, export: str, name: str) -> None:
     """Raise `Unsuitable` unless a name is that of one allocation of an export."""
     elements = {f"{export}.{index}" for index in range(offer.count)} if offer.count > 1 else {export}
-    if offer.kind != "allocation" or name in elements:
+    if name in elements:
         return
     message = f"export {export!r} has no allocation {shorten(name)!r}"
     hint = f"there are {export}.0 … {export}.{offer.count - 1}" if offer.count > 1 else f"write {export!r}"
@@ -429,14 +429,17 @@ def _endpoint(layout: str | os.PathLike[str], socket: str | os.PathLike[str] | N
     return endpoint(socket=name) if "/" in name else usual_endpoint(name, folder)
 
 
-def _bytes(export: str, size: object) -> int:
-    """Bytes of a size. Raises `UsageError`."""
-    name = f"reserve[{export!r}]"
-    found = parsed(parse_size, size, name) if isinstance(size, str) else size
-    amount = found.amount if isinstance(found, Size) and not found.in_granules else found
-    if not isinstance(amount, int) or isinstance(amount, bool) or amount < 0:
-        raise refused(name, size, "a size", "write a number of bytes, or text such as '64MiB'")
-    return amount
+def _sizes(reserve: Mapping[str, str | int]) -> dict[str, int]:
+    """Bytes of each range. Raises `UsageError`."""
+    found: dict[str, int] = {}
+    for export, size in reserve.items():
+        name = f"reserve[{export!r}]"
+        read = parsed(parse_size, size, name) if isinstance(size, str) else size
+        amount = read.amount if isinstance(read, Size) and not read.in_granules else read
+        if not isinstance(amount, int) or isinstance(amount, bool) or amount < 0:
+            raise refused(name, size, "a size", "write a number of bytes, or text such as '64MiB'")
+        found[export] = amount
+    return found
 
 
 def _machine(client: Client, status: Status, requested: MachineLike | None) -> Target:

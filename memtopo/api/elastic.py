@@ -83,11 +83,6 @@ class ElasticMemory:
         """Return what is mapped in a range. Raises `Unsuitable` after the end, and in states that drop the range."""
         return self._present(f"range {label!r}", self._session.layout.of(ELASTIC_CONTENTS), label, self.ranges)
 
-    def range(self, label: str) -> ElasticRange:
-        """Return an elastic range by its label."""
-        self.content(label)
-        return ElasticRange(label, self)
-
     def chunks(self, name: str) -> ElasticChunks:
         """Return elastic chunks by the name of their entry. Raises `Unsuitable`."""
         if name not in self.pools:

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any, Literal, Unpack
 
-from memtopo.api.elastic import ElasticChunks, ElasticMemory
+from memtopo.api.elastic import ElasticChunks, ElasticMemory, ElasticRange
 from memtopo.api.errors import NotChanged, NotSwitched, Unsuitable
 from memtopo.api.heaps import Heap
 from memtopo.api.memory import LayoutMemory, ViewPart, ViewRequest, unknown
 from memtopo.api.objects import DmaBuf, Event, ExternalSemaphore, stream_handle
-from memtopo.api.session import Session
+from memtopo.api.session import IMPORTS_AS_BEFORE, Session, changing
 from memtopo.api.specs import Params, SpecLike
 from memtopo.api.tensors import LoadedTensors, view_of
 from memtopo.api.views import View, ViewFactory
@@ -22,6 +22,7 @@ from memtopo.common.signals import deferred
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.external.semaphores import ImportedSemaphore
+from memtopo.kinds.ipc import EventGroup
 from memtopo.kinds.layout import Reservation
 from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks, PlanSummary, Report
@@ -74,7 +75,7 @@ class Live:
     @property
     def plan(self) -> PlanSummary:
         """Summary of the plan, with the memory used at each location and the spec's warnings."""
-        return self._session.plan
+        return self._session.run.request.summary()
 
     @property
     def ranges(self) -> Mapping[str, Reservation]:
@@ -106,7 +107,8 @@ class Live:
         if name in self._elastic.ranges:
             if part or dtype != "uint8":
                 raise Unsuitable(f"range {name!r} is elastic", hint=f"view a part of it: range({name!r}).view(…)")
-            return self._elastic.range(name)
+            self._elastic.content(name)
+            return ElasticRange(name, self._elastic)
         if name in self._elastic.heaps:
             raise Unsuitable(f"range {name!r} is a heap", hint=f"view an allocation: heap({name!r}).view(address)")
         return self._view("range", name, dtype, part)
@@ -166,7 +168,8 @@ class Live:
     def event(self, name: str) -> Event:
         """Return an event."""
         self._require_open()
-        devices = self._session.events
+        groups = self._session.geometry.of(EventGroup).values()
+        devices = {group.label(i): group.location_of(i).id for group in groups for i in range(group.count)}
         if name not in devices:
             raise unknown("event", name, devices)
         return Event(name, devices[name], self._session.driver, self._session.layout)
@@ -229,12 +232,11 @@ class Live:
     @contextmanager
     def _changing(self, stream: object, device: str | int | None) -> Iterator[None]:
         """Make one change at a time, which signals do not interrupt, once the work of the GPUs is done."""
-        with self._elastic.lock, deferred(), self._awaiting(stream, device), self._changing_memory():
-            yield
-
-    def _awaiting(self, stream: object, device: str | int | None) -> AbstractContextManager[None]:
-        where = None if device is None else self._memory.location(device).id
-        return self._session.awaiting(None if stream is None else stream_handle(stream), where)
+        with self._elastic.lock, deferred():
+            where = None if device is None else self._memory.location(device).id
+            handle = None if stream is None else stream_handle(stream)
+            with self._session.awaiting(handle, where), self._changing_memory():
+                yield
 
     @checked()
     @contextmanager
@@ -332,7 +334,8 @@ class Live:
         return notice
 
     def _follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
-        self._session.follow(imports, holder, notice)
+        with changing(NotSwitched, IMPORTS_AS_BEFORE):
+            imports.follow(holder, notice)
 
     @checked()
     def load(self, files: PathLike | Sequence[PathLike], into: str | None = None) -> Mapping[str, Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import SupportsIndex, TypedDict, cast
 
@@ -89,7 +89,13 @@ class _Object(Struct, frozen=True):
                 message = f"allocation {label!r} is accessible to {where}, and not to {location}"
                 return Unsuitable(message, hint=_granting(self.group, location))
             case ManagedAllocation() | PinnedGroup():
-                return _not_declared_for(self.group, location) if location.kind is LocationKind.GPU else None
+                if location.kind is not LocationKind.GPU:
+                    return None
+                where = ", ".join(f"gpu{device}" for device in sorted(self.group.contexts))
+                message = (
+                    f"{self.noun} {self.group.name!r} is declared for the host and {where}, and not for {location}"
+                )
+                return Unsuitable(message, hint=f"write 'accessed_by: [{location}]'")
         return Unsuitable(f"{self.noun} {label!r} is on {able[0]}, and {location} has no access to it")
 
 
@@ -120,17 +126,13 @@ class LayoutMemory:
         """Return bytes of the object with a noun and a label."""
         match noun:
             case "range":
-                return self._range(label, request)
+                found = self._ranges.find(label)
+                if found is None:
+                    raise self._no_range(label)
+                return self._within(found, *request.span(f"range {label!r}", found.size), request)
             case "chunk":
                 return self._chunk(label, request)
         return self._object(noun, label, request)
-
-    def _range(self, label: str, request: ViewRequest) -> MemoryPart:
-        """Return bytes of a range, which must be mapped throughout."""
-        found = self._ranges.find(label)
-        if found is None:
-            raise self._no_range(label)
-        return self._within(found, *request.span(f"range {label!r}", found.size), request)
 
     def elastic(self, content: ElasticContent, request: ViewRequest) -> MemoryPart:
         """Return bytes of an elastic range, which must be mapped throughout."""
@@ -146,9 +148,12 @@ class LayoutMemory:
                 raise Unsuitable(f"chunk {shorten(label)!r} is {wrong}", hint=hint)
             raise self._no_chunk(label)
         found: list[MemoryPart] = []
-        for mapping in mappings:
+        for range_label, offset, size in mappings:
+            mapped = self._ranges.find(range_label)
+            assert mapped
             try:
-                found.append(self._mapped(*mapping, request))
+                start, end = request.span("the chunk", size)
+                found.append(self._within(mapped, offset + start, offset + end, request))
             except Unsuitable as error:
                 refusal = error
         if not found:
@@ -239,12 +244,6 @@ class LayoutMemory:
             return Unsuitable(f"there is no allocation {label!r}", hint=f"there are {some[0]} … {some[-1]}")
         return unknown(noun, label, [label for label, each in self._objects.items() if each.noun == noun])
 
-    def _mapped(self, label: str, offset: int, size: int, request: ViewRequest) -> MemoryPart:
-        found = self._ranges.find(label)
-        assert found
-        start, end = request.span("the chunk", size)
-        return self._within(found, offset + start, offset + end, request)
-
     def _within(self, mapped: MappedRange, start: int, end: int, request: ViewRequest) -> MemoryPart:
         if gap := mapped.gap(start, end):
             message = f"nothing is mapped in range {mapped.label!r} from {exact(gap[0])} to {exact(gap[1])}"
@@ -252,11 +251,15 @@ class LayoutMemory:
         if without := mapped.without_memory(start, end):
             message = f"range {mapped.label!r} maps {without!r}, which kernels access only with multimem instructions"
             raise Unsuitable(message, hint=f"take its address: layout.ranges[{mapped.label!r}].address")
-        able = mapped.locations(start, end)
-        location = _default(mapped, start, end, able) if request.device is None else self.location(request.device)
+        accesses = {each: mapped.access(start, end, each) for each in mapped.locations(start, end)}
+        location = None if request.device is None else self.location(request.device)
+        if location is None and any(accesses.values()):
+            # The one with the most access; of several, the one that has the memory.
+            home = mapped.home(start)
+            location = max(accesses, key=lambda at: (accesses[at], at == home, at.kind is LocationKind.GPU, -at.id))
         access = mapped.access(start, end, location) if location else Access.NONE
         if location is None or not access:
-            raise _no_access(mapped, (start, end), location, able)
+            raise _no_access(mapped.label, (start, end), location, accesses)
         return MemoryPart(mapped.label, start, end - start, location, access)
 
 
@@ -286,12 +289,6 @@ def unknown(what: str, name: str, known: Iterable[str]) -> Unsuitable:
     return Unsuitable(f"there is no {what} {shorten(str(name))!r}", hint=f"did you mean {meant!r}?" if meant else there)
 
 
-def _not_declared_for(memory: ManagedAllocation | PinnedGroup, location: Location) -> Unsuitable:
-    able = ", ".join(f"gpu{device}" for device in sorted(memory.contexts))
-    message = f"{memory.noun} {memory.name!r} is declared for the host and {able}, and not for {location}"
-    return Unsuitable(message, hint=f"write 'accessed_by: [{location}]'")
-
-
 def _granting(group: AllocationGroup, location: Location) -> str:
     """Return a hint that says how a location gets access to the pool of an allocation."""
     if location.kind is not LocationKind.GPU:
@@ -301,23 +298,14 @@ def _granting(group: AllocationGroup, location: Location) -> str:
     return f"{written}; of what is attached, attach(…, device='{location}')" if attached else written
 
 
-def _default(mapped: MappedRange, start: int, end: int, able: Sequence[Location]) -> Location | None:
-    """Return the location with the most access; of several, the one that has the memory."""
-    usable = {each: access for each in able if (access := mapped.access(start, end, each))}
-    if not usable:
-        return None
-    home = mapped.home(start)
-    return max(usable, key=lambda each: (usable[each], each == home, each.kind is LocationKind.GPU, -each.id))
-
-
 def _no_access(
-    mapped: MappedRange, span: tuple[int, int], location: Location | None, able: Sequence[Location]
+    label: str, span: tuple[int, int], location: Location | None, accesses: Mapping[Location, Access]
 ) -> Unsuitable:
-    part = f"all of range {mapped.label!r} from {exact(span[0])} to {exact(span[1])}"
+    part = f"all of range {label!r} from {exact(span[0])} to {exact(span[1])}"
     message = f"{location} has no access to {part}" if location else f"no single device has access to {part}"
-    whole = [each for each in able if mapped.access(*span, each)]
-    some = f"{'it is' if whole else 'parts of it are'} accessible to {', '.join(map(str, whole or able))}"
-    return Unsuitable(message, hint=some if able else "the spec grants no access to it")
+    whole = [each for each, access in accesses.items() if access]
+    some = f"{'it is' if whole else 'parts of it are'} accessible to {', '.join(map(str, whole or accesses))}"
+    return Unsuitable(message, hint=some if accesses else "the spec grants no access to it")
 
 
 Shape = int | Sequence[int] | None
@@ -382,15 +370,12 @@ class ViewRequest(Struct, frozen=True):
         if shape.count(-1) == 1 and known > 0:
             shape = tuple(elements // known if extent == -1 else extent for extent in shape)
         if min(shape, default=0) < 0 or math.prod(shape) != elements:
+            # A last extent that divides the elements stays, and all else is one dimension.
+            last = shape[-1] if shape else -1
+            divides = len(shape) > 1 and last > 0 and elements % last == 0
             message = f"{what}: {elements:,} elements of {self.dtype.name} do not have the shape {list(shape)}"
-            raise Unsuitable(message, hint=f"write shape={_possible(shape, elements)}")
+            raise Unsuitable(message, hint=f"write shape=(-1, {last})" if divides else f"write shape=({elements},)")
         return shape
-
-
-def _possible(shape: tuple[int, ...], elements: int) -> str:
-    """Shape of so many elements: a last extent that divides them stays, and all else is one dimension."""
-    last = shape[-1] if shape else -1
-    return f"(-1, {last})" if len(shape) > 1 and last > 0 and elements % last == 0 else f"({elements},)"
 
 
 def determines_size(shape: Shape) -> bool:

@@ -17,12 +17,11 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry
-from memtopo.kinds.ipc import EventGroup
 from memtopo.kinds.layout import HandleSource, current
 from memtopo.kinds.resources import AWAITED
 from memtopo.language.names import AWAKE
 from memtopo.machine import MachineLine
-from memtopo.plans.report import Check, Checks, PlanSummary, Report
+from memtopo.plans.report import Check, Checks, Report
 from memtopo.run.apply import ThisProcess
 from memtopo.run.imports import OutsideImports
 from memtopo.run.layout_plans import Absent, Plans
@@ -30,11 +29,13 @@ from memtopo.run.process_run import ProcessRun
 from memtopo.run.transition import DoesNotFit, RollbackFailed
 from memtopo.session.composition import Composition, HoldResult
 from memtopo.sharing.imports import HolderHandles
-from memtopo.sharing.status import Notice
 from memtopo.storage.saved import Saved
 
 if TYPE_CHECKING:
     from memtopo.drivers.sim import SimDriver
+
+
+IMPORTS_AS_BEFORE = "the imports are as before"
 
 
 class Session:
@@ -67,21 +68,10 @@ class Session:
         """Number of the layout, which a change increments."""
         raise NotImplementedError
 
-    @property
-    def events(self) -> Mapping[str, int]:
-        """GPU of each event."""
-        groups = self.geometry.of(EventGroup).values()
-        return {group.label(i): group.location_of(i).id for group in groups for i in range(group.count)}
-
     def imports(self, moved: Callable[[], None]) -> OutsideImports | None:
         """Return the imports that follow their holders, None if none do; `moved` is called when mappings have."""
         del moved
         return None
-
-    @property
-    def plan(self) -> PlanSummary:
-        """Summary of the plan, with the spec's warnings."""
-        return self.run.request.summary()
 
     @property
     def simulator(self) -> SimDriver | None:
@@ -146,16 +136,6 @@ class Session:
     def save(self, folder: str) -> Saved:
         """Save the bytes of the layout to a folder. Raises `MemtopoError`."""
         raise NotImplementedError
-
-    def change_imports(self, imports: OutsideImports, planned: Composition) -> None:
-        """Bring the layout to other imports, unverified. Raises `NotSwitched` with the imports as they were."""
-        with changing(NotSwitched, "the imports are as before"):
-            imports.change(planned.request(self.run.request))
-
-    def follow(self, imports: OutsideImports, holder: str, notice: Notice) -> None:
-        """Let go of imports, or import them again. Raises `NotSwitched` with the imports as they were."""
-        with changing(NotSwitched, "the imports are as before"):
-            imports.follow(holder, notice)
 
     def end(self) -> Report:
         """Wait for the GPUs, take everything down, and return the report. Ctrl-C is raised after that."""

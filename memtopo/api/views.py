@@ -252,29 +252,26 @@ class ViewFactory:
         with self._lock:
             if self.closed:
                 raise Unsuitable(f"{name} no longer exists: its layout was taken down")
-            return self._view(name, part, request)
-
-    def _view(self, name: str, part: MemoryPart, request: ViewRequest) -> View:
-        if why := self._absent(name, part):
-            raise why
-        shape = request.fit(name, part.size)
-        address = self._address(part) + part.offset
-        itemsize = request.dtype.itemsize
-        if address % itemsize:
-            raise Unsuitable(f"{name} at {exact(part.offset)} is not aligned to the {itemsize} bytes of an element")
-        on_gpu = part.location.kind is LocationKind.GPU and not self._session.machine.simulated
-        view = (GpuView if on_gpu else HostView)(
-            name,
-            address,
-            shape,
-            request.dtype,
-            str(part.location),
-            dl_device=(dlpack.CUDA, part.location.id) if on_gpu else (dlpack.CPU, 0),
-            read_only=self.read_only or part.access is not Access.RW,
-            owner=self,
-        )
-        self._views[view] = part
-        return view
+            if why := self._absent(name, part):
+                raise why
+            shape = request.fit(name, part.size)
+            address = self._address(part) + part.offset
+            itemsize = request.dtype.itemsize
+            if address % itemsize:
+                raise Unsuitable(f"{name} at {exact(part.offset)} is not aligned to the {itemsize} bytes of an element")
+            on_gpu = part.location.kind is LocationKind.GPU and not self._session.machine.simulated
+            view = (GpuView if on_gpu else HostView)(
+                name,
+                address,
+                shape,
+                request.dtype,
+                str(part.location),
+                dl_device=(dlpack.CUDA, part.location.id) if on_gpu else (dlpack.CPU, 0),
+                read_only=self.read_only or part.access is not Access.RW,
+                owner=self,
+            )
+            self._views[view] = part
+            return view
 
     def require_own(self, what: str) -> None:
         """Raise `Unsuitable` in a process that was forked from the one that has the layout."""

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 import memtopo
 from memtopo.api.attachment import Attached
 from memtopo.api.imports import HOLDER
+from memtopo.api.live import Live
 from memtopo.api.views import View
 from memtopo.common.errors import ExchangeError, MemtopoError, UsageError
 from memtopo.drivers.target import Target
@@ -479,7 +480,7 @@ def failure_at(shared: Attached, notice: Notice, at: int) -> str:
     driver: Any = shared._session._opened
     driver.at = driver.calls + at
     try:
-        shared._session.follow(shared._imports, HOLDER, notice)  # type: ignore[arg-type]
+        Live._follow(shared, shared._imports, HOLDER, notice)  # type: ignore[arg-type]
     except memtopo.NotSwitched as error:
         return str(error)
     finally:
@@ -494,7 +495,7 @@ def test_a_view_shows_no_memory_that_a_failed_rollback_has_left_unmapped(layout:
         driver: Any = shared._session._opened
         driver._every, driver.at = True, driver.calls + 5
         with pytest.raises(memtopo.NotSwitched, match=r"to roll back a change \(undo import page.1: cuMemRelease"):
-            shared._session.follow(shared._imports, HOLDER, Notice("changing", exports=("page",)))  # type: ignore[arg-type]
+            Live._follow(shared, shared._imports, HOLDER, Notice("changing", exports=("page",)))  # type: ignore[arg-type]
         driver.at = 0
         assert bytes(pages[:3]) == b"\0\0\0"
         del pages
