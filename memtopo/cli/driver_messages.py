@@ -121,7 +121,8 @@ class _Found(NamedTuple):
 
 def read_message(text: str) -> Message:
     """Return the calls and errors that a text names, in upper or lower case, by name, text or number."""
-    plain = _clipped(text)
+    whole = text if len(text) <= 2 * _MOST else f"{text[:_MOST]}\n{text[-_MOST:]}"
+    plain = _ESCAPE.sub("", whole).replace("\0", " ")
     short = len(plain.split()) <= _SHORT
     calls = _ends(_found_calls(plain, short=short))
     found = sorted(_found_errors(plain, short=short))
@@ -138,11 +139,6 @@ def read_message(text: str) -> Message:
 def _ends(found: Iterable[_Found]) -> list[_Found]:
     in_order = sorted(found)
     return in_order if len(in_order) <= 2 * _MOST_FOUND else [*in_order[:_MOST_FOUND], *in_order[-_MOST_FOUND:]]
-
-
-def _clipped(text: str) -> str:
-    whole = text if len(text) <= 2 * _MOST else f"{text[:_MOST]}\n{text[-_MOST:]}"
-    return _ESCAPE.sub("", whole).replace("\0", " ")
 
 
 def _simulated(text: str) -> re.Match[str] | None:
@@ -180,12 +176,12 @@ def _found_errors(text: str, *, short: bool) -> Iterator[_Found]:
             yield _Found(*match.span(), "cuda", name)
         elif name := _weak_error(match[0], short=short):
             yield _Found(*match.span(), "cuda", name, weak=True)
-    for match in _text_pattern().finditer(text):
+    for match in _alternatives(*_texts()).finditer(text):
         yield _Found(*match.span(), "cuda", _texts()[match[0].lower()])
-    for match in _errno_pattern().finditer(text):
+    for match in _alternatives(*_errno_texts()).finditer(text):
         yield _Found(*match.span(), "system", _errno_texts()[match[0].lower()])
     for pattern, name in _patterns("texts"):
-        kind: Kind = "cuda" if name in error_names() or name in _runtime_only() else "system"
+        kind: Kind = "cuda" if name in {*error_names(), *_table("runtime_errors").values()} else "system"
         yield from (_Found(*match.span(), kind, name) for match in pattern.finditer(text))
     xids = [_Found(*match.span(), "system", match[1]) for match in _xids(text, short=short)]
     yield from xids or _found_numbers(text, short=short)
@@ -223,7 +219,8 @@ def _paired(text: str, errors: list[_Found], calls: list[_Found], *, short: bool
     """Errors with the nearest call of their kind; of two kinds at one place, that of the nearer call."""
     about_cuda = short or _CUDA.search(text) is not None or _agree(text, errors)
     for error in errors:
-        others = [each for each in errors if each.kind != error.kind and _overlap(each, error)]
+        overlapping = (each for each in errors if each.start < error.end and error.start < each.end)
+        others = [each for each in overlapping if each.kind != error.kind]
         if any(_is_nearer(text, other, error, calls, about_cuda=about_cuda) for other in others):
             continue
         nearby = _nearest(text, error, calls)
@@ -254,17 +251,9 @@ def _stands_alone(text: str, error: _Found, *, about_cuda: bool) -> bool:
         return not written[-1].isdigit() or _ERRNO.search(written) is not None
     if not re.search(r"-?\d+$", written):
         return about_cuda
-    line = text[text.rfind("\n", 0, error.start) + 1 : _end_of_line(text, error.end)]
+    rest_of_line = text[error.end :].partition("\n")[0]
+    line = text[text.rfind("\n", 0, error.start) + 1 : error.end] + rest_of_line
     return _CUDA.search(line) is not None
-
-
-def _end_of_line(text: str, start: int) -> int:
-    found = text.find("\n", start)
-    return len(text) if found < 0 else found
-
-
-def _overlap(one: _Found, other: _Found) -> bool:
-    return one.start < other.end and other.start < one.end
 
 
 def _is_nearer(text: str, one: _Found, other: _Found, calls: list[_Found], *, about_cuda: bool) -> bool:
@@ -380,16 +369,8 @@ def error_names() -> dict[str, int]:
 @cache
 def numbered_errors() -> dict[int, str]:
     """Names of the errors of the driver, and of those that the runtime API alone has, by number."""
-    return {number: name for name, number in error_names().items()} | _runtime_only_numbers()
-
-
-def _runtime_only_numbers() -> dict[int, str]:
-    return {int(number): name for number, name in _table("runtime_numbers").items()}
-
-
-@cache
-def _runtime_only() -> frozenset[str]:
-    return frozenset(_table("runtime_errors").values())
+    of_runtime = {int(number): name for number, name in _table("runtime_numbers").items()}
+    return {number: name for name, number in error_names().items()} | of_runtime
 
 
 @cache
@@ -406,16 +387,7 @@ def _errno_texts() -> dict[str, str]:
 
 
 @cache
-def _text_pattern() -> re.Pattern[str]:
-    return _alternatives(_texts())
-
-
-@cache
-def _errno_pattern() -> re.Pattern[str]:
-    return _alternatives(_errno_texts())
-
-
-def _alternatives(texts: Iterable[str]) -> re.Pattern[str]:
+def _alternatives(*texts: str) -> re.Pattern[str]:
     longest_first = sorted(texts, key=len, reverse=True)
     return re.compile(rf"\b(?:{'|'.join(map(re.escape, longest_first))})", re.IGNORECASE)
 

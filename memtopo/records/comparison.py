@@ -70,18 +70,15 @@ def planned(plan: Plan, geometry: Geometry) -> Record:
     for index, (label, entries) in enumerate(planned_calls(plan, geometry).items()):
         heads.append(TraceHead(plan.name, label, "", simulated=True, driver="", pid=0, started=""))
         made = (each for each in entries if isinstance(each, DriverCall) and each.of_step and not each.undo)
-        calls += [RecordedCall(number, index, _traced(label, number, each)) for number, each in enumerate(made)]
+        for number, each in enumerate(made):
+            given = {name: jsonable(value, each.method, name) for name, value in each.arguments.items()}
+            traced = TracedCall(
+                process=label, number=number, time=0.0, phase=each.phase, step=f"{each.verb} {each.subject}",
+                call=function(each.method).name, method=each.method, arguments=given, result=jsonable(each.result),
+                seconds=0.0,
+            )  # fmt: skip
+            calls.append(RecordedCall(number, index, traced))
     return Record(tuple(heads), tuple(calls))
-
-
-def _traced(label: str, number: int, call: DriverCall) -> TracedCall:
-    given = {name: jsonable(value, call.method, name) for name, value in call.arguments.items()}
-    name, step = function(call.method).name, f"{call.verb} {call.subject}"
-    result = jsonable(call.result)
-    return TracedCall(
-        process=label, number=number, time=0.0, phase=call.phase, step=step, undo=call.undo, call=name,
-        method=call.method, arguments=given, result=result, seconds=0.0,
-    )  # fmt: skip
 
 
 def compare(

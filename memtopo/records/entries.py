@@ -111,7 +111,8 @@ class ProcessSpec(Struct):
     def declare(self, kind: str, members: Sequence[Memory], fields: Mapping[str, Any]) -> None:
         """Declare equal objects in one entry, or one for each location if these do not alternate."""
         locations = [each.location for each in members]
-        if located := _alternating(locations):
+        located = list(dict.fromkeys(locations))
+        if all(each == located[index % len(located)] for index, each in enumerate(locations)):
             name = self.name_for(source_of(members[0].call) or NOUNS[kind])
             place = {"location": located[0] if len(located) == 1 else located}
             every = place | dict(fields) if kind in ("chunks", "buffers") else dict(fields)
@@ -121,15 +122,8 @@ class ProcessSpec(Struct):
             entry = DraftEntry(name, list(members))
             self.places |= {id(each): Place(entry, index) for index, each in enumerate(members)}
             return
-        for location in dict.fromkeys(locations):
+        for location in located:
             self.declare(kind, [each for each in members if each.location == location], fields)
-
-
-def _alternating(locations: Sequence[str]) -> list[str]:
-    """Return the locations that alternate, one if all are the same; none if they do neither."""
-    distinct = list(dict.fromkeys(locations))
-    repeated = all(each == distinct[index % len(distinct)] for index, each in enumerate(locations))
-    return distinct if repeated else []
 
 
 def _mapped_in(process: ProcessMemory, held: Reservation) -> tuple[Mapped, ...]:
@@ -182,15 +176,10 @@ def declare_memory(spec: ProcessSpec) -> None:
     _declare_chunks(spec, by_key(((_properties(each), each.location), each) for each in others).values())
     for kind in ("pools", "buffers", "allocations", "managed", "pinned", "events"):
         _declare_objects(spec, kind)
-    spec.notes += _omitted(spec.memory)
-
-
-def _omitted(process: ProcessMemory) -> Iterator[str]:
-    """Yield a note for each kind of memory that a spec cannot say."""
     for kind, reason in _NO_SPEC.items():
-        if objects := process.objects(kind):
+        if objects := spec.memory.objects(kind):
             total = rounded(sum(each.size for each in objects))
-            yield f"not in this spec: {len(objects)} of {total} in all: {reason}"
+            spec.notes.append(f"not in this spec: {len(objects)} of {total} in all: {reason}")
 
 
 def _declare_chunks(spec: ProcessSpec, groups: Iterable[list[Memory]]) -> None:

@@ -116,7 +116,8 @@ class Player:
         try:
             if call.method in DEFAULT_POOL:
                 with arguments_of(call):
-                    return self._play_default_pool(call)
+                    self._play_default_pool(call)
+                return Played()
             with self._in_context(call):
                 return self._made(call, *self._translated(call, shared))
         except DriverError as error:
@@ -136,19 +137,15 @@ class Player:
         kind = _MADE.get(method) or function(method).makes
         if kind in ("shared", "secret"):
             return Played(shared=Handle.of(result))
-        if kind and isinstance(call.result, int):
-            self._remember(kind, call.result, call.arguments, result)
+        if kind in AT_ADDRESSES and isinstance(call.result, int):
+            pitched = call.arguments.get("pitch", 0) * call.arguments.get("height", 0)
+            self._placed.add(call.result, _Placed(call.result, call.arguments.get("size", pitched), result))
+        elif kind and isinstance(call.result, int):
+            self._numbered[kind, call.result] = result
         if method in _FREEING:
             self._placed.pop(call.arguments["address"])
             self._memory.pop(arguments["address"], None)
         return Played()
-
-    def _remember(self, kind: str, recorded: int, given: Mapping[str, Any], result: int) -> None:
-        if kind in AT_ADDRESSES:
-            size = given.get("size", given.get("pitch", 0) * given.get("height", 0))
-            self._placed.add(recorded, _Placed(recorded, size, result))
-        else:
-            self._numbered[kind, recorded] = result
 
     def _as_protocol(self, call: TracedCall) -> tuple[str, Mapping[str, Any]]:
         """Method and arguments of a call in memtopo's protocol. Raises `LeftOut`."""
@@ -168,14 +165,13 @@ class Player:
             self._pools[device] = self._driver.mem_pool_create(PoolProperties(gpu(device)))
         return self._pools[device]
 
-    def _play_default_pool(self, call: TracedCall) -> Played:
+    def _play_default_pool(self, call: TracedCall) -> None:
         """Use a pool of its own in place of the default one, or another one that the program has set."""
         device = self._place(call.arguments["device"])
         if call.method == "device_set_mem_pool":
             self._pools[device] = self._object("pool", call.arguments["pool"])
         elif isinstance(call.result, int):
             self._numbered["pool", call.result] = self._default_pool(device)
-        return Played()
 
     # Arguments
 

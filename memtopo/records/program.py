@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -35,15 +35,10 @@ def program_calls(record: Record, process: int, last: TracedCall | None) -> list
 
     Queries are left out. Raises `NoProgram` for a process that imports from another one.
     """
-    return list(_Calls(record.gpus[process]).convert(_until(record, process, last), last))
-
-
-def _until(record: Record, process: int, last: TracedCall | None) -> Iterator[TracedCall]:
-    for each in record.calls:
-        if each.process == process and each.call.seconds is not None:
-            yield each.call
-            if each.call is last:
-                return
+    calls = [each.call for each in record.calls if each.process == process and each.call.seconds is not None]
+    if last is not None:
+        calls = calls[: calls.index(last) + 1]
+    return list(_Calls(record.gpus[process]).convert(calls, last))
 
 
 def changes_something(method: str) -> bool:
@@ -65,21 +60,18 @@ class _Calls:
         self._pools: dict[int, int] = {}
         """Pool in place of the default one, by GPU."""
 
-    def convert(self, calls: Iterator[TracedCall], last: TracedCall | None) -> Iterator[DriverCall]:
+    def convert(self, calls: Iterable[TracedCall], last: TracedCall | None) -> Iterator[DriverCall]:
         """Yield the calls of a program for those of a record."""
         for call in calls:
             if call.error is not None and call is not last:
                 continue
             with arguments_of(call):
-                yield from self._of_call(call)
-
-    def _of_call(self, call: TracedCall) -> Iterator[DriverCall]:
-        if call.method in DEFAULT_POOL:
-            yield from self._default_pool(call)
-        elif call.method == "mem_alloc_async":
-            yield from self._from_default_pool(call)
-        elif self._is_kept(call):
-            yield from self._with_context(call)
+                if call.method in DEFAULT_POOL:
+                    yield from self._default_pool(call)
+                elif call.method == "mem_alloc_async":
+                    yield from self._from_default_pool(call)
+                elif self._is_kept(call):
+                    yield from self._with_context(call)
 
     def _is_kept(self, call: TracedCall) -> bool:
         """Return whether a program makes a call: not a query, nor the release of what a query has retained."""
@@ -110,10 +102,7 @@ class _Calls:
     def _from_default_pool(self, call: TracedCall) -> Iterator[DriverCall]:
         device = call.device or 0
         if self._place(device) not in self._pools:
-            made = replace(
-                call, method="device_get_mem_pool", arguments={"device": device}, result=_FIRST_POOL + device
-            )
-            yield from self._default_pool(made)
+            yield from self._default_pool(replace(call, arguments={"device": device}, result=_FIRST_POOL + device))
         given = {**call.arguments, "pool": self._pools[self._place(device)]}
         yield from self._with_context(replace(call, method="mem_alloc_from_pool_async", arguments=given))
 

@@ -113,13 +113,14 @@ def moment(record: Record, at: str = PEAK) -> Moment:
     """
     end, samples, peak = record.processes(), [Sample(0.0, {})], 0
     weights = [each.weight for each in end]
-    total = highest = (0, 0, 0, 0)
+    total: tuple[int, ...] = (0, 0, 0, 0)
+    highest = total
     for index, each in enumerate(record.calls, 1):
         end[each.process].apply(each.call, each.time)
         before, after = weights[each.process], end[each.process].weight
         if before != after:
             weights[each.process] = after
-            total = _plus(total, before, after)
+            total = tuple(one - old + new for one, old, new in zip(total, before, after, strict=True))
             if before[0] != after[0]:
                 samples.append(Sample(each.time, memory(end)))
         if total >= highest:
@@ -135,18 +136,6 @@ def moment(record: Record, at: str = PEAK) -> Moment:
 def memory(processes: Iterable[ProcessMemory]) -> dict[str, int]:
     """Return the bytes of memory of processes by location."""
     return dict(+summed(each.memory for each in processes))
-
-
-_Weight = tuple[int, int, int, int]
-
-
-def _plus(total: _Weight, before: _Weight, after: _Weight) -> _Weight:
-    return (
-        total[0] - before[0] + after[0],
-        total[1] - before[1] + after[1],
-        total[2] - before[2] + after[2],
-        total[3] - before[3] + after[3],
-    )
 
 
 def _calls_until(record: Record, at: str) -> int:

@@ -19,7 +19,6 @@ from memtopo.common.errors import Failed, UsageError, system_errors
 from memtopo.common.processes import Broken, python_command
 from memtopo.common.text import ending
 from memtopo.driver.handles import Handle
-from memtopo.driver.kernels import KernelDriver
 from memtopo.drivers.target import Target, open_in_worker
 from memtopo.machine import MachineLine
 from memtopo.plans.trace import CONTEXT, MARK, TracedCall
@@ -93,7 +92,8 @@ def replay(record: Record, target: Target) -> Replay:
             made += 1
             ended = played.error in (TIMEOUT, PROCESS_ENDED)
             if ended or (played.error is None) != (each.call.error is None):
-                difference = ReplayDifference(each.call, played.error, played.reason, _before(record, index))
+                before = [one.call for one in record.calls[:index] if one.process == each.process]
+                difference = ReplayDifference(each.call, played.error, played.reason, tuple(before[-CONTEXT:]))
                 break
             if played.error != each.call.error:
                 errors[f"{each.call.call}: {played.error} for {each.call.error}"] += 1
@@ -116,12 +116,6 @@ def _play(player: Player | PlayerProcess, each: RecordedCall, shares: _Shares) -
     return played._replace(shared=None)
 
 
-def _before(record: Record, index: int) -> tuple[TracedCall, ...]:
-    process = record.calls[index].process
-    calls = [each.call for each in record.calls[:index] if each.process == process]
-    return tuple(calls[-CONTEXT:])
-
-
 @contextmanager
 def _players(record: Record, target: Target) -> Iterator[Sequence[Player | PlayerProcess]]:
     """Players of all processes: on real GPUs each of several is a process; simulators of one machine are all here."""
@@ -130,26 +124,21 @@ def _players(record: Record, target: Target) -> Iterator[Sequence[Player | Playe
         raise UsageError(f"the record has {len(gpus):,} processes, and a replay at most {MOST_PROCESSES}")
     with ExitStack() as opened:
         if target.simulated or len(gpus) == 1:
-            drivers = [_opened(target, opened) for _ in gpus]
-            yield [Player(driver, each) for driver, each in zip(drivers, gpus, strict=True)]
+            players = []
+            for each in gpus:
+                driver: Any = target.open()
+                if target.simulated:
+                    opened.callback(driver.close)
+                players.append(Player(driver, each))
+            yield players
         else:
-            started = [_started(each, opened) for each in gpus]
+            started = []
+            for each in gpus:
+                started.append(PlayerProcess(each))
+                opened.callback(started[-1].end)
             for process in started:
                 process.ready()
             yield started
-
-
-def _opened(target: Target, opened: ExitStack) -> KernelDriver:
-    driver = target.open()
-    if target.simulated:
-        opened.callback(driver.close)  # type: ignore[attr-defined]
-    return driver
-
-
-def _started(gpus: Sequence[int], opened: ExitStack) -> PlayerProcess:
-    process = PlayerProcess(gpus)
-    opened.callback(process.end)
-    return process
 
 
 class _Share(Struct, frozen=True):
@@ -207,9 +196,10 @@ class _Shares:
             number = len(process.exports)
             process.apply(each.call, each.time)
             if each.call.method == "mem_pool_export_to_shareable_handle":
-                if pool := _exported_pool(process, each):
-                    pools.append(pool)
-                    self._exports[key] = _share(pool)
+                if pool := process.handles.get(("pools", each.call.arguments.get("pool", 0))):
+                    # A spec has the export of a pool with that of its allocations.
+                    pools.append(Exported(pool, "fd", None, each.time))
+                    self._exports[key] = _share(pools[-1])
             elif len(process.exports) > number:
                 self._exports[key] = _share(process.exports[-1])
             elif each.call.method in IMPORTS and (memory := _made(process, each.call)):
@@ -221,12 +211,6 @@ class _Shares:
 
 def _share(exported: Exported) -> _Share:
     return _Share(id(exported.memory), exported.via)
-
-
-def _exported_pool(process: ProcessMemory, each: RecordedCall) -> Exported | None:
-    """Return the export of a pool, which a spec has with that of its allocations."""
-    pool = process.handles.get(("pools", each.call.arguments.get("pool", 0)))
-    return Exported(pool, "fd", None, each.time) if pool else None
 
 
 def _made(process: ProcessMemory, call: TracedCall) -> Memory | None:

@@ -28,7 +28,6 @@ from memtopo.records.entries import (
     unused,
     word,
 )
-from memtopo.records.live import ProcessMemory
 from memtopo.records.record import Moment, moment_of
 
 OWN = b"# Memory of a program, "
@@ -45,8 +44,11 @@ def spec_of(found: Moment, name: str) -> str:
     """Return the text of a spec of the memory at a moment."""
     every = [each for each in found.processes if each.weight[0] or each.weight[3]]
     exported = {id(each.memory) for process in every for each in process.exports}
-    labels = _labels(every)
-    specs = [ProcessSpec(each, label, exported) for each, label in zip(every, labels, strict=True)]
+    specs: list[ProcessSpec] = []
+    for index, process in enumerate(every):
+        label = word(process.name)  # of a process id, there is no name
+        taken = [each.name for each in specs]
+        specs.append(ProcessSpec(process, unused(taken, label if label[:1].isalpha() else f"p{index}"), exported))
     for each in specs:
         each.groups = tuple(range_groups(each))
         declare_memory(each)
@@ -170,15 +172,6 @@ def _declare_states(spec: ProcessSpec, slept: set[int]) -> None:
         spec.notes.append(
             "asleep: memory was unmapped there and mapped again; the record does not show whether its bytes were kept"
         )
-
-
-def _labels(processes: Sequence[ProcessMemory]) -> list[str]:
-    """Names of processes: those of the record; `p0`, `p1` and so on for process ids."""
-    found: list[str] = []
-    for index, each in enumerate(processes):
-        label = word(each.name)
-        found.append(unused(found, label if label[:1].isalpha() else f"p{index}"))
-    return found
 
 
 def _text(found: Moment, name: str, specs: Sequence[ProcessSpec]) -> Iterator[str]:
