@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.diagnostics.model import Diagnostic, Path, has_errors
-from memtopo.plans.report import Failure, Report
+from memtopo.plans.report import Report
 from memtopo.rules.validation import NeverTried
 
 if TYPE_CHECKING:
@@ -115,7 +115,9 @@ def _summary(report: Report, *, built: bool) -> Iterator[str]:
     failed = "failed after it was built" if built else "was not built"
     yield f"layout {report.name!r} on machine {report.machine.name!r} {outcomes.get(report.outcome, failed)}"
     if report.failure:
-        yield _failed(report.failure)
+        place = f"{report.failure.place}: " if report.failure.place else ""
+        reason = f" ({report.failure.reason})" if report.failure.reason else ""
+        yield f"{place}{report.failure.step}: {report.failure.error}{reason}"
     if report.checks:
         for each in report.checks.differences[:_LISTED]:
             yield f"{each.aspect} of {each.subject} is {each.seen}, not {each.wanted}"
@@ -126,11 +128,6 @@ def _summary(report: Report, *, built: bool) -> Iterator[str]:
         yield f"{leak.what} is left: {leak.error}{stays}"
     if not report.leaks:
         yield "everything was undone"
-
-
-def _failed(failure: Failure) -> str:
-    place = f"{failure.place}: " if failure.place else ""
-    return f"{place}{failure.step}: {failure.error}{f' ({failure.reason})' if failure.reason else ''}"
 
 
 def require_tried(composition: Composition) -> None:

@@ -78,7 +78,15 @@ def _entry(offer: Offer, locations: Sequence[str], device: str | None, *, reserv
         return "external", source | more
     if offer.kind == "shm":
         return "pinned", source | {"accessed_by": "gpu0" if device is None else device}
-    declared = _import(offer, locations, counted=offer.count > 1 or reserved or offer.lends is not None)
+    words = {"location": [*locations], "pool": [*locations], "device": locations[0], "size": exact(offer.size)}
+    required, optional = EXPORTABLE[offer.kind].import_keys
+    declared: dict[str, Any] = {"from": source["from"], "via": offer.via, **{key: words[key] for key in required}}
+    if "parts" in optional and offer.parts:
+        declared["parts"] = {part.name: exact(part.size) for part in offer.parts}
+    if offer.lends:
+        declared["count"] = {"max": offer.count}
+    elif offer.count > 1 or reserved:
+        declared["count"] = offer.count
     # No access is declared for the only location that imported pools are at.
     if offer.kind == "allocation" and device is not None and _users(locations) != _users([device]):
         declared["accessed_by"] = device
@@ -118,16 +126,6 @@ def entry_names(exports: Iterable[str], taken: Iterable[str] = ()) -> dict[str, 
     return {export: names[export] for export in exports}
 
 
-def _import(offer: Offer, locations: Sequence[str], *, counted: bool) -> dict[str, Any]:
-    placed = {"location": list(locations), "pool": list(locations), "device": locations[0]}
-    declared: dict[str, Any] = {**placed, "size": exact(offer.size)}
-    count: dict[str, Any] = {"count": {"max": offer.count} if offer.lends else offer.count} if counted else {}
-    required, optional = EXPORTABLE[offer.kind].import_keys
-    keys = [*required, *(["parts"] if "parts" in optional and offer.parts else [])]
-    declared["parts"] = {part.name: exact(part.size) for part in offer.parts}
-    return {"from": f"{HOLDER}/{offer.name}", "via": offer.via, **{key: declared[key] for key in keys}, **count}
-
-
 def _locations(offer: Offer, gpus: Sequence[str]) -> list[str]:
     """Locations of the offered memory by this process's ordinals, in round-robin order."""
     if offer.kind == "semaphore":
@@ -138,14 +136,12 @@ def _locations(offer: Offer, gpus: Sequence[str]) -> list[str]:
         raise Unsuitable(message, hint="name the exports to attach to")
     if offer.gpu is None:
         return offer.location.split(", ")
-    return [_ordinal(offer, uuid, gpus) for uuid in offer.gpu.split(",")]
-
-
-def _ordinal(offer: Offer, uuid: str, gpus: Sequence[str]) -> str:
-    if uuid not in gpus:
-        message = f"export {offer.name!r} is on a GPU that this process does not have ({uuid})"
-        raise Unsuitable(message, hint="look at CUDA_VISIBLE_DEVICES; in the holder it is " + offer.location)
-    return f"gpu{gpus.index(uuid)}"
+    uuids = offer.gpu.split(",")
+    for uuid in uuids:
+        if uuid not in gpus:
+            message = f"export {offer.name!r} is on a GPU that this process does not have ({uuid})"
+            raise Unsuitable(message, hint="look at CUDA_VISIBLE_DEVICES; in the holder it is " + offer.location)
+    return [f"gpu{gpus.index(uuid)}" for uuid in uuids]
 
 
 def _users(locations: Sequence[str]) -> list[str]:

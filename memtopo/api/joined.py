@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Self, get_args
@@ -28,7 +27,6 @@ from memtopo.common.text import process_name
 from memtopo.common.version import __version__
 from memtopo.drivers import target as targets
 from memtopo.drivers.target import Target
-from memtopo.geometry import Geometry
 from memtopo.kinds.nodes import nodes_of
 from memtopo.language import Document, SpecText
 from memtopo.machine import Machine, dump
@@ -37,7 +35,7 @@ from memtopo.run.processes.gathering import Join, NotComplete, require_place
 from memtopo.run.processes.member import JoinRefused, ProcessLost, joined, joining_endpoint
 from memtopo.session.composition import Composition
 from memtopo.session.saved import spec_digest
-from memtopo.sharing.claims import claim, lock_owner
+from memtopo.sharing.claims import Claim, claim, lock_owner
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint, usual_endpoint
 from memtopo.sharing.errors import ExchangeError
@@ -79,7 +77,9 @@ def rank(name: str = "rank") -> Rank:
     They are those of torchrun, Open MPI, MPICH or Slurm, among the processes of this host. A Ray actor is the process
     that it is named as, such as `rank.3`, since Ray numbers none. Raises `Unsuitable` if there is no such number.
     """
-    if (actor := _ray_actor()) is not None:
+    ray = sys.modules.get("ray")
+    actor = ray.get_runtime_context().get_actor_name() if ray and ray.is_initialized() else None
+    if actor is not None:
         entry, _, number = actor.rpartition(".")
         if entry == name and number.isdecimal():
             return Rank(name, int(number), None)
@@ -87,12 +87,6 @@ def rank(name: str = "rank") -> Rank:
         if index in os.environ and world in os.environ:
             return Rank(name, int(os.environ[index]), int(os.environ[world]))
     raise Unsuitable("no launcher has numbered this process", hint=f"name it: process='{name}.0'")
-
-
-def _ray_actor() -> str | None:
-    """Name of the Ray actor that this process is; None if it has none."""
-    ray = sys.modules.get("ray")
-    return ray.get_runtime_context().get_actor_name() if ray and ray.is_initialized() else None
 
 
 class Joined(LiveContext[JoinedLayout]):
@@ -138,75 +132,41 @@ class HeldLayoutPart(JoinedLayout):
         return None
 
 
-class HeldPart(Struct, frozen=True):
-    """Process of a spec that joins the held ones of its layout, which is at the endpoint `where`."""
-
-    loaded: Loaded
-    process: str
-    target: Target
-    where: Endpoint
-    on_lost: OnLost
-
-    def build(self, client: Client, resources: ExitStack, wait: float) -> HeldLayoutPart:
-        """Build the part of this process, `wait` for seconds until a writer has committed what it imports.
-
-        Raises `NotJoined`, `ExchangeError`, and what `applied` raises.
-        """
-        name, machine = self.loaded.name, self._machine(client)
-        self._claim(resources)
-        found = self._on(machine)
-        planned = valid(Composition.of(self.loaded.document, found, joining=True)).of_process(self.process)
-        require_tried(planned)
-        exports = [*_exports(planned.geometry, name)]
-        if any(client.offers()[each].commit not in (None, "committed") for each in exports):
-            client.await_commit([each for each in exports if client.offers()[each].commit], wait=wait)
-        lease = Lease(planned, targets.uuids(machine), client, name)
-        absent = lease.absent(exports, client.status().layout_state)
-        session = HeldSession(planned, found.open(), lease, absent=absent)
-        layout = HeldLayoutPart(session, self.process, name, lease, self.on_lost)
-        layout.begin()
-        return layout
-
-    def _machine(self, client: Client) -> Machine:
-        """Return the machine that the layout is held on. Raises `NotJoined` for another layout or another machine."""
-        source, line = held_source(client), client.status().machine
-        if source is None:
-            raise NotJoined(f"layout {self.loaded.name!r} does not send its spec")
-        document, machine = source
-        if (digest := spec_digest(document)) != self.loaded.digest:
-            message = f"layout {self.loaded.name!r} has another spec, {digest}, than this process, {self.loaded.digest}"
-            raise NotJoined(message, hint="'memtopo show' prints the one that is held")
-        own = self.target
-        if line.simulated != own.simulated or (own.simulated and dump(machine) != dump(own.machine)):
-            raise NotJoined(f"layout {self.loaded.name!r} is held on machine {line.name!r}, and not on {own.name!r}")
-        return machine
-
-    def _claim(self, resources: ExitStack) -> None:
-        """Be the one process of this label for as long as the layout exists. Raises `NotJoined`."""
-        own = replace(self.where, file=f"{self.where.file.removesuffix('.sock')}.{self.process}.sock")
-        try:
-            resources.enter_context(claim(own))
-        except ExchangeError as error:
-            if error.code != "held":
-                raise
-            folder = own.open_folder()
-            owner = lock_owner(folder, own.lock)
-            os.close(folder)
-            raise NotJoined(f"{self.process} has joined already, as {process_name(owner)}") from None
-
-    def _on(self, machine: Machine) -> Target:
-        """Return the machine of the layout with the driver of this process, which may see some of its GPUs only."""
-        if self.target.simulated:
-            return self.target
-        visible = targets.ordinals(uuids(self.target.open()), targets.uuids(machine))
-        opener = partial(targets.open_in_worker, machine, simulated=False, visible=visible)
-        return Target(self.target.name, machine, simulated=False, _opener=opener)
+def _held_machine(client: Client, loaded: Loaded, own: Target) -> Machine:
+    """Return the machine that the layout is held on. Raises `NotJoined` for another layout or another machine."""
+    source, line = held_source(client), client.status().machine
+    if source is None:
+        raise NotJoined(f"layout {loaded.name!r} does not send its spec")
+    document, machine = source
+    if (digest := spec_digest(document)) != loaded.digest:
+        message = f"layout {loaded.name!r} has another spec, {digest}, than this process, {loaded.digest}"
+        raise NotJoined(message, hint="'memtopo show' prints the one that is held")
+    if line.simulated != own.simulated or (own.simulated and dump(machine) != dump(own.machine)):
+        raise NotJoined(f"layout {loaded.name!r} is held on machine {line.name!r}, and not on {own.name!r}")
+    return machine
 
 
-def _exports(geometry: Geometry, layout: str) -> Iterator[str]:
-    """Yield the exports of a held layout that a process imports from."""
-    sources = (source for group in geometry.every if group.origin for source in group.origin.sources)
-    return (export for holder, export in dict.fromkeys(sources) if holder == layout)
+def _claim(process: str, held: Endpoint) -> Claim:
+    """Be the one process of this label for as long as the layout exists. Raises `NotJoined`."""
+    own = replace(held, file=f"{held.file.removesuffix('.sock')}.{process}.sock")
+    try:
+        return claim(own)
+    except ExchangeError as error:
+        if error.code != "held":
+            raise
+        folder = own.open_folder()
+        owner = lock_owner(folder, own.lock)
+        os.close(folder)
+        raise NotJoined(f"{process} has joined already, as {process_name(owner)}") from None
+
+
+def _visible(own: Target, machine: Machine) -> Target:
+    """Return the machine of the layout with the driver of this process, which may see some of its GPUs only."""
+    if own.simulated:
+        return own
+    visible = targets.ordinals(uuids(own.open()), targets.uuids(machine))
+    opener = partial(targets.open_in_worker, machine, simulated=False, visible=visible)
+    return Target(own.name, machine, simulated=False, _opener=opener)
 
 
 class _Options(Struct, frozen=True):
@@ -247,12 +207,37 @@ class _Options(Struct, frozen=True):
             require_place(self.process, self.process, self._world, joining)
         except NotComplete as error:
             raise NotJoined(error.message, hint=error.hint) from None
-        part = HeldPart(loaded, str(self.process), resolved(self.machine), held, self.on_lost)
-        terms = AttachTerms.within(self.timeout)
+        own, terms = resolved(self.machine), AttachTerms.within(self.timeout)
         client = terms.connect(held, ())
         with on_failure(client.close):
-            layout = part.build(client, resources, terms.left)
+            layout = self._build_beside(client, loaded, own, held, resources, terms)
         resources.callback(client.close)
+        return layout
+
+    def _build_beside(
+        self, client: Client, loaded: Loaded, own: Target, held: Endpoint, resources: ExitStack, terms: AttachTerms
+    ) -> HeldLayoutPart:
+        """Build the part of this process, once a writer has committed what it imports.
+
+        Raises `NotJoined`, `ExchangeError`, and what `applied` raises.
+        """
+        machine = _held_machine(client, loaded, own)
+        resources.enter_context(_claim(self.process, held))
+        target = _visible(own, machine)
+        composition = Composition.of(loaded.document, target, joining=True)
+        planned = valid(composition).of_process(str(self.process))
+        require_tried(planned)
+        origins = (group.origin for group in planned.geometry.every if group.origin)
+        sources = dict.fromkeys(source for origin in origins for source in origin.sources)
+        exports = [export for holder, export in sources if holder == loaded.name]
+        offers = client.offers()
+        if any(offers[each].commit not in (None, "committed") for each in exports):
+            client.await_commit([each for each in exports if offers[each].commit], wait=terms.left)
+        lease = Lease(planned, targets.uuids(machine), client, loaded.name)
+        absent = lease.absent(exports, client.status().layout_state)
+        session = HeldSession(planned, target.open(), lease, absent=absent)
+        layout = HeldLayoutPart(session, str(self.process), loaded.name, lease, self.on_lost)
+        layout.begin()
         return layout
 
     def _together(self, loaded: Loaded, held: Endpoint) -> JoinedLayout:

@@ -96,11 +96,8 @@ class MappedRanges:
         spans = list(self._granted.get((name, instance), []))
         for offset, chunk in content.present(start, end):
             kind = groups[chunk.pool or chunk.label]
-            number, units = (
-                max(chunk.number, 0),
-                chunk.size // kind.size,
-            )  # of a heap, whose chunks are counted in granules
-            placements.append(Placement(group, instance, offset, kind, number, units, kind.path))
+            units = chunk.size // kind.size  # chunks of a heap are counted in granules
+            placements.append(Placement(group, instance, offset, kind, max(chunk.number, 0), units, kind.path))
             piece = next(content.access(offset, offset + chunk.size))
             grants = piece.zero_grants if chunk is content.zero else piece.grants
             if grants:
@@ -110,8 +107,10 @@ class MappedRanges:
 
     def mapped(self, label: str) -> Iterator[tuple[int, int, tuple[Grant, ...]]]:
         """Offset, size and access of each mapping of a reservation."""
-        for placement, _, offset, access in self._mappings(label):
-            yield offset, placement.chunk.size, access
+        placements = self._geometry.placements.get(self._instances[label], ())
+        if placements:
+            for placement, _, offset, access in mappings(placements, self._granted):
+                yield offset, placement.chunk.size, access
 
     def of_chunk(self, label: str) -> Iterator[tuple[str, int, int]]:
         """Yield label of the reservation, offset and size of each mapping of a chunk, or of a part: `heap.0.signal`."""
@@ -158,10 +157,6 @@ class MappedRanges:
     def labels(self) -> list[str]:
         """Labels of all reservations."""
         return list(self._instances)
-
-    def _mappings(self, label: str) -> Iterator[tuple[Placement, int, int, tuple[Grant, ...]]]:
-        placements = self._geometry.placements.get(self._instances[label], ())
-        return mappings(placements, self._granted) if placements else iter(())
 
     @cached_property
     def _instances(self) -> dict[str, Instance]:

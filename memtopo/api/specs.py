@@ -117,15 +117,15 @@ def plan_spec(spec: SpecLike, found: Target, params: Params | None = None) -> Co
 
 def _document(spec: SpecLike, params: Params | None) -> Document:
     document = _read(spec)
-    return document.with_settings({**document.settings, **dict(map(_setting, params.items()))}) if params else document
-
-
-def _setting(given: tuple[str, object]) -> tuple[str, str]:
-    name, value = given
-    text = scalar_text(value)
-    if text is None:
-        raise refused(f"params[{name!r}]", value, "text or a whole number", "write it as text")
-    return name, text
+    if not params:
+        return document
+    settings = dict(document.settings)
+    for name, value in params.items():
+        text = scalar_text(value)
+        if text is None:
+            raise refused(f"params[{name!r}]", value, "text or a whole number", "write it as text")
+        settings[name] = text
+    return document.with_settings(settings)
 
 
 def _read(spec: SpecLike) -> Document:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 from memtopo.api.errors import Unsuitable
 from memtopo.api.memory import LayoutMemory, ViewPart, ViewRequest, unknown
@@ -66,17 +67,13 @@ class LoadedTensors:
         for label in labels:
             with suppress(Unsuitable):  # not mapped throughout
                 span, _ = self._span(memory, label)
-                if table := self._table(label, span):
+                if span.size < PREFIX:
+                    continue
+                prefix = self._bytes(span, 0, PREFIX)
+                if label not in self._read or self._read[label][0] != prefix:
+                    self._read[label] = prefix, read_table(prefix, partial(self._bytes, span), span.size)
+                if table := self._read[label][1]:
                     yield label, table
-
-    def _table(self, label: str, span: Span) -> Table:
-        if span.size < PREFIX:
-            return {}
-        prefix = self._bytes(span, 0, PREFIX)
-        if label not in self._read or self._read[label][0] != prefix:
-            table = read_table(prefix, lambda offset, size: self._bytes(span, offset, size), span.size)
-            self._read[label] = prefix, table
-        return self._read[label][1]
 
     def _bytes(self, span: Span, offset: int, size: int) -> bytes:
         driver, contexts = self._session.driver, self._session.layout.contexts

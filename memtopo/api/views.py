@@ -368,12 +368,11 @@ class ViewFactory:
         if part.label not in layout.ranges:
             return self._exists(part.label)
         base = layout.ranges[part.label].address
-        needed = (
-            base + offset
+        return all(
+            base + offset in layout.mappings
             for offset, size, _ in self._memory.mappings(part.label, part.location)
             if offset < end and offset + size > part.offset
         )
-        return all(address in layout.mappings for address in needed)
 
     def _exists(self, label: str) -> bool:
         return label in self._session.layout.addressed

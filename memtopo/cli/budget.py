@@ -10,6 +10,7 @@ from memtopo.cli import options
 from memtopo.cli.options import AsJson, At, MachineNames, Set, Settings, argument, one_target, option, settings
 from memtopo.cli.results import of_memtopo, pages, show
 from memtopo.common.errors import Exit, UsageError
+from memtopo.common.keyed import by_key
 from memtopo.common.units import parse_size, parsed
 from memtopo.diagnostics.messages import merged_by_gpu
 from memtopo.diagnostics.model import Diagnostic
@@ -68,10 +69,8 @@ def budget_command(
     if several := next((each for each in compositions if each.geometry.nodes), None):
         raise UsageError(f"the processes of {several.document.name!r} are on nodes, but a budget covers one machine")
     found = budget(compositions, size.amount, least=elastic == "min")
-    lacks: dict[str, list[Diagnostic]] = {each.name: [] for each in found.layouts}
-    for name, diagnostic in errors(found):
-        lacks[name].append(diagnostic)
-    checked = _checked(compositions, [merged_by_gpu(each) for each in lacks.values()])
+    lacks = by_key((name, diagnostic) for name, diagnostic in errors(found))
+    checked = _checked(compositions, [merged_by_gpu(lacks.get(each.name, ())) for each in found.layouts])
     if written not in ("text", "json"):
         return _print(checked, written)
     if written == "text":

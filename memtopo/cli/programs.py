@@ -237,7 +237,7 @@ def _print_program(record: Record, found: Replay, language: Literal["c", "cuda-p
     """Print the program of the process of the difference, or of a record's only process. Raises `MemtopoError`."""
     from memtopo.output.programs import recorded_program
     from memtopo.output.programs.languages import text
-    from memtopo.records.program import program_calls
+    from memtopo.records.player import program_calls
 
     last = found.difference.call if found.difference else None
     process = next((each.process for each in record.calls if each.call is last), 0)

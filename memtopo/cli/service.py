@@ -280,20 +280,12 @@ def start_detached(words: Sequence[str], spec: str, log: str | None) -> tuple[in
     with os.fdopen(ours, "rb") as reader, Stopper(ending=True) as stopper, signal_wakeup() as wakeup:
         name, *more = (word for word in words if word != "--detach")
         command = [*python_command(_DETACHED), name, *_own_options(log, theirs), *more]
-        try:
-            process = spawn(
-                command,
-                stdin=stdin,
-                stdout=None,
-                descriptors=(theirs,),
-                environment={"MEMTOPO_DETACH": "0"},
-                new_session=True,
-            )
-        except OSError as error:
-            raise UsageError(f"the holder cannot be started: {reason(error)}") from error
-        finally:
-            os.close(theirs)
-            os.close(stdin)
+        settings: Any = {"environment": {"MEMTOPO_DETACH": "0"}, "new_session": True}
+        with closing_fd(theirs), closing_fd(stdin):
+            try:
+                process = spawn(command, stdin=stdin, stdout=None, descriptors=(theirs,), **settings)
+            except OSError as error:
+                raise UsageError(f"the holder cannot be started: {reason(error)}") from error
         watched: list[Any] = [reader.fileno(), *([wakeup] if wakeup else [])]
         while watched[0] not in select.select(watched, [], [])[0]:
             assert wakeup

@@ -92,11 +92,16 @@ def validate_command(
         checked = validation.checked(strict=strict)
     outputs.write(checked)
     if target.NONE in validation.targets:
-        from memtopo.rules.validation import NOT_CHECKED
-
-        subjects = (f"{subject} ({' to '.join(codes)})" for subject, codes in NOT_CHECKED)
-        plain.print_message(f"not checked without a machine, with everything that depends on it: {'; '.join(subjects)}")
+        _print_not_checked()
     return Exit.OK if checked.ok else Exit.INVALID
+
+
+def _print_not_checked() -> None:
+    """Print the subjects of rules that need a machine to stderr."""
+    from memtopo.rules.validation import NOT_CHECKED
+
+    subjects = (f"{subject} ({' to '.join(codes)})" for subject, codes in NOT_CHECKED)
+    plain.print_message(f"not checked without a machine, with everything that depends on it: {'; '.join(subjects)}")
 
 
 class NoMachine(Unavailable):
