@@ -41,8 +41,8 @@ from memtopo.run.processes.member import ProcessLost
 from memtopo.sharing.external import ExternalMemory, HostMemory, Semaphore, Serving, serve
 from memtopo.sharing.imports import ImportMismatch
 from memtopo.sharing.programs import ProducerFailed
-from memtopo.storage.safetensors import BadTensors
 from memtopo.storage.saved import FolderRefused
+from memtopo.storage.tensors import BadTensors
 
 __all__ = [
     "ApiError",

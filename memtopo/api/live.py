@@ -29,8 +29,8 @@ from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run.imports import OutsideImports
 from memtopo.sharing.status import Notice
 from memtopo.storage.pieces import Restored
-from memtopo.storage.safetensors import Tensor
 from memtopo.storage.saved import FolderRefused, Saved
+from memtopo.storage.tensors import Tensor
 
 PathLike = str | os.PathLike[str]
 

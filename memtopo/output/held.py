@@ -29,7 +29,7 @@ from memtopo.sharing.status import (
     Switched,
 )
 from memtopo.storage.saved import Saved
-from memtopo.storage.tables import Loaded
+from memtopo.storage.tensors import Loaded
 
 if TYPE_CHECKING:
     from memtopo.driver.types import GpuMemory, ProcessMemory

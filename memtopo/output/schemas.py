@@ -35,7 +35,7 @@ from memtopo.session.saved import SavedChange, SavedPlan
 from memtopo.sharing.held import Survey
 from memtopo.sharing.status import Changed, Looked, Released, Status, Switched
 from memtopo.storage.saved import Saved
-from memtopo.storage.tables import Loaded
+from memtopo.storage.tensors import Loaded
 from memtopo.usage import Usage
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -16,7 +16,7 @@ from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.transfers import transferring
 from memtopo.native.heaps import Refusal
 from memtopo.native.tables import Allocation
-from memtopo.storage.kept import FolderKeeper, LockedFolder
+from memtopo.storage.pieces import FolderKeeper, LockedFolder
 from memtopo.storage.saved import FolderRefused, saving_to
 
 

@@ -7,18 +7,24 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from hashlib import sha256
+from itertools import groupby
+from secrets import token_hex
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from memtopo.common.decoding import encode
+from memtopo.common.errors import on_failure
 from memtopo.common.files import closing_fd
+from memtopo.common.text import numbered
 from memtopo.common.units import exact, rounded_up
 from memtopo.storage.direct import BLOCK, BUFFER, Buffer, DirectFile, Transfer, opened_to_read
 from memtopo.storage.saved import (
     DAMAGED,
     Folder,
     FolderRefused,
+    Index,
     Part,
     PartFile,
     Piece,
@@ -227,3 +233,51 @@ def _restore_chunk(
         message = f"{folder.path}/{saved.name}: chunk {number} of {piece.name!r} is not as it was saved"
         raise FolderRefused(message, hint=DAMAGED)
     memory.write(piece.name, start, size, buffer.address)
+
+
+class FolderKeeper:
+    """Pieces of the process `label` in an open folder. `written` is what the index may name: the last save.
+
+    While an index is replaced, and after an error of that, it is the last save or the one before.
+    """
+
+    def __init__(self, folder: Folder, layout: str, label: str = "") -> None:
+        self.folder, self.layout, self.label = folder, layout, label
+        self.written: Sequence[PartFile] = ()
+
+    def save(
+        self, pieces: Sequence[Piece], memory: PieceMemory, transfer: Transfer, staying: Collection[str] = ()
+    ) -> None:
+        """Write pieces, and have the folder keep them and the `staying` ones alone. Returns once the disk has them.
+
+        What has not changed since the last save is not written. Raises `FolderRefused`, `DriverError`, and what `beat`
+        raises, with the last save in the folder, or this one.
+        """
+        folder, label = self.folder, self.label
+        groups = [list(some) for _, some in groupby(pieces, key=lambda each: numbered(each.name)[0])]
+        with on_failure(folder.remove_unused):
+            part = save_part(folder, label, token_hex(8), groups, memory, transfer, staying=staying)
+            self.written = (*self.written[-1:], part.file)
+            with refusing(folder.path):
+                folder.write_index(Index(self.layout, "", {label: part.file}))
+        self.written = (part.file,)
+
+    def restore(self, pieces: Sequence[Piece], memory: PieceMemory, transfer: Transfer) -> None:
+        """Copy kept bytes to memory, each chunk after its checksum was compared. Raises `FolderRefused`.
+
+        Pieces that were not saved stay as they are.
+        """
+        if not self.written:
+            return
+        index = self.folder.read_index()
+        part = self.folder.read_part(index, self.label) if index else None
+        if index is None or part is None or index.parts[self.label] not in self.written:
+            raise FolderRefused(f"{self.folder.path!r} has not the bytes that were saved last")
+        restore(self.folder, part, pieces, memory, transfer)
+
+
+class LockedFolder(NamedTuple):
+    """Keeper of bytes, and the lock of its folder, which is closed when nobody needs the bytes any more."""
+
+    keeper: FolderKeeper
+    lock: ExitStack

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import memtopo
 from memtopo.api import Live
-from memtopo.storage.safetensors import read_header
+from memtopo.storage.tensors import read_header
 from tests.cli.conftest import InlineRunner, held
 from tests.cli.test_switch import SPEC
 from tests.helpers.command_line import ROOT

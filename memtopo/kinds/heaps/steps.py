@@ -23,7 +23,7 @@ from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Reading, Ste
 from memtopo.kinds.transfers import Span, SpanMemory
 from memtopo.native.heaps import Budget, NativeHeap, Unmapped
 from memtopo.native.tables import Allocation, AllocationTable
-from memtopo.storage.kept import LockedFolder
+from memtopo.storage.pieces import LockedFolder
 
 _NOUN = "heap"
 _GROWING = "page-locked memory"

@@ -15,7 +15,7 @@ from memtopo.kinds.layout import Layout, LayoutTable
 from memtopo.kinds.states.steps import KeptBytes, Offloaded, Place
 from memtopo.kinds.step import Finding, Phase, Reading, Step, StepDescription, Undoing
 from memtopo.kinds.transfers import Span, SpanMemory, transferring
-from memtopo.storage.kept import FolderKeeper, LockedFolder
+from memtopo.storage.pieces import FolderKeeper, LockedFolder
 from memtopo.storage.saved import make_parent, saving_to
 
 _NOUN = "folder"

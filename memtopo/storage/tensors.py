@@ -1,7 +1,9 @@
-"""Files of tensors in the format of safetensors: their headers, read with limits, and copies of their tensors.
+"""Tensors in files of the format of safetensors, and in memory, with a table of them at its start.
 
-A header is 8 bytes with its length, and JSON of that length: dtype, shape and `data_offsets` of each tensor, from the
-end of the header on. The tensors fill the rest of the file, without an overlap or a hole.
+A file begins with 8 bytes, the length of its header, and the header as JSON of that length: dtype, shape and
+`data_offsets` of each tensor, from the end of the header on. The tensors fill the rest of the file, without an overlap
+or a hole. A table is a mark, the length and the SHA-256 of a JSON text, and the text; every process that maps the
+memory finds it.
 """
 
 from __future__ import annotations
@@ -10,15 +12,16 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, NamedTuple, NoReturn
 
 from msgspec import DecodeError, Meta, Raw, Struct
 
-from memtopo.common.decoding import decoder
+from memtopo.common.decoding import Mismatch, decode, decoder
 from memtopo.common.errors import Failed, reason
 from memtopo.common.files import closing_fd
 from memtopo.common.units import rounded_up, shorten
@@ -179,3 +182,56 @@ def _copy_part(
     if file.read(buffer.part(rounded_up(before + size, BLOCK)), start - before) < before + size:
         _refuse(path, "was cut while it was read")
     memory.write(piece, place, size, buffer.address + before)
+
+
+PREFIX = 64
+"""Bytes of the mark, the length and the digest."""
+
+Table = Mapping[str, Tensor]
+"""Tensors by name, with their offsets in the memory."""
+
+_MARK = b"memtopo\1"
+_ALIGNED = 256
+"""Alignment of each tensor, as that of allocations of CUDA."""
+
+_LARGEST_OFFSET = 1 << 62
+
+
+class Loaded(Struct, frozen=True):
+    """Result of a load: the number of tensors, and of their bytes, in an export of a layout."""
+
+    name: str
+    into: str
+    tensors: int
+    size: int
+
+
+def placed(tensors: Sequence[Tensor]) -> tuple[Table, int]:
+    """Place tensors one after another behind their table; return the table, and the end of the last one."""
+    longest = [each._replace(offset=_LARGEST_OFFSET) for each in tensors]
+    end, found = PREFIX + len(json.dumps(longest)), {}
+    for each in tensors:
+        found[each.name] = each._replace(offset=rounded_up(end, _ALIGNED))
+        end = found[each.name].offset + each.size
+    return found, end
+
+
+def encoded(tensors: Iterable[Tensor]) -> bytes:
+    """Return the bytes of a table."""
+    data = json.dumps(list(tensors)).encode()
+    head = _MARK + len(data).to_bytes(8, "little") + sha256(data).digest()
+    return head.ljust(PREFIX, b"\0") + data
+
+
+def read_table(prefix: bytes, read: Callable[[int, int], bytes], size: int) -> Table:
+    """Read the table after a prefix from memory of a size, by offset and size; empty if there is none."""
+    length = int.from_bytes(prefix[8:16], "little")
+    if prefix[:8] != _MARK or length > min(LARGEST_HEADER, size - PREFIX):
+        return {}
+    data = read(PREFIX, length)
+    if sha256(data).digest() != prefix[16:48]:
+        return {}
+    try:
+        return {each.name: each for each in decode(data, list[Tensor])}
+    except Mismatch:
+        return {}

@@ -12,8 +12,7 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from memtopo.storage.safetensors import LARGEST_HEADER, BadTensors, read_header
-from memtopo.storage.tables import PREFIX, encoded, placed, read_table
+from memtopo.storage.tensors import LARGEST_HEADER, PREFIX, BadTensors, encoded, placed, read_header, read_table
 
 
 def written(path: Path, header: object, data: bytes = b"", *, length: int | None = None) -> Path:
