@@ -20,8 +20,7 @@ from memtopo.api.errors import Unsuitable
 from memtopo.api.heaps import Heap
 from memtopo.api.live import Live
 from memtopo.common.units import rounded
-from memtopo.torch.pools import REGIONS, new_pool, retire_pool
-from memtopo.torch.registration import require_not_registered, switch_off_registration
+from memtopo.torch.pools import REGIONS, new_pool, require_not_registered, retire_pool, switch_off_registration
 
 __all__ = ["HeapPool", "OutsideHeaps", "PoolStatistics", "allocating", "pool"]
 
