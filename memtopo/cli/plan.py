@@ -17,9 +17,8 @@ from memtopo.cli import options
 from memtopo.cli.options import AllowUid, AsJson, MachineNames, Set, argument, option, settings
 from memtopo.cli.results import pages, save, save_in_folder, show
 from memtopo.cli.specs import load, print_diagnostics, valid
-from memtopo.common.commands import command_of
 from memtopo.common.errors import ExchangeError, Exit, UsageError
-from memtopo.common.processes import process_stat
+from memtopo.common.processes import command_of, process_stat
 from memtopo.diagnostics.messages import not_awake
 from memtopo.drivers.target import Target, recorded
 from memtopo.geometry import Geometry

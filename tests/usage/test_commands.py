@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memtopo.common.commands import known_command
+from memtopo.common.processes import known_command
 
 
 @pytest.mark.parametrize(
