@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from memtopo.common.version import __version__
+from memtopo.common import __version__
 
 TYPE_CHECKING = False  # known to checkers by its name; to import typing's takes longer than all else here
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from memtopo.common.files import text_of
-from memtopo.common.keyed import by_key
 from memtopo.common.processes import PROC, command_of, in_pid_namespace, process_stat
+from memtopo.common.units import by_key
 from memtopo.driver.types import GpuMemory, GpuUsage, ProcessMemory
 from memtopo.sharing.held import Entry
 from memtopo.sharing.offers import exported_bytes

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.common.version import __version__
+from memtopo.common import __version__
 from tests.helpers.command_line import environment, run_memtopo
 from tests.helpers.specs import ROOT
 from tests.helpers.tools import path_with_quick_compiler

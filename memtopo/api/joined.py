@@ -20,11 +20,11 @@ from memtopo.api.imports import AttachTerms, Lease
 from memtopo.api.joined_member import JoinedLayout, JoinedSession, LayoutOfMembers, OnLost
 from memtopo.api.session import OwnSession, uuids
 from memtopo.api.specs import Loaded, MachineLike, Params, SpecLike, load, resolved
+from memtopo.common import __version__
 from memtopo.common.arguments import checked, refused, seconds
 from memtopo.common.errors import on_failure
 from memtopo.common.signals import deferred
 from memtopo.common.text import process_name
-from memtopo.common.version import __version__
 from memtopo.drivers import target as targets
 from memtopo.drivers.target import Target
 from memtopo.kinds.nodes import nodes_of

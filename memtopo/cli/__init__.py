@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from memtopo.common import WITHOUT_PLUGINS
-from memtopo.common.version import __version__
+from memtopo.common import WITHOUT_PLUGINS, __version__
 
 TYPE_CHECKING = False  # known to checkers by its name: the version is printed without an import of typing
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import Any
 import typer
 
 from memtopo.cli.process import REPORT_VARIABLES, Interrupted, RefusedSpec, StandardStreams, option_values
+from memtopo.common import __version__
 from memtopo.common.errors import MemtopoError, UsageError, reason
 from memtopo.common.text import only_near
-from memtopo.common.version import __version__
 from memtopo.output import plain
 
 # typer does not export click's exceptions; this is the common base of those for a wrong command line.

@@ -16,6 +16,7 @@ from memtopo.common.errors import UsageError
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 KiB, MiB, GiB, TiB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 UNITS = {"B": 1, "KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": TiB}
@@ -153,6 +154,14 @@ def rounded(amount: int) -> str:
             whole, rest = divmod(amount, UNITS[unit])
             return f"{whole} {unit}" if rest == 0 else f"{amount / UNITS[unit]:.1f} {unit}"
     return f"{amount} B"
+
+
+def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Values in lists by their keys, both in the order in which they come."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def summed(amounts: Iterable[Mapping[K, int]]) -> Counter[K]:

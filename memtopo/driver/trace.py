@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from memtopo.common import __version__
 from memtopo.common.errors import NotWritten, system_errors
 from memtopo.common.files import open_output
-from memtopo.common.version import __version__
 from memtopo.driver.functions import function
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.recorder import CallContext, Recorder, error_name

@@ -8,8 +8,8 @@ from typing import Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from memtopo.common.keyed import by_key
 from memtopo.common.text import enumerated
+from memtopo.common.units import by_key
 from memtopo.diagnostics.model import Diagnostic, Edit, InvalidValue, Label, Path
 from memtopo.driver.handles import Via
 from memtopo.geometry.groups import Group, largest_count

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict
 
-from memtopo.common.keyed import by_key
+from memtopo.common.units import by_key
 from memtopo.diagnostics.model import Path
 from memtopo.language.names import NamedDevice
 

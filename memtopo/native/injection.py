@@ -18,9 +18,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from memtopo.common import __version__
 from memtopo.common.errors import Exit, MemtopoError, NotWritten, Unavailable, UsageError
 from memtopo.common.processes import python_command
-from memtopo.common.version import __version__
 from memtopo.native import CAPTURE, loaded
 
 Stacks = Literal["none", "c", "python"]

@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
+from memtopo.common import __version__
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import output_line, printable
-from memtopo.common.version import __version__
 from memtopo.diagnostics import explanations
 from memtopo.diagnostics.model import TextSpan
 from memtopo.language.located import Located

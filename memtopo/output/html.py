@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from memtopo.common import __version__
 from memtopo.common.units import rounded
-from memtopo.common.version import __version__
 from memtopo.output import blocks
 from memtopo.output.blocks import HEAT, Block, Cell, Column, Drawing, Page, Section, Stacked, Table, Toned, Track
 from memtopo.output.diagram import svg

@@ -7,9 +7,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from memtopo.common.keyed import by_key
 from memtopo.common.text import plural
-from memtopo.common.units import rounded
+from memtopo.common.units import by_key, rounded
 from memtopo.driver.types import PROPERTY_FLAGS, HandleType, Location, flags_of, gpu
 from memtopo.machine import Copies, Device, Granularity, Machine, Memory, Peer, Surroundings, Trial
 from memtopo.output.blocks import Cell, Page, Section, Table, Tone, Toned, columns

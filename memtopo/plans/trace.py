@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, field
 from memtopo.common.decoding import decode
 from memtopo.common.errors import UsageError, system_errors
 from memtopo.common.files import read_file
-from memtopo.common.keyed import by_key
+from memtopo.common.units import by_key
 from memtopo.driver.trace_files import HEAD, SUFFIX, is_trace
 
 LARGEST_FILE = 4 << 30

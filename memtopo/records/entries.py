@@ -10,8 +10,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from memtopo.common.keyed import by_key
-from memtopo.common.units import exact, rounded
+from memtopo.common.units import by_key, exact, rounded
 from memtopo.driver.types import PROPERTY_FLAGS
 from memtopo.records.calls import Exported, Mapped, Memory, Reservation, paired, source_of
 from memtopo.records.live import ProcessMemory

@@ -18,12 +18,11 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from memtopo.common import __version__
 from memtopo.common.errors import UsageError
 from memtopo.common.files import read_file
-from memtopo.common.keyed import by_key
 from memtopo.common.text import printable
-from memtopo.common.units import LARGEST, shorten
-from memtopo.common.version import __version__
+from memtopo.common.units import LARGEST, by_key, shorten
 from memtopo.driver.functions import function
 from memtopo.driver.trace import VERSION
 from memtopo.plans.trace import MARK

@@ -10,9 +10,8 @@ from typing import NoReturn
 from msgspec import Struct
 
 from memtopo.common.errors import Exit, Failed, MemtopoError
-from memtopo.common.keyed import by_key
 from memtopo.common.text import nearest
-from memtopo.common.units import exact
+from memtopo.common.units import by_key, exact
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.kinds.chunks.pools import Borrowed

@@ -20,7 +20,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from memtopo.common.errors import ExchangeError
-from memtopo.common.keyed import by_key
+from memtopo.common.units import by_key
 from memtopo.driver.functions import function
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver

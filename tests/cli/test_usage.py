@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from memtopo.cli.app import program
-from memtopo.common.version import __version__
+from memtopo.common import __version__
 from memtopo.output.formats import FORMATS
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import QUICKSTART, ROOT, CommandResult, environment, run_memtopo

@@ -14,6 +14,7 @@ from memtopo.common.units import (
     Share,
     Size,
     TiB,
+    by_key,
     exact,
     parse_count,
     parse_duration,
@@ -23,6 +24,7 @@ from memtopo.common.units import (
     rounded,
     rounded_up,
     shorten,
+    summed,
 )
 
 AMOUNTS = st.integers(0, LARGEST)
@@ -252,3 +254,12 @@ def test_an_argument_that_cannot_be_parsed_is_wrong_usage_with_the_name_of_its_o
 
 def test_a_multiple_of_a_unit_is_not_rounded_up_any_further() -> None:
     assert [rounded_up(amount, 4) for amount in (0, 1, 4, 5)] == [0, 4, 4, 8]
+
+
+def test_values_and_keys_are_in_the_order_in_which_they_come() -> None:
+    found = by_key(iter([("b", 2), ("a", 1), ("b", 2), ("b", 1)]))
+    assert [*found.items()] == [("b", [2, 2, 1]), ("a", [1])]
+
+
+def test_amounts_of_all_are_summed_by_their_keys() -> None:
+    assert summed(({"a": 1, "b": 2}, {}, {"a": 3, "c": 0})) == {"a": 4, "b": 2, "c": 0}

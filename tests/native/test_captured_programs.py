@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.common.version import __version__
+from memtopo.common import __version__
 from memtopo.native.injection import Stacks
 from tests.helpers import captures
 

@@ -11,8 +11,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Discriminator, Field, Tag
 
-from memtopo.common.keyed import by_key
-from memtopo.common.units import Size, exact
+from memtopo.common.units import Size, by_key, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Location
 from memtopo.geometry.access import LONGEST_GRANT, Granted, from_offset, granted

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from memtopo.common.keyed import by_key
-from memtopo.common.units import exact
+from memtopo.common.units import by_key, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import WHOLE_HOST, Access, Grant, Location, LocationKind, gpu
 from memtopo.geometry.access import granted, mapping_runs

@@ -8,8 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from memtopo.common.keyed import by_key
-from memtopo.common.units import exact, rounded_up
+from memtopo.common.units import by_key, exact, rounded_up
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import ChunkGroup, RangeGroup, TakenShare

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
-from memtopo.common.keyed import by_key
-from memtopo.common.units import rounded_up
+from memtopo.common.units import by_key, rounded_up
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import WHOLE_HOST, Location, Properties
 from memtopo.geometry.groups import ChunkGroup, RangeGroup

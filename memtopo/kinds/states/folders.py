@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from memtopo.common.keyed import by_key
+from memtopo.common.units import by_key
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.kind import StepDifference

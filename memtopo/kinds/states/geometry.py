@@ -7,7 +7,7 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from memtopo.common.keyed import by_key
+from memtopo.common.units import by_key
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry, Instance, Placement
 from memtopo.kinds.heaps import HeapGroup

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from memtopo.common.keyed import by_key
+from memtopo.common.units import by_key
 from memtopo.diagnostics.model import Path
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, Resource
 from memtopo.output.diagram import markup, notation

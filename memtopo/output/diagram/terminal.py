@@ -10,9 +10,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from memtopo.common.keyed import by_key
 from memtopo.common.text import first_words, printable
-from memtopo.common.units import rounded
+from memtopo.common.units import by_key, rounded
 from memtopo.geometry import diagram as picture
 from memtopo.geometry.diagram import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram, Resource
 from memtopo.output.blocks import Drawing

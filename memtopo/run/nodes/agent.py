@@ -14,9 +14,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from memtopo.common import __version__
 from memtopo.common.decoding import encode
 from memtopo.common.errors import Exit, InternalError, MemtopoError
-from memtopo.common.version import __version__
 from memtopo.driver.handles import Handle
 from memtopo.drivers import target
 from memtopo.drivers.target import Target

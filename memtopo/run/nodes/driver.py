@@ -20,8 +20,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from memtopo.common import __version__
 from memtopo.common.errors import ExchangeError, Exit, Unavailable, UsageError
-from memtopo.common.version import __version__
 from memtopo.driver.handles import Handle
 from memtopo.language import Document, SpecText
 from memtopo.machine import Machine, dump, parse

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from memtopo import machine as machines
 from memtopo.common.errors import Exit, Failed, InternalError, MemtopoError, outcome, reason
-from memtopo.common.keyed import by_key
 from memtopo.common.processes import start_hint
 from memtopo.common.text import first_of
+from memtopo.common.units import by_key
 from memtopo.driver.trace_files import process_file
 from memtopo.drivers import target
 from memtopo.executor import StepFailed

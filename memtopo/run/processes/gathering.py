@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from memtopo import machine as machines
 from memtopo import spec as specs
+from memtopo.common import __version__
 from memtopo.common.errors import ExchangeError, Exit, Failed, MemtopoError
 from memtopo.common.processes import RunningClock
 from memtopo.common.text import enumerated
-from memtopo.common.version import __version__
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
 from memtopo.language import Document, SpecText

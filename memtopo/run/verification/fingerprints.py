@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, cast
 
-from memtopo.common.keyed import by_key
+from memtopo.common.units import by_key
 from memtopo.driver.kernels import MOST_AREAS, KernelDriver
 from memtopo.driver.types import LocationKind
 from memtopo.executor import Execution, failing

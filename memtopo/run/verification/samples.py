@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from memtopo.common.keyed import by_key
 from memtopo.common.signals import deferred
 from memtopo.common.text import numbered
+from memtopo.common.units import by_key
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, HostFlags, Location, LocationKind
 from memtopo.driver.wrappers import copy_each

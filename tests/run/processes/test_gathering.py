@@ -12,8 +12,8 @@ from uuid import UUID
 
 import pytest
 
+from memtopo.common import __version__
 from memtopo.common.errors import MemtopoError
-from memtopo.common.version import __version__
 from memtopo.drivers import target
 from memtopo.language import SpecText, read_file
 from memtopo.run.processes.gathering import Gathering, Join, Joining, NotComplete

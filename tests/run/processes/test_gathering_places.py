@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from memtopo.common import __version__
 from memtopo.common.errors import Exit, Unavailable
-from memtopo.common.version import __version__
 from memtopo.driver.handles import Handle
 from memtopo.language import SpecText, read_text
 from memtopo.run.processes.gathering import Gathering, Join, NotComplete, NotJoined

@@ -13,8 +13,8 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
+from memtopo.common import __version__
 from memtopo.common.errors import MemtopoError
-from memtopo.common.version import __version__
 from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
 from memtopo.drivers.sim import SimDriver

@@ -8,7 +8,7 @@ from itertools import groupby, islice, pairwise
 
 from msgspec.structs import replace
 
-from memtopo.common.keyed import by_key
+from memtopo.common.units import by_key
 from memtopo.geometry import Geometry
 from memtopo.geometry.diagram import Diagram, Export, HandleFlow, ProcessDiagram, Resource
 from memtopo.geometry.groups import Group
