@@ -28,8 +28,8 @@ from memtopo.run.holder import Holder, about_holder
 from memtopo.session.composition import Composition, Holding, RunRequest, revision
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import Supervision
-from memtopo.sharing.holder.service import Background
+from memtopo.sharing.holder import Background
+from memtopo.sharing.holder.state import Supervision
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import Bound, Producers, start_producers, unused
 

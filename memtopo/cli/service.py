@@ -34,7 +34,8 @@ from memtopo.sharing.endpoints import endpoint, is_folder
 if TYPE_CHECKING:  # imported where a layout is held
     from memtopo.run.holder import Holder
     from memtopo.sharing.claims import Claim
-    from memtopo.sharing.holder import HolderEvent, MetricsTarget
+    from memtopo.sharing.holder.metrics import MetricsTarget
+    from memtopo.sharing.holder.state import HolderEvent
     from memtopo.sharing.status import Statistics, Status
 
 _DETACHED = "memtopo.cli.service:main_of_detached"
@@ -152,7 +153,7 @@ def claimed_holder(options: HoldOptions, loaded: Composition, request: RunReques
     Raises `ExchangeError` if a place is taken, `UsageError`.
     """
     from memtopo.run.holder import Holder, about_holder
-    from memtopo.sharing.holder import Supervision
+    from memtopo.sharing.holder.state import Supervision
 
     name = request.plan.name
     with (
@@ -181,7 +182,7 @@ def claimed_holder(options: HoldOptions, loaded: Composition, request: RunReques
 def _claim(terms: Holding, name: str) -> Claim:
     """Claim the socket that systemd passed, else the layout's name. Raises `ExchangeError`, `UsageError`."""
     from memtopo.sharing.claims import claim
-    from memtopo.sharing.holder import passed_claim
+    from memtopo.sharing.holder.systemd import passed_claim
 
     passed = passed_claim()
     if passed is None:
@@ -209,7 +210,7 @@ def metrics_target(place: str | None) -> Iterator[MetricsTarget | None]:
     """
     from memtopo.output import monitoring
     from memtopo.sharing.claims import claim
-    from memtopo.sharing.holder import MetricsTarget
+    from memtopo.sharing.holder.metrics import MetricsTarget
 
     def text(status: Status, statistics: Statistics, now: float) -> str:
         return monitoring.metrics([(status, statistics)], now=now)

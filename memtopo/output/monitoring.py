@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from memtopo.common.text import printable
 from memtopo.sharing.held import Entry
-from memtopo.sharing.holder import HolderEvent
+from memtopo.sharing.holder.state import HolderEvent
 from memtopo.sharing.offers import exported_bytes
 from memtopo.sharing.status import Statistics, Status
 

@@ -26,8 +26,9 @@ from memtopo.run.layout_plans import WHOLE, Goal, kept, provided, transitions_be
 from memtopo.run.transition import RollbackFailed
 from memtopo.session.composition import Composition, Holding, HoldResult, Revise, RunRequest
 from memtopo.sharing.claims import Claim
-from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, Supervision, hold
-from memtopo.sharing.holder.state import ProgressNotices
+from memtopo.sharing.holder import hold
+from memtopo.sharing.holder.loop import INTERVAL
+from memtopo.sharing.holder.state import HolderInfo, HoldSummary, ProgressNotices, Supervision
 from memtopo.sharing.offers import ChangeFailed, Offer
 from memtopo.sharing.sockets import SYSTEM, System
 from memtopo.sharing.status import HeapUse, Importer, LocationMemory

@@ -23,8 +23,8 @@ from memtopo.machine import MachineLine
 from memtopo.plans.report import Checks
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import NAME, Endpoint, endpoint
-from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
-from memtopo.sharing.holder.service import Background
+from memtopo.sharing.holder import Background, hold
+from memtopo.sharing.holder.state import HolderInfo, HoldSummary
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.wire import LIMIT
 

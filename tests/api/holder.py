@@ -19,7 +19,8 @@ from memtopo.run import apply
 from memtopo.session.composition import Composition, HoldResult
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderInfo, hold
+from memtopo.sharing.holder import hold
+from memtopo.sharing.holder.state import HolderInfo
 from memtopo.sharing.offers import LayoutExports
 from tests.helpers.conducted import Conducted
 from tests.helpers.processes import print_json

@@ -23,7 +23,7 @@ from memtopo.drivers.target import Target
 from memtopo.kinds.layout import current
 from memtopo.sharing.client import IN_FLIGHT, Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderEvent, Supervision
+from memtopo.sharing.holder.state import HolderEvent, Supervision
 from memtopo.sharing.status import Changed, Notice
 from tests.api.test_apply import failing
 from tests.helpers.child_process import PATIENCE

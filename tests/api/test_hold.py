@@ -19,7 +19,7 @@ from memtopo.machine import load
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.held import survey
-from memtopo.sharing.holder import INTERVAL
+from memtopo.sharing.holder.loop import INTERVAL
 from memtopo.sharing.wire import layout_source
 from tests.api.test_apply import failing
 from tests.helpers.child_process import PATIENCE

@@ -18,7 +18,8 @@ from memtopo.machine import load
 from memtopo.plans.report import Checks, Failure, Leak, Report
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderInfo, Supervision, hold
+from memtopo.sharing.holder import hold
+from memtopo.sharing.holder.state import HolderInfo, Supervision
 from memtopo.sharing.wire import layout_source
 from tests.cli.conftest import InlineRunner
 from tests.helpers.child_process import PATIENCE

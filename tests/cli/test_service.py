@@ -23,7 +23,7 @@ from memtopo.session.composition import Holding
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderEvent
+from memtopo.sharing.holder.state import HolderEvent
 from tests.cli.conftest import InlineRunner
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import MEMTOPO, CommandResult, environment, run_memtopo, run_with_input, without_crash

@@ -26,7 +26,8 @@ from memtopo.session.composition import HoldResult, Revise
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderInfo, hold
+from memtopo.sharing.holder import hold
+from memtopo.sharing.holder.state import HolderInfo
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.status import Switched
 from memtopo.sharing.wire import layout_source

@@ -17,7 +17,8 @@ from memtopo.sharing import wire
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderInfo, hold
+from memtopo.sharing.holder import hold
+from memtopo.sharing.holder.state import HolderInfo
 from memtopo.sharing.offers import ChangeableLayout
 from tests.helpers.child_process import PATIENCE, ChildProcess
 from tests.helpers.memfd_exports import MACHINE

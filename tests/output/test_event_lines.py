@@ -7,7 +7,7 @@ import time
 import pytest
 
 from memtopo.output.monitoring import event_line as line
-from memtopo.sharing.holder import HolderEvent
+from memtopo.sharing.holder.state import HolderEvent
 
 
 @pytest.mark.parametrize(

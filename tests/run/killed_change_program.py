@@ -29,7 +29,7 @@ from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.held import survey
-from memtopo.sharing.holder import HolderInfo
+from memtopo.sharing.holder.state import HolderInfo
 from tests.helpers.conducted import Conducted
 from tests.helpers.holders import until
 from tests.helpers.processes import print_json

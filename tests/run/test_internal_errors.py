@@ -21,7 +21,8 @@ from memtopo.run.messages import CheckChange
 from memtopo.session.composition import Revision, RunRequest, revision
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderEvent, MetricsTarget, Supervision
+from memtopo.sharing.holder.metrics import MetricsTarget
+from memtopo.sharing.holder.state import HolderEvent, Supervision
 from tests.helpers.held_layouts import held
 from tests.helpers.holders import holding, until
 from tests.helpers.lockstep import together

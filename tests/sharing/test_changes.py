@@ -21,8 +21,8 @@ from memtopo.plans.report import Checks
 from memtopo.sharing import messages, wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderEvent, Supervision
 from memtopo.sharing.holder.clients import ClientConnection
+from memtopo.sharing.holder.state import HolderEvent, Supervision
 from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.sockets import peer
 from tests.helpers.child_process import PATIENCE

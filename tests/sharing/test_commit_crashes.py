@@ -16,8 +16,8 @@ import pytest
 
 from memtopo.drivers.target import recorded
 from memtopo.kinds.layout import current
+from memtopo.sharing.holder import MOST_CLIENTS
 from memtopo.sharing.holder.clients import SPARE
-from memtopo.sharing.holder.service import MOST_CLIENTS
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.held_layouts import Held, held
 from tests.helpers.holders import asked, heard, raw, until

@@ -24,9 +24,9 @@ from memtopo.rules.validation import validate
 from memtopo.sharing import wire
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderEvent, Supervision
 from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.commits import Contents
+from memtopo.sharing.holder.state import HolderEvent, Supervision
 from memtopo.sharing.imports import CommitWait, HolderHandles, ImportMismatch, Version
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.failing_driver import Failing

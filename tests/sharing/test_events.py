@@ -19,9 +19,8 @@ from memtopo.common.text import process_name
 from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderEvent, Supervision, passed_claim
-from memtopo.sharing.holder.state import MOST_OF_CLIENTS, PERIOD, HolderEvents
-from memtopo.sharing.holder.systemd import Notifier
+from memtopo.sharing.holder.state import MOST_OF_CLIENTS, PERIOD, HolderEvent, HolderEvents, Supervision
+from memtopo.sharing.holder.systemd import Notifier, passed_claim
 from memtopo.sharing.sockets import peer
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import Holder, asked, holding, next_message, raw

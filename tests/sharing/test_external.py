@@ -16,7 +16,7 @@ import memtopo
 from memtopo.common.errors import ExchangeError, MemtopoError, NoLayout, UsageError
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder.service import Background
+from memtopo.sharing.holder import Background
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import Process, until
 from tests.helpers.processes import open_descriptors

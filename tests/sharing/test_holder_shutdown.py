@@ -18,7 +18,8 @@ from memtopo.sharing import wire
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderInfo, hold
+from memtopo.sharing.holder import hold
+from memtopo.sharing.holder.state import HolderInfo
 from memtopo.sharing.sockets import System
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import Holder, asked, heard, holding, next_message, raw, until

@@ -23,9 +23,9 @@ from memtopo.plans.report import Checks
 from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderEvent, Supervision
+from memtopo.sharing.holder import MOST_CLIENTS
 from memtopo.sharing.holder.clients import SPARE
-from memtopo.sharing.holder.service import MOST_CLIENTS
+from memtopo.sharing.holder.state import HolderEvent, Supervision
 from memtopo.sharing.sockets import SYSTEM, PeerProcess
 from tests.helpers.holders import Holder, Process, asked, heard, holding, raw, until
 from tests.helpers.memfd_exports import PAGES, OneState

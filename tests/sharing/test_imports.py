@@ -23,7 +23,8 @@ from memtopo.plans.report import Checks
 from memtopo.run.processes.worker import SiblingHandles
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderInfo, hold
+from memtopo.sharing.holder import hold
+from memtopo.sharing.holder.state import HolderInfo
 from memtopo.sharing.imports import HolderHandles, ImportMismatch
 from memtopo.sharing.offers import LayoutExports, Offer
 from tests.helpers.child_process import PATIENCE

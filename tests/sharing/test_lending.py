@@ -20,7 +20,7 @@ from memtopo.plans.report import Checks
 from memtopo.sharing import wire
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderEvent, Supervision
+from memtopo.sharing.holder.state import HolderEvent, Supervision
 from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.sockets import lease_names
 from tests.helpers.holders import Holder, asked, heard, holding, next_message, raw, until

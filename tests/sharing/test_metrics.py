@@ -24,7 +24,6 @@ from memtopo.sharing import wire
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import MetricsTarget, Supervision
 from memtopo.sharing.holder.metrics import (
     LONGEST_REQUEST,
     MOST_CONNECTIONS,
@@ -33,7 +32,9 @@ from memtopo.sharing.holder.metrics import (
     REFRESH,
     MetricsFile,
     MetricsServer,
+    MetricsTarget,
 )
+from memtopo.sharing.holder.state import Supervision
 from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.status import CheckResult, LocationMemory, Statistics
 from tests.helpers import child_process

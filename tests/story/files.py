@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from memtopo.cli.service import HoldOptions, metrics_target, opened_service
 from memtopo.common.errors import NotWritten
-from memtopo.sharing.holder import HolderEvent, MetricsTarget
-from memtopo.sharing.holder.metrics import PAUSE, REFRESH
+from memtopo.sharing.holder.metrics import PAUSE, REFRESH, MetricsTarget
+from memtopo.sharing.holder.state import HolderEvent
 from tests.helpers.full_disk import largest_files
 from tests.story.world import EPOCH, Actor, Broken, World
 

@@ -35,6 +35,7 @@ from memtopo.session.composition import Holding, RunRequest
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HeldNodes, HolderInfo, Supervision, hold
+from memtopo.sharing.holder.state import HolderInfo
 from memtopo.sharing.offers import Offer
 
 Serving = Callable[[Mapping[str, str], "str | None"], None]

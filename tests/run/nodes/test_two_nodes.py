@@ -28,7 +28,7 @@ from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.held import survey
-from memtopo.sharing.holder import HolderInfo
+from memtopo.sharing.holder.state import HolderInfo
 from tests.helpers.machines import with_fabric
 from tests.helpers.nodes import HubThread, call_of, node_request, node_tasks, running, with_worker
 from tests.helpers.processes import open_descriptors

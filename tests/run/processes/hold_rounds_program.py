@@ -26,7 +26,7 @@ from memtopo.session.composition import Composition, Holding, RunRequest
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderInfo
+from memtopo.sharing.holder.state import HolderInfo
 from memtopo.sharing.imports import HolderHandles
 
 FOLDER = Path(__file__).parent

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 import memtopo
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderInfo, hold
+from memtopo.sharing.holder import hold
+from memtopo.sharing.holder.state import HolderInfo
 from tests.helpers.memfd_exports import MACHINE, OFFERS, POOL, Memfds
 from tests.helpers.processes import print_json
 

@@ -15,7 +15,8 @@ from memtopo.cli.process import Stopper
 from memtopo.common.errors import MemtopoError
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderInfo, Supervision, hold
+from memtopo.sharing.holder import hold
+from memtopo.sharing.holder.state import HolderInfo, Supervision
 from memtopo.sharing.status import LocationMemory
 from tests.helpers.memfd_exports import GPU, MACHINE, OFFERS, PAGE, PAGES, POOL, Memfds, OneState
 from tests.helpers.processes import open_descriptors, print_json
