@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from msgspec.structs import replace
 
-from memtopo.common.errors import BadPacket, ExchangeError, Exit
+from memtopo.common.errors import BadPacket, ExchangeError, Exit, on_failure
 from memtopo.common.processes import pid_namespace
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.kinds.layout import LentBlock
@@ -19,19 +19,7 @@ from memtopo.plans.report import Checks
 from memtopo.sharing import messages, wire
 from memtopo.sharing.connection import HolderConnection, connected_socket
 from memtopo.sharing.endpoints import Endpoint
-from memtopo.sharing.messages import (
-    LARGEST_COUNT,
-    LONGEST_WAIT,
-    Acknowledgement,
-    EndNotice,
-    HandlesAnswer,
-    ImportersAnswer,
-    LentAnswer,
-    OffersAnswer,
-    ReleaseAnswer,
-    StatusAnswer,
-    TextAnswer,
-)
+from memtopo.sharing.messages import LARGEST_COUNT, LONGEST_WAIT, Acknowledgement
 from memtopo.sharing.offers import Offer, unknown_export
 from memtopo.sharing.sockets import SYSTEM, System, reserve_descriptors
 from memtopo.sharing.status import (
@@ -73,26 +61,21 @@ class Client(HolderConnection):
     It is not thread-safe. Every method raises `ExchangeError`, which names both ends.
     """
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        path: str,
-        *,
-        timeout: float,
-        allow_uids: Collection[int] = (),
-        system: System = SYSTEM,
-    ) -> None:
-        super().__init__(sock, path, timeout=timeout, allow_uids=allow_uids, system=system)
-        self._offers: Mapping[str, Offer] | None = None
-        self.generation: int | None = None
-        """Generation of the layout when its offers were received; None before, and from a holder that reports none."""
-        self.generations: dict[str, int | None] = {}
+    _offers: Mapping[str, Offer] | None = None
+    generation: int | None = None
+    """Generation of the layout when its offers were received; None before, and from a holder that reports none."""
+
+    @cached_property
+    def generations(self) -> dict[str, int | None]:
         """Generation in which the objects of each export were made whose handles were received last."""
-        self.pid, self.uid = self.peer
+        return {}
 
     def status(self) -> Status:
         """Return the status of the holder, with its offers and its importers."""
-        told = self.request("status", StatusAnswer)
+        told = self.request("status", messages.StatusAnswer)
+        ours = pid_namespace()
+        # Where a namespace is not known, the holder's own number is another one in another namespace.
+        same = told.pid_namespace == ours if told.pid_namespace is not None and ours else told.pid == self.pid
         with self.validated():
             own: dict[str, Any] = {
                 "socket": self.path,
@@ -100,50 +83,40 @@ class Client(HolderConnection):
                 "uid": self.uid,
                 "offers": tuple(self.offers().values()),
                 "importers": tuple(self._importers()),
-                "pid_namespace": "same" if self._same_pids(told) else "another",
+                "pid_namespace": "same" if same else "another",
                 "nodes": messages.decode_nodes(self._text("nodes")) if told.nodes else (),
             }
         return Status(**shared_fields(told, Status) | own)
 
-    def _same_pids(self, status: StatusAnswer) -> bool:
-        """Return whether the holder is in this process's pid namespace; its own number is another in another one."""
-        if status.pid_namespace is not None and (ours := pid_namespace()):
-            return status.pid_namespace == ours
-        return status.pid == self.pid
-
     def offers(self) -> Mapping[str, Offer]:
         """Return the exports by name. They are requested again after a notice that the layout was changed."""
-        if self._offers is None:
-            with self.validated():
-                self._offers, self.generation = self._request_offers()
-        return self._offers
+        if self._offers is not None:
+            return self._offers
+        found: dict[str, Offer] = {}
+        generation: int | None = None
+        total = 1
+        while len(found) < total:
+            before = len(found)
+            answer = self.request("offers", messages.OffersAnswer, first=before)
+            if before and answer.generation != generation:
+                raise self.error("changed", "the layout was changed while its offers were received")
+            generation, total = answer.generation, answer.total
+            found |= {offer.name: offer for offer in answer.offers}
+            if total and not before < len(found) <= total:
+                raise self.untrusted(f"it announced {total} offers, and sent another number")
+        self._offers, self.generation = found, generation
+        return found
 
     def fresh_offers(self) -> Mapping[str, Offer]:
         """Request the exports by name again."""
         self._offers = None
         return self.offers()
 
-    def _request_offers(self) -> tuple[dict[str, Offer], int | None]:
-        """Request all offers, and the generation of the layout."""
-        found: dict[str, Offer] = {}
-        generation: int | None = None
-        total = 1
-        while len(found) < total:
-            before = len(found)
-            answer = self.request("offers", OffersAnswer, first=before)
-            if before and answer.generation != generation:
-                raise self.error("changed", "the layout was changed while its offers were received")
-            generation, total = answer.generation, answer.total
-            found |= {offer.name: offer for offer in answer.offers}
-            if total and not before < len(found) <= total:
-                raise BadPacket(f"it announced {total} offers, and sent another number")
-        return found, generation
-
     def _importers(self) -> Iterator[Importer]:
         """Request all importers, by ascending id."""
         after, more = 0, True
         while more:
-            answer = self.request("importers", ImportersAnswer, after=after)
+            answer = self.request("importers", messages.ImportersAnswer, after=after)
             more = answer.more
             if more and not answer.importers:
                 raise BadPacket("it announced more importers, and sent none")
@@ -158,7 +131,7 @@ class Client(HolderConnection):
         found: list[str] = []
         length, total = 0, 1
         while length < total:
-            answer = self.request(name, TextAnswer, first=length)
+            answer = self.request(name, messages.TextAnswer, first=length)
             total = answer.total
             found.append(answer.text)
             length += len(answer.text)
@@ -197,26 +170,14 @@ class Client(HolderConnection):
         if offer is None:
             raise self.error("unknown", *unknown_export(export, self.offers()))
         count = min(count, IN_FLIGHT)
-        if offer.descriptors:
-            reserve_descriptors(count)
         terms: dict[str, Any] = {"key": key, "first": first, "epoch": epoch} if key else {}
-        with self.validated():
-            packet = self.exchange("lend", export=export, count=count, **terms)
-            answer = self._read_lent(packet, offer, count)
-        self.name_lease()
-        return answer
-
-    def _read_lent(self, packet: Packet, offer: Offer, count: int) -> tuple[Sequence[LentBlock], int]:
-        """Read an answer with lent objects, whose handles the caller owns. Raises `BadPacket`."""
-        try:
-            answer = wire.read(LentAnswer, packet.message, "the answer to 'lend'")
+        with self._received("lend", offer, count=count, **terms) as packet:
+            answer = wire.read(messages.LentAnswer, packet.message, "the answer to 'lend'")
             if len(answer.handles) != len(answer.blocks) or not min(count, 1) <= len(answer.blocks) <= count:
                 raise BadPacket(f"{len(answer.blocks)} objects of {offer.name!r} are lent in place of {count}")
             has = {"descriptors": offer.descriptors, "secrets": offer.secrets}
             handles = messages.decode_handles(answer.handles, packet.fds, **has, of=offer.name)
-        except ExchangeError:
-            packet.close()
-            raise
+        self.name_lease()
         self.generations[offer.name] = answer.generation
         pairs = zip(answer.blocks, handles, strict=True)
         return [LentBlock(block.number, block.epoch, handle) for block, handle in pairs], answer.total
@@ -342,15 +303,12 @@ class Client(HolderConnection):
         are as for `switch`.
         """
         terms = {"generation": generation, "check": "full" if full else "fast", "force": force, "wait": wait}
-        size = messages.TEXT_CHARACTERS
-        parts = [
-            {"first": first, "total": len(source), "text": source[first : first + size]}
-            for first in range(0, len(source), size)
-        ]
-        for part in parts[:-1]:
+        starts = range(0, len(source), messages.TEXT_CHARACTERS)
+        *parts, last = [{"first": first, **messages.text_part(source, first)} for first in starts]
+        for part in parts:
             self.request("change", Acknowledgement, timeout=timeout + wait, source=part, **terms)
         self._offers = None
-        return self.request("change", Changed, timeout=timeout + wait, source=parts[-1], **terms)
+        return self.request("change", Changed, timeout=timeout + wait, source=last, **terms)
 
     @contextmanager
     def followed(self, progress: Progress) -> Iterator[None]:
@@ -390,7 +348,7 @@ class Client(HolderConnection):
         layout over ipc; with `force` it notifies them, and they have `grace` seconds.
         """
         patience = min(wait or self.timeout, self.timeout) + (grace if force else 0.0)
-        answer = self.request("release", ReleaseAnswer, timeout=patience, force=force, grace=grace)
+        answer = self.request("release", messages.ReleaseAnswer, timeout=patience, force=force, grace=grace)
         until, found = self.system.now() + wait, None
         gone, notice = self.wait_closed(min(wait, _LOOK))
         while not gone and not notice and self.fileno() >= 0:
@@ -402,7 +360,7 @@ class Client(HolderConnection):
         done = Released(answer.name, answer.lost, answer.kept, gone=gone, end=None if gone else found)
         if notice:
             with self.validated():
-                told = wire.read(EndNotice, notice, "the notice of its end")
+                told = wire.read(messages.EndNotice, notice, "the notice of its end")
             return replace(done, outcome=told.outcome, exit_code=told.exit_code, reason=told.reason)
         if gone and answer.reports:
             return replace(done, outcome="died", exit_code=Exit.FAILED, reason="its holder ended without a report")
@@ -418,11 +376,7 @@ class Client(HolderConnection):
     def _handles(self, offer: Offer, first: int, stop: int, batch: int) -> Iterator[Handle]:
         self.generations.pop(offer.name, None)
         while first < stop:
-            count = min(batch, stop - first)
-            if offer.descriptors:
-                reserve_descriptors(count)
-            with self.validated():
-                pending = self._batch(offer, first, count)
+            pending = self._batch(offer, first, min(batch, stop - first))
             first += len(pending)
             try:
                 self.name_lease()
@@ -436,9 +390,8 @@ class Client(HolderConnection):
 
         Raises `ExchangeError`, with the code `changed` if the export was changed since the earlier ones, or the offer.
         """
-        packet = self.exchange("handles", export=offer.name, first=first, count=count)
-        try:
-            answer = wire.read(HandlesAnswer, packet.message, "the answer to 'handles'")
+        with self._received("handles", offer, first=first, count=count) as packet:
+            answer = wire.read(messages.HandlesAnswer, packet.message, "the answer to 'handles'")
             generation = answer.generation
             if self.generations.setdefault(offer.name, generation) != generation:
                 self._offers = None
@@ -451,9 +404,15 @@ class Client(HolderConnection):
                 raise BadPacket(f"0 handles of {offer.name!r} came with {len(packet.fds)} descriptors")
             has = {"descriptors": offer.descriptors, "secrets": offer.secrets}
             return deque(messages.decode_handles(answer.handles, packet.fds, **has, of=offer.name))
-        except ExchangeError:
-            packet.close()
-            raise
+
+    @contextmanager
+    def _received(self, request: str, offer: Offer, **terms: Any) -> Iterator[Packet]:
+        """Request handles of an export; their descriptors are closed if the code inside fails."""
+        if offer.descriptors:
+            reserve_descriptors(terms["count"])
+        packet = self.exchange(request, export=offer.name, **terms)
+        with self.validated(), on_failure(packet.close):
+            yield packet
 
     def _changed(self, offer: Offer) -> ExchangeError:
         """Return the error for an export that was changed since its offer or earlier handles were received."""

@@ -73,6 +73,7 @@ class HolderConnection:
         self.progress: Callable[[str, PhasePart], None] = lambda _phase, _part: None
         """Called with the phase of the work on a request, and with its steps, at a notice of its progress."""
         self.peer = system.peer(sock)
+        self.pid, self.uid = self.peer
         self._ends = _ends(path, self.peer.pid)
         abandon_in_children(self)
         with on_failure(self.close):
@@ -122,7 +123,13 @@ class HolderConnection:
         patience = self.timeout if timeout is None else timeout
         until = self._clock.time() + patience
         try:
-            self._send(data, request)
+            try:
+                wire.send(self._sock, data)
+            except BlockingIOError as error:
+                self.close()
+                raise self.error("timeout", f"the holder does not read; '{request}' cannot be sent") from error
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # the packets that it sent before it closed can still be read
             while packet := self._next_of_running(until, request):
                 if not self._store_notice(packet):
                     return self._answer(packet, request)
@@ -222,15 +229,6 @@ class HolderConnection:
         hint = "imports over fd and fabric stay valid until they are closed; imports over ipc do not"
         return self.error("gone", "the holder has ended the connection", hint)
 
-    def _send(self, data: bytes, request: str) -> None:
-        try:
-            wire.send(self._sock, data)
-        except BlockingIOError as error:
-            self.close()
-            raise self.error("timeout", f"the holder does not read; '{request}' cannot be sent") from error
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the packets that it sent before it closed can still be read
-
     def _next_of_running(self, until: float, request: str) -> Packet | None:
         """Return the next packet; None if none arrives in time, or after `timeout` seconds of a stopped holder."""
         while True:
@@ -280,8 +278,13 @@ class HolderConnection:
         """Store a packet that is a notice. Return whether it is one."""
         if "notice" not in packet.message:
             return False
+        kind = packet.message["notice"]
         with closing(packet), self.validated():
-            notice = _notice(packet)
+            if packet.fds:
+                raise BadPacket("a notice came with descriptors")
+            if not isinstance(kind, str):
+                raise BadPacket("the notice needs 'notice': a text")
+            notice = wire.read(NOTICES[kind], packet.message, "the notice") if kind in NOTICES else None
         if isinstance(notice, ProgressNotice):
             self.progress(notice.phase, PhasePart(notice.done, notice.total))
         elif notice:
@@ -336,7 +339,14 @@ def connected_socket(
     except (FileNotFoundError, ConnectionRefusedError):
         if not remove_stale(endpoint) and (end := lost_layout(folder, endpoint)):
             raise LayoutEnded(endpoint.layout, end) from None
-        raise _not_listening(endpoint, lock_owner(folder, endpoint.lock), suggest=suggest) from None
+        pid = lock_owner(folder, endpoint.lock)
+        if remove_stale(endpoint):
+            raise _no_layout(endpoint, suggest=suggest) from None
+        what = f"layout {endpoint.name!r}" if endpoint.name else f"the layout at {endpoint.path!r}"
+        message = f"{what} is being built or taken down, and is not served {_ends(endpoint.path, pid)}"
+        held_up = standstill(pid or 0)
+        hint = f"the holder {held_up}" if held_up else "try again in a moment"
+        raise ExchangeError("starting", message, hint=hint) from None
     except BlockingIOError:
         pid = lock_owner(folder, endpoint.lock)
         message = f"no answer to 'connect' within {timeout:g} s {_ends(endpoint.path, pid)}"
@@ -349,26 +359,6 @@ def connected_socket(
         raise ExchangeError("folder", f"socket {endpoint.path!r} cannot be used: {reason(error)}") from error
     finally:
         os.close(folder)
-
-
-def _notice(packet: Packet) -> Notice | ProgressNotice | None:
-    """Decode a notice; None if its kind is unknown. Raises `BadPacket`."""
-    if packet.fds:
-        raise BadPacket("a notice came with descriptors")
-    kind = packet.message["notice"]
-    if not isinstance(kind, str):
-        raise BadPacket("the notice needs 'notice': a text")
-    return wire.read(NOTICES[kind], packet.message, "the notice") if kind in NOTICES else None
-
-
-def _not_listening(endpoint: Endpoint, pid: int | None, *, suggest: bool) -> ExchangeError | NoLayout:
-    """Return the error for an endpoint without a listener: its holder is dead, or does not serve yet or any more."""
-    if remove_stale(endpoint):
-        return _no_layout(endpoint, suggest=suggest)
-    what = f"layout {endpoint.name!r}" if endpoint.name else f"the layout at {endpoint.path!r}"
-    message = f"{what} is being built or taken down, and is not served {_ends(endpoint.path, pid)}"
-    held_up = standstill(pid or 0)
-    return ExchangeError("starting", message, hint=f"the holder {held_up}" if held_up else "try again in a moment")
 
 
 def _no_layout(endpoint: Endpoint, *, suggest: bool) -> NoLayout:
