@@ -658,7 +658,7 @@ def test_a_client_commits_the_generation_of_an_export_and_not_of_the_layout(runt
 def test_a_client_takes_the_place_of_an_importer_while_it_waits_for_a_commit(
     runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memtopo.sharing.holder.service.MOST_CLIENTS", SPARE + 1)
+    monkeypatch.setattr("memtopo.sharing.holder.MOST_CLIENTS", SPARE + 1)
     with held(spec(), MACHINE), ExitStack() as stack:
         writer, first, second = (stack.enter_context(raw(runtime / "memtopo" / "kv.sock")) for _ in range(3))
         assert "ok" in ask(writer, "write")

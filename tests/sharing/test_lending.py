@@ -348,7 +348,7 @@ def test_no_handle_stays_open_of_an_object_that_is_released_when_it_is_given_bac
 @pytest.mark.usefixtures("runtime")
 def test_no_more_handles_stay_open_than_there_are_descriptors_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert POOL.lends
-    monkeypatch.setattr("memtopo.sharing.holder.service._MOST_KEPT", 1)
+    monkeypatch.setattr("memtopo.sharing.holder._MOST_KEPT", 1)
     pool = Recorded((replace(POOL, lends=replace(POOL.lends, kept=3)),))
     with closing(os.fdopen(pool.memory)), holding(pool), connect(endpoint("kv")) as client:
         blocks, _ = client.lend("pool", 3)

@@ -17,7 +17,8 @@ from memtopo.machine import MachineLine
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.held import survey
-from memtopo.sharing.holder.responses import StatusReports, node_status
+from memtopo.sharing.holder.metrics import StatusReports
+from memtopo.sharing.holder.responses import node_status
 from memtopo.sharing.holder.state import HeldNodes, Supervision
 from memtopo.sharing.messages import decode_nodes
 from memtopo.sharing.status import Importer, NodeStatus, Status

@@ -23,7 +23,7 @@ from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.held import survey
 from memtopo.sharing.holder.clients import ClientConnection
-from memtopo.sharing.holder.responses import Responder, descriptors_in_flight
+from memtopo.sharing.holder.responses import Responder, TooManyInFlight
 from memtopo.sharing.holder.state import LISTED, HeldNodes, HolderInfo, Supervision, still_bound
 from memtopo.sharing.messages import TEXT_CHARACTERS, Request, SourcePart, decode_nodes, read_request
 from memtopo.sharing.offers import Lending, Offer, exported_bytes
@@ -298,7 +298,7 @@ def test_a_refused_release_names_four_processes(count: int, more: str) -> None:
 
 
 def test_too_many_descriptors_in_flight_are_refused_with_both_remedies() -> None:
-    error = descriptors_in_flight()
+    error = TooManyInFlight()
     assert error.code == "limit"
     assert error.hint == "read answers sooner, or raise the holder's limit of open files (RLIMIT_NOFILE)"
 

@@ -17,9 +17,9 @@ from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.changes import Changes
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.commits import Commits
-from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, MetricsTarget
+from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, MetricsTarget, StatusReports
 from memtopo.sharing.holder.requests import Reloads, Requests, releasing
-from memtopo.sharing.holder.responses import Responder, StatusReports, TooManyInFlight, descriptors_in_flight
+from memtopo.sharing.holder.responses import Responder, TooManyInFlight
 from memtopo.sharing.holder.state import HeldNodes, HoldSummary, Shutdown, Why
 from memtopo.sharing.holder.systemd import Notifier
 from memtopo.sharing.messages import Request, encode_error, read_request
@@ -268,9 +268,9 @@ class ServerLoop:
                 self._clients.pause(connection)
                 return False
             return self._requests.execute(connection, request)
-        except TooManyInFlight:
+        except TooManyInFlight as error:
             if until is not None and now >= until:
-                connection.send(encode_error(descriptors_in_flight()))
+                connection.send(encode_error(error))
                 return True
             self._retries.append(_Retry(connection, request, until or now + self._terms.patience))
             self._clients.pause(connection)

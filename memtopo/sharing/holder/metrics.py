@@ -1,6 +1,6 @@
-"""Metrics that a holder keeps: a file that is written when they change, and a socket that answers HTTP requests.
+"""Publications of a holder: a file of metrics, a socket that answers HTTP requests, and reports to other nodes.
 
-Both are served by the holder's loop. Neither waits for a reader.
+They are served by the holder's loop. None waits for a reader.
 """
 
 from __future__ import annotations
@@ -76,6 +76,33 @@ class MetricsFile:
 
     def close(self) -> None:
         """Leave the file to its owner."""
+
+
+_REPORT_PAUSE = 0.5
+"""Seconds between two reports of a holder on itself."""
+
+
+class StatusReports:
+    """Reports of a holder on itself to the other nodes: at once, and again whenever its status differs."""
+
+    failure: str | None = None
+
+    def __init__(self, status: Callable[[], Status], report: Callable[[Status], None]) -> None:
+        self._status, self._report = status, report
+        self._next = 0.0
+        self._last: Status | None = None
+
+    def advance(self, now: float) -> None:
+        """Report, if it is time."""
+        if now < self._next:
+            return
+        self._next, found = now + _REPORT_PAUSE, self._status()
+        if found != self._last:
+            self._last = found
+            self._report(found)
+
+    def close(self) -> None:
+        """End the reports; there is nothing to close."""
 
 
 class _Exchange(Struct):

@@ -9,6 +9,7 @@ from msgspec import to_builtins
 
 from memtopo.common.errors import BadPacket, ExchangeError, MemtopoError
 from memtopo.common.text import first_of, process_name
+from memtopo.sharing import messages
 from memtopo.sharing.holder.changes import ChangeRequest, Changes
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.commits import Commits
@@ -16,19 +17,13 @@ from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import LISTED, Reload, Shutdown, still_bound
 from memtopo.sharing.holder.systemd import Notifier
 from memtopo.sharing.messages import (
-    CommitRequest,
     HandlesRequest,
     LendRequest,
-    LetGoRequest,
     ReleaseRequest,
     Request,
-    SaveRequest,
-    SpecRequest,
     SwitchRequest,
     TransitionRequest,
-    WaitRequest,
 )
-from memtopo.sharing.offers import LayoutChange
 
 
 class Requests:
@@ -48,26 +43,26 @@ class Requests:
 
     def execute(self, connection: ClientConnection, request: Request) -> bool:
         """Answer a request. Return false if it is answered later. Raises `MemtopoError`."""
-        if isinstance(request, TransitionRequest | ReleaseRequest | SaveRequest) and connection.gone():
+        if isinstance(request, TransitionRequest | ReleaseRequest | messages.SaveRequest) and connection.gone():
             return True  # it timed out while this process was stopped, and has reported that nothing was done
         match request:
             case TransitionRequest():
                 return self._switch_or_change(connection, request)
-            case WaitRequest():
+            case messages.WaitRequest():
                 return self._await_commit(connection, request)
             case ReleaseRequest():
                 self._release(connection, request)
-            case CommitRequest():
+            case messages.CommitRequest():
                 _require_owner(connection, "commit")
                 self._commits.commit(connection, request)
-            case SaveRequest():
+            case messages.SaveRequest():
                 self._require_changeable(connection, "save")
                 with self._changes.progress.to(connection):
                     saved = self._responder.saved(request.folder)
                 connection.send({"ok": to_builtins(saved)})
             case HandlesRequest() | LendRequest():
                 self._send_handles(connection, request)
-            case LetGoRequest():
+            case messages.LetGoRequest():
                 self._responder.answer(connection, request, self._clients.all())
                 self._changes.notify_late(connection, request.exports)
             case _:
@@ -88,28 +83,25 @@ class Requests:
     def _switch_or_change(self, connection: ClientConnection, request: TransitionRequest) -> bool:
         try:
             self._require_changeable(connection, request.request)
+            about = {}
             if isinstance(request, SwitchRequest):
-                return self._begin(connection, request, self._responder.planned_switch(request.state), request.state)
-            assert isinstance(request, SpecRequest)
-            source = connection.receive_source(request.source)
-            if source is None:
-                connection.send({"ok": {"received": connection.received_source}})
-                return True
-            return self._begin(connection, request, self._responder.planned_change(source, request.generation))
+                planned, about = self._responder.planned_switch(request.state), {"state": request.state}
+            else:
+                assert isinstance(request, messages.SpecRequest)
+                source = connection.receive_source(request.source)
+                if source is None:
+                    connection.send({"ok": {"received": connection.received_source}})
+                    return True
+                planned = self._responder.planned_change(source, request.generation)
+            terms = request.force, request.check == "full", request.wait
+            return self._changes.begin(ChangeRequest(connection, request.request, planned, about, *terms))
         except BadPacket:
             raise
         except MemtopoError as error:
             self._changes.record_failure(request.request, process_name(connection.peer.pid), error)
             raise
 
-    def _begin(
-        self, connection: ClientConnection, request: TransitionRequest, planned: LayoutChange, state: str | None = None
-    ) -> bool:
-        about = {"state": state} if state else {}
-        terms = request.force, request.check == "full", request.wait
-        return self._changes.begin(ChangeRequest(connection, request.request, planned, about, *terms))
-
-    def _await_commit(self, connection: ClientConnection, request: WaitRequest) -> bool:
+    def _await_commit(self, connection: ClientConnection, request: messages.WaitRequest) -> bool:
         self._responder.require_complete()
         if self._shutdown.why:
             raise releasing()
@@ -174,7 +166,10 @@ class Reloads:
             self._systemd.reloading()
         self._under_way = True
         try:
-            self._change(read())
+            source = read()
+            self._changes.require_none()
+            planned = self._responder.planned_change(source, None)
+            self._changes.begin(ChangeRequest(None, "reload", planned, {}, force=False, full=False, wait=WAIT))
         except MemtopoError as error:
             self._changes.record_failure("reload", "SIGHUP", error)
 
@@ -183,8 +178,3 @@ class Reloads:
         if self._under_way and self._changes.remaining() is None:
             self._under_way = False
             self._systemd.ready(self._responder.holding)
-
-    def _change(self, source: str) -> None:
-        self._changes.require_none()
-        planned = self._responder.planned_change(source, None)
-        self._changes.begin(ChangeRequest(None, "reload", planned, {}, force=False, full=False, wait=WAIT))

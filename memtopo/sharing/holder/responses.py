@@ -6,7 +6,7 @@ import errno
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,23 +23,13 @@ from memtopo.sharing import messages
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.commits import Contents
 from memtopo.sharing.holder.lending import Lending
-from memtopo.sharing.holder.state import Counters, EventFields, HeldNodes, HolderEvents, HolderInfo, Supervision
-from memtopo.sharing.messages import (
-    Blocks,
-    HandlesRequest,
-    ImportersRequest,
-    LendRequest,
-    LetGoRequest,
-    ListRequest,
-    Request,
-    SealRequest,
-)
+from memtopo.sharing.holder.state import Counters, EventFields, HolderEvents, HolderInfo, Supervision
+from memtopo.sharing.messages import HandlesRequest, LendRequest, LetGoRequest, Request
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider, LayoutChange, Offer, unknown_export
 from memtopo.sharing.sockets import SYSTEM, System
 from memtopo.sharing.status import (
     MOST_STATES,
     Importer,
-    LayoutEnd,
     LayoutEnded,
     LocationMemory,
     NodeStatus,
@@ -55,8 +45,13 @@ _LONGEST_PATH = 1000
 Clients = Collection[ClientConnection]
 
 
-class TooManyInFlight(Exception):
-    """The system accepts no more descriptors into queues at present (ETOOMANYREFS); the request is to be retried."""
+class TooManyInFlight(ExchangeError):
+    """The system accepts no more descriptors into queues (ETOOMANYREFS); the request is to be retried for some time."""
+
+    def __init__(self) -> None:
+        message = "too many descriptors of the holder's user are unread in sockets"
+        hint = "read answers sooner, or raise the holder's limit of open files (RLIMIT_NOFILE)"
+        super().__init__("limit", message, hint=hint)
 
 
 class Responder:
@@ -78,7 +73,9 @@ class Responder:
         system: System = SYSTEM,
     ) -> None:
         self.supervision, self.events = supervision, HolderEvents(supervision.log, system.now)
-        self.nodes, self._nodes_text = supervision.nodes, NodesText(supervision.nodes)
+        self.nodes = supervision.nodes
+        self._texts_of_nodes: WeakKeyDictionary[ClientConnection, str] = WeakKeyDictionary()
+        """Statuses of the nodes as a client requests them: they stay the same for it until their last part."""
         self._counted, self._counted_memory = 0, supervision.memory()
         self._provider, self._info, self._batch, self._deadline = provider, info, batch, deadline
         self._changeable = changeable
@@ -93,35 +90,39 @@ class Responder:
 
     def answer(self, connection: ClientConnection, request: Request, clients: Clients) -> None:
         """Answer one request. Raises `MemtopoError` for a refusal, `TooManyInFlight`, `OSError`."""
-        if isinstance(request, HandlesRequest):
-            self._handles(connection, request, clients)
-        elif isinstance(request, LendRequest):
-            self._lend(connection, request)
-        elif isinstance(request, SealRequest):
-            self.lending.seal(connection, self._offer(request.export).name, request.blocks, request.key)
-            connection.send({"ok": {"generation": self.generation}})
-        else:
-            connection.send({"ok": self._answer(connection, request, clients)})
-
-    def _answer(self, connection: ClientConnection, request: Request, clients: Clients) -> dict[str, Any]:
+        answer: dict[str, Any]
         match request:
+            case HandlesRequest():
+                return self._handles(connection, request, clients)
+            case LendRequest():
+                return self._lend(connection, request)
+            case messages.SealRequest():
+                self.lending.seal(connection, self._offer(request.export).name, request.blocks, request.key)
+                answer = {"generation": self.generation}
             case LetGoRequest():
-                return self._let_go(connection, request)
-            case ImportersRequest():
+                answer = self._let_go(connection, request)
+            case messages.ImportersRequest():
                 importers = list(self.importers([each for each in clients if each.id > request.after]))
                 page = messages.page(importers)
-                return {"importers": page, "more": len(page) < len(importers)}
-            case ListRequest(request="offers"):
+                answer = {"importers": page, "more": len(page) < len(importers)}
+            case messages.ListRequest(request="offers"):
                 offers = map(self.described, islice(self.offers.values(), request.first, None))
-                return {"total": len(self.offers), "offers": messages.page(offers), "generation": self.generation}
-            case ListRequest():
-                source = (self._changeable or self._info).source
-                text = source if request.request == "source" else self._nodes_text.text_for(connection, request.first)
-                return messages.text_part(text, request.first)
+                answer = {"total": len(self.offers), "offers": messages.page(offers), "generation": self.generation}
+            case messages.ListRequest(request="source"):
+                answer = messages.text_part((self._changeable or self._info).source, request.first)
+            case messages.ListRequest():
+                answer = messages.text_part(self._text_of_nodes(connection, request.first), request.first)
             case Request(request="metrics"):
-                found: dict[str, Any] = to_builtins(self.statistics())
-                return found
-        return messages.encode_status(self.status("", ()))
+                answer = to_builtins(self.statistics())
+            case _:
+                answer = messages.encode_status(self.status("", ()))
+        return connection.send({"ok": answer})
+
+    def _text_of_nodes(self, connection: ClientConnection, first: int) -> str:
+        if not first:
+            statuses = self.nodes.statuses() if self.nodes else ()
+            self._texts_of_nodes[connection] = json.dumps(to_builtins(statuses)) if statuses else ""
+        return self._texts_of_nodes.get(connection, "")
 
     def importers(self, clients: Clients) -> Iterator[Importer]:
         """Yield the records of the clients that received handles, by ascending id."""
@@ -129,14 +130,15 @@ class Responder:
 
     def status(self, socket: str, clients: Clients) -> Status:
         """Status of the layout at the path of a socket, as a client receives it."""
-        spec, layout = (self._changeable or self._info).spec, self._changeable
+        spec, layout, end = (self._changeable or self._info).spec, self._changeable, self.supervision.end()
+        state: State = "releasing" if self.releasing or end else "serving"
         return Status(
             name=self._info.name,
             socket=socket,
             pid=os.getpid(),
             uid=os.geteuid(),
             since=self._since,
-            state=self._state(end := self.supervision.end()),
+            state="lost" if end and end.lost else state,
             deadline=self._deadline,
             spec=None if spec is None else shorten(spec, _LONGEST_PATH),
             machine=self._info.machine,
@@ -152,11 +154,6 @@ class Responder:
             end=end,
         )
 
-    def _state(self, end: LayoutEnd | None) -> State:
-        if end and end.lost:
-            return "lost"
-        return "releasing" if self.releasing or end else "serving"
-
     def require_complete(self) -> None:
         """Raise `ExchangeError` once a process of the layout has ended or left."""
         if end := self.supervision.end():
@@ -170,7 +167,13 @@ class Responder:
         """Statistics of the layout; its memory is counted once in each generation, but for what is lent."""
         if self._counted != self.generation:
             self._counted, self._counted_memory = self.generation, self.supervision.memory()
-        return self.counters.statistics([*self._with_lent()])
+        memory = {each.location: each for each in self._counted_memory}
+        for offer in self.offers.values():
+            for location, count in self.lending.allocated(offer).items() if offer.lends else ():
+                own = memory.get(location, LocationMemory(location, None, 0, 0))
+                size, number = own.bytes + count * offer.size, own.allocations + count
+                memory[location] = replace(own, bytes=size, allocations=number)
+        return self.counters.statistics([*memory.values()])
 
     def memory(self) -> Mapping[str, int]:
         """Bytes of the layout by location, with those that programs have allocated in heaps, and their backups."""
@@ -180,16 +183,6 @@ class Responder:
                 found[heap.location] += heap.mapped
             found[str(WHOLE_HOST)] += heap.backed
         return found
-
-    def _with_lent(self) -> Iterator[LocationMemory]:
-        """Memory of the layout by location, with the objects that were created to be lent."""
-        memory = {each.location: each for each in self._counted_memory}
-        for offer in self.offers.values():
-            for location, count in self.lending.allocated(offer).items() if offer.lends else ():
-                own = memory.get(location, LocationMemory(location, None, 0, 0))
-                size, number = own.bytes + count * offer.size, own.allocations + count
-                memory[location] = replace(own, bytes=size, allocations=number)
-        yield from memory.values()
 
     @property
     def name(self) -> str:
@@ -215,10 +208,6 @@ class Responder:
         """Answer to a release: importers that lost memory in use, and that keep some."""
         importers = {"lost": messages.encode_importers(lost), "kept": messages.encode_importers(kept)}
         return {"name": self.name, **importers, "reports": self.supervision.reports_end}
-
-    def record_serving(self, socket: str) -> None:
-        """Record that the layout is served at the path of a socket."""
-        self.events.add("serving", {"layout": self.name, "socket": socket, "exports": len(self.offers)})
 
     def check(self) -> dict[str, Any]:
         """Check the layout, and return the answer for all clients that wait for one."""
@@ -288,21 +277,17 @@ class Responder:
     def _let_go(self, connection: ClientConnection, request: LetGoRequest) -> dict[str, Any]:
         _require_read(connection)
         if request.blocks is not None:
-            return self._give_back(connection, request.exports, request.blocks)
+            if len(request.exports) != 1:
+                raise ExchangeError("lease", "lent objects must be returned for one export at a time")
+            (export,) = request.exports
+            connection.give_back(export, self.lending.give_back(connection, export, request.blocks))
+            return {"generation": self.generation, "exports": [export]}
         found = connection.let_go(request.exports)
         self.lending.let_go(connection, request.exports)
         if found:
             exports: EventFields = {"exports": len(found), "export": found[0]}
             self.events.add_of_client("importer let go", {**connection.identity, **exports})
         return {"generation": self.generation, "exports": found}
-
-    def _give_back(self, connection: ClientConnection, exports: Sequence[str], blocks: Blocks) -> dict[str, Any]:
-        """End leases of one export."""
-        if len(exports) != 1:
-            raise ExchangeError("lease", "lent objects must be returned for one export at a time")
-        numbers = self.lending.give_back(connection, exports[0], blocks)
-        connection.give_back(exports[0], numbers)
-        return {"generation": self.generation, "exports": [*exports]}
 
     def _lend(self, connection: ClientConnection, request: LendRequest) -> None:
         offer = self._offer(request.export)
@@ -390,57 +375,6 @@ def _require_single(connection: ClientConnection, offer: Offer, first: int, coun
             message = f"this process has imported allocations of export {name!r} already, over another connection"
             hint = "use that import: the driver does not count them, and the first free would unmap both (fact 82)"
             raise ExchangeError("imported", message, hint=hint)
-
-
-def descriptors_in_flight() -> ExchangeError:
-    """Return the refusal of handles after the system accepted no more descriptors for too long."""
-    return ExchangeError(
-        "limit",
-        "too many descriptors of the holder's user are unread in sockets",
-        hint="read answers sooner, or raise the holder's limit of open files (RLIMIT_NOFILE)",
-    )
-
-
-_PAUSE = 0.5
-"""Seconds between two reports of a holder on itself."""
-
-
-class StatusReports:
-    """Reports of a holder on itself to the other nodes: at once, and again whenever its status differs."""
-
-    failure: str | None = None
-
-    def __init__(self, status: Callable[[], Status], report: Callable[[Status], None]) -> None:
-        self._status, self._report = status, report
-        self._next = 0.0
-        self._last: Status | None = None
-
-    def advance(self, now: float) -> None:
-        """Report, if it is time."""
-        if now < self._next:
-            return
-        self._next, found = now + _PAUSE, self._status()
-        if found != self._last:
-            self._last = found
-            self._report(found)
-
-    def close(self) -> None:
-        """End the reports; there is nothing to close."""
-
-
-class NodesText:
-    """Texts of all statuses for the request `nodes`, each of which stays the same for a client until its last part."""
-
-    def __init__(self, nodes: HeldNodes | None) -> None:
-        self._nodes = nodes
-        self._texts: WeakKeyDictionary[ClientConnection, str] = WeakKeyDictionary()
-
-    def text_for(self, connection: ClientConnection, first: int) -> str:
-        """Return the text for a client that requests it from a character on."""
-        if not first:
-            found = self._nodes.statuses() if self._nodes else ()
-            self._texts[connection] = json.dumps([to_builtins(each) for each in found]) if found else ""
-        return self._texts.get(connection, "")
 
 
 def node_status(node: str, host: str, status: Status) -> NodeStatus:
