@@ -238,10 +238,7 @@ def program_environment() -> dict[str, str]:
 
 
 def spawn_connected(
-    command: Sequence[str],
-    *,
-    stderr: Stream = None,
-    environment: Mapping[str, str] | None = None,
+    command: Sequence[str], *, stderr: Stream = None, environment: Mapping[str, str] | None = None
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a process at the other end of a SOCK_SEQPACKET socket; arguments as for `spawn`.
 

@@ -264,13 +264,7 @@ class Client(HolderConnection):
             self._offers, self.generation = None, generation
 
     def switch(
-        self,
-        state: str,
-        *,
-        full: bool = False,
-        force: bool = False,
-        wait: float = 0.0,
-        timeout: float = SWITCH_TIMEOUT,
+        self, state: str, *, full: bool = False, force: bool = False, wait: float = 0.0, timeout: float = SWITCH_TIMEOUT
     ) -> Switched:
         """Let the holder bring the layout to one of its states, and return the results of its check.
 

@@ -205,11 +205,7 @@ class Serving:
         self._result = self._hold(claimed, lambda: int(thread.stopping), thread.report_ready, thread.wake)
 
     def _hold(
-        self,
-        claimed: Claim,
-        stop: Callable[[], int],
-        ready: Callable[[], None],
-        wake: socket.socket | None = None,
+        self, claimed: Claim, stop: Callable[[], int], ready: Callable[[], None], wake: socket.socket | None = None
     ) -> HoldSummary:
         name = self._endpoint.name or Path(self._endpoint.file).stem[:_LONGEST_NAME]
         info = HolderInfo(name, None, self._machine)
@@ -218,10 +214,7 @@ class Serving:
 
 @checked()
 def serve(
-    where: str | os.PathLike[str],
-    exports: Mapping[str, External],
-    *,
-    allow_uids: Collection[int] = (),
+    where: str | os.PathLike[str], exports: Mapping[str, External], *, allow_uids: Collection[int] = ()
 ) -> Serving:
     """Offer external memory, semaphores and memory of the host to layouts of memtopo during a `with`.
 

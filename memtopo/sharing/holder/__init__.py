@@ -17,7 +17,7 @@ from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.loop import INTERVAL, HoldTerms, ServerLoop
 from memtopo.sharing.holder.metrics import MOST_CONNECTIONS
 from memtopo.sharing.holder.responses import Responder
-from memtopo.sharing.holder.state import EventFields, HolderInfo, HoldSummary, Shutdown, Supervision
+from memtopo.sharing.holder.state import HolderInfo, HoldSummary, Shutdown, Supervision
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider
 from memtopo.sharing.sockets import SYSTEM, System, reserve_descriptors
 from memtopo.sharing.wire import MOST_FDS
@@ -65,8 +65,7 @@ def hold(
     with _listening(claim, responder, Shutdown(None if lasting is None else began + lasting), terms, wake) as loop:
         loop.notify_ready()
         ready()
-        served: EventFields = {"layout": info.name, "socket": claim.endpoint.path, "exports": len(responder.offers)}
-        responder.events.add("serving", served)
+        responder.record_serving(claim.endpoint.path)
         loop.run()
         return loop.finish(claim, system.now() - began)
 
@@ -80,11 +79,7 @@ def _listening(
     Its socket and connections end with the block.
     """
     mode, metrics, nodes = _mode(claim, terms.allow_uids), responder.supervision.metrics, responder.supervision.nodes
-    with (
-        claim.listen(mode=mode) as listener,
-        terms.system.selector() as selector,
-        signal_wakeup() as wakeup,
-    ):
+    with claim.listen(mode=mode) as listener, terms.system.selector() as selector, signal_wakeup() as wakeup:
         loop = ServerLoop(selector, responder, shutdown, terms)
         loop.listen(listener, [each for each in (wakeup, wake) if each])
         try:

@@ -130,13 +130,10 @@ class Changes:
         finally:
             if self._responder.generation != before:
                 self._responder.after_change(exports, exports)
-                self._plan_again()
+                state = self._awaited.answer.get("state") if self._awaited else None
+                if self._awaited and state:  # releases other memory now; a change to a spec releases the same
+                    self._awaited = replace(self._awaited, planned=self._responder.planned_switch(state))
         return planned.lost
-
-    def _plan_again(self) -> None:
-        """Plan the awaited switch again, which releases other memory now; a change to a spec releases the same."""
-        if (request := self._awaited) and (state := request.answer.get("state")):
-            self._awaited = replace(request, planned=self._responder.planned_switch(state))
 
     def notify_committed(self, exports: Collection[str]) -> None:
         """Notify importers that have let go of exports, whose content is committed now."""

@@ -8,6 +8,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from memtopo.common.errors import BadPacket, ExchangeError
@@ -41,21 +42,6 @@ class _Received(NamedTuple):
 
     offer: Offer
     handles: int
-
-    @property
-    def taken(self) -> Taken:
-        offer, count = self.offer, self.handles.bit_count()
-        return Taken(offer.name, offer.kind, offer.via, count, offer.size * count)
-
-
-def _bytes(received: Iterable[_Received]) -> int:
-    """Bytes of the objects of some handles; an object that came by several exports counts once."""
-    objects: dict[Hashable, int] = {}
-    sizes: dict[Hashable, int] = {}
-    for offer, handles in received:
-        objects[offer.objects] = objects.get(offer.objects, 0) | handles << offer.first
-        sizes[offer.objects] = offer.size
-    return sum(sizes[each] * bits.bit_count() for each, bits in objects.items())
 
 
 class ClientConnection:
@@ -151,24 +137,17 @@ class ClientConnection:
             while not self.flushed:
                 self.unread()  # before more packets are unread, which have no descriptors
                 if self._outgoing:
-                    self._send_answer()
+                    wire.send(self.sock, self._outgoing[0])
+                    self._outgoing.popleft()
+                    continue
+                kind, notice = next(iter(self._notices.items()))
+                names = notice.get("exports", [])
+                part = next(messages.parts(names))  # as many as fit into a packet
+                wire.send(self.sock, wire.encode({**notice, "exports": part} if part else notice))
+                if left := names[len(part) :]:
+                    self._notices[kind] = {**notice, "exports": left}
                 else:
-                    self._send_notice()
-
-    def _send_answer(self) -> None:
-        wire.send(self.sock, self._outgoing[0])
-        self._outgoing.popleft()
-
-    def _send_notice(self) -> None:
-        """Send a notice, or as many of its exports as fit into a packet."""
-        kind, notice = next(iter(self._notices.items()))
-        names = notice.get("exports", [])
-        part = next(messages.parts(names))
-        wire.send(self.sock, wire.encode({**notice, "exports": part} if part else notice))
-        if left := names[len(part) :]:
-            self._notices[kind] = {**notice, "exports": left}
-        else:
-            del self._notices[kind]
+                    del self._notices[kind]
 
     @property
     def flushed(self) -> bool:
@@ -232,7 +211,8 @@ class ClientConnection:
 
     def taken(self, exports: Collection[str]) -> list[Taken]:
         """Return what the client has received of some exports, and has not let go of."""
-        return [each.taken for name, each in self._taken.items() if name in exports]
+        found = ((offer, handles.bit_count()) for name, (offer, handles) in self._taken.items() if name in exports)
+        return [Taken(offer.name, offer.kind, offer.via, count, offer.size * count) for offer, count in found]
 
     @property
     def bound(self) -> bool:
@@ -247,13 +227,18 @@ class ClientConnection:
     def importer_of(self, exports: Collection[str]) -> Importer:
         """Return the record of the client as an importer of some exports."""
         taken = self.taken(exports)
+        objects: dict[Hashable, int] = {}  # an object that came by several exports counts once
+        sizes: dict[Hashable, int] = {}
+        for offer, handles in (each for name, each in self._taken.items() if name in exports):
+            objects[offer.objects] = objects.get(offer.objects, 0) | handles << offer.first
+            sizes[offer.objects] = offer.size
         return Importer(
             id=self.id,
             pid=self.peer.pid,
             uid=self.peer.uid,
             since=self.since,
             handles=sum(each.handles for each in taken),
-            bytes=_bytes(each for name, each in self._taken.items() if name in exports),
+            bytes=sum(sizes[each] * bits.bit_count() for each, bits in objects.items()),
             bound=self.bound,
             taken=tuple(taken[:_NAMED_EXPORTS]),
         )
@@ -296,16 +281,15 @@ class Clients:
     def admit(self, sock: socket.socket) -> None:
         """Admit a new connection, or refuse it with a reason and close it."""
         try:
-            of = self._system.peer(sock)
-            check_user(of, process_name(of.pid), self._allow_uids, "the holder")
-            self._check_share(of)
-            self._make_room()
+            peer = self._system.peer(sock)
+            check_user(peer, process_name(peer.pid), self._allow_uids, "the holder")
+            self._make_room(peer)
         except ExchangeError as error:
             with sock, suppress(OSError):
                 wire.send(sock, wire.encode(encode_error(error)))
             return
         self._last_id += 1
-        connection = ClientConnection(self._last_id, sock, of, self._clock, self._system.epoch())
+        connection = ClientConnection(self._last_id, sock, peer, self._clock, self._system.epoch())
         self._connections[self._last_id] = connection
         self.resume(connection)
 
@@ -361,9 +345,7 @@ class Clients:
 
     def resume(self, connection: ClientConnection) -> None:
         """Wait for the next request of a connection."""
-        self._selector.register(
-            connection.sock, selectors.EVENT_READ, lambda events: self._handle_events(connection, events)
-        )
+        self._selector.register(connection.sock, selectors.EVENT_READ, partial(self._handle_events, connection))
 
     def drop(self, connection: ClientConnection) -> None:
         """Close a connection, and end its lease."""
@@ -393,18 +375,15 @@ class Clients:
             if self._idle(each, now, IDLE) or each.stuck(now) > self._patience:
                 self.drop(each)
 
-    def _check_share(self, of: PeerProcess) -> None:
-        """Leave half of the places to the user of this process. Raises `ExchangeError`."""
-        ours = os.geteuid()
-        if of.uid != ours and sum(each.peer.uid != ours for each in self.all()) >= self._most // 2:
-            message = f"{self._most // 2} clients of other users are connected, and that is the limit"
-            raise ExchangeError("busy", message, hint="try again in a moment")
-
-    def _make_room(self) -> None:
+    def _make_room(self, peer: PeerProcess) -> None:
         """Close ended connections, else the longest idle one, if there are too many.
 
-        Raises `ExchangeError` if none is idle.
+        Half of the places are left to the user of this process. Raises `ExchangeError` if there is no room.
         """
+        ours, hint = os.geteuid(), "try again in a moment"
+        if peer.uid != ours and sum(each.peer.uid != ours for each in self.all()) >= self._most // 2:
+            message = f"{self._most // 2} clients of other users are connected, and that is the limit"
+            raise ExchangeError("busy", message, hint=hint)
         if len(self._connections) < self._most:
             return
         for each in [each for each in self.all() if each.gone()]:
@@ -414,8 +393,7 @@ class Clients:
         now = self._clock.time()
         idle = [each for each in self.all() if self._idle(each, now, _QUIET)]
         if not idle:
-            message = f"{self._most} clients are connected, and that is the limit"
-            raise ExchangeError("busy", message, hint="try again in a moment")
+            raise ExchangeError("busy", f"{self._most} clients are connected, and that is the limit", hint=hint)
         self.drop(min(idle, key=lambda each: each.last_received))
 
     def _idle(self, connection: ClientConnection, now: float, seconds: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,9 +13,12 @@ from memtopo.common.processes import RunningClock
 from memtopo.common.text import process_name
 from memtopo.sharing import messages
 from memtopo.sharing.holder.clients import ClientConnection, Clients
-from memtopo.sharing.holder.state import EventFields, HolderEvents
+from memtopo.sharing.holder.state import EventFields
 from memtopo.sharing.messages import CommitRequest, WaitRequest
 from memtopo.sharing.offers import CommitState, Offer
+
+if TYPE_CHECKING:
+    from memtopo.sharing.holder.responses import Responder
 
 _WAIT = "give the writer longer (wait=60 in Python); a writer attaches with role='writer', and commits"
 _BESIDE = "readers attach without a role; for new content, add an export with 'memtopo change'"
@@ -104,19 +107,6 @@ class Contents:
         return frozenset(name for name, each in self._known.items() if each.discarded)
 
 
-class Served(Protocol):
-    """Layout that is served: the content of its exports, its events, and its generation."""
-
-    contents: Contents
-    events: HolderEvents
-
-    @property
-    def generation(self) -> int: ...
-
-    def generation_of(self, export: str) -> int:
-        """Generation in which the objects of an export were made."""
-
-
 class _Waiting(Struct, frozen=True):
     """Request of a client that waits for the lease to write exports, or for their commit."""
 
@@ -136,7 +126,7 @@ class Commits:
 
     def __init__(
         self,
-        responder: Served,
+        responder: Responder,
         clients: Clients,
         renew: Callable[[frozenset[str]], frozenset[str]],
         notify: Callable[[Collection[str]], None],
@@ -163,7 +153,12 @@ class Commits:
         """Commit exports that the client writes: all of them, or none. Raises `ExchangeError`, `OSError`."""
         exports = {each.name: each.generation for each in request.exports}
         for name, generation in exports.items():
-            self._require_writer(connection, name, generation)
+            if self._contents.content(name).writer is not connection:
+                message = f"{process_name(connection.peer.pid)} is not the writer of export {name!r}"
+                raise ExchangeError("lease", message, hint="request 'write' first")
+            if generation != (now := self._responder.generation_of(name)):
+                message = f"export {name!r} has generation {now}, but generation {generation} was written"
+                raise ExchangeError("stale", message, hint="import it again, and write it again")
         for name in exports:
             content = self._contents.content(name)
             content.writer, content.committed = None, True
@@ -198,14 +193,6 @@ class Commits:
         """Return the seconds until the first deadline of a request that waits; None if there is none."""
         return max(min(each.until for each in self._waiting) - self._clock.time(), 0.0) if self._waiting else None
 
-    def _require_writer(self, connection: ClientConnection, name: str, generation: int) -> None:
-        if self._contents.content(name).writer is not connection:
-            message = f"{process_name(connection.peer.pid)} is not the writer of export {name!r}"
-            raise ExchangeError("lease", message, hint="request 'write' first")
-        if generation != (now := self._responder.generation_of(name)):
-            message = f"export {name!r} has generation {now}, but generation {generation} was written"
-            raise ExchangeError("stale", message, hint="import it again, and write it again")
-
     def _create_anew(self) -> None:
         """Create discarded memory anew; if that fails, it is tried again for the next writer."""
         names = self._contents.discarded()
@@ -226,11 +213,8 @@ class Commits:
             blocked = self._blocked_writer(each) if each.writes else self._blocked_reader(each)
         except ExchangeError as error:
             return messages.encode_error(error)
-        if blocked is None:
-            return self._lease(each)
-        return messages.encode_error(blocked) if now >= each.until else None
-
-    def _lease(self, each: _Waiting) -> dict[str, Any]:
+        if blocked is not None:
+            return messages.encode_error(blocked) if now >= each.until else None
         if each.writes:
             for name in each.exports:
                 self._contents.content(name).writer = each.connection

@@ -210,7 +210,13 @@ class Lending:
         """End leases of objects that went, and have those taken back that have no lease. Raises `MemtopoError`."""
         if export not in self._unsettled:
             return
-        leases, lent = self._leases(export), self._still_lent(export)
+        leases, lent = self._leases(export), tuple[int, ...]()
+        try:
+            if isinstance(self._provider, Lender):
+                lent = tuple(self._provider.lent(export))
+        except MemtopoError as error:
+            if _is_busy(error):
+                raise  # else its process has ended, and its memory with it
         self._take_back(export, [each for each in lent if each not in leases.every])
         for each in [lease for lease in leases.every.values() if lease.number not in lent]:
             leases.seal(each, None)
@@ -229,14 +235,6 @@ class Lending:
 
     def _report_kept(self, export: str, error: MemtopoError) -> None:
         self._events.add("lent memory not released", {"export": export, "reason": error.message}, "error")
-
-    def _still_lent(self, export: str) -> Collection[int]:
-        try:
-            return self._provider.lent(export) if isinstance(self._provider, Lender) else ()
-        except MemtopoError as error:
-            if _is_busy(error):
-                raise
-            return ()  # its process has ended, and its memory with it
 
     def _leases(self, export: str) -> _Leases:
         """Leases of an export. It has no entry until something is lent: a client may have invented its name."""

@@ -75,22 +75,13 @@ class ServerLoop:
         )
         self._progress = responder.supervision.progress
         self._changes = Changes(
-            responder,
-            self._clients,
-            lambda: self._begin_shutdown("failure", 0),
-            self._progress,
-            RunningClock(now),
+            responder, self._clients, partial(self._begin_shutdown, "failure", 0), self._progress, RunningClock(now)
         )
         self._commits = Commits(
             responder, self._clients, self._changes.renew, self._changes.notify_committed, RunningClock(now)
         )
         self._requests = Requests(
-            responder,
-            self._clients,
-            self._changes,
-            self._commits,
-            shutdown,
-            lambda grace: self._begin_shutdown("release", grace),
+            responder, self._clients, self._changes, self._commits, shutdown, partial(self._begin_shutdown, "release")
         )
         self._retries: list[_Retry] = []
         self._awaiting_check: list[ClientConnection] = []

@@ -209,6 +209,10 @@ class Responder:
         importers = {"lost": messages.encode_importers(lost), "kept": messages.encode_importers(kept)}
         return {"name": self.name, **importers, "reports": self.supervision.reports_end}
 
+    def record_serving(self, socket: str) -> None:
+        """Record that the layout is served at the path of a socket."""
+        self.events.add("serving", {"layout": self.name, "socket": socket, "exports": len(self.offers)})
+
     def check(self) -> dict[str, Any]:
         """Check the layout, and return the answer for all clients that wait for one."""
         try:

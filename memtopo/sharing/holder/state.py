@@ -13,17 +13,8 @@ from memtopo.common.errors import ExchangeError
 from memtopo.machine import MachineLine
 from memtopo.plans.progress import CountedProgress
 from memtopo.plans.report import Checks
-from memtopo.sharing.status import (
-    MOST_LOCATIONS,
-    CheckResult,
-    HeapUse,
-    Importer,
-    LayoutEnd,
-    LocationMemory,
-    NodeStatus,
-    Statistics,
-    Status,
-)
+from memtopo.sharing import status
+from memtopo.sharing.status import CheckResult, HeapUse, Importer, LayoutEnd, LocationMemory, NodeStatus, Status
 
 if TYPE_CHECKING:
     from memtopo.sharing.holder.metrics import MetricsTarget
@@ -122,11 +113,10 @@ class Counters(Struct):
         """Record the result of a check that has just ended."""
         self.last_check = CheckResult(self.epoch(), checks.different)
 
-    def statistics(self, memory: Sequence[LocationMemory]) -> Statistics:
+    def statistics(self, memory: Sequence[LocationMemory]) -> status.Statistics:
         """Record of the counters, with the memory that the layout has now."""
-        return Statistics(
-            tuple(memory[:MOST_LOCATIONS]), self.changes, self.rolled_back, self.last_check, self.clients, self.handles
-        )
+        found = tuple(memory[: status.MOST_LOCATIONS])
+        return status.Statistics(found, self.changes, self.rolled_back, self.last_check, self.clients, self.handles)
 
 
 class Shutdown(Struct):
@@ -189,11 +179,9 @@ class ProgressNotices(CountedProgress):
 
     def advance(self, steps: int, process: str = "") -> None:
         super().advance(steps, process)
-        if self._receivers and self._clock() >= self._due:
-            self._due = self._clock() + INTERVAL
-            self._send()
-
-    def _send(self) -> None:
+        if not self._receivers or self._clock() < self._due:
+            return
+        self._due = self._clock() + INTERVAL
         state = self.state
         if state is None or state.in_bytes:
             return
