@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from hashlib import sha256
 from itertools import groupby
@@ -84,26 +84,36 @@ class _Writer:
         with suppress(OSError, FolderRefused), closing_fd(self._folder.open(file.name)) as fd:
             if os.fstat(fd).st_size == file.size:
                 try:
-                    self._transfer.run([partial(self._compare, *each) for each in _chunks(file)])
+                    self._transfer.run([partial(self._compare, each) for each in _chunks(file)])
                 except _Differs:
                     return False
                 return True
         return False
 
-    def _compare(self, piece: SavedPiece, number: int, start: int, size: int, buffer: Buffer) -> None:
-        self._memory.read(piece.name, start, size, buffer.address)
-        if sha256(buffer.part(size)).hexdigest() != piece.digests[number]:
+    def _compare(self, chunk: _Chunk, buffer: Buffer) -> None:
+        if self._read(chunk, buffer) != chunk.digest:
             raise _Differs
+
+    def _read(self, chunk: _Chunk, buffer: Buffer) -> str:
+        """Copy a chunk of the memory to a buffer, and return its digest."""
+        self._memory.read(chunk.piece.name, chunk.start, chunk.size, buffer.address)
+        return sha256(buffer.part(chunk.size)).hexdigest()
 
     def write(self, files: Sequence[tuple[str, Sequence[Piece]]]) -> list[SavedFile]:
         """Reserve room for files, write them, and wait until the disk has them. Raises `OSError`."""
-        planned = [_planned(name, pieces) for name, pieces in files]
+        planned = []
+        for name, pieces in files:
+            saved, offset = [], 0
+            for each in pieces:  # one after another; their digests are not known yet
+                saved.append(SavedPiece(each.name, each.size, offset, ("",) * len(range(0, each.size, BUFFER))))
+                offset += rounded_up(each.size, BLOCK)
+            planned.append(SavedFile(name, tuple(saved)))
         self._folder.require_room(sum(each.size for each in planned))
         self._transfer.run([partial(self._reserve, each) for each in planned])
         parts = [planned[first : first + _OPEN] for first in range(0, len(planned), _OPEN)]
-        saved = [each for part in parts for each in self._written(part)]
+        written = [each for part in parts for each in self._written(part)]
         os.fsync(self._folder.fd)
-        return saved
+        return written
 
     def _reserve(self, file: SavedFile, _: Buffer) -> None:
         with closing_fd(self._folder.create(file.name)) as fd:
@@ -112,54 +122,50 @@ class _Writer:
     def _written(self, planned: Sequence[SavedFile]) -> Iterator[SavedFile]:
         """Write files that are open at once, and wait until the disk has them; yield them with their digests."""
         with ExitStack() as stack:
-            files = [stack.enter_context(self._opened(each)) for each in planned]
+            fds = [stack.enter_context(closing_fd(self._folder.open(each.name, os.O_WRONLY))) for each in planned]
+            files = [DirectFile(fd) for fd in fds]
+            for file in files:
+                file.set_direct()
             pairs = list(zip(planned, files, strict=True))
-            chunks = [partial(self._write_chunk, file, *chunk) for each, file in pairs for chunk in _chunks(each)]
+            chunks = [partial(self._write_chunk, file, chunk) for each, file in pairs for chunk in _chunks(each)]
             digests = iter(self._transfer.run(chunks))
-            self._transfer.run([partial(_sync, each.fd) for each in files])
+            self._transfer.run([partial(_sync, fd) for fd in fds])
             self.direct &= all(each.direct for each in files)
         for each in planned:
             pieces = (replace(piece, digests=tuple(next(digests) for _ in piece.digests)) for piece in each.pieces)
             yield replace(each, pieces=tuple(pieces))
 
-    @contextmanager
-    def _opened(self, file: SavedFile) -> Iterator[DirectFile]:
-        with closing_fd(self._folder.open(file.name, os.O_WRONLY)) as fd:
-            opened = DirectFile(fd)
-            opened.set_direct()
-            yield opened
-
-    def _write_chunk(
-        self, file: DirectFile, piece: SavedPiece, number: int, start: int, size: int, buffer: Buffer
-    ) -> str:
-        del number
-        self._memory.read(piece.name, start, size, buffer.address)
-        file.write(buffer.padded(size), piece.offset + start)
-        return sha256(buffer.part(size)).hexdigest()
+    def _write_chunk(self, file: DirectFile, chunk: _Chunk, buffer: Buffer) -> str:
+        digest = self._read(chunk, buffer)
+        file.write(buffer.padded(chunk.size), chunk.piece.offset + chunk.start)
+        return digest
 
 
 class _Differs(Exception):
     """A chunk has other bytes than before."""
 
 
-def _planned(name: str, pieces: Sequence[Piece]) -> SavedFile:
-    """File with pieces one after another, whose digests are not known yet."""
-    saved, offset = [], 0
-    for each in pieces:
-        saved.append(SavedPiece(each.name, each.size, offset, ("",) * len(range(0, each.size, BUFFER))))
-        offset += rounded_up(each.size, BLOCK)
-    return SavedFile(name, tuple(saved))
-
-
-def _chunks(file: SavedFile) -> Iterator[tuple[SavedPiece, int, int, int]]:
-    """Chunks of a file: piece, number, offset in the piece, and size."""
-    for each in file.pieces:
-        for number, start in enumerate(range(0, each.size, BUFFER)):
-            yield each, number, start, min(BUFFER, each.size - start)
-
-
 def _sync(fd: int, _: Buffer) -> None:
     os.fsync(fd)
+
+
+class _Chunk(NamedTuple):
+    """Chunk of a piece of a file, with its number, and its offset in the piece."""
+
+    piece: SavedPiece
+    number: int
+    start: int
+    size: int
+
+    @property
+    def digest(self) -> str:
+        return self.piece.digests[self.number]
+
+
+def _chunks(file: SavedFile) -> Iterator[_Chunk]:
+    for each in file.pieces:
+        for number, start in enumerate(range(0, each.size, BUFFER)):
+            yield _Chunk(each, number, start, min(BUFFER, each.size - start))
 
 
 class Restored(Struct, frozen=True):
@@ -189,6 +195,14 @@ def restore(folder: Folder, part: Part, wanted: Sequence[Piece], memory: PieceMe
     Raises `FolderRefused` with the name of the piece and the number of the chunk that is not as it was saved.
     """
     sizes, direct = {each.name: each.size for each in wanted}, True
+
+    def restore_chunk(name: str, file: DirectFile, chunk: _Chunk, buffer: Buffer) -> None:
+        file.read(buffer.part(rounded_up(chunk.size, BLOCK)), chunk.piece.offset + chunk.start)
+        if sha256(buffer.part(chunk.size)).hexdigest() != chunk.digest:
+            message = f"{folder.path}/{name}: chunk {chunk.number} of {chunk.piece.name!r} is not as it was saved"
+            raise FolderRefused(message, hint=DAMAGED)
+        memory.write(chunk.piece.name, chunk.start, chunk.size, buffer.address)
+
     for file in part.files:
         some = replace(file, pieces=tuple(each for each in file.pieces if sizes.get(each.name) == each.size))
         if not some.pieces:
@@ -200,7 +214,7 @@ def restore(folder: Folder, part: Part, wanted: Sequence[Piece], memory: PieceMe
             opened_to_read(fd) as opened,
         ):
             _require_complete(folder, file, os.fstat(fd).st_size)
-            transfer.run([partial(_restore_chunk, folder, file, opened, memory, *each) for each in _chunks(some)])
+            transfer.run([partial(restore_chunk, file.name, opened, each) for each in _chunks(some)])
             direct &= opened.direct
     saved = [each.piece for file in part.files for each in file.pieces]
     found = tuple(each.name for each in saved if sizes.get(each.name) == each.size)
@@ -210,29 +224,11 @@ def restore(folder: Folder, part: Part, wanted: Sequence[Piece], memory: PieceMe
 
 
 def _require_complete(folder: Folder, file: SavedFile, size: int) -> None:
-    for piece, number, start, length in _chunks(file):
-        if size < rounded_up(piece.offset + start + length, BLOCK):
-            where = f"chunk {number} of {piece.name!r} ends beyond its end"
+    for chunk in _chunks(file):
+        if size < rounded_up(chunk.piece.offset + chunk.start + chunk.size, BLOCK):
+            where = f"chunk {chunk.number} of {chunk.piece.name!r} ends beyond its end"
             message = f"{folder.path}/{file.name} was cut to {exact(size)}: {where}"
             raise FolderRefused(message, hint=DAMAGED)
-
-
-def _restore_chunk(
-    folder: Folder,
-    saved: SavedFile,
-    file: DirectFile,
-    memory: PieceMemory,
-    piece: SavedPiece,
-    number: int,
-    start: int,
-    size: int,
-    buffer: Buffer,
-) -> None:
-    file.read(buffer.part(rounded_up(size, BLOCK)), piece.offset + start)
-    if sha256(buffer.part(size)).hexdigest() != piece.digests[number]:
-        message = f"{folder.path}/{saved.name}: chunk {number} of {piece.name!r} is not as it was saved"
-        raise FolderRefused(message, hint=DAMAGED)
-    memory.write(piece.name, start, size, buffer.address)
 
 
 class FolderKeeper:

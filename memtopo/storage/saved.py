@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from memtopo.common.decoding import Mismatch, decode, encode
-from memtopo.common.errors import Failed, reason
+from memtopo.common.errors import Failed, on_failure, reason
 from memtopo.common.files import closing_fd, read_descriptor
 from memtopo.common.text import first_words
 from memtopo.common.units import rounded, rounded_up
@@ -356,7 +356,13 @@ def opened_folder(path: str, *, write: bool = False, lock: bool = True) -> Itera
     with refusing(path):
         if write:
             make_folder(path)
-        with closing_fd(_open_directory(path)) as fd:
+        try:
+            opened = os.open(path.rstrip("/") or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except NotADirectoryError:
+            if os.path.islink(path.rstrip("/")):  # noqa: PTH114 as it is named
+                raise FolderRefused(f"{path!r} is a link", hint="name the folder that it leads to") from None
+            raise
+        with closing_fd(opened) as fd:
             about = os.fstat(fd)
             if about.st_uid != os.geteuid():
                 message = f"{path!r} belongs to uid {about.st_uid}, and this process has uid {os.geteuid()}"
@@ -364,8 +370,12 @@ def opened_folder(path: str, *, write: bool = False, lock: bool = True) -> Itera
             if about.st_mode & stat.S_IWOTH:
                 hint = f"name a folder in it: {path}/NAME" if write else f"'chmod o-w {path}', if you trust its bytes"
                 raise FolderRefused(f"every user may write to {path!r}", hint=hint)
-            if lock:
-                _lock(path, fd, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
+            try:
+                if lock:
+                    fcntl.flock(fd, (fcntl.LOCK_EX if write else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                message = f"{path!r} is in use: a layout offloads to it, or is being saved to it or restored from it"
+                raise FolderRefused(message, hint="try again when it has ended, or name another folder") from None
             yield Folder(path, fd)
 
 
@@ -389,11 +399,9 @@ def require_saved(path: str, processes: Collection[str]) -> None:
     if found.keys().isdisjoint(processes):
         layout = next(iter(found.values()))
         message = f"{path!r} has layout {layout!r}, and nothing of it is of a process of this layout"
-        raise FolderRefused(message, hint=f"it has {_named(found)}, and this layout has {_named(processes)}")
-
-
-def _named(processes: Collection[str]) -> str:
-    return ", ".join(first_words([each or "one process without a name" for each in processes], _LISTED))
+        names = [[each or "one process without a name" for each in some] for some in (found, processes)]
+        there, here = (", ".join(first_words(some, _LISTED)) for some in names)
+        raise FolderRefused(message, hint=f"it has {there}, and this layout has {here}")
 
 
 @contextmanager
@@ -402,25 +410,5 @@ def saving_to(path: str, layout: str) -> Iterator[Folder]:
     with opened_folder(path, write=True) as folder:
         folder.require_own(layout)
         folder.remove_unused()
-        try:
+        with on_failure(folder.remove_unused):
             yield folder
-        except BaseException:
-            folder.remove_unused()
-            raise
-
-
-def _open_directory(path: str) -> int:
-    try:
-        return os.open(path.rstrip("/") or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except NotADirectoryError:
-        if os.path.islink(path.rstrip("/")):  # noqa: PTH114 as it is named
-            raise FolderRefused(f"{path!r} is a link", hint="name the folder that it leads to") from None
-        raise
-
-
-def _lock(path: str, fd: int, kind: int) -> None:
-    try:
-        fcntl.flock(fd, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        message = f"{path!r} is in use: a layout offloads to it, or is being saved to it or restored from it"
-        raise FolderRefused(message, hint="try again when it has ended, or name another folder") from None

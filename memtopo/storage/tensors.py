@@ -12,7 +12,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from itertools import groupby
@@ -83,9 +83,16 @@ def read_header(path: str | Path) -> tuple[Tensor, ...]:
     except OSError as error:
         raise BadTensors(f"{os.fspath(path)!r} cannot be read: {reason(error)}") from error
     entries = _entries(path, text)
-    found = [Tensor(name, each.dtype, each.shape, *_span(path, name, each)) for name, each in entries.items()]
+    found = [_tensor(path, name, each) for name, each in entries.items()]
     found.sort(key=lambda each: (each.offset, each.size))
-    _require_full(path, found, about.st_size - start)
+    end, size = 0, about.st_size - start
+    for each in found:
+        if each.offset != end:
+            what = "overlaps the one before" if each.offset < end else "follows a hole"
+            _refuse(path, f"has a tensor {each.name!r} that {what}: it begins at {each.offset:,}, and not at {end:,}")
+        end += each.size
+    if end != size:
+        _refuse(path, f"has {size:,} bytes of data, and its tensors have {end:,}")
     return tuple(each._replace(offset=start + each.offset) for each in found)
 
 
@@ -114,26 +121,14 @@ def _require_unique(pairs: list[tuple[str, object]]) -> None:
         raise ValueError("a name is there twice")
 
 
-def _span(path: str | Path, name: str, entry: _Entry) -> tuple[int, int]:
-    """Offset and size in the data. Raises `BadTensors` if the size is not that of the shape."""
+def _tensor(path: str | Path, name: str, entry: _Entry) -> Tensor:
+    """Tensor with its offset in the data. Raises `BadTensors` if the size is not that of the shape."""
     if entry.dtype not in BITS:
         _refuse(path, f"has a tensor {name!r} of dtype {entry.dtype!r}, which is not known")
     begin, end = entry.data_offsets
     if (end - begin) * 8 != math.prod(entry.shape) * BITS[entry.dtype]:
         _refuse(path, f"has {end - begin:,} bytes for tensor {name!r}, which is {entry.dtype} of {list(entry.shape)}")
-    return begin, end - begin
-
-
-def _require_full(path: str | Path, tensors: Sequence[Tensor], size: int) -> None:
-    """Raise `BadTensors` unless tensors lie one after another, and fill so many bytes."""
-    end = 0
-    for each in tensors:
-        if each.offset != end:
-            what = "overlaps the one before" if each.offset < end else "follows a hole"
-            _refuse(path, f"has a tensor {each.name!r} that {what}: it begins at {each.offset:,}, and not at {end:,}")
-        end += each.size
-    if end != size:
-        _refuse(path, f"has {size:,} bytes of data, and its tensors have {end:,}")
+    return Tensor(name, entry.dtype, entry.shape, begin, end - begin)
 
 
 def _refuse(path: str | Path, what: str, cause: BaseException | None = None) -> NoReturn:
@@ -144,44 +139,28 @@ def copy_tensors(
     path: str | Path, tensors: Sequence[Tensor], places: Sequence[int], piece: str, memory: PieceMemory, copy: Transfer
 ) -> None:
     """Copy tensors of a file to offsets of a piece. Raises `BadTensors`, and `DriverError`."""
-    try:
-        with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd, opened_to_read(fd) as file:
-            parts = (part for run in _runs(tensors, places) for part in _parts(*run))
-            copy.run([partial(_copy_part, path, file, piece, memory, *part) for part in parts])
-    except OSError as error:
-        raise BadTensors(f"{os.fspath(path)!r} cannot be read: {reason(error)}") from error
-
-
-def _runs(tensors: Sequence[Tensor], places: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Offset in the file, end there and place of tensors that lie one after another at both; mostly all of a file."""
     pairs = zip(tensors, places, strict=True)
+    parts: list[tuple[int, int, int]] = []
+    # Tensors that lie one after another in the file and in the piece are one run, mostly all of a file.
     for distance, some in groupby(pairs, key=lambda pair: pair[1] - pair[0].offset):
         run = [tensor for tensor, _ in some]
-        yield run[0].offset, run[-1].offset + run[-1].size, run[0].offset + distance
+        start, end = run[0].offset, run[-1].offset + run[-1].size
+        while start < end:  # a buffer has a part with whole blocks
+            size = min(BUFFER - start % BLOCK, end - start)
+            parts.append((start, start + distance, size))
+            start += size
 
+    def copy_part(file: DirectFile, start: int, place: int, size: int, buffer: Buffer) -> None:
+        before = start % BLOCK
+        if file.read(buffer.part(rounded_up(before + size, BLOCK)), start - before) < before + size:
+            _refuse(path, "was cut while it was read")
+        memory.write(piece, place, size, buffer.address + before)
 
-def _parts(start: int, end: int, place: int) -> Iterator[tuple[int, int, int]]:
-    """Offset in the file, place and size of parts of a run, each of which a buffer has with whole blocks."""
-    while start < end:
-        size = min(BUFFER - start % BLOCK, end - start)
-        yield start, place, size
-        start, place = start + size, place + size
-
-
-def _copy_part(
-    path: str | Path,
-    file: DirectFile,
-    piece: str,
-    memory: PieceMemory,
-    start: int,
-    place: int,
-    size: int,
-    buffer: Buffer,
-) -> None:
-    before = start % BLOCK
-    if file.read(buffer.part(rounded_up(before + size, BLOCK)), start - before) < before + size:
-        _refuse(path, "was cut while it was read")
-    memory.write(piece, place, size, buffer.address + before)
+    try:
+        with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd, opened_to_read(fd) as file:
+            copy.run([partial(copy_part, file, *part) for part in parts])
+    except OSError as error:
+        raise BadTensors(f"{os.fspath(path)!r} cannot be read: {reason(error)}") from error
 
 
 PREFIX = 64
