@@ -6,36 +6,41 @@ of external objects that are bound to nothing are simulated.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import select
 import shlex
 import shutil
+import signal
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memtopo.common.errors import ExchangeError, NoLayout, Unavailable, UsageError
+from memtopo.common.decoding import decode, encode
+from memtopo.common.errors import ExchangeError, MemtopoError, NoLayout, Unavailable, UsageError, reason
 from memtopo.common.processes import python_command
+from memtopo.common.signals import received_signal
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, did_you_mean, known_names
+from memtopo.driver.handles import Handle
 from memtopo.drivers import target
+from memtopo.drivers.sim import external_api
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import from_outside
 from memtopo.kinds.external import ExternalObject
 from memtopo.kinds.external.semaphores import ImportedSemaphore
 from memtopo.kinds.pinned import PinnedGroup
-from memtopo.machine import Machine
+from memtopo.machine import Machine, MachineLine
 from memtopo.plans.report import Report
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import NAME, endpoint, is_folder
+from memtopo.sharing.external import ExternalExports, ExternalMemory, HostMemory, Semaphore, Serving
 from memtopo.sharing.programs import ProducerProgram
-from memtopo.sharing.simulated_producer import ProducerSpec, SimulatedFile, SimulatedMemory, SimulatedSemaphore
-
-T = TypeVar("T")
 
 Bound = str | tuple[str, ...]
 """The path of a socket, or the words of a command."""
@@ -46,7 +51,9 @@ PATIENCE = 30.0
 _DYING = 0.2
 """Seconds by which the end of a connection precedes the end of its process."""
 
-_COMMAND = python_command("memtopo.sharing.simulated_producer:main")
+_COMMAND = python_command("memtopo.sharing.producers:main")
+_SIMULATED = (ExternalObject, ImportedSemaphore, PinnedGroup)
+"""Groups whose holders are simulated, in the order in which these are started."""
 
 
 def resolve(name: str, text: str) -> Bound:
@@ -97,40 +104,146 @@ def unused(names: Iterable[str], geometry: Geometry) -> tuple[str, str] | None:
     return None
 
 
+PERIOD = 251
+"""Byte `n` of simulated memory is `n` modulo this."""
+
+FILLED = 16 << 20
+"""Leading bytes of an object that are filled; the others are mostly 0."""
+
+_BLOCK_PERIODS = 4096
+
+
+class SimulatedMemory(Struct, frozen=True, tag=True):
+    """External memory of `size` bytes on the GPU with this UUID, in hexadecimal digits."""
+
+    name: str
+    size: int
+    gpu: str
+    dedicated: bool
+
+    def make(self) -> ExternalMemory:
+        """Allocate and fill it."""
+        fd = external_api.allocate(bytes.fromhex(self.gpu), self.size)
+        for offset, block in _content(self.size):
+            external_api.write(fd, offset, block)
+        return ExternalMemory(fd, self.size, self.gpu, self.dedicated)
+
+
+class SimulatedSemaphore(Struct, frozen=True, tag=True):
+    """A semaphore, and the values that importers wait for and signal, if they do."""
+
+    name: str
+    timeline: bool
+    gpu: str
+    wait: int | None
+    signal: int | None
+
+    def make(self) -> Semaphore:
+        """Create it, unsignalled."""
+        return Semaphore(external_api.make_semaphore(timeline=self.timeline), self.timeline, self.gpu)
+
+    def prepare(self, fd: int) -> None:
+        """Signal the value that an importer waits for; reset a binary one that it signals from the importer before."""
+        if self.wait is not None:
+            if external_api.counter(fd) < (self.wait if self.timeline else 1):  # a timeline only increases
+                external_api.signal(fd, self.wait)
+        elif self.signal is not None and not self.timeline:
+            external_api.wait(fd, timeout=0)
+
+
+class SimulatedFile(Struct, frozen=True, tag=True):
+    """Memory of the host of `size` bytes in a file."""
+
+    name: str
+    size: int
+
+    def make(self) -> HostMemory:
+        """Make a memfd that cannot shrink."""
+        fd = os.memfd_create(f"memtopo-{self.name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, self.size)
+        for offset, block in _content(self.size):
+            os.pwrite(fd, block, offset)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        return HostMemory(fd, self.size)
+
+
+Simulated = SimulatedMemory | SimulatedSemaphore | SimulatedFile
+
+
+def _content(size: int) -> Iterator[tuple[int, bytes]]:
+    """Blocks of the bytes that are filled, by their offsets."""
+    block = bytes(range(PERIOD)) * _BLOCK_PERIODS
+    return ((offset, block[: size - offset]) for offset in range(0, min(size, FILLED), len(block)))
+
+
+class ProducerSpec(Struct, frozen=True):
+    """The exports of one holder on a simulated machine."""
+
+    machine: str
+    objects: tuple[Simulated, ...]
+
+
+class SimulatedExports(ExternalExports):
+    """External exports whose semaphores are prepared for each importer."""
+
+    def __init__(self, simulated: Sequence[Simulated]) -> None:
+        super().__init__({each.name: each.make() for each in simulated})
+        self._semaphores = {each.name: each for each in simulated if isinstance(each, SimulatedSemaphore)}
+
+    def handle(self, export: str, index: int) -> Handle:
+        handle = super().handle(export, index)
+        if semaphore := self._semaphores.get(export):
+            semaphore.prepare(self.objects[export].fd)
+        return handle
+
+
+def simulated_serving(spec: ProducerSpec, socket: str) -> Serving:
+    """Make the objects of a producer, to be served at a socket."""
+    line = MachineLine(spec.machine, simulated=True, devices=(), driver="simulated")
+    return Serving(endpoint(socket=socket), SimulatedExports(spec.objects), line)
+
+
+def main() -> None:
+    """Serve the producer of the specification on standard input at the socket in MEMTOPO_SOCKET, until both end."""
+    stopped = received_signal(signal.SIGTERM)
+    spec = decode(sys.stdin.buffer.readline(), ProducerSpec)
+
+    def stop() -> int:
+        parent_died = select.select([sys.stdin], [], [], 0)[0]
+        return stopped() or (signal.SIGTERM if parent_died else 0)
+
+    try:
+        simulated_serving(spec, os.environ["MEMTOPO_SOCKET"]).run(stop)
+    except (MemtopoError, OSError) as error:
+        sys.exit(f"memtopo: simulated producer: {reason(error) if isinstance(error, OSError) else error.message}")
+
+
 def producer_specs(members: Iterable[Geometry], machine: str, gpus: Sequence[str]) -> dict[str, ProducerSpec]:
     """Return what each holder with a name must export to be simulated.
 
     `gpus` are UUIDs by ordinal, in hexadecimal digits. The first of several declarations counts, except for the values
     that are waited for and signalled: the highest count.
     """
-    memory: dict[str, dict[str, SimulatedMemory]] = {}
-    semaphores: dict[str, dict[str, SimulatedSemaphore]] = {}
-    files: dict[str, dict[str, SimulatedFile]] = {}
-    for each in (group for member in members for group in member.every if group.produced):
-        if not each.origin:
-            continue
+    found: dict[str, dict[str, Simulated]] = {}
+    produced = [group for member in members for group in member.every if group.produced and group.origin]
+    for each in (group for kind in _SIMULATED for group in produced if isinstance(group, kind)):
+        assert each.origin
         (holder,), name = each.origin.holders, each.origin.export
+        if "/" in holder:
+            continue
+        objects = found.setdefault(holder, {})
         match each:
             case ExternalObject():
-                found = SimulatedMemory(name, each.size, gpus[each.location.id], each.dedicated)
-                memory.setdefault(holder, {}).setdefault(name, found)
+                objects.setdefault(name, SimulatedMemory(name, each.size, gpus[each.location.id], each.dedicated))
+            case PinnedGroup():
+                objects.setdefault(name, SimulatedFile(name, each.size))
             case ImportedSemaphore():
                 declared = SimulatedSemaphore(name, each.timeline, gpus[each.location.id], each.wait, each.signal)
-                first = semaphores.setdefault(holder, {}).setdefault(name, declared)
-                wait, signal = _highest(first.wait, each.wait), _highest(first.signal, each.signal)
-                semaphores[holder][name] = replace(first, wait=wait, signal=signal)
-            case PinnedGroup():
-                files.setdefault(holder, {}).setdefault(name, SimulatedFile(name, each.size))
-    return {
-        holder: ProducerSpec(machine, _of(holder, memory), _of(holder, semaphores), _of(holder, files))
-        for holder in dict.fromkeys([*memory, *semaphores, *files])
-        if "/" not in holder
-    }
-
-
-def _of(holder: str, objects: Mapping[str, Mapping[str, T]]) -> tuple[T, ...]:
-    """Objects of a holder."""
-    return tuple(objects.get(holder, {}).values())
+                first = objects.setdefault(name, declared)
+                if isinstance(first, SimulatedSemaphore):
+                    wait, signalled = _highest(first.wait, each.wait), _highest(first.signal, each.signal)
+                    objects[name] = replace(first, wait=wait, signal=signalled)
+    return {holder: ProducerSpec(machine, tuple(objects.values())) for holder, objects in found.items()}
 
 
 class Producers(Struct, frozen=True):
@@ -197,7 +310,7 @@ def start_producers(
 
 def simulated_program(holder: str, spec: ProducerSpec) -> ProducerProgram:
     """Return the program of a simulated producer, which is not started yet."""
-    return ProducerProgram(holder, _COMMAND, spec.encode())
+    return ProducerProgram(holder, _COMMAND, encode(spec) + b"\n")
 
 
 def _simulated_programs(
@@ -208,11 +321,8 @@ def _simulated_programs(
     if not any(member.produced for member in members):
         return []
     specs = producer_specs(members, name, target.uuids(machine))
-    return [
-        simulated_program(holder, spec)
-        for holder, spec in specs.items()
-        if holder not in bound and not _is_held(holder)
-    ]
+    missing = [holder for holder in specs if holder not in bound and not _is_held(holder)]
+    return [simulated_program(holder, specs[holder]) for holder in missing]
 
 
 def _require_holders(geometry: Geometry, bound: Mapping[str, Bound]) -> None:

@@ -14,8 +14,7 @@ from memtopo.kinds.layout import HandleSource
 from memtopo.machine import Machine
 from memtopo.session.composition import RunRequest
 from memtopo.sharing.imports import HolderHandles
-from memtopo.sharing.producers import producer_specs, simulated_program
-from memtopo.sharing.simulated_producer import ProducerSpec
+from memtopo.sharing.producers import ProducerSpec, producer_specs, simulated_program
 
 
 def sockets(geometry: Geometry, machine: Machine) -> dict[str, str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import memtopo
+from memtopo.common.decoding import decode, encode
 from memtopo.common.errors import UsageError
 from memtopo.common.processes import python_command
 from memtopo.drivers import target
@@ -22,15 +23,19 @@ from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.imports import HolderHandles
-from memtopo.sharing.producers import Producers, holders, producer_specs, resolve, start_producers
-from memtopo.sharing.simulated_producer import (
+from memtopo.sharing.producers import (
     FILLED,
     PERIOD,
+    Producers,
     ProducerSpec,
     SimulatedFile,
     SimulatedMemory,
     SimulatedSemaphore,
+    holders,
+    producer_specs,
+    resolve,
     simulated_serving,
+    start_producers,
 )
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import ROOT, environment
@@ -167,13 +172,13 @@ def test_no_holder_is_simulated_on_a_real_machine() -> None:
 
 
 def test_a_simulated_producer_ends_with_its_standard_input(tmp_path: Path) -> None:
-    script = ProducerSpec("test", (SimulatedMemory("frame", 4096, GPUS[0], dedicated=False),), ())
-    command = python_command("memtopo.sharing.simulated_producer:main")
+    script = ProducerSpec("test", (SimulatedMemory("frame", 4096, GPUS[0], dedicated=False),))
+    command = python_command("memtopo.sharing.producers:main")
     where = str(tmp_path / "camera.sock")
     env = environment(MEMTOPO_SOCKET=where)
     with PythonProcess(command, stdin=subprocess.PIPE, cwd=ROOT, env=env) as process:
         assert process.stdin
-        process.stdin.write(script.encode())
+        process.stdin.write(encode(script) + b"\n")
         process.stdin.flush()
         until(Path(where).exists)
         process.stdin.close()
@@ -182,18 +187,18 @@ def test_a_simulated_producer_ends_with_its_standard_input(tmp_path: Path) -> No
 
 
 def test_a_simulated_producer_that_cannot_serve_prints_one_line(tmp_path: Path) -> None:
-    script = ProducerSpec("test", (), ())
-    command = python_command("memtopo.sharing.simulated_producer:main")
+    script = ProducerSpec("test", ())
+    command = python_command("memtopo.sharing.producers:main")
     env = environment(MEMTOPO_SOCKET=str(tmp_path / "missing" / "camera.sock"))
-    done = run_python(command, input=script.encode(), cwd=ROOT, env=env, capture_output=True, check=False)
+    done = run_python(command, input=encode(script) + b"\n", cwd=ROOT, env=env, capture_output=True, check=False)
     (line,) = done.stderr.decode().splitlines()
     assert (done.returncode, line.startswith("memtopo: simulated producer: folder ")) == (1, True)
 
 
 def test_a_specification_is_the_same_after_encoding_and_decoding() -> None:
     for script in producer_specs([geometry_of(SPEC, MACHINE)], "h200x2", GPUS).values():
-        assert ProducerSpec.decode(script.encode()) == script
-        assert json.loads(script.encode())["machine"] == "h200x2"
+        assert decode(encode(script), ProducerSpec) == script
+        assert json.loads(encode(script))["machine"] == "h200x2"
 
 
 def test_of_several_declarations_of_a_semaphore_the_highest_values_count() -> None:
@@ -202,7 +207,7 @@ def test_of_several_declarations_of_a_semaphore_the_highest_values_count() -> No
     entries = (f"  s{number}: {entry % each}\n" for number, each in enumerate(values))
     frame = "external: {frame: {from: camera, via: opaque_fd, device: gpu1, size: 4KiB}}\n"
     found = producer_specs([geometry_of(f"{frame}semaphores:\n{''.join(entries)}", MACHINE)], "h200x2", GPUS)
-    assert found["camera"].semaphores == (SimulatedSemaphore("s", True, GPUS[1], 7, 9),)
+    assert found["camera"].objects[1:] == (SimulatedSemaphore("s", True, GPUS[1], 7, 9),)
 
 
 def test_the_report_of_an_applied_layout_notes_its_simulated_producers() -> None:
@@ -229,7 +234,7 @@ SPEC_OF_ONE = {
 
 
 def test_a_simulated_file_has_its_bytes_and_cannot_shrink(tmp_path: Path) -> None:
-    spec, size = ProducerSpec("test", (), (), (SimulatedFile("host", 10_000),)), 10_000
+    spec, size = ProducerSpec("test", (SimulatedFile("host", 10_000),)), 10_000
     with (
         simulated_serving(spec, str(tmp_path / "camera.sock")) as served,
         connect(endpoint(socket=served.path)) as client,
@@ -247,4 +252,4 @@ def test_of_several_declarations_of_external_memory_the_first_counts() -> None:
     spec = "external: {%s: {from: camera/f, via: opaque_fd, device: gpu%d, size: %s, dedicated: %s}}"
     members = [geometry_of(spec % each, MACHINE) for each in (("a", 1, "8KiB", "true"), ("b", 0, "4KiB", "false"))]
     found = producer_specs(members, "h200x2", GPUS)
-    assert found["camera"].memory == (SimulatedMemory("f", 8192, GPUS[1], dedicated=True),)
+    assert found["camera"].objects == (SimulatedMemory("f", 8192, GPUS[1], dedicated=True),)
