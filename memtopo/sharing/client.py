@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from memtopo.common.errors import BadPacket, ExchangeError, Exit, on_failure
 from memtopo.common.processes import pid_namespace
@@ -22,17 +22,7 @@ from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.messages import LARGEST_COUNT, LONGEST_WAIT, Acknowledgement
 from memtopo.sharing.offers import Offer, unknown_export
 from memtopo.sharing.sockets import SYSTEM, System, reserve_descriptors
-from memtopo.sharing.status import (
-    Changed,
-    Importer,
-    LayoutEnd,
-    Notice,
-    Released,
-    Statistics,
-    Status,
-    Switched,
-    shared_fields,
-)
+from memtopo.sharing.status import Changed, Importer, LayoutEnd, Notice, Released, Statistics, Status, Switched
 from memtopo.sharing.wire import MOST_FDS, Packet
 from memtopo.storage.saved import Saved
 
@@ -86,7 +76,7 @@ class Client(HolderConnection):
                 "pid_namespace": "same" if same else "another",
                 "nodes": messages.decode_nodes(self._text("nodes")) if told.nodes else (),
             }
-        return Status(**shared_fields(told, Status) | own)
+        return Status(**asdict(told) | own)
 
     def offers(self) -> Mapping[str, Offer]:
         """Return the exports by name. They are requested again after a notice that the layout was changed."""

@@ -16,7 +16,7 @@ from memtopo.common.processes import pid_namespace
 from memtopo.common.units import shorten
 from memtopo.driver.handles import Handle, Secret
 from memtopo.machine import MachineLine
-from memtopo.plans.report import Checks, Difference, Report
+from memtopo.plans.report import Checks, Report
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import (
     MOST_PROCESSES,
@@ -393,34 +393,28 @@ def encode_status(status: Status) -> dict[str, Any]:
     keys = ("name", "pid", "since", "state", "deadline", "spec", "generation", *states)
     fields = {key: getattr(status, key) for key in keys}
     fields |= {"pid_namespace": pid_namespace(), "machine": encode_machine(status.machine)}
-    contexts = {} if status.contexts is None else {"contexts": status.contexts[:MAX_ENTRIES]}
-    nodes = {"nodes": [each.node for each in status.nodes]} if status.nodes else {}
-    own = {label: pid for label, pid in islice(status.processes.items(), MOST_PROCESSES) if label}
-    processes = {"processes": own} if own else {}
-    heaps = {"heaps": [to_builtins(each) for each in status.heaps[:_HEAPS]]} if status.heaps else {}
-    end = {"end": to_builtins(status.end)} if status.end else {}
-    return fields | contexts | nodes | processes | heaps | end
+    if status.contexts is not None:
+        fields["contexts"] = status.contexts[:MAX_ENTRIES]
+    optional = {
+        "nodes": [each.node for each in status.nodes],
+        "processes": {label: pid for label, pid in islice(status.processes.items(), MOST_PROCESSES) if label},
+        "heaps": to_builtins(status.heaps[:_HEAPS]),
+        "end": to_builtins(status.end),
+    }
+    return fields | {key: value for key, value in optional.items() if value}
 
 
 def encode_machine(line: MachineLine) -> dict[str, Any]:
     """Encode the description of a machine, with its texts shortened."""
-    devices = [_short(name) for name in line.devices[:_DEVICES]]
-    return {
-        "name": _short(line.name), "simulated": line.simulated, "devices": devices, "driver": _short(line.driver),
-    }  # fmt: skip
+    devices = tuple(map(_short, line.devices[:_DEVICES]))
+    short: dict[str, Any] = to_builtins(MachineLine(_short(line.name), line.simulated, devices, _short(line.driver)))
+    return short
 
 
 def encode_checks(checks: Checks) -> dict[str, Any]:
     """Encode the result of a check: the first differences that fit, with their texts shortened."""
-    short = (
-        Difference(_short(each.aspect), _short(each.subject), _short(each.wanted), _short(each.seen))
-        for each in checks.differences
-    )
-    return {
-        "tallies": [to_builtins(tally) for tally in checks.tallies],
-        "differences": [{key: each[key] for key in _DIFFERENCE} for each in page(short)],
-        "different": checks.different,
-    }
+    differences = page({key: _short(getattr(each, key)) for key in _DIFFERENCE} for each in checks.differences)
+    return {"tallies": to_builtins(checks.tallies), "differences": differences, "different": checks.different}
 
 
 def encode_handles(handles: Sequence[Handle]) -> tuple[list[dict[str, Any]], list[int]]:

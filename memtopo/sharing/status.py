@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
@@ -103,6 +103,11 @@ class NodeStatus(Struct, frozen=True):
     contexts: Texts | None = None
 
 
+def unreachable(names: Iterable[str]) -> tuple[NodeStatus, ...]:
+    """Statuses of nodes that nothing is known of."""
+    return tuple(NodeStatus(node=name, host="", state="unreachable") for name in names)
+
+
 MOST_PROCESSES = 256
 """Processes of a layout that an answer names."""
 
@@ -188,6 +193,10 @@ class Status(Struct, frozen=True):
     """What is allocated in heaps of its processes, as far as the holder may read it."""
     end: LayoutEnd | None = None
     """End of a layout of a user's processes, some of which still have memory; None as long as it is served."""
+
+    def of_node(self, node: str, host: str) -> NodeStatus:
+        """Return it as the status of a node's holder, as it is reported to the others."""
+        return NodeStatus(node=node, host=host, **shared_fields(self, NodeStatus))
 
 
 class Notice(Struct, frozen=True):

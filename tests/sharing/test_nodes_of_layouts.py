@@ -18,7 +18,6 @@ from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.held import survey
 from memtopo.sharing.holder.metrics import StatusReports
-from memtopo.sharing.holder.responses import node_status
 from memtopo.sharing.holder.state import HeldNodes, Supervision
 from memtopo.sharing.messages import decode_nodes
 from memtopo.sharing.status import Importer, NodeStatus, Status
@@ -30,7 +29,7 @@ STATUS = Status(
     "kv", "/run/kv.sock", 41, 0, 0.0, "serving", None, None, MachineLine("m", simulated=True, devices=(), driver="1"),
     tuple(OFFERS[:3]), (IMPORTER,), contexts=("gpu0",),
 )  # fmt: skip
-NODES = (node_status("a", "one", STATUS), NodeStatus("b", "two", "starting"))
+NODES = (STATUS.of_node("a", "one"), NodeStatus("b", "two", "starting"))
 
 
 def test_statuses_are_the_same_after_a_text() -> None:
@@ -70,7 +69,7 @@ def test_a_release_is_refused_while_importers_of_another_node_use_exports_over_i
     with pytest.raises(ExchangeError, match="in use by 1 process on a"):
         HeldNodes(("a", "b"), lambda: NODES, own="b").require_unbound()
     for names, processes in (("a", "2 processes on a"), ("abcde", "10 processes on a, b, c, d …")):
-        two = [node_status(name, "x", replace(STATUS, importers=(IMPORTER, IMPORTER))) for name in names]
+        two = [replace(STATUS, importers=(IMPORTER, IMPORTER)).of_node(name, "x") for name in names]
         with pytest.raises(ExchangeError, match=f"in use by {processes}"):
             HeldNodes(tuple(names), partial(tuple, two)).require_unbound()
 

@@ -20,10 +20,9 @@ from memtopo.session.request import Holding, Revision, RunRequest
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import hold
-from memtopo.sharing.holder.responses import node_status, unreachable
 from memtopo.sharing.holder.state import HeldNodes, HolderInfo, Supervision
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.status import NodeStatus, Status
+from memtopo.sharing.status import NodeStatus, Status, unreachable
 
 NODE = "{node}"
 """Stands for the name of a node in the path of its socket."""
@@ -40,11 +39,11 @@ def held_nodes(hub: Call, nodes: Iterable[str], own: str = "") -> HeldNodes:
         try:
             found: Sequence[NodeStatus] = hub("statuses").result(_PATIENCE)
         except Exception:  # noqa: BLE001 errors of Ray have no common class here, and the layout is there without the hub
-            return tuple(unreachable(names))
+            return unreachable(names)
         return found
 
     def report(status: Status) -> None:
-        hub("report", node_status(own, platform.node(), status))
+        hub("report", status.of_node(own, platform.node()))
 
     return HeldNodes(names, statuses, report, own) if own else HeldNodes(names, statuses)
 

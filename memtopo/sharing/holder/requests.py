@@ -16,14 +16,7 @@ from memtopo.sharing.holder.commits import Commits
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import LISTED, Reload, Shutdown, still_bound
 from memtopo.sharing.holder.systemd import Notifier
-from memtopo.sharing.messages import (
-    HandlesRequest,
-    LendRequest,
-    ReleaseRequest,
-    Request,
-    SwitchRequest,
-    TransitionRequest,
-)
+from memtopo.sharing.messages import HandlesRequest, LendRequest, ReleaseRequest, Request, TransitionRequest
 
 
 class Requests:
@@ -84,7 +77,7 @@ class Requests:
         try:
             self._require_changeable(connection, request.request)
             about = {}
-            if isinstance(request, SwitchRequest):
+            if isinstance(request, messages.SwitchRequest):
                 planned, about = self._responder.planned_switch(request.state), {"state": request.state}
             else:
                 assert isinstance(request, messages.SpecRequest)

@@ -32,11 +32,10 @@ from memtopo.sharing.status import (
     Importer,
     LayoutEnded,
     LocationMemory,
-    NodeStatus,
     State,
     Statistics,
     Status,
-    shared_fields,
+    unreachable,
 )
 from memtopo.storage.saved import Saved
 
@@ -150,7 +149,7 @@ class Responder:
             contexts=tuple(contexts()) if (contexts := self.supervision.contexts) else None,
             processes=self.supervision.processes(),
             heaps=tuple(self.supervision.heaps()),
-            nodes=tuple(unreachable(self.nodes.names)) if self.nodes else (),
+            nodes=unreachable(self.nodes.names) if self.nodes else (),
             end=end,
         )
 
@@ -379,13 +378,3 @@ def _require_single(connection: ClientConnection, offer: Offer, first: int, coun
             message = f"this process has imported allocations of export {name!r} already, over another connection"
             hint = "use that import: the driver does not count them, and the first free would unmap both (fact 82)"
             raise ExchangeError("imported", message, hint=hint)
-
-
-def node_status(node: str, host: str, status: Status) -> NodeStatus:
-    """Return the status of a node's holder as it reports it to the others."""
-    return NodeStatus(node=node, host=host, **shared_fields(status, NodeStatus))
-
-
-def unreachable(names: Sequence[str]) -> Iterator[NodeStatus]:
-    """Statuses of nodes that nothing is known of."""
-    return (NodeStatus(node=name, host="", state="unreachable") for name in names)
