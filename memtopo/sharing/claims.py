@@ -185,9 +185,11 @@ class _Lock(Struct, frozen=True):
 
     def is_open_in(self, pid: int) -> bool:
         """Return whether a process has the file open."""
-        folder = PROC / str(pid) / "fd"
         with suppress(OSError):  # it has ended, or is another user's
-            return any(_same_file(each, self.file) for each in folder.iterdir())
+            for each in (PROC / str(pid) / "fd").iterdir():
+                with suppress(OSError):  # it was closed
+                    if os.path.samestat(each.stat(), self.file):
+                        return True
         return False
 
 
@@ -262,9 +264,16 @@ def _open_lock(folder: int, file: str) -> tuple[int, _Lock]:
     _check_owner(os.stat(file, dir_fd=folder, follow_symlinks=False))  # the opening of a device may change it
     fd = os.open(file, _LOCK_FILE, dir_fd=folder)
     with on_failure(os.close, fd):
-        found = os.fstat(fd)
-        _check_owner(found)
-        return fd, _parsed(os.pread(fd, _LONGEST_LOCK + 1, 0), found)
+        about = os.fstat(fd)
+        _check_owner(about)
+        text = os.pread(fd, _LONGEST_LOCK + 1, 0)
+        found = _LOCK_TEXT.fullmatch(text)
+        if not found or len(text) > _LONGEST_LOCK:
+            raise PermissionError(1, "it is a file that memtopo did not write")
+        visible = found[2] is None or int(found[2]) == pid_namespace()
+        lines = (line.split() for line in found[3].decode().splitlines())
+        processes = {label: int(pid) if visible else 0 for label, pid in lines}
+        return fd, _Lock(int(found[1]) if visible else 0, processes, about)
 
 
 def lock_stale(folder: int, file: str) -> int | None:
@@ -283,17 +292,6 @@ def lock_stale(folder: int, file: str) -> int | None:
             os.close(fd)
             raise
         os.close(fd)
-
-
-def _parsed(text: bytes, file: os.stat_result) -> _Lock:
-    """Parse a lock file. Raises `OSError` for content that memtopo did not write."""
-    found = _LOCK_TEXT.fullmatch(text)
-    if not found or len(text) > _LONGEST_LOCK:
-        raise PermissionError(1, "it is a file that memtopo did not write")
-    visible = found[2] is None or int(found[2]) == pid_namespace()
-    lines = (line.split() for line in found[3].decode().splitlines())
-    processes = {label: int(pid) if visible else 0 for label, pid in lines}
-    return _Lock(int(found[1]) if visible else 0, processes, file)
 
 
 def _temporary_name(lock: int) -> str:
@@ -373,12 +371,6 @@ def _unlink_socket(folder: int, file: str) -> None:
     with suppress(FileNotFoundError):
         if _is_own_socket(os.stat(file, dir_fd=folder, follow_symlinks=False)):
             os.unlink(file, dir_fd=folder)
-
-
-def _same_file(path: Path, known: os.stat_result) -> bool:
-    with suppress(OSError):  # it was closed
-        return os.path.samestat(path.stat(), known)
-    return False
 
 
 def _is_at(folder: int, file: str, known: os.stat_result) -> bool:

@@ -102,14 +102,10 @@ def _failed_entry(where: Endpoint, error: ExchangeError) -> Entry:
     if isinstance(error, LayoutEnded):
         return Entry(name, "lost", where.path, end=error.end)
     state: PartState = "starting" if error.code == "starting" else "unreachable"
-    return Entry(name, state, where.path, _lock_owner(where), error=error.message, hint=error.hint)
-
-
-def _lock_owner(where: Endpoint) -> int | None:
-    """Return the process that has the lock of a layout in a folder of this user; None if it is not known."""
+    pid = None
     with suppress(MemtopoError, OSError), closing_fd(where.open_folder()) as folder:
-        return lock_owner(folder, where.lock) or None
-    return None
+        pid = lock_owner(folder, where.lock) or None
+    return Entry(name, state, where.path, pid, error=error.message, hint=error.hint)
 
 
 def _entry(status: Status) -> Entry:

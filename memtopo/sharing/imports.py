@@ -117,8 +117,16 @@ class HolderHandles(HandleSource):
     def take(self, holder: str, export: str, index: int) -> Handle:
         if index == 0:
             self._compare(holder, export)
-        handle = self._next(holder, export, index)
-        if (required := self._required.get((holder, export))) and self.version(holder, export) != required:
+        key = (holder, export)
+        try:
+            if index == 0 or key not in self._handles:
+                self._handles[key] = self._clients[holder].handles(export, index)
+            handle = next(self._handles[key])
+        except ExchangeError as error:
+            imports = " and ".join(map(described, self._imports_from(holder, export)))
+            message = f"{imports} cannot be imported: {error.message}"
+            raise ExchangeError(error.code, message, hint=error.hint) from error
+        if (required := self._required.get(key)) and self.version(holder, export) != required:
             handle.close()
             message = f"export {export!r} has other memory now than the memory that this process had of it"
             raise self._clients[holder].error("changed", message, "attach anew")
@@ -251,17 +259,6 @@ class HolderHandles(HandleSource):
             message = f"no process offers {described(external)}: {error.message}"
             hint = f"--with {holder}=/path/to/its/socket, or --with '{holder}=COMMAND'; in Python, bind="
             raise NoLayout(message, hint=hint) from error
-
-    def _next(self, holder: str, export: str, index: int) -> Handle:
-        key = (holder, export)
-        try:
-            if index == 0 or key not in self._handles:
-                self._handles[key] = self._clients[holder].handles(export, index)
-            return next(self._handles[key])
-        except ExchangeError as error:
-            imports = " and ".join(map(described, self._imports_from(holder, export)))
-            message = f"{imports} cannot be imported: {error.message}"
-            raise ExchangeError(error.code, message, hint=error.hint) from error
 
     def _check_offer(self, each: Group, export: str, client: Client, holder: str, but: str = "") -> None:
         with at_entry(each.path):

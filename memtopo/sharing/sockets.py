@@ -80,7 +80,13 @@ def connect_at(folder: int, file: str, timeout: float) -> socket.socket:
     with closing_fd(os.open(file, _SOCKET_FILE, dir_fd=folder)) as found:
         if not stat.S_ISSOCK(os.fstat(found).st_mode):
             raise OSError(0, "it is no socket")
-        return _connected(f"/proc/self/fd/{found}", timeout)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with on_failure(sock.close):
+            # Python's own timeout makes a socket non-blocking, and then connect() does not wait in the queue.
+            limit = struct.pack("ll", *divmod(max(int(timeout * 1e6), 1), 1_000_000))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            sock.connect(f"/proc/self/fd/{found}")
+        return sock
 
 
 def is_listening(folder: int, file: str) -> bool:
@@ -100,18 +106,15 @@ def is_bound(folder: int, file: str) -> bool:
     The connection of a datagram socket disturbs no listener, and is refused only where no socket is bound any more.
     """
     try:
-        found = os.open(file, _SOCKET_FILE, dir_fd=folder)
-    except FileNotFoundError:
-        return False
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        with (
+            closing_fd(os.open(file, _SOCKET_FILE, dir_fd=folder)) as found,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock,
+        ):
             sock.connect(f"/proc/self/fd/{found}")
-    except ConnectionRefusedError:
+    except (FileNotFoundError, ConnectionRefusedError):
         return False
     except OSError:
         return True
-    finally:
-        os.close(found)
     return True
 
 
@@ -150,7 +153,10 @@ def reserve_descriptors(wanted: int, least: int | None = None) -> int:
     """
     least = wanted if least is None else least
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = _used(soft)
+    try:
+        used = len(os.listdir("/proc/self/fd")) - 1  # os.listdir opens one itself
+    except OSError:  # no descriptor is left to list them
+        used = soft
     target = used + wanted + _SLACK
     if soft not in (resource.RLIM_INFINITY, hard) and target > soft:
         soft = target if hard == resource.RLIM_INFINITY else min(target, hard)
@@ -164,23 +170,6 @@ def reserve_descriptors(wanted: int, least: int | None = None) -> int:
             "'ulimit -Hn', LimitNOFILE= in a systemd unit, --ulimit nofile= of a container",
         )
     return free
-
-
-def _connected(path: str, timeout: float) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with on_failure(sock.close):
-        # Python's own timeout makes a socket non-blocking, and then connect() does not wait in the queue.
-        micro = max(int(timeout * 1e6), 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *divmod(micro, 1_000_000)))
-        sock.connect(path)
-    return sock
-
-
-def _used(soft: int) -> int:
-    try:
-        return len(os.listdir("/proc/self/fd")) - 1  # os.listdir opens one itself
-    except OSError:  # no descriptor is left to list them
-        return soft
 
 
 _MARKER = "memtopo-import"
@@ -222,17 +211,14 @@ def lease_names(file: Path) -> dict[int, LeaseName]:
         lines = os.fsdecode(file.read_bytes()).split("\n")
     except OSError:
         return {}
-    columns = (line.split(maxsplit=_ENTRY_COLUMNS - 1) for line in lines if f"@{_MARKER}/" in line)
-    found = ((int(each[6]), _parsed(each[7])) for each in columns if len(each) == _ENTRY_COLUMNS)
-    return {inode: lease for inode, lease in found if lease}
-
-
-def _parsed(name: str) -> LeaseName | None:
-    try:
-        marker, _, holder, start, since, layout = name.strip().split("/")
-        return LeaseName(unquote(layout), int(holder), int(start), int(since)) if marker == f"@{_MARKER}" else None
-    except ValueError:
-        return None
+    found: dict[int, LeaseName] = {}
+    for line in (each for each in lines if _MARKER in each):
+        with suppress(ValueError):  # a socket of another program
+            *_, inode, name = line.split(maxsplit=_ENTRY_COLUMNS - 1)
+            marker, _, holder, start, since, layout = name.strip().split("/")
+            if marker == f"@{_MARKER}":
+                found[int(inode)] = LeaseName(unquote(layout), int(holder), int(start), int(since))
+    return found
 
 
 LISTENER_PAUSE = 1.0

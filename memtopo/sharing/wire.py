@@ -101,8 +101,11 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 def decode(data: bytes) -> dict[str, Any]:
     """Decode the bytes of a packet. Raises `BadPacket`, whose message repeats nothing of the bytes."""
-    if _depth(data) > DEEPEST:
-        raise BadPacket(f"more than {DEEPEST} brackets within one another")
+    depth = 0
+    for bracket in _BRACKETS.findall(_TEXT.sub(b"", data)):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > DEEPEST:
+            raise BadPacket(f"more than {DEEPEST} brackets within one another")
     try:
         message = json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_constant)
     except BadPacket:
@@ -112,7 +115,10 @@ def decode(data: bytes) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise BadPacket("not a JSON object")
     if (version := message.get("memtopo")) != VERSION or isinstance(version, bool):
-        raise BadPacket(f"protocol version {_version(version)}; this end uses version {VERSION}", "version")
+        known = isinstance(version, int) and 0 <= version < 1000  # noqa: PLR2004
+        raise BadPacket(
+            f"protocol version {version if known else 'unknown'}; this end uses version {VERSION}", "version"
+        )
     return message
 
 
@@ -160,11 +166,18 @@ def receive(sock: socket.socket) -> Packet | None:
     Raises `BlockingIOError` if nothing has arrived, `BadPacket`, and `OSError` if the connection broke.
     """
     data, control, flags, _ = sock.recvmsg(LARGEST, socket.CMSG_SPACE(MOST_FDS * _FD), _FLAGS)
-    packet = Packet({}, _descriptors(control))
+    fds = array.array("i")
+    for level, kind, rights in control:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(rights[: len(rights) - len(rights) % _FD])
+    packet = Packet({}, fds.tolist())
     if not data and not packet.fds and not flags & socket.MSG_TRUNC:
         return None
     with on_failure(packet.close):
-        _check_complete(flags)
+        if flags & socket.MSG_CTRUNC:
+            raise BadPacket("descriptors were lost: the limit of open files of this process is reached", "limit")
+        if flags & socket.MSG_TRUNC:
+            raise BadPacket(f"more than {LARGEST:,} bytes")
         packet.message = decode(data)
     return packet
 
@@ -181,33 +194,6 @@ def send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
 def unread(sock: socket.socket) -> bool:
     """Return whether the other end has packets in its queue (SIOCOUTQ)."""
     return bool(struct.unpack("i", ioctl(sock.fileno(), TIOCOUTQ, b"\0\0\0\0"))[0])
-
-
-def _check_complete(flags: int) -> None:
-    if flags & socket.MSG_CTRUNC:
-        raise BadPacket("descriptors were lost: the limit of open files of this process is reached", "limit")
-    if flags & socket.MSG_TRUNC:
-        raise BadPacket(f"more than {LARGEST:,} bytes")
-
-
-def _descriptors(control: Iterable[tuple[int, int, bytes]]) -> list[int]:
-    fds = array.array("i")
-    for level, kind, data in control:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds.frombytes(data[: len(data) - len(data) % _FD])
-    return fds.tolist()
-
-
-def _depth(data: bytes) -> int:
-    deepest = depth = 0
-    for bracket in _BRACKETS.findall(_TEXT.sub(b"", data)):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
-
-
-def _version(version: object) -> str:
-    return f"{version}" if isinstance(version, int) and 0 <= version < 1000 else "unknown"  # noqa: PLR2004
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
