@@ -46,7 +46,15 @@ class HeapPool:
 
     def __init__(self, heap: Heap, device: int) -> None:
         """Raises `Unsuitable` if PyTorch's allocator, or NCCL, cannot use the heap as it is configured."""
-        _require_pools()
+        variables = "PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF"
+        backend = torch.cuda.get_allocator_backend()
+        if backend != "native":
+            message = f"PyTorch allocates by its backend {backend!r}, which has no pools"
+            raise Unsuitable(message, hint=f"remove 'backend:{backend}' from {variables}")
+        settings = ",".join(os.environ.get(each, "") for each in variables.split(" and "))
+        if torch.__version__ < (2, 11) and "expandable_segments:true" in settings.lower().replace(" ", ""):
+            message = "PyTorch before 2.11 allocates expandable segments itself"
+            raise Unsuitable(message, hint=f"remove 'expandable_segments:True' from {variables}")
         switch_off_registration()
         self.heap: Heap = heap
         """Heap in which the segments are allocated."""
@@ -96,7 +104,11 @@ class HeapPool:
                 yield self
         except torch.OutOfMemoryError as error:
             if self.heap.exists and self.heap.failures > failures and "Tried to allocate" in str(error):
-                self._explain(error)
+                note = f"memtopo: {self.heap.explanation}"
+                if unused := self.statistics.unused_bytes:
+                    note += f"; {rounded(unused)} are of tensors that were deleted: trim() of the pool frees them"
+                if note not in getattr(error, "__notes__", ()):  # a region inside this one has added it
+                    error.add_note(note)
             raise
 
     @contextmanager
@@ -108,7 +120,9 @@ class HeapPool:
                 if self._owner not in {None, own}:
                     message = f"another thread allocates in heap {self.heap.name!r}"
                     raise Unsuitable(message, hint="allocate in it by one thread at a time, or declare a heap for each")
-                self._make_room()
+                left = self.heap.left  # what the limit leaves: segments without a tensor may have more than that
+                if left is not None and left <= self.heap.used and self.statistics.unused_bytes >= max(left, 1):
+                    self._retire_unused()
                 if self._depth not in self._by_depth:
                     self._by_depth[self._depth] = new_pool(self.device, self._functions)
                 mem_pool = self._by_depth[self._depth]
@@ -121,20 +135,6 @@ class HeapPool:
                     region.close()
                     self._depth -= 1
                     self._owner = own if self._depth else None
-
-    def _make_room(self) -> None:
-        """Free segments without a tensor if they have more than what the limit leaves."""
-        left = self.heap.left
-        if left is not None and left <= self.heap.used and self.statistics.unused_bytes >= max(left, 1):
-            self._retire_unused()
-
-    def _explain(self, error: torch.OutOfMemoryError) -> None:
-        """Add the reason to an error, unless a region inside this one has."""
-        note = f"memtopo: {self.heap.explanation}"
-        if unused := self.statistics.unused_bytes:
-            note += f"; {rounded(unused)} are of tensors that were deleted: trim() of the pool frees them"
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
 
     def trim(self) -> None:
         """Free the segments in which no tensor is, and let a graph that is captured from now on have new ones.
@@ -253,16 +253,3 @@ def allocating(layout: Live, heap: str, *, every_thread: bool = False) -> Iterat
     """
     with pool(layout, heap).allocating(every_thread=every_thread) as found:
         yield found
-
-
-def _require_pools() -> None:
-    """Raise `Unsuitable` if PyTorch's allocator has no pools, or none with functions of others."""
-    variables = "PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF"
-    backend = torch.cuda.get_allocator_backend()
-    if backend != "native":
-        message = f"PyTorch allocates by its backend {backend!r}, which has no pools"
-        raise Unsuitable(message, hint=f"remove 'backend:{backend}' from {variables}")
-    settings = ",".join(os.environ.get(each, "") for each in variables.split(" and "))
-    if torch.__version__ < (2, 11) and "expandable_segments:true" in settings.lower().replace(" ", ""):
-        message = "PyTorch before 2.11 allocates expandable segments itself"
-        raise Unsuitable(message, hint=f"remove 'expandable_segments:True' from {variables}")

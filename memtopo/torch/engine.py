@@ -8,7 +8,7 @@ import re
 import threading
 from contextlib import ExitStack
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -75,7 +75,14 @@ class Engine:
 
     def _add(self, key: HeapKey) -> None:
         names = {**self._names, key: self._unused_name(key)}
-        spec = self._spec(names)
+        entries, access = {}, {}
+        for each, name in names.items():
+            gpu = f"gpu{each.device}"
+            size = torch.cuda.get_device_properties(each.device).total_memory * _ADDRESSES // _GRANULE
+            entries[name] = {"location": gpu, "size": f"{size} granules"}
+            access[name] = {gpu: "rw"}
+        processes = {"engine": {"heaps": entries, "access": access}}
+        spec = {"memtopo": 1, "name": self.name, "processes": processes}
         if self._layout is None:
             self._layout = self._resources.enter_context(join(spec, "engine", timeout=60.0))
             atexit.register(self.close)
@@ -93,16 +100,6 @@ class Engine:
         while name in self._names.values():
             name = next(numbered)
         return name
-
-    def _spec(self, names: dict[HeapKey, str]) -> dict[str, Any]:
-        """Spec of the layout with some heaps."""
-        entries, access = {}, {}
-        for key, name in names.items():
-            gpu = f"gpu{key.device}"
-            size = torch.cuda.get_device_properties(key.device).total_memory * _ADDRESSES // _GRANULE
-            entries[name] = {"location": gpu, "size": f"{size} granules"}
-            access[name] = {gpu: "rw"}
-        return {"memtopo": 1, "name": self.name, "processes": {"engine": {"heaps": entries, "access": access}}}
 
 
 ENGINE = Engine()

@@ -29,18 +29,11 @@ def new_pool(device: int, functions: tuple[int, int] | None = None) -> torch.cud
         allocator = torch._C._cuda_customAllocator(*functions)  # noqa: SLF001 as CUDAPluggableAllocator
     with torch.cuda.device(device):  # PyTorch makes a pool for the GPU that is current
         made = torch.cuda.MemPool(allocator)
+    # Their destructors never run. That of a pool aborts the process while another one is in use on its GPU, by any
+    # thread, and after a capture that failed; at the end of the interpreter, it calls an allocator that may have ended.
     for each in (made, allocator):
-        _keep(each)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
     return made
-
-
-def _keep(made: Any) -> None:
-    """Let the destructor of an object of PyTorch never run.
-
-    That of a pool aborts the process while another one is in use on its GPU, by whichever thread, and after a capture
-    that failed; at the end of the interpreter, it calls an allocator that may have ended before.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
 
 
 def retire_pool(mem_pool: torch.cuda.MemPool, device: int) -> None:
@@ -74,16 +67,6 @@ class Regions:
         begin = native._cuda_beginAllocateCurrentThreadToPool  # noqa: SLF001
         if every_thread:
             begin = native._cuda_beginAllocateToPool  # noqa: SLF001
-        with self._counted(every_thread=every_thread):
-            begin(device, mem_pool.id)
-            try:
-                yield
-            finally:
-                native._cuda_endAllocateToPool(device, mem_pool.id)  # noqa: SLF001
-                native._cuda_releasePool(device, mem_pool.id)  # noqa: SLF001
-
-    @contextmanager
-    def _counted(self, *, every_thread: bool) -> Iterator[None]:
         own = threading.get_ident()
         with self._lock:
             if every_thread and self._active.keys() - {own}:
@@ -91,7 +74,12 @@ class Regions:
                 raise Unsuitable(message, hint="begin once the other thread has left its region")
             self._active[own] += 1
         try:
-            yield
+            begin(device, mem_pool.id)
+            try:
+                yield
+            finally:
+                native._cuda_endAllocateToPool(device, mem_pool.id)  # noqa: SLF001
+                native._cuda_releasePool(device, mem_pool.id)  # noqa: SLF001
         finally:
             with self._lock:
                 self._active[own] -= 1
@@ -120,20 +108,13 @@ def switch_off_registration() -> None:
 
 def require_not_registered(heap: str, mem_pool: torch.cuda.MemPool, device: int) -> None:
     """Raise `Unsuitable` if a pool is registered with a process group, after its registration was ended."""
-    for group, backend in _backends(device):
-        with suppress(RuntimeError):  # it is not registered
-            backend.deregister_mem_pool(mem_pool)
-            message = f"the pool of heap {heap!r} was registered with NCCL, in process group {group.group_name!r}"
-            hint = "it is not any more: try again once all ranks have, and graphs captured with it were deleted"
-            raise Unsuitable(f"{message}, whose peers would lose the memory", hint=hint)
-
-
-def _backends(device: int) -> Iterator[tuple[Any, Any]]:
-    """Process groups of NCCL with a communicator on a GPU, and their backends."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return
     for group in [*distributed.distributed_c10d._world.pg_map]:  # noqa: SLF001 there is no public list
-        with suppress(RuntimeError):  # it has no backend for GPUs
+        with suppress(RuntimeError):  # the group has no backend for GPUs, or the pool is not registered with it
             backend = group._get_backend(torch.device("cuda", device))  # noqa: SLF001
             if hasattr(backend, "deregister_mem_pool"):
-                yield group, backend
+                backend.deregister_mem_pool(mem_pool)
+                message = f"the pool of heap {heap!r} was registered with NCCL, in process group {group.group_name!r}"
+                hint = "it is not any more: try again once all ranks have, and graphs captured with it were deleted"
+                raise Unsuitable(f"{message}, whose peers would lose the memory", hint=hint)

@@ -84,7 +84,7 @@ class Allocator:
                 continue
             keep = chosen[key]
             if heap.asleep:
-                conflict |= keep != _offloaded(heap)
+                conflict |= keep != any(heap.backup(each.address) is not None for each in heap.allocations)
                 continue
             with _driver_errors():
                 heap.sleep("page-locked" if keep else None)
@@ -159,11 +159,6 @@ def _driver_errors() -> Iterator[None]:
         yield
     except (NotMapped, OutOfMemory) as error:
         raise RuntimeError(f"CUDA Error: {error}") from error
-
-
-def _offloaded(heap: Heap) -> bool:
-    """Return true if a heap that is asleep has its bytes in host memory."""
-    return any(heap.backup(each.address) is not None for each in heap.allocations)
 
 
 def _backup(heap: Heap, address: int, size: int) -> torch.Tensor | None:

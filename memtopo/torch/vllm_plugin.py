@@ -37,7 +37,9 @@ def register() -> None:
         if requested():
             _replace_allocator()
             _offload_graphs()
-            _copy_variables()
+            # vLLM copies these variables to its workers on Ray.
+            listed = os.environ.get(_ON_RAY, "").split(",")
+            os.environ[_ON_RAY] = ",".join(dict.fromkeys(filter(None, (*listed, VARIABLE, _RETAIN))))
     except (ImportError, AttributeError) as error:
         if requested():
             hint = f"it needs a GPU and a release of docs/hosts.md; without {VARIABLE}, vLLM uses its own allocator"
@@ -131,12 +133,6 @@ def _offload_graphs() -> None:
         return bool(own(config))
 
     VllmConfig.use_cumem_cudagraph_pool = property(use_cumem_cudagraph_pool, doc=own.__doc__)
-
-
-def _copy_variables() -> None:
-    """Have vLLM copy the variables of memtopo to its workers on Ray."""
-    listed = os.environ.get(_ON_RAY, "").split(",")
-    os.environ[_ON_RAY] = ",".join(dict.fromkeys(filter(None, (*listed, VARIABLE, _RETAIN))))
 
 
 def _version() -> str:

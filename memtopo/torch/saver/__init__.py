@@ -105,18 +105,14 @@ class TorchMemorySaver:
         Graphs with the same `pool` share memory: that of a pool of their own in the heap of the tag, not of `pool`.
         """
         backend = _backend(cpu_backup_backend, backup=enable_cpu_backup)
-        own = self._graph_pool(self._pool(tag, backend), pool)
+        found = self._pool(tag, backend)
+        heap = found.heap.name
+        own = self._graph_pools.get((heap, pool)) or _GraphPool(found)
+        for number in filter(None, (own.id, pool)):
+            self._graph_pools[heap, number] = own
         self._pool_of_graph[cuda_graph] = own
         with torch.cuda.graph(cuda_graph, pool=own.id, stream=stream, capture_error_mode=capture_error_mode):
             yield
-
-    def _graph_pool(self, found: HeapPool, shared: Any) -> _GraphPool:
-        """Return the pool in a heap for graphs that share a pool of the program; without one, a pool of its own."""
-        heap = found.heap.name
-        own = self._graph_pools.get((heap, shared)) or _GraphPool(found)
-        for number in filter(None, (own.id, shared)):
-            self._graph_pools[heap, number] = own
-        return own
 
     @contextmanager
     def disable(self, dispose_mem_pool_after_use: bool = True) -> Iterator[None]:  # noqa: FBT001, FBT002
@@ -137,10 +133,12 @@ class TorchMemorySaver:
         self._ensure_initialized()
         for key, heap in _tagged(tag):
             if not heap.asleep:
-                if key.variant == _ON_DISK:
-                    heap.sleep(folder=self._folder(heap))
-                else:
+                if key.variant != _ON_DISK:
                     heap.sleep(_KEPT.get(key.variant))
+                    continue
+                if (heap.name, self._disk) not in self._folders:
+                    self._folders[heap.name, self._disk] = TemporaryDirectory(prefix="memtopo-", dir=self._disk)
+                heap.sleep(folder=self._folders[heap.name, self._disk].name)
 
     def resume(self, tag: str | None = None) -> None:
         """Give the tensors of a tag, or of all tags, memory again, with their bytes if these were backed up.
@@ -191,12 +189,6 @@ class TorchMemorySaver:
         self._ensure_initialized()
         os.makedirs(path, exist_ok=True)  # noqa: PTH103 as it is written
         self._disk = path
-
-    def _folder(self, heap: Heap) -> str:
-        """Return the folder for the bytes of a heap."""
-        if (heap.name, self._disk) not in self._folders:
-            self._folders[heap.name, self._disk] = TemporaryDirectory(prefix="memtopo-", dir=self._disk)
-        return self._folders[heap.name, self._disk].name
 
     def _ensure_initialized(self) -> None:
         """Raise `Unsuitable` if the whole process is to be a region, of which only a part would be paused."""
