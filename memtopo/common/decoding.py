@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from threading import Lock
 from types import NoneType, UnionType
@@ -91,7 +90,10 @@ def _mismatch(text: str, kind: Any, value: Any, hook: Hook | None) -> Mismatch:
     for name, index in re.findall(_PART, way.rstrip("`")):
         kind = _type_below(kind, name)
         part = _wrong_key(value, kind, hook) if index == "..." else name or index
-        value = _value_below(value, part)
+        try:
+            value = value[int(part)] if isinstance(value, list) else value[part]
+        except (LookupError, TypeError):  # the key is there once more, with another value
+            value = {}
         where.append(part)
     if field := re.fullmatch(_FIELD, found):
         unknown = field["fault"] != "missing required"
@@ -112,13 +114,6 @@ def _type_below(kind: Any, name: str) -> Any:
     else:
         kind = [each for each in get_args(kind) if each is not Ellipsis][-1]
     return next((each for each in get_args(kind) if get_origin(kind) in _UNIONS and each is not NoneType), kind)
-
-
-def _value_below(value: Any, part: str) -> Any:
-    """Element of a list or a dictionary; none where an error was in a value whose key is there once more."""
-    with suppress(LookupError, TypeError):
-        return value[int(part)] if isinstance(value, list) else value[part]
-    return {}
 
 
 def _wrong_key(values: dict[str, Any], kind: Any, hook: Hook | None) -> str:

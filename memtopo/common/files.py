@@ -92,21 +92,20 @@ def write_pipe(path: str, data: bytes, patience: float = PATIENCE) -> None:
 
     A pipe without a reader gets one within two seconds: both ends may have been started at once.
     """
-    with closing_fd(_opened_pipe(path, time.monotonic() + _READER)) as fd:
-        while data:
-            if not _ready(fd, select.POLLOUT, time.monotonic() + patience):
-                raise NotInTime(errno.ETIMEDOUT, "nobody reads the pipe")
-            data = data[os.write(fd, data) :]
-
-
-def _opened_pipe(path: str, until: float) -> int:
+    until = time.monotonic() + _READER
     while True:
         try:
-            return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW)
+            opened = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW)
+            break
         except OSError as error:
             if error.errno != errno.ENXIO or time.monotonic() >= until:
                 raise
         time.sleep(_INTERVAL)  # the kernel tells no writer of a reader that opens the pipe
+    with closing_fd(opened) as fd:
+        while data:
+            if not _ready(fd, select.POLLOUT, time.monotonic() + patience):
+                raise NotInTime(errno.ETIMEDOUT, "nobody reads the pipe")
+            data = data[os.write(fd, data) :]
 
 
 def output_path(path: str) -> str:
@@ -116,9 +115,17 @@ def output_path(path: str) -> str:
     `OSError`.
     """
     for _ in range(_MOST_LINKS):
-        if (target := _target(path)) is None:
+        try:
+            opened = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
             return path
-        path = str(Path(path).parent / target)
+        with closing_fd(opened) as found:
+            about = os.fstat(found)
+            if not stat.S_ISLNK(about.st_mode):
+                return path
+            if about.st_uid not in (0, os.geteuid()):
+                raise PermissionError(errno.EPERM, f"{path!r} is a link of uid {about.st_uid}")
+            path = str(Path(path).parent / os.readlink("", dir_fd=found))
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
@@ -138,21 +145,6 @@ def open_output(path: str | Path, flags: int, *, follow: bool = True) -> int:
         raise _no_file()
     os.set_blocking(fd, True)
     return fd
-
-
-def _target(path: str) -> str | None:
-    """Target of a link; None for anything else."""
-    try:
-        found = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    with closing_fd(found):
-        about = os.fstat(found)
-        if not stat.S_ISLNK(about.st_mode):
-            return None
-        if about.st_uid not in (0, os.geteuid()):
-            raise PermissionError(errno.EPERM, f"{path!r} is a link of uid {about.st_uid}")
-        return os.readlink("", dir_fd=found)
 
 
 def _no_file() -> OSError:

@@ -49,7 +49,12 @@ def display_width(text: str) -> int:
     """Return the width of a text in terminal columns; wide characters take two, combining characters none."""
     if text.isascii():
         return len(text)
-    return sum(_width(char) for char in text)
+    width = 0
+    for char in text:
+        # The vowels and finals of conjoining Hangul are drawn into the syllable before them.
+        if category(char) not in _NO_WIDTH and not "\u1160" <= char <= "\u11ff":
+            width += 2 if east_asian_width(char) in "WF" else 1
+    return width
 
 
 def enumerated(words: Iterable[str], conjunction: str = "or") -> str:
@@ -93,15 +98,10 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     alike = {SequenceMatcher(None, each, word[:64]).ratio() for each in near}
     if len(alike) < len(near):
         return None
-    return near[0] if near else _beginning(lower, candidates)
-
-
-def _beginning(word: str, known: Iterable[str]) -> str | None:
-    """Return the only known word that begins with `word` or that `word` begins with, `kv` for `kvcache`."""
-    found = [
-        name for name in known if len(name) > 1 and (word.startswith(name.lower()) or name.lower().startswith(word))
-    ]
-    return found[0] if len(found) == 1 and len(word) > 1 else None
+    if near:
+        return near[0]
+    related = [name for name in candidates if len(name) > 1 and lower.startswith(name.lower())]  # `kv` for `kvcache`
+    return related[0] if len(related) == 1 and len(word) > 1 else None
 
 
 def only_near(word: str, known: Iterable[str], *, sure: float = 0.7) -> str | None:
@@ -150,13 +150,6 @@ def _escape(char: str) -> str:
     if char <= "\xff":
         return f"\\x{ord(char):02x}"
     return f"\\u{ord(char):04x}" if char <= "\uffff" else f"\\U{ord(char):08x}"
-
-
-def _width(char: str) -> int:
-    # The vowels and finals of conjoining Hangul are drawn into the syllable before them.
-    if category(char) in _NO_WIDTH or "\u1160" <= char <= "\u11ff":
-        return 0
-    return 2 if east_asian_width(char) in "WF" else 1
 
 
 def numbered(label: str) -> tuple[str, int | None]:

@@ -198,7 +198,10 @@ def _no_size(text: str) -> NotASize:
         return NotASize(f"{shorten(unit)!r} is not a unit; units are B, KiB, MiB, GiB, TiB and granules")
     if not plain.isdecimal():
         return NotASize(f"{shorten(text)!r} is not a whole number of units", _whole(plain, known))
-    return NotASize(f"{shorten(text)!r} is not a valid form of a size", _if_size(f"{int(plain)}{_glue(known)}"))
+    meant = f"{int(plain)}{_glue(known)}"
+    match = _SIZE.fullmatch(meant)
+    fits = match and int(match[1]) * UNITS.get(match[2], 1) <= LARGEST
+    return NotASize(f"{shorten(text)!r} is not a valid form of a size", meant if fits else None)
 
 
 def _in_bytes(digits: str) -> str | None:
@@ -211,11 +214,6 @@ def _whole(digits: str, unit: str) -> str | None:
     except (ValueError, KeyError):
         return None
     return exact(int(amount)) if amount.denominator == 1 and amount <= LARGEST else None
-
-
-def _if_size(text: str) -> str | None:
-    match = _SIZE.fullmatch(text)
-    return text if match and int(match[1]) * UNITS.get(match[2], 1) <= LARGEST else None
 
 
 def _glue(unit: str) -> str:
