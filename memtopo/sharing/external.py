@@ -124,7 +124,11 @@ class ExternalExports:
         """Copy all descriptors until the end of a `with`. Raises `UsageError` if one cannot be copied."""
         try:
             for name, each in self.objects.items():
-                self._copies[name] = _copy(name, each.fd)
+                try:
+                    self._copies[name] = os.dup(each.fd)
+                except (OSError, OverflowError, TypeError) as error:
+                    message = (getattr(error, "strerror", None) or str(error)).lower()
+                    raise UsageError(f"the descriptor of {name!r}, {each.fd!r}, cannot be copied: {message}") from error
             yield
         finally:
             while self._copies:
@@ -183,7 +187,12 @@ class Serving:
         with ExitStack() as stack:
             stack.enter_context(self._exports.open())
             claimed = stack.enter_context(claim(self._endpoint))
-            stack.enter_context(self._background.running(lambda: self._serve(claimed)))
+            thread = self._background
+
+            def serve() -> None:
+                self._result = self._hold(claimed, lambda: int(thread.stopping), thread.report_ready, thread.wake)
+
+            stack.enter_context(thread.running(serve))
             self._stack = stack.pop_all()
         return self
 
@@ -199,10 +208,6 @@ class Serving:
         """
         with self._exports.open(), claim(self._endpoint) as claimed:
             return self._hold(claimed, stop, ready)
-
-    def _serve(self, claimed: Claim) -> None:
-        thread = self._background
-        self._result = self._hold(claimed, lambda: int(thread.stopping), thread.report_ready, thread.wake)
 
     def _hold(
         self, claimed: Claim, stop: Callable[[], int], ready: Callable[[], None], wake: socket.socket | None = None
@@ -231,14 +236,6 @@ def serve(
     gpus = dict.fromkeys(offer.location for offer in provider.offers() if offer.gpu)
     line = MachineLine("local", simulated=False, devices=tuple(gpus), driver="another API's")
     return Serving(endpoint(socket=text) if "/" in text else endpoint(text), provider, line, allow_uids)
-
-
-def _copy(name: str, fd: int) -> int:
-    try:
-        return os.dup(fd)
-    except (OSError, OverflowError, TypeError) as error:
-        message = (getattr(error, "strerror", None) or str(error)).lower()
-        raise UsageError(f"the descriptor of {name!r}, {fd!r}, cannot be copied: {message}") from error
 
 
 def _uuid(given: bytes | str) -> str:

@@ -306,7 +306,9 @@ class LayoutExports:
         self._context = context or CallContext()
 
     def offers(self) -> Sequence[Offer]:
-        return [offer_of(self._geometry, name, self._uuid) for name in self._exports]
+        return [
+            offer_of(self._geometry, name, lambda n: self._driver.device_get_uuid(n).hex()) for name in self._exports
+        ]
 
     def handle(self, export: str, index: int) -> Handle:
         group = self._exports[export]
@@ -344,9 +346,6 @@ class LayoutExports:
     def check(self) -> Checks:
         return self._check()
 
-    def _uuid(self, device: int) -> str:
-        return self._driver.device_get_uuid(device).hex()
-
 
 def offer_of(geometry: Geometry, name: str, uuid: Callable[[int], str]) -> Offer:
     """Return the offer of an export of a process; `uuid` returns that of a GPU by ordinal, in hexadecimal digits."""
@@ -360,6 +359,13 @@ def offer_of(geometry: Geometry, name: str, uuid: Callable[[int], str]) -> Offer
     objects = group.group
     assert objects.offered_as
     whole = group.size == objects.size
+    ranges = (
+        LentRange(each.label(index), each.size)
+        for each in geometry.of(RangeGroup).values()
+        if each.elastic and any(chunk.name == objects.name for chunk in each.elastic.chunks)
+        for index in range(each.count)
+    )
+    lending = Lending(group.quota, objects.count, tuple(islice(ranges, MOST_RANGES))) if group.lends else None
     return Offer(
         name=name,
         kind=objects.offered_as,
@@ -374,19 +380,8 @@ def offer_of(geometry: Geometry, name: str, uuid: Callable[[int], str]) -> Offer
         commit="empty" if group.commit else None,
         entry=objects.name,
         first=group.first,
-        lends=Lending(group.quota, objects.count, _lent_ranges(geometry, group)) if group.lends else None,
+        lends=lending,
     )
-
-
-def _lent_ranges(geometry: Geometry, export: ExportGroup) -> tuple[LentRange, ...]:
-    """Elastic ranges that the chunks of an export may be mapped in, at most as many as an offer may have."""
-    found = (
-        LentRange(group.label(index), group.size)
-        for group in geometry.of(RangeGroup).values()
-        if group.elastic and any(chunk.name == export.group.name for chunk in group.elastic.chunks)
-        for index in range(group.count)
-    )
-    return tuple(islice(found, MOST_RANGES))
 
 
 def _absent(export: str) -> ExchangeError:

@@ -52,7 +52,7 @@ def _await_all(entry: str, number: int, seconds: float) -> None:
 
 
 def _start_watcher(entry: str, grace: float) -> Popen[bytes]:
-    """Start a process that ends all processes with an entry once this one has died, until `_end_watcher`.
+    """Start a process that ends all processes with an entry once this one has died, unless it writes to it.
 
     They have `grace` seconds to end by themselves. Raises `OSError`.
     """
@@ -63,12 +63,6 @@ def _start_watcher(entry: str, grace: float) -> Popen[bytes]:
         stderr=subprocess.DEVNULL,
         process_group=0,  # Ctrl-C ends the parent, which ends the watcher
     )
-
-
-def _end_watcher(watcher: Popen[bytes]) -> None:
-    """Have a watcher end, and wait for that; not by a signal, which this process may not be permitted to send."""
-    with suppress(subprocess.TimeoutExpired):  # it is stopped
-        watcher.communicate(b"\n", _EXIT)
 
 
 def main(parent: str, entry: str, grace: str) -> None:
@@ -163,7 +157,8 @@ class ProducerProgram:
                 self._end(self._process)
         finally:
             if self._watcher:
-                _end_watcher(self._watcher)
+                with suppress(subprocess.TimeoutExpired):  # it is stopped; a signal may not be permitted
+                    self._watcher.communicate(b"\n", _EXIT)
             if self._folder:
                 self._folder.remove()
 
@@ -207,10 +202,18 @@ class ProducerProgram:
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
     def _start(self) -> None:
+        environment = program_environment() | {_VARIABLE: self.socket}
+        environment.pop("MEMTOPO_WITH", None)  # else a memtopo would start itself for ever
         try:
             if self._stdin is None:  # memtopo's own programs end with their standard input, and start no others
                 self._watcher = _start_watcher(self._entry, self._grace)
-            self._process = process = self._popen()
+            self._process = process = Popen(  # noqa: S603 the user's own command, run without a shell
+                list(self._command),
+                stdin=subprocess.DEVNULL if self._stdin is None else subprocess.PIPE,
+                stdout=2,
+                env=environment,
+                process_group=0,  # Ctrl-C interrupts this process alone, which ends the program after the teardown
+            )
         except OSError as error:
             message = f"the program of {self.name!r} cannot be started: {reason(error)}"
             raise ProducerFailed(message, hint=start_hint(error)) from error
@@ -223,17 +226,6 @@ class ProducerProgram:
     def _entry(self) -> str:
         """The entry of its environment that the processes that it starts inherit."""
         return f"{_VARIABLE}={self.socket}"
-
-    def _popen(self) -> Popen[bytes]:
-        environment = program_environment() | {_VARIABLE: self.socket}
-        environment.pop("MEMTOPO_WITH", None)  # else a memtopo would start itself for ever
-        return Popen(  # noqa: S603 the user's own command, run without a shell
-            list(self._command),
-            stdin=subprocess.DEVNULL if self._stdin is None else subprocess.PIPE,
-            stdout=2,
-            env=environment,
-            process_group=0,  # Ctrl-C interrupts this process alone, which ends the program after the teardown
-        )
 
     def _end(self, process: Popen[bytes]) -> None:
         try:
@@ -253,16 +245,13 @@ class ProducerProgram:
         """Send a signal to its process group, unless that may be another's now."""
         assert self._process
         with suppress(ProcessLookupError, PermissionError):
-            if not self._is_replaced(self._process.pid):
-                os.killpg(self._process.pid, number)
-
-    def _is_replaced(self, pid: int) -> bool:
-        """Return whether its id may be another process's now. No process gets the id of a group that has members."""
-        try:
-            self._result()
-        except ChildProcessError:
-            return Path(f"/proc/{pid}").exists()
-        return False
+            pid = self._process.pid
+            try:
+                self._result()
+            except ChildProcessError:  # its id may be another's now; none gets the id of a group that has members
+                if Path(f"/proc/{pid}").exists():
+                    return
+            os.killpg(pid, number)
 
 
 _PREFIX = "memtopo-program-"
@@ -279,7 +268,11 @@ class PrivateFolder:
         self.path = tempfile.mkdtemp(prefix=_PREFIX)
         self._lock = -1
         with on_failure(self.remove):
-            self._lock = _locked(self.path)
+            with closing_fd(os.open(self.path, _FOLDER)) as folder:
+                lock = make_lock(folder, _LOCK)
+            if lock is None:
+                raise FileExistsError(errno.EEXIST, "another process has its lock")
+            self._lock = lock
         abandon_in_children(self)
 
     def remove(self) -> None:
@@ -294,29 +287,14 @@ class PrivateFolder:
             os.close(lock)
 
 
-def _locked(path: str) -> int:
-    with closing_fd(os.open(path, _FOLDER)) as folder:
-        lock = make_lock(folder, _LOCK)
-    if lock is None:
-        raise FileExistsError(errno.EEXIST, "another process has its lock")
-    return lock
-
-
 def _remove_stale() -> None:
     """Remove the folders of dead processes of this user."""
     with suppress(OSError):
-        for entry in os.scandir(tempfile.gettempdir()):
-            if entry.name.startswith(_PREFIX):
-                with suppress(OSError):
-                    _remove_if_stale(entry.path)
-
-
-def _remove_if_stale(path: str) -> None:
-    with closing_fd(os.open(path, _FOLDER)) as folder:
-        found = os.fstat(folder)
-        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != _PRIVATE:
-            return
-        lock = lock_stale(folder, _LOCK)
-    if lock is not None:
-        shutil.rmtree(Path(path), ignore_errors=True)
-        os.close(lock)
+        for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+            with suppress(OSError), closing_fd(os.open(path, _FOLDER)) as folder:
+                found = os.fstat(folder)
+                is_ours = found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == _PRIVATE
+                lock = lock_stale(folder, _LOCK) if is_ours else None
+                if lock is not None:
+                    shutil.rmtree(path, ignore_errors=True)
+                    os.close(lock)

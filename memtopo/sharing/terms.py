@@ -67,7 +67,10 @@ def _comparisons(each: Group, export: str, offer: Offer, gpus: Sequence[str]) ->
     else:
         yield Comparison("count", "count", f"{each.origin.each:,}", f"{offer.count:,}", str(offer.count))
     if each.memory:
-        yield _sizes(each, offer)
+        # An offer of an earlier version has only the size that is allocated.
+        allocated = offer.declared is None or each.declared_size == offer.size
+        sizes = (each.size, offer.size) if allocated else (each.declared_size, offer.declared or 0)
+        yield Comparison("size", "size", exact(sizes[0]), exact(sizes[1]), exact(sizes[1]))
     if each.parts:
         right = "".join(f", {part.name}: {exact(part.size)}" for part in offer.parts)[2:]
         yield Comparison("parts", "parts", _parts(each.parts), _parts(offer.parts) or "none", right and f"{{{right}}}")
@@ -122,18 +125,6 @@ def _gpu(uuid: str, gpus: Sequence[str]) -> str:
     """Return a GPU's UUID, with its name if it is one of this process."""
     name = _own_name(uuid, gpus)
     return f"{name} ({uuid})" if name and name != uuid else uuid
-
-
-def _sizes(each: Group, offer: Offer) -> Comparison:
-    """Return the sizes of an import and an offer: as the exporter declares its objects, or as they are allocated.
-
-    An offer of an earlier version has only the size that is allocated.
-    """
-    if offer.declared is None or each.declared_size == offer.size:
-        sizes = each.size, offer.size
-    else:
-        sizes = each.declared_size, offer.declared
-    return Comparison("size", "size", exact(sizes[0]), exact(sizes[1]), exact(sizes[1]))
 
 
 def _parts(parts: Iterable[NamedPart]) -> str:

@@ -119,7 +119,7 @@ class Changes:
         before = self._responder.generation
         try:
             with internal_errors():
-                planned = self._responder.planned_renewal(exports)
+                planned = self._responder.require_changeable().renewal(exports)
                 checks = planned.make(full=False)
             self._responder.counters.changes += 1
             self._responder.counters.add_check(checks)
@@ -204,7 +204,7 @@ class Changes:
             request.planned.give_up()
             if notified:
                 self._notify_changed(request)
-            raise written_beneath(users, request) if users and request.force else pinned(pinning, request)
+            raise _still_imported(users if users and request.force else pinning, request)
         kept = messages.encode_importers([each.importer_of(request.touched) for each in pinning])
         before, lost, made = self._responder.generation, request.planned.lost, False
         memory, began = self._responder.memory(), self._clock.now()
@@ -288,25 +288,20 @@ def differences(before: Mapping[str, int], after: Mapping[str, int]) -> Iterator
             yield change
 
 
-def pinned(pinning: Sequence[ClientConnection], request: ChangeRequest) -> ExchangeError:
-    """Return the refusal of a change while importers have handles of memory that is released."""
-    processes = first_of([_pins(each, request.touched) for each in pinning], LISTED)
-    waited = f" within {request.wait:g} s" if request.wait else ""
-    return ExchangeError(
-        "attached",
-        f"{processes} did not release imported memory{waited}: the change would leave it allocated",
-        hint="let them detach first, or poll for notices; with --force, they keep the old memory",
-    )
+def _still_imported(pinning: Sequence[ClientConnection], request: ChangeRequest) -> ExchangeError:
+    """Return the refusal of a change while importers have handles of memory that is released.
 
-
-def written_beneath(users: Sequence[ClientConnection], request: ChangeRequest) -> ExchangeError:
-    """Return the refusal of a change, though forced, after which others would write memory that importers use."""
-    processes = first_of([_pins(each, request.planned.reused) for each in users], LISTED)
-    return ExchangeError(
-        "attached",
-        f"{processes} did not release imported memory, which stays in the layout, and which others will write",
-        hint="let them detach first, or declare the new content as another export",
-    )
+    A forced one is refused if others would write memory that importers use.
+    """
+    exports = request.planned.reused if request.force else request.touched
+    processes = first_of([_pins(each, exports) for each in pinning], LISTED)
+    if request.force:
+        what = ", which stays in the layout, and which others will write"
+        hint = "let them detach first, or declare the new content as another export"
+    else:
+        what = f"{f' within {request.wait:g} s' if request.wait else ''}: the change would leave it allocated"
+        hint = "let them detach first, or poll for notices; with --force, they keep the old memory"
+    return ExchangeError("attached", f"{processes} did not release imported memory{what}", hint=hint)
 
 
 def _pins(connection: ClientConnection, exports: Collection[str]) -> str:

@@ -170,7 +170,9 @@ class MetricsServer:
             if exchange.answer is None:
                 self._receive(exchange)
             if exchange.answer is not None:
-                self._send(exchange, exchange.answer)
+                exchange.answer = exchange.answer[exchange.sock.send(exchange.answer) :]
+                if not exchange.answer:
+                    self._end(exchange)
         except BlockingIOError:
             return
         except OSError:
@@ -183,13 +185,8 @@ class MetricsServer:
         head = exchange.received
         if part and b"\n\r\n" not in head and b"\n\n" not in head and len(head) <= LONGEST_REQUEST:
             return
-        exchange.answer = memoryview(_answer(head, self._text) if b"\n" in head else _failure("400 Bad Request"))
+        exchange.answer = memoryview(_answer(head, self._text) if b"\n" in head else _head("400 Bad Request"))
         self._selector.modify(exchange.sock, selectors.EVENT_WRITE, partial(self._handle_events, exchange))
-
-    def _send(self, exchange: _Exchange, answer: memoryview) -> None:
-        exchange.answer = answer[exchange.sock.send(answer) :]
-        if not exchange.answer:
-            self._end(exchange)
 
     def _end(self, exchange: _Exchange) -> None:
         if self._exchanges.pop(exchange.sock.fileno(), None):
@@ -200,25 +197,21 @@ class MetricsServer:
 def _answer(request: bytes, text: Callable[[], str]) -> bytes:
     """Return the answer to a request, of which the first line counts."""
     if len(request) > LONGEST_REQUEST:
-        return _failure("431 Request Header Fields Too Large")
+        return _head("431 Request Header Fields Too Large")
     words = request.split(b"\n", 1)[0].split()
     if len(words) != 3 or not words[2].startswith(b"HTTP/1."):  # noqa: PLR2004 method, path, version
-        return _failure("400 Bad Request")
+        return _head("400 Bad Request")
     if words[0] not in (b"GET", b"HEAD"):
-        return _failure("405 Method Not Allowed")
+        return _head("405 Method Not Allowed")
     if words[1].split(b"?", 1)[0] not in _PATHS:
-        return _failure("404 Not Found")
+        return _head("404 Not Found")
     try:
         body = text().encode()
     except Exception:  # noqa: BLE001 the layout is held on
-        return _failure("500 Internal Server Error")
+        return _head("500 Internal Server Error")
     return _head("200 OK", _TYPE, len(body)) + (body if words[0] == b"GET" else b"")
 
 
-def _failure(status: str) -> bytes:
-    return _head(status, "text/plain", 0)
-
-
-def _head(status: str, kind: str, length: int) -> bytes:
+def _head(status: str, kind: str = "text/plain", length: int = 0) -> bytes:
     lines = (f"HTTP/1.0 {status}", f"Content-Type: {kind}", f"Content-Length: {length}", "Connection: close", "", "")
     return "\r\n".join(lines).encode()

@@ -85,7 +85,7 @@ class Requests:
                 if source is None:
                     connection.send({"ok": {"received": connection.received_source}})
                     return True
-                planned = self._responder.planned_change(source, request.generation)
+                planned = self._responder.require_changeable().change(source, request.generation)
             terms = request.force, request.check == "full", request.wait
             return self._changes.begin(ChangeRequest(connection, request.request, planned, about, *terms))
         except BadPacket:
@@ -161,7 +161,7 @@ class Reloads:
         try:
             source = read()
             self._changes.require_none()
-            planned = self._responder.planned_change(source, None)
+            planned = self._responder.require_changeable().change(source, None)
             self._changes.begin(ChangeRequest(None, "reload", planned, {}, force=False, full=False, wait=WAIT))
         except MemtopoError as error:
             self._changes.record_failure("reload", "SIGHUP", error)

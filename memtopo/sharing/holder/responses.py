@@ -231,7 +231,7 @@ class Responder:
         if self.nodes:
             raise ExchangeError("unknown", "a layout of several nodes cannot be saved")
         with internal_errors():
-            found = self._require_changeable().save(folder, self.contents.committed)
+            found = self.require_changeable().save(folder, self.contents.committed)
         sizes = {"written": found.written, "unchanged": found.unchanged}
         self.events.add("saved", {"folder": folder, "pieces": found.pieces, **sizes})
         return found
@@ -244,15 +244,8 @@ class Responder:
             raise ExchangeError("unknown", message, hint=hint)
         return layout.switch(state)
 
-    def planned_change(self, source: str, generation: int | None) -> LayoutChange:
-        """Plan a change to the spec in a source. Raises `MemtopoError` if it cannot be made."""
-        return self._require_changeable().change(source, generation)
-
-    def planned_renewal(self, exports: frozenset[str]) -> LayoutChange:
-        """Plan the release and new creation of the memory of exports. Raises `MemtopoError` if it is impossible."""
-        return self._require_changeable().renewal(exports)
-
-    def _require_changeable(self) -> ChangeableLayout:
+    def require_changeable(self) -> ChangeableLayout:
+        """Return the layout. Raises `ExchangeError` if it cannot be changed."""
         if self._changeable is None:
             raise ExchangeError("unknown", f"layout {self._info.name!r} cannot be changed")
         return self._changeable

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 
 from memtopo.common.errors import UsageError, on_failure, reason
@@ -108,34 +108,23 @@ def passed_claim(environment: Mapping[str, str] = os.environ, first: int = FIRST
     count = environment.get("LISTEN_FDS", "")
     if environment.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal() or not int(count):
         return None
-    numbers = range(first, first + int(count))
-    number = _number(numbers, environment.get("LISTEN_FDNAMES", "").split(":"))
+    numbers, names = range(first, first + int(count)), environment.get("LISTEN_FDNAMES", "").split(":")
+    for each in numbers:  # none is inherited any further
+        with suppress(OSError):
+            os.set_inheritable(each, False)  # noqa: FBT003 the signature is the library's
+    named = [number for number, name in zip(numbers, names, strict=False) if name == NAME]
+    number, *others = (named if len(numbers) > 1 else numbers) or (None,)
+    if number is None or others:
+        message = f"systemd passed {len(numbers)} sockets, but {len(named)} of them are named {NAME!r}"
+        raise UsageError(message, hint=f"write FileDescriptorName={NAME} in the unit of the layout's socket")
     try:
         sock = socket.socket(fileno=os.dup(number))
     except OSError as error:
         raise UsageError(f"descriptor {number}, which systemd passed, is not a socket", hint=_HINT) from error
     with on_failure(sock.close):
-        return PassedClaim(_endpoint_of(sock), sock)
-
-
-def _number(numbers: Sequence[int], names: Sequence[str]) -> int:
-    """Return the number of the descriptor to serve at; no passed descriptor is inherited any further."""
-    for each in numbers:
-        with suppress(OSError):
-            os.set_inheritable(each, False)  # noqa: FBT003 the signature is the library's
-    named = [number for number, name in zip(numbers, names, strict=False) if name == NAME]
-    found = named if len(numbers) > 1 else numbers
-    if len(found) != 1:
-        message = f"systemd passed {len(numbers)} sockets, but {len(found)} of them are named {NAME!r}"
-        raise UsageError(message, hint=f"write FileDescriptorName={NAME} in the unit of the layout's socket")
-    return found[0]
-
-
-def _endpoint_of(sock: socket.socket) -> Endpoint:
-    """Return the endpoint of a passed socket. Raises `UsageError` for one of another kind."""
-    if why := _objection(sock):
-        raise UsageError(f"the socket that systemd passed {why}", hint=_HINT)
-    return endpoint(socket=sock.getsockname())
+        if why := _objection(sock):
+            raise UsageError(f"the socket that systemd passed {why}", hint=_HINT)
+        return PassedClaim(endpoint(socket=sock.getsockname()), sock)
 
 
 def _objection(sock: socket.socket) -> str | None:
