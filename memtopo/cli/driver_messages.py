@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct
 
 from memtopo.common.text import nearest
-from memtopo.diagnostics.errors import EVERY, causes, causes_of
+from memtopo.diagnostics.explanations import EVERY, causes, causes_of
 
 Kind = Literal["cuda", "system"]
 

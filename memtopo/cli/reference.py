@@ -14,7 +14,7 @@ from memtopo.cli.results import pages, show
 from memtopo.common.errors import UsageError
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
-from memtopo.diagnostics import CODES, errors, explanations, messages
+from memtopo.diagnostics import CODES, explanations, messages
 from memtopo.diagnostics.explanations import Explanation, Fact, facts
 from memtopo.output import explain as rendering
 from memtopo.output import json, plain
@@ -123,17 +123,17 @@ def _explain_message(message: Message, text: str, *, every: bool, as_json: bool)
     return 0
 
 
-def _causes(message: Message, named: NamedError, *, alone: bool) -> list[errors.Cause]:
+def _causes(message: Message, named: NamedError, *, alone: bool) -> list[explanations.Cause]:
     """Causes of an error of a call, of a reason of the simulator, or of a call, if it is asked for alone."""
     if named.call and named.error and message.reason:
-        stated = errors.causes_with_reason(named.call, named.error, message.reason)
+        stated = explanations.causes_with_reason(named.call, named.error, message.reason)
         cited = tuple(map(int, re.findall(r"fact (\d+)", message.reason)))
         refused = f"the simulator refused the call: {message.reason}"
         check = "the arguments, by this rule"
-        return stated or [errors.Cause(named.call, named.error, refused, (message.reason,), check, cited)]
+        return stated or [explanations.Cause(named.call, named.error, refused, (message.reason,), check, cited)]
     if named.error is None:
-        return errors.causes_of(named.call, None) if named.call and alone else []
-    return errors.causes_of(named.call or errors.EVERY, named.error)
+        return explanations.causes_of(named.call, None) if named.call and alone else []
+    return explanations.causes_of(named.call or explanations.EVERY, named.error)
 
 
 def _not_known(message: Message, named: NamedError, text: str) -> UsageError:
@@ -150,7 +150,7 @@ def _not_known(message: Message, named: NamedError, text: str) -> UsageError:
         return UsageError(f"not known: no cause of {named.error} is known", hint=messages.did_you_mean(code))
     if named.error is None:
         return _without_error(named.call, text.split())
-    causes = reversed(errors.causes_of(None, named.error))
+    causes = reversed(explanations.causes_of(None, named.error))
     calls = [*{cause.cause: cause.call for cause in causes}.values()][::-1]
     if not calls:
         return UsageError(f"not known: no cause of {named.error} is known, and the message names no call")
@@ -169,7 +169,7 @@ def _without_error(call: str | None, words: list[str]) -> UsageError:
         meant = nearest(unknown.upper(), error_names())
         hint = messages.did_you_mean(meant) if meant else f"write 'memtopo explain {call}'"
         return UsageError(f"the driver has no error {shorten(unknown)}", hint=hint)
-    known = dict.fromkeys(cause.error for cause in errors.causes_of(call, None))
+    known = dict.fromkeys(cause.error for cause in explanations.causes_of(call, None))
     if not known:
         return UsageError(f"not known: no causes are known for {call}, and the message names no error")
     hint = f"name the error, or list all causes: 'memtopo explain {call}'"

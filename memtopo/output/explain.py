@@ -7,8 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from memtopo.diagnostics import CODES, GROUPS
-from memtopo.diagnostics.errors import Cause
-from memtopo.diagnostics.explanations import PAGE, Example, Explanation, Fact, explanation
+from memtopo.diagnostics.explanations import PAGE, Cause, Example, Explanation, Fact, explanation
 from memtopo.output.plain import DEFAULT_WIDTH, WIDEST_PROSE, paint
 
 _INDENT = 9

@@ -11,8 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from memtopo import machine
-from memtopo.diagnostics.errors import causes, causes_of, causes_with_reason
-from memtopo.diagnostics.explanations import facts
+from memtopo.diagnostics.explanations import causes, causes_of, causes_with_reason, facts
 from memtopo.driver.types import (
     Access,
     AllocationType,
