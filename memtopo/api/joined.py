@@ -22,7 +22,7 @@ from memtopo.api.session import OwnSession, uuids
 from memtopo.api.specs import Loaded, MachineLike, Params, SpecLike, load, resolved
 from memtopo.common import __version__
 from memtopo.common.arguments import checked, refused, seconds
-from memtopo.common.errors import on_failure
+from memtopo.common.errors import ExchangeError, on_failure
 from memtopo.common.signals import deferred
 from memtopo.common.text import process_name
 from memtopo.drivers import target as targets
@@ -38,7 +38,6 @@ from memtopo.session.saved import spec_digest
 from memtopo.sharing.claims import Claim, claim, lock_owner
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint, usual_endpoint
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.held import held_source
 from memtopo.sharing.status import Notice
 

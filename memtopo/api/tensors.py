@@ -17,7 +17,17 @@ from memtopo.executor import Execution
 from memtopo.kinds.layout import current
 from memtopo.kinds.transfers import Span, SpanMemory, transferring
 from memtopo.language.names import AWAKE
-from memtopo.storage.tensors import PREFIX, Table, Tensor, read_table
+from memtopo.storage.tensors import (
+    PREFIX,
+    BadTensors,
+    Table,
+    Tensor,
+    copy_tensors,
+    encoded,
+    placed,
+    read_header,
+    read_table,
+)
 
 DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32",

@@ -10,8 +10,7 @@ from memtopo.cli import options
 from memtopo.cli.options import AsJson, At, MachineNames, Set, Settings, argument, one_target, option, settings
 from memtopo.cli.results import of_memtopo, pages, show
 from memtopo.common.errors import Exit, UsageError
-from memtopo.common.keyed import by_key
-from memtopo.common.units import parse_size, parsed
+from memtopo.common.units import by_key, parse_size, parsed
 from memtopo.diagnostics.messages import merged_by_gpu
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.driver.trace_files import is_record

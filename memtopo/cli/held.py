@@ -145,7 +145,7 @@ def load_command(
     """
     from memtopo.api.attachment import attach  # other commands need no layouts of this process
     from memtopo.api.imports import entry_names
-    from memtopo.storage.tables import Loaded
+    from memtopo.storage.tensors import Loaded
 
     users: Any = allow_uid or ()
     with connect_to(name, socket, users) as client:

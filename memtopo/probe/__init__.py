@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 from msgspec import Struct
 
-from memtopo.common.keyed import by_key
+from memtopo.common.units import by_key
 from memtopo.driver.types import WHOLE_HOST, Location, LocationKind, gpu
 from memtopo.machine import Copies, Machine, Peer, Rate, Surroundings, Trial, dump, queries
 from memtopo.plans.progress import Progress

@@ -33,8 +33,8 @@ from memtopo.session.machines import with_needed_trials
 from memtopo.sharing.channel import Received
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HeldNodes, HolderInfo, Supervision, node_status, unreachable
-from memtopo.sharing.status import NodeStatus, Status
+from memtopo.sharing.holder.state import HeldNodes, HolderInfo, Supervision
+from memtopo.sharing.status import NodeStatus, Status, unreachable
 from memtopo.sharing.wire import layout_source
 
 RUN_VARIABLE = "MEMTOPO_RUN_OF_NODES"
@@ -230,11 +230,11 @@ def held_nodes(hub: Call, nodes: Iterable[str], own: str = "") -> HeldNodes:
         try:
             found: Sequence[NodeStatus] = hub("statuses").result(_HUB)
         except Exception:  # noqa: BLE001 errors of Ray have no common class here, and the layout is there without the hub
-            return tuple(unreachable(names))
+            return unreachable(names)
         return found
 
     def report(status: Status) -> None:
-        hub("report", node_status(own, platform.node(), status))
+        hub("report", status.of_node(own, platform.node()))
 
     return HeldNodes(names, statuses, report, own) if own else HeldNodes(names, statuses)
 
@@ -269,7 +269,3 @@ def holder(
             supervised=lambda: nullcontext(Supervision(nodes=held_nodes(hub, request.geometry.nodes, node))),
             released=lambda: peers.released,
         )
-
-
-def _refuse(_source: str, _before: RunRequest) -> Revision:
-    raise InternalError("a layout of several nodes is not changed while it is held")

@@ -34,8 +34,8 @@ from memtopo.run.nodes.reports import NodeEnd, merged_nodes
 from memtopo.session.composition import Holding, RunRequest
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HeldNodes, HolderInfo, Supervision, hold
-from memtopo.sharing.holder.state import HolderInfo
+from memtopo.sharing.holder import hold
+from memtopo.sharing.holder.state import HeldNodes, HolderInfo, Supervision
 from memtopo.sharing.offers import Offer
 
 Serving = Callable[[Mapping[str, str], "str | None"], None]
