@@ -74,8 +74,7 @@ class StepDescription(Struct, frozen=True):
 class Finding(NamedTuple):
     """Comparison after building: the expected and the observed value of an `aspect` of a `subject`.
 
-    `hint` says what to do if they differ, which no change of the layout has caused if the subject is `outside` of it.
-    Without a difference, one finding may stand for several, `times` of them.
+    `hint` says what to do if they differ. Without a difference, one finding may stand for several, `times` of them.
     """
 
     aspect: str
@@ -85,7 +84,6 @@ class Finding(NamedTuple):
     path: Path = ()
     hint: str | None = None
     times: int = 1
-    outside: bool = False
 
     @classmethod
     def equal(cls, aspect: str, times: int = 1) -> Finding:

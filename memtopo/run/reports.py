@@ -129,7 +129,7 @@ class FindingTally:
         """Count findings."""
         all_counts = self._counts
         for finding in findings:
-            aspect, _, expected, observed, _, _, times, _ = finding
+            aspect, _, expected, observed, _, _, times = finding
             counts = all_counts.get(aspect) or all_counts.setdefault(aspect, [0, 0])
             counts[0] += times
             if expected == observed:

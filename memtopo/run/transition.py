@@ -191,13 +191,17 @@ class Change:
             yield from (step for step in self._new.steps if step.keeps is not None)
 
 
+_OUTSIDE = ("folder",)
+"""Aspects of what is outside of the layout, so that no change of it has caused a difference."""
+
+
 def require_declared(execution: Execution) -> None:
     """Check a layout that was rolled back by queries, which no signal stops. Raises `StepFailed` for a difference."""
     execution.progress.extend(execution.plan.number_of_steps)
     stop, execution.stop = execution.stop, lambda: False
     try:
         for found in execution.check():
-            if found.expected != found.observed and not found.outside:
+            if found.expected != found.observed and found.aspect not in _OUTSIDE:
                 error = MemtopoError(f"{found.aspect} of {found.subject} is {found.observed}, not {found.expected}")
                 raise StepFailed(None, "check after the rollback", error, found.path)
     finally:

@@ -62,7 +62,7 @@ class OpenFolder(Step, frozen=True):
         with suppress(OSError):
             if os.path.samestat(os.fstat(folder.fd), os.stat(folder.path)):  # noqa: PTH116
                 observed = expected
-        yield Finding(_NOUN, folder.path, expected, observed, self.path, "it was moved or removed", outside=True)
+        yield Finding(_NOUN, folder.path, expected, observed, self.path, "it was moved or removed")
 
     @property
     def dry(self) -> Step:
