@@ -19,8 +19,7 @@ from memtopo.geometry.groups import from_outside
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
 from memtopo.kinds.external.semaphores import SEMAPHORES
-from memtopo.kinds.ranges.steps import common_ranges
-from memtopo.kinds.resources import Attach, CreateStream, LoadKernels, RetainContext, Synchronize
+from memtopo.kinds.resources import Attach, CreateStream, LoadKernels, RetainContext, Synchronize, common_ranges
 from memtopo.kinds.runs import StepRun, expanded, number_of_steps, remaining
 from memtopo.kinds.states import STATES
 from memtopo.kinds.step import Phase, Step

@@ -27,8 +27,8 @@ from memtopo.common.signals import deferred
 from memtopo.common.text import process_name
 from memtopo.drivers import target as targets
 from memtopo.drivers.target import Target
-from memtopo.kinds.nodes import nodes_of
 from memtopo.language import Document, SpecText
+from memtopo.language.entries import nodes_of
 from memtopo.machine import Machine, dump
 from memtopo.plans.report import Check, Checks
 from memtopo.run.processes.gathering import Join, NotComplete, require_place

@@ -24,7 +24,7 @@ from memtopo.cli.service import HoldOptions, claimed_holder, start_detached
 from memtopo.cli.specs import RunOptions, load, print_diagnostics, valid
 from memtopo.common.errors import Stopped, UsageError
 from memtopo.drivers.target import LOCAL, of_another_host, of_node, of_nodes
-from memtopo.kinds.nodes import names_nodes
+from memtopo.language.entries import names_nodes
 from memtopo.output import plain
 from memtopo.output.progress import activity, progress
 from memtopo.plans.report import Report

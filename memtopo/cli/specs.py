@@ -12,8 +12,8 @@ from memtopo.cli.options import Settings, absolute_path, duration, one_target, o
 from memtopo.cli.process import RefusedSpec
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.drivers.target import Target, of_nodes, recorded
-from memtopo.kinds.nodes import names_nodes
 from memtopo.language import Document
+from memtopo.language.entries import names_nodes
 from memtopo.output import plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.humanize import machine as described

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from memtopo.common.text import plural
 from memtopo.common.units import summed
 from memtopo.diagnostics import messages
-from memtopo.diagnostics.model import Diagnostic
+from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.geometry.groups import ChunkGroup
-from memtopo.geometry.model import Geometry
-from memtopo.geometry.sizing import MemoryBudgets, memory_budgets
+from memtopo.geometry.model import Geometry, MemoryBudgets, memory_budgets
 from memtopo.kinds import KINDS
 from memtopo.kinds.device_names import assigned
 from memtopo.kinds.exports import EXPORTS
 from memtopo.kinds.imports import crossing_exports, depends_on_number
 from memtopo.kinds.kind import ResolutionStage, Scope, Sibling, Siblings
-from memtopo.kinds.nodes import check_nodes, nodes_of, rank
-from memtopo.language.entries import Spec
+from memtopo.language.entries import Spec, nodes_of, rank
 from memtopo.language.scalars import LARGEST_COUNT
-from memtopo.machine import Machines
+from memtopo.machine import Cluster, Machines
 
 
 class ResolvedLayout(NamedTuple):
@@ -129,3 +128,74 @@ def _joint_limits(scopes: Sequence[Scope]) -> Iterator[Diagnostic]:
         if total > LARGEST_COUNT and all(scope.totals.get(section, 0) <= LARGEST_COUNT for scope in scopes):
             message = f"{total:,} {plurals[section]} in all processes are more than the {LARGEST_COUNT:,}"
             yield Diagnostic("MT109", f"{message} allowed in one spec", ("processes",), "key")
+
+
+def check_nodes(spec: Spec, machines: Machines) -> Iterator[Diagnostic]:
+    """Yield MT611, MT612 and MT616 for nodes that processes cannot have, MT615 for nodes without a machine.
+
+    With any of them, it is not known what each process has.
+    """
+    nodes = nodes_of(spec) if spec.processes else ()
+    yield from _without_node(spec) if nodes else ()
+    yield from _held(spec) if nodes else ()
+    for process in spec.processes.values():
+        yield from _undivided(process)
+    if isinstance(machines, Cluster):
+        yield from _without_machine(spec, machines)
+        if unused := [node for node in machines.nodes if node not in nodes]:
+            has = f"its nodes are {', '.join(nodes)}" if nodes else "it has no nodes"
+            message = f"a machine is named for {', '.join(map(repr, unused))}, but the spec has no process there: {has}"
+            help = "name one machine for the whole spec" if not nodes else "omit that machine, or correct its name"
+            where = ("processes",) if spec.processes else ()
+            yield Diagnostic("MT615", message, where, "key" if where else "value", help=help)
+
+
+def _without_node(spec: Spec) -> Iterator[Diagnostic]:
+    """Yield MT611 for processes without a node beside others that have one."""
+    first = next(process for process in spec.processes.values() if process.nodes)
+    for process in spec.processes.values():
+        if not (process.nodes or {("node", ""), ("<<", "")} & process.left_out):  # or its keys have errors
+            message = f"process {process.name!r} is on no node, and process {first.name!r} is on {first.nodes[0]!r}"
+            label = Label("on a node", first.at(first.node_key))
+            help = f"write 'node: {first.nodes[0]}', or the name of another node"
+            yield Diagnostic("MT611", message, process.path, "key", labels=(label,), help=help)
+
+
+def _held(spec: Spec) -> Iterator[Diagnostic]:
+    """Yield MT616 for processes that are held in a layout of several nodes."""
+    for name in sorted(spec.held_processes):
+        process = spec.processes[name]
+        message = f"process {name!r} is held, and the processes of a layout of several nodes are built together"
+        yield Diagnostic("MT616", message, process.at("held"), help="omit 'held', or the nodes")
+
+
+def _undivided(process: Spec) -> Iterator[Diagnostic]:
+    """Yield MT612 for instances that cannot be divided among the nodes in equal blocks."""
+    number, count = len(process.nodes), process.instances
+    if number < 2 or process.countless or (count and count % number == 0):  # noqa: PLR2004
+        return
+    where = process.at(process.node_key)
+    if count is None:
+        message = f"process {process.name!r} is on {number} nodes, and it is not counted"
+        help = f"write 'count: {number}' for one on each node, or 'node: {process.nodes[0]}'"
+        yield Diagnostic("MT612", message, where, help=help)
+        return
+    instances = f"{plural(count, 'instance')} of process {process.name!r}"
+    message = f"{instances} cannot be divided among {number} nodes equally"
+    near = [each for each in (count // number * number, -(-count // number) * number) if each]
+    fewer = max((each for each in range(1, number) if count % each == 0), default=1)
+    help = f"write 'count: {' or '.join(map(str, dict.fromkeys(near)))}', or {plural(fewer, 'node')}"
+    yield Diagnostic("MT612", message, where, labels=(Label(f"{count} instances", process.at("count")),), help=help)
+
+
+def _without_machine(spec: Spec, machines: Cluster) -> Iterator[Diagnostic]:
+    """Yield MT615 for the first use of each node without a machine."""
+    reported: set[str] = set()
+    for process in spec.processes.values():
+        for index, node in enumerate(process.nodes):
+            if node not in machines.nodes and node not in reported:
+                reported.add(node)
+                several = process.node_key == "nodes" and len(process.nodes) > 1
+                where = process.at("nodes", index) if several else process.at(process.node_key)
+                message = f"no machine is named for node {node!r}, only for {', '.join(machines.nodes)}"
+                yield Diagnostic("MT615", message, where, help=f"add --machine {node}=NAME; in Python, machine=")

@@ -13,9 +13,8 @@ from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import did_you_mean
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import PROPERTY_FLAGS, WHOLE_HOST, Attribute, Location, LocationKind, gpu
-from memtopo.kinds.nodes import rank
 from memtopo.kinds.resolution import NameErrors, Refused, attempt, together
-from memtopo.language.entries import Spec
+from memtopo.language.entries import Spec, rank
 from memtopo.language.names import GPUS, PEERS, NamedDevice, Near
 from memtopo.machine import Machine, Machines
 

@@ -14,8 +14,8 @@ from memtopo.diagnostics.model import Diagnostic, Edit, InvalidValue, Label, Pat
 from memtopo.driver.handles import Via
 from memtopo.geometry.groups import Group, largest_count
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.alternatives import ACROSS, Support, chosen, elsewhere
 from memtopo.kinds.chunks import CHUNKS
+from memtopo.kinds.chunks.support import ACROSS, Support, chosen, elsewhere
 from memtopo.kinds.dmabuf import DMABUF, DmaBufExports, resolve_memory
 from memtopo.kinds.exportable import ExportGroup, ExportKind
 from memtopo.kinds.ipc import BUFFERS, EVENTS

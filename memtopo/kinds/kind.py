@@ -13,12 +13,10 @@ from msgspec import Struct
 
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
-from memtopo.geometry.model import Geometry, Instance, Part, Placement, Slice
-from memtopo.geometry.sizing import MemoryBudgets
+from memtopo.geometry.model import Geometry, Instance, MemoryBudgets, Part, Placement, Slice
 from memtopo.kinds.device_names import DeviceNames
-from memtopo.kinds.nodes import rank
 from memtopo.kinds.resolution import NameErrors, Refused, Resolution, attempt
-from memtopo.language.entries import Spec
+from memtopo.language.entries import Spec, rank
 from memtopo.language.names import parse_reference
 from memtopo.language.scalars import LARGEST_COUNT
 from memtopo.machine import Choice, Machine, Machines

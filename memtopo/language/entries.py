@@ -1,17 +1,19 @@
-"""Entries of a spec as typed data: the base of every entry, and the spec that holds them by section and name."""
+"""Entries of a spec as typed data: the base of every entry, the spec that holds them, the nodes of its processes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict
 
 from memtopo.common.units import by_key
 from memtopo.diagnostics.model import Path
+from memtopo.language.document import Document
 from memtopo.language.names import NamedDevice
 
 _WHOLE = ("", "<<")
@@ -90,3 +92,34 @@ class Spec(Struct, frozen=True, dict=True):
     def at(self, *keys: str | int) -> Path:
         """Path in the document of something in this spec's sections."""
         return (*self.path, *keys)
+
+
+class NodeRank(NamedTuple):
+    """Node of one instance of a process, and its number among the instances there, as LOCAL_RANK of torchrun."""
+
+    node: str | None
+    local: int
+
+
+def rank(process: Spec, index: int) -> NodeRank:
+    """Rank of an instance: the nodes of a process have equal blocks of instances, in order."""
+    if not process.nodes:
+        return NodeRank(None, index)
+    block = max(1, (process.instances or 1) // len(process.nodes))
+    return NodeRank(process.nodes[min(index // block, len(process.nodes) - 1)], index % block)
+
+
+def nodes_of(spec: Spec) -> tuple[str, ...]:
+    """Nodes of all processes of a spec, in the order in which it names them first."""
+    return tuple(dict.fromkeys(chain.from_iterable(process.nodes for process in spec.processes.values())))
+
+
+def names_nodes(document: Document) -> tuple[str, ...]:
+    """Nodes that the processes of a document name, correctly or not."""
+    processes = document.root.get("processes")
+    found: dict[str, None] = {}
+    for process in processes.values() if isinstance(processes, dict) else ():
+        if isinstance(process, dict):
+            for value in (process.get(key, []) for key in ("node", "nodes")):
+                found |= dict.fromkeys(map(str, value if isinstance(value, list) else [value]))
+    return tuple(found)

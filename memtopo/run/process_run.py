@@ -16,7 +16,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.recorder import CallContext
 from memtopo.executor import Execution, StepFailed, Teardown, TeardownGates, failing
 from memtopo.kinds.layout import HandleSource, Reservation
-from memtopo.kinds.ranges.steps import AGREED, common_ranges
+from memtopo.kinds.resources import AGREED, common_ranges
 from memtopo.kinds.runs import expanded
 from memtopo.kinds.step import Phase
 from memtopo.language.names import AWAKE

@@ -15,7 +15,7 @@ from memtopo.diagnostics.model import Diagnostic
 from memtopo.diagnostics.model import Path as Position
 from memtopo.drivers import target
 from memtopo.drivers.target import Target
-from memtopo.kinds.alternatives import needed_trials
+from memtopo.kinds.chunks.support import needed_trials
 from memtopo.language import Document
 from memtopo.machine import Machine, is_file, shipped
 from memtopo.spec import MACHINES

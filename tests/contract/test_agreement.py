@@ -11,10 +11,9 @@ from memtopo.common.units import GiB, KiB, MiB, TiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.executor import Execution, StepFailed
-from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import CreateChunk
-from memtopo.kinds.mappings.steps import MapChunk
-from memtopo.kinds.ranges.steps import ReserveRange
+from memtopo.kinds.mappings.steps import MapChunk, SetAccess
+from memtopo.kinds.resources import ReserveRange
 from memtopo.kinds.step import Step
 from memtopo.machine import queries
 from memtopo.planner import Plan

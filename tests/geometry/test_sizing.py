@@ -8,8 +8,8 @@ from memtopo import planner
 from memtopo.common.units import MiB
 from memtopo.driver.types import WHOLE_HOST, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.geometry.sizing import MemoryBudget, granularity_note, granule, memory_budgets
-from memtopo.kinds.ranges.steps import ReserveRange
+from memtopo.geometry.model import MemoryBudget, granularity_note, granule, memory_budgets
+from memtopo.kinds.resources import ReserveRange
 from memtopo.machine import CONTEXT_BYTES, Machine
 from memtopo.machine.queries import changed
 from tests.helpers.machines import invented

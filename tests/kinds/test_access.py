@@ -8,8 +8,8 @@ from memtopo import planner
 from memtopo.driver.types import Access, gpu
 from memtopo.kinds.access import split_mappings
 from memtopo.kinds.access.grants import peer_access
-from memtopo.kinds.access.steps import SHORT_GRANT, SetAccess
 from memtopo.kinds.kind import Rule
+from memtopo.kinds.mappings.steps import SHORT_GRANT, SetAccess
 from memtopo.kinds.resources import RetainContext
 from memtopo.machine import Machine, Trial
 from memtopo.machine.queries import changed

@@ -12,7 +12,7 @@ from memtopo.drivers.sim import SimDriver
 from memtopo.geometry.groups import RangeGroup
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.ranges import RANGES
-from memtopo.kinds.ranges.steps import AGREED, SAME_ADDRESS, ReserveRange
+from memtopo.kinds.resources import AGREED, SAME_ADDRESS, ReserveRange
 from memtopo.output.diagram.build import build_diagram
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented

@@ -10,7 +10,7 @@ from memtopo import planner
 from memtopo.driver.types import HandleType, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.alternatives import Support, needed_trials, weakest
+from memtopo.kinds.chunks.support import Support, needed_trials, weakest
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.language import read_text
 from memtopo.machine import Machine, Trial, load

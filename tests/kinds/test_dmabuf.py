@@ -11,7 +11,6 @@ from memtopo.driver.types import DmaBufFlags, DriverError
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.exports import touched_exports
 from memtopo.kinds.mappings.steps import MapChunk
-from memtopo.kinds.objects import TryExportDmaBuf
 from memtopo.kinds.step import Phase
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented

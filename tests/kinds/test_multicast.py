@@ -18,11 +18,10 @@ from memtopo.driver.types import DriverError, HandleType, gpu
 from memtopo.drivers.cuda.driver import RefusedMulticast
 from memtopo.drivers.target import recorded
 from memtopo.executor import StepFailed
-from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.bindings import BindGroup, Binding
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.mappings.steps import MapChunk
+from memtopo.kinds.mappings.steps import MapChunk, SetAccess
 from memtopo.kinds.multicast import FROM_DOCUMENTATION, MULTICAST, MulticastGroup
 from memtopo.kinds.multicast.steps import (
     AddDevice,

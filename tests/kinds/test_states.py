@@ -7,9 +7,9 @@ import pytest
 from memtopo import planner
 from memtopo.driver.types import gpu
 from memtopo.executor import StepFailed
-from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.pools import KeepPool
 from memtopo.kinds.layout import current
+from memtopo.kinds.mappings.steps import SetAccess
 from memtopo.kinds.pinned.steps import AllocatePinned
 from memtopo.kinds.states.groups import OffloadArea, StateGroup, copying_mappings, kept_at, windows
 from memtopo.kinds.states.steps import COPIES, CopyIn, CopyOut

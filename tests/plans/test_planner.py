@@ -12,11 +12,9 @@ from hypothesis import HealthCheck, given, settings
 
 from memtopo.driver.types import Grant, Location, LocationKind
 from memtopo.geometry.access import LONGEST_GRANT
-from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import CreateChunk
-from memtopo.kinds.mappings.steps import MapChunk
-from memtopo.kinds.ranges.steps import ReserveRange
-from memtopo.kinds.resources import RetainContext, Synchronize
+from memtopo.kinds.mappings.steps import MapChunk, SetAccess
+from memtopo.kinds.resources import ReserveRange, RetainContext, Synchronize
 from memtopo.kinds.step import Phase
 from memtopo.output.json import dumps
 from memtopo.planner import Plan

@@ -15,7 +15,7 @@ from memtopo.drivers.sim import SimDriver
 from memtopo.executor import STRIDE, Execution, StepFailed
 from memtopo.kinds.chunks.steps import RETAINED, CreateChunk
 from memtopo.kinds.mappings.steps import MapChunk
-from memtopo.kinds.ranges.steps import ReserveRange
+from memtopo.kinds.resources import ReserveRange
 from memtopo.kinds.runs import number_of_steps
 from memtopo.kinds.step import Phase
 from memtopo.planner import Plan

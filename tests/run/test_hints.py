@@ -17,12 +17,12 @@ from memtopo.driver.protocol import Driver, call_name
 from memtopo.driver.types import Access, DriverError, Grant, Location, LocationKind, MemAttach, Properties, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import StepFailed
-from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.ipc.steps import AllocateBuffer
 from memtopo.kinds.managed.steps import AllocateManaged
+from memtopo.kinds.mappings.steps import SetAccess
 from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
-from memtopo.kinds.ranges.steps import ReserveRange
+from memtopo.kinds.resources import ReserveRange
 from memtopo.kinds.step import Step
 from memtopo.run.apply import apply
 from memtopo.run.reports import _BY_ERROR, _INVALID_VALUE, error_hint, exit_code, failure

@@ -16,7 +16,7 @@ from memtopo.driver.recorder import CallContext, CallList, DriverCall, Recorder
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import StepFailed
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.ranges.steps import ReserveRange
+from memtopo.kinds.resources import ReserveRange
 from memtopo.plans.calls import Exchange, NamedCall, listing_entry, named
 from memtopo.run import apply
 from memtopo.run.planned_calls import first_calls, planned_calls

@@ -89,12 +89,12 @@ class AccessKind(Kind):
             scope.parts.update({name: tuple(parts) for name, parts in found.items()})
 
     def steps(self, geometry: Geometry, machine: Machine) -> Steps:
-        from memtopo.kinds.access.steps import SetAccess
+        from memtopo.kinds.mappings.steps import SetAccess
 
         return access_steps(geometry, SetAccess, memory=True)
 
     def changes(self, difference: StepDifference) -> Steps:
-        from memtopo.kinds.access.steps import access_changes
+        from memtopo.kinds.mappings.steps import access_changes
 
         return access_changes(difference)
 

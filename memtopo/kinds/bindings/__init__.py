@@ -148,7 +148,7 @@ class Bindings(Kind):
         yield from access_steps(geometry, SetMulticastAccess, memory=False)
 
     def changes(self, difference: StepDifference) -> Steps:
-        from memtopo.kinds.access.steps import access_changes
+        from memtopo.kinds.mappings.steps import access_changes
         from memtopo.kinds.multicast.steps import MapMulticast, SetMulticastAccess
 
         return access_changes(difference, MapMulticast, SetMulticastAccess)

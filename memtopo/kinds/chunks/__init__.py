@@ -12,10 +12,8 @@ from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, Group
-from memtopo.geometry.model import Geometry
-from memtopo.geometry.sizing import granularity_note, granule
-from memtopo.kinds.chunks.amounts import amount_notes, resolve_chunks
-from memtopo.kinds.chunks.entry import Chunk, resolve_parts
+from memtopo.geometry.model import Geometry, granularity_note, granule
+from memtopo.kinds.chunks.entry import Chunk, amount_notes, resolve_chunks, resolve_parts
 from memtopo.kinds.chunks.support import handle_types, properties
 from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported, ImportKeys, Refusals
 from memtopo.kinds.kind import Items, Scope, StepDifference, Words

@@ -18,9 +18,8 @@ from memtopo.common.units import Share, Size, exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import WHOLE_HOST, Access, Location, LocationKind, Properties
 from memtopo.geometry.groups import Backing, ChunkGroup, Group, RangeGroup, gpus
-from memtopo.geometry.model import Geometry
-from memtopo.geometry.sizing import granularity_note, granule
-from memtopo.kinds.chunks.amounts import of_shared_size
+from memtopo.geometry.model import Geometry, granularity_note, granule
+from memtopo.kinds.chunks.entry import of_shared_size
 from memtopo.kinds.chunks.support import handle_types, properties, taken_handles
 from memtopo.kinds.kind import Kind, ResolutionStage, Scope, StepDifference, Steps, Words
 from memtopo.kinds.resolution import Refused, attempt, require_gpu, together, whole_granules

@@ -1,8 +1,11 @@
-"""Imports: objects exported by other processes. The kinds of `EXPORTABLE` define how they are imported."""
+"""Imports: objects exported by other processes. The kinds of `EXPORTABLE` define how they are imported.
+
+From other nodes, fabric handles alone carry them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, cycle, islice
 
@@ -11,17 +14,27 @@ from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, Origin, has_size, largest_count
+from memtopo.kinds.chunks.support import ACROSS
+from memtopo.kinds.device_names import all_gpus
 from memtopo.kinds.dmabuf import DMABUF
 from memtopo.kinds.exportable import ExportGroup, ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE, EXPORTS
-from memtopo.kinds.imports.crossing import crosses, in_order, require_crossing, require_order
-from memtopo.kinds.imports.entry import LOCATIONS, Import, declared_access, from_outside, refuse_granules
+from memtopo.kinds.imports.entry import (
+    LOCATIONS,
+    Import,
+    declared_access,
+    from_outside,
+    in_order,
+    refuse_granules,
+    require_order,
+)
 from memtopo.kinds.kind import Kind, ResolutionStage, Scope, Sibling, Words
 from memtopo.kinds.resolution import Refused, attempt, collected, refuse, together
-from memtopo.language.entries import Spec
+from memtopo.language.entries import Spec, rank
 from memtopo.language.fields import OWN_NODE
 from memtopo.language.names import ImportSource
 from memtopo.language.scalars import LARGEST_COUNT
+from memtopo.machine import Machine
 
 
 class Imports(Kind):
@@ -293,6 +306,107 @@ def _on_other_locations(locations: Sequence[Location], group: Group) -> bool:
 
 def _listed(locations: Sequence[Location]) -> str:
     return ", ".join(map(str, locations[:_LISTED])) + " …" * (len(locations) > _LISTED)
+
+
+(CROSSING,) = ACROSS.words
+"""Transport whose handles are valid on other nodes, those of the same clique (fact 88)."""
+
+
+def crosses(importer: Spec, order: Sequence[str] | None, exporter: Spec) -> bool:
+    """Return true if an instance of a process imports from an instance of another one that is on another node."""
+    if OWN_NODE in (order or ()):
+        return False
+    count = exporter.instances or 1
+    if order is None or count != importer.instances:
+        return len({*importer.nodes, *exporter.nodes}) > 1
+    return any(
+        rank(exporter, other).node != rank(importer, index).node
+        for index in range(count)
+        for other in in_order(order, index, range(count))
+    )
+
+
+def elsewhere(scope: Scope, sibling: Sibling) -> list[tuple[str, Scope]]:
+    """Label and scope of the known exporting instances on other nodes than the importing process."""
+    known = [] if scope.node is None else sibling.instances
+    return [(label, other) for label, other in known if other.node not in (scope.node, None)]
+
+
+def require_crossing(scope: Scope, path: Path, sibling: Sibling, export: ExportGroup) -> None:
+    """Raise `Refused` with MT613 for an import from another node by handles of one node.
+
+    It is MT614 if fabric is not known to work. `path` is that of the source of the import. The diagnostics of all
+    instances of a process are equal.
+    """
+    crossing = elsewhere(scope, sibling)
+    if crossing and export.via != CROSSING:
+        raise Refused(_not_carried(scope, path, sibling, export))
+    own = scope.siblings.processes.get(scope.spec.name)
+    importers = [each for _, each in own.instances] if crossing and own else [scope]
+    if why := _unconnected([(each, other) for each in importers for _, other in elsewhere(each, sibling)]):
+        note = "fabric handles are valid on nodes of the same clique of one cluster only (fact 88)"
+        help = "record each node with 'memtopo probe --identify -o FILE', and name it: --machine NODE=FILE"
+        label = Label("exported here", export.path, "key")
+        message = f"import {path[-2]!r}: {why}"
+        raise Refused(Diagnostic("MT614", message, path, labels=(label,), notes=(note,), help=help))
+
+
+def _not_carried(scope: Scope, path: Path, sibling: Sibling, export: ExportGroup) -> Diagnostic:
+    """Return MT613 for handles that are of one node."""
+    own = scope.spec.path == sibling.spec.path
+    processes = [sibling.spec] if own else [sibling.spec, scope.spec]
+    where = (f"process {each.name!r} is on {_listed(each)}" for each in processes)
+    what = "handles of legacy IPC" if export.via == "ipc" else "file descriptors"
+    message = f"import {path[-2]!r}: {' and '.join(where)}, but {what} are valid only on one node"
+    label = Label(f"exported via {export.via} here", (*export.path, "via"))
+    help = f"write 'via: {CROSSING}', and 'handles: {CROSSING}' for {export.group.name!r}"
+    if CROSSING not in export.exporter.transports:
+        help = f"share {export.exporter.words.plural} within a node only, or chunks via {CROSSING}"
+    help += (
+        ", or 'order: own-node' for imports only from the same node" if own else ", or keep both processes on one node"
+    )
+    choice = sibling.instances[0][1].choices.get((*export.path, "via"))
+    notes = (choice.text,) if choice else ()
+    return Diagnostic("MT613", message, path, labels=(label,), notes=notes, help=help)
+
+
+def _listed(process: Spec) -> str:
+    several = "nodes " if len(process.nodes) > 1 else "node "
+    return several + " and ".join(process.nodes)
+
+
+def _unconnected(pairs: Iterable[tuple[Scope, Scope]]) -> str | None:
+    """Reason why fabric handles are not known to work between importers and exporters on other nodes; None if they do.
+
+    One for all of them: of the first pair that failed, else all nodes of unknown cliques, else of different ones.
+    """
+    # an export that does not work is reported where it is made
+    known = {(str(one.node), str(two.node)): (one, two) for one, two in pairs if not _failed(two)}
+    scopes = [known[nodes] for nodes in sorted(known)]
+    for one, two in scopes:
+        if location := _failed(one):
+            return f"{_between((one, two))} does not work: it failed in a trial on {location.on(one.node)}"
+    if unknown := [pair for pair in scopes if any(each.machine.clique is None for each in pair)]:
+        every = [each for pair in unknown for each in pair]
+        nodes = {str(each.node) for each in every if each.machine.clique is None}
+        return f"{_between(every)} is not known to work: no clique is recorded of {enumerated(sorted(nodes), 'and')}"
+    apart = [each for pair in scopes if not connected(pair[0].machine, pair[1].machine) for each in pair]
+    return f"{_between(apart)} does not work: they belong to different cliques" if apart else None
+
+
+def _between(scopes: Iterable[Scope]) -> str:
+    return f"fabric between {enumerated(sorted({str(each.node) for each in scopes}), 'and')}"
+
+
+def _failed(scope: Scope) -> Location | None:
+    """Return a GPU of a process's node where fabric handles failed in a trial."""
+    gpus = all_gpus(scope.machine)
+    return next((each for each in gpus if scope.machine.trial(each, CROSSING).works is False), None)
+
+
+def connected(one: Machine, other: Machine) -> bool:
+    """Return true if two machines are of the same clique of one cluster, as far as their records have it."""
+    return one.clique is not None and one.clique == other.clique
 
 
 IMPORTS = Imports()

@@ -1,33 +1,100 @@
-"""Entry of an import: the objects that it declares, and imports from outside of the spec."""
+"""Entry of an import: the objects that it declares, the order of their processes, imports from outside of the spec."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
-from pydantic import Field, WrapValidator
+from pydantic import AfterValidator, Field, WrapValidator
 
 from memtopo.common.text import enumerated
 from memtopo.common.units import Size
-from memtopo.diagnostics.model import Diagnostic, Path
+from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.handles import Via
 from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.groups import Group, Origin
-from memtopo.kinds.alternatives import Support, chosen
 from memtopo.kinds.chunks.entry import Parts
-from memtopo.kinds.chunks.support import supported_at
+from memtopo.kinds.chunks.support import Support, chosen, supported_at
 from memtopo.kinds.device_names import has_set
 from memtopo.kinds.exportable import ExportKind, Imported
 from memtopo.kinds.exports import EXPORTABLE
-from memtopo.kinds.imports.crossing import Order
 from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Refused, require_on_gpu, together
-from memtopo.language.entries import Entry
-from memtopo.language.fields import Alternatives, Count, DeviceName, Devices, PositiveAmount, SourceText, Transport
+from memtopo.language.entries import Entry, Spec
+from memtopo.language.fields import (
+    OWN_FIRST,
+    OWN_NODE,
+    WHOLE_ORDERS,
+    Alternatives,
+    Count,
+    DeviceName,
+    Devices,
+    PositiveAmount,
+    ProcessOrder,
+    SourceText,
+    Transport,
+)
 from memtopo.language.names import NamedDevice
 from memtopo.language.scalars import count
+
+T = TypeVar("T")
+
+_DISTANCES = {"own": 0, "next": 1, "previous": -1}
+"""Distance in a ring to the process that a word of an order names."""
+
+
+def _naming_each_once(order: list[str]) -> list[str]:
+    if len(order) > 1 and (whole := next((each for each in WHOLE_ORDERS if each in order), None)):
+        message = f"{whole!r} is an order of all processes, and cannot be part of a list"
+        raise InvalidValue("MT103", message, help=f"write 'order: {whole}', or own, next and previous")
+    if repeated := next((each for each in order if order.count(each) > 1), None):
+        raise InvalidValue("MT204", f"{repeated!r} is listed twice", help="list it once")
+    return order
+
+
+Order = Annotated[ProcessOrder, AfterValidator(_naming_each_once)]
+
+
+def in_order(order: Sequence[str] | None, index: int, instances: Sequence[T]) -> tuple[T, ...]:
+    """Return the instances of a process that an import is from; `index` is the number of the importing process.
+
+    For `own-node`, the instances are those of the node.
+    """
+    if order is None or OWN_NODE in order:
+        return tuple(instances)
+    count = len(instances)
+    distances = range(count) if OWN_FIRST in order else [_DISTANCES[each] for each in order]
+    return tuple(instances[(index + distance) % count] for distance in distances)
+
+
+def require_order(
+    scope: Scope, path: Path, order: Sequence[str] | None, other: Spec, instances: Sequence[object]
+) -> None:
+    """Raise `Refused` with MT608 for an order of processes that do not have the same number of instances.
+
+    It is refused for an import from the own node, too, where the other process has none of the `instances`.
+    """
+    own, where = scope.spec, (*path, "order")
+    same = own.instances == other.instances is not None or own.countless or other.countless
+    if order is None or same or (OWN_NODE in order and other.instances is not None):
+        if instances or scope.node is None:
+            return
+        message = f"import {path[-1]!r} is from the own node, and process {other.path[-1]!r} is not on {scope.node!r}"
+        label = Label("its nodes", other.at(other.node_key))
+        help = "omit 'order', and export via fabric; or have both processes on the same nodes"
+    elif uncounted := next((each for each in (own, other) if each.instances is None), None):
+        message = f"import {path[-1]!r} has an order, and process {uncounted.path[-1]!r} is not counted"
+        label = Label("the process", uncounted.path, "key")
+        help = "omit 'order', and the handles are in the order of the processes"
+    else:
+        message = f"import {path[-1]!r} has an order, and {own.path[-1]!r} and {other.path[-1]!r} have different counts"
+        label = Label(f"{other.instances} of them", other.at("count"))
+        help = f"write 'count: {other.instances}' for {own.path[-1]!r}, or omit 'order', "
+        help += "and the handles are in the order of the processes"
+    raise Refused(Diagnostic("MT608", message, where, labels=(label,), help=help))
+
 
 LOCATIONS = ("location", "device", "pool")
 """Keys that declare locations."""

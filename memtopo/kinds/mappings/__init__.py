@@ -17,8 +17,7 @@ from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import WHOLE_HOST, Access, Grant, Location, LocationKind, gpu
 from memtopo.geometry.access import granted, mapping_runs
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.geometry.model import Geometry, Placement, Slice
-from memtopo.geometry.sizing import known_memory
+from memtopo.geometry.model import Geometry, Placement, Slice, known_memory
 from memtopo.kinds.kind import Items, Keys, Kind, ResolutionStage, Scope, Words
 from memtopo.kinds.mappings.placements import Content, resolve_content
 from memtopo.kinds.resolution import Refused, Resolution, attempt, indices, refuse_growing

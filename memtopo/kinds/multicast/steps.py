@@ -11,10 +11,9 @@ from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType
-from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import ChunkStep
 from memtopo.kinds.layout import Layout, LayoutTable
-from memtopo.kinds.mappings.steps import MapChunk
+from memtopo.kinds.mappings.steps import MapChunk, SetAccess
 from memtopo.kinds.objects import ImportShareable
 from memtopo.kinds.step import ErrorHint, HandleReference, InChange, Phase, Step, StepDescription, TableStep, Undoing
 

@@ -103,7 +103,7 @@ class Ranges(Kind):
             scope.slices.clear()
 
     def steps(self, geometry: Geometry, machine: Machine) -> Steps:
-        from memtopo.kinds.ranges.steps import ReserveRange
+        from memtopo.kinds.resources import ReserveRange
 
         groups = geometry.of(RangeGroup).values()
         # Fixed and agreed addresses first, before the driver or a hint takes them for another range.

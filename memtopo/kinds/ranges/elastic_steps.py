@@ -28,7 +28,7 @@ from memtopo.kinds.elastic import (
 from memtopo.kinds.layout import LateError, Layout, current
 from memtopo.kinds.mappings import expected_access, host_has_access
 from memtopo.kinds.mappings.steps import MapChunk
-from memtopo.kinds.ranges.steps import ReserveRange
+from memtopo.kinds.resources import ReserveRange
 from memtopo.kinds.step import Finding, Phase, Step, StepDescription, Undoing
 from memtopo.machine import Machine
 

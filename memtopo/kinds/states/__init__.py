@@ -12,8 +12,7 @@ from memtopo.common.units import by_key, rounded_up
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import WHOLE_HOST, Location, Properties
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.geometry.model import Geometry
-from memtopo.geometry.sizing import granule
+from memtopo.geometry.model import Geometry, granule
 from memtopo.kinds.heaps import BackupGroup, HeapGroup, copying_gpu
 from memtopo.kinds.kind import Keys, Kind, ResolutionStage, Scope, StepDifference, Words
 from memtopo.kinds.pinned import PINNED_MEMORY, PinnedGroup

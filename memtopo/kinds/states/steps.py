@@ -11,14 +11,13 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, EventFlags, Grant, Properties, gpu
 from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import Layout, LayoutTable, current
 from memtopo.kinds.mappings import expected_access
-from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk, runs
+from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk, SetAccess, runs
 from memtopo.kinds.pinned.steps import PINNED, AllocatePinned
-from memtopo.kinds.ranges.steps import ReserveRange
+from memtopo.kinds.resources import ReserveRange
 from memtopo.kinds.states.groups import Window
 from memtopo.kinds.step import InChange, Phase, Readable, Reading, Step, StepDescription
 from memtopo.machine import Machine

@@ -14,7 +14,7 @@ from itertools import chain, groupby
 from memtopo.common.errors import Failed
 from memtopo.common.units import rounded_up
 from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
-from memtopo.kinds.ranges.steps import ReserveRange, common_ranges
+from memtopo.kinds.resources import ReserveRange, common_ranges
 from memtopo.planner import Plan
 from memtopo.run.messages import Addresses, AgreeOn
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from memtopo.cli.process import Stopper
 from memtopo.common.decoding import encode
-from memtopo.kinds.nodes import nodes_of
 from memtopo.language import read_file
+from memtopo.language.entries import nodes_of
 from memtopo.machine import Cluster
 from memtopo.plans.report import Report
 from memtopo.run.nodes.cluster import connected

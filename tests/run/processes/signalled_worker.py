@@ -14,7 +14,7 @@ from typing import Any
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import ADDRESS_BLOCK
-from memtopo.kinds.ranges.steps import FIRST_AGREED
+from memtopo.kinds.resources import FIRST_AGREED
 from memtopo.run.processes.worker import main
 from tests.helpers.failing_driver import Failing
 

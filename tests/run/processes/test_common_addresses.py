@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
-from memtopo.kinds.ranges.steps import FIRST_AGREED
+from memtopo.kinds.resources import FIRST_AGREED
 from memtopo.plans.report import Report
 from memtopo.run.messages import Addresses, AgreeOn
 from memtopo.run.processes.common_addresses import TRIES, NoCommonAddress, agree
