@@ -27,7 +27,7 @@ from memtopo.run.apply import ThisProcess
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans, built_plan
 from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, Command, MakeStage, ReadKept, WriteKept
 from memtopo.run.process_run import ProcessRun
-from memtopo.run.processes.common_addresses import agree
+from memtopo.run.processes.ensemble import agree
 from memtopo.run.processes.worker import SiblingHandles
 from memtopo.run.processes.workers import require_made, require_planned
 from memtopo.run.transition import attempted

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from memtopo.records.program import changes_something
 from msgspec.structs import replace
 
 from memtopo import machine
@@ -23,7 +24,6 @@ from memtopo.machine import Machine, MachineLine
 from memtopo.output.programs.languages import Language, texts
 from memtopo.plans.calls import ListedCall, listing_entry, named
 from memtopo.plans.trace import TraceFile
-from memtopo.records.program import changes_something
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.specs import EVERY_SPEC, ROOT, composed
 

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from memtopo.common.errors import UsageError
-from memtopo.records.record import END, summary
+from memtopo.drivers.sim.kernels import END
+from memtopo.records.record import summary
 from tests.helpers.records import MIB, Calls
 
 

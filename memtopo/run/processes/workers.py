@@ -27,8 +27,7 @@ from memtopo.run import messages
 from memtopo.run.conductor import Aborted, Conductor, conduct, failures
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans
 from memtopo.run.messages import Addresses, AgreeOn, Answer, ChangeCommand, ChangeResult, Command, Lent, SaveResult
-from memtopo.run.processes.common_addresses import agree
-from memtopo.run.processes.ensemble import Ensemble, NotStarted, merged_report, startup_limit
+from memtopo.run.processes.ensemble import Ensemble, NotStarted, agree, merged_report, startup_limit
 from memtopo.run.processes.fork_server import WorkerServer
 from memtopo.run.processes.router import Peers, Router
 from memtopo.run.processes.worker_process import WorkerProcess, launch

@@ -13,7 +13,7 @@ from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
 from memtopo.kinds.resources import FIRST_AGREED
 from memtopo.plans.report import Report
 from memtopo.run.messages import Addresses, AgreeOn
-from memtopo.run.processes.common_addresses import TRIES, NoCommonAddress, agree
+from memtopo.run.processes.ensemble import TRIES, NoCommonAddress, agree
 from tests.helpers.forwarding import ForwardingDriver
 from tests.helpers.lockstep import WrapDriver, apply_together
 from tests.helpers.machines import invented
