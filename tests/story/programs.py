@@ -26,7 +26,7 @@ from memtopo.run.apply import Application, ThisProcess
 from memtopo.run.conductor import conduct
 from memtopo.run.holder import Holder, about_holder
 from memtopo.run.processes.ensemble import Ensemble
-from memtopo.run.processes.router import Peers
+from memtopo.run.processes.worker_process import Peers
 from memtopo.run.processes.workers import Workers
 from memtopo.session.composition import Composition, Holding, HoldResult, RunRequest, revision
 from memtopo.sharing import wire

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from memtopo.driver.handles import close_handles
 from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.processes.gates import SplitGate
-from memtopo.run.processes.router import Peers, Router
+from memtopo.run.processes.worker_process import Peers, Router
 from memtopo.sharing.channel import Received
 from memtopo.sharing.sockets import Descriptor
 from memtopo.sharing.status import NodeStatus

@@ -26,8 +26,7 @@ from memtopo.run.holder import Holder, about_holder
 from memtopo.run.messages import FromWorker
 from memtopo.run.processes.ensemble import Ensemble
 from memtopo.run.processes.gathering import Gathering, Joining
-from memtopo.run.processes.router import Peers
-from memtopo.run.processes.worker_process import UserProcess, WorkerProcess
+from memtopo.run.processes.worker_process import Peers, UserProcess, WorkerProcess
 from memtopo.run.processes.workers import Workers
 from memtopo.session.composition import Composition, revision
 from memtopo.sharing.claims import Claim, claim

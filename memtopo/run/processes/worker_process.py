@@ -1,22 +1,31 @@
-"""The conductor's side of the processes of a layout: how it reaches them, their channels and their states."""
+"""The conductor's side of the processes of a layout: how it reaches them, their states, and their requests for handles.
+
+Each request for handles and each answer passes through the conductor. Those of processes that run elsewhere go to its
+peers, and come from them.
+"""
 
 from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Mapping, Sequence
-from typing import Protocol, get_args
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import count as counter
+from typing import Any, Protocol, get_args
 
-from memtopo.common.errors import Exit, on_failure
+from memtopo.common.errors import ExchangeError, Exit, MemtopoError, on_failure
 from memtopo.common.processes import Broken, RunningClock
 from memtopo.common.signals import TERMINAL
 from memtopo.common.text import ending, process_name
+from memtopo.driver.handles import Handle
 from memtopo.plans.report import Report
 from memtopo.run import messages
-from memtopo.run.messages import Answer, Command, FromWorker, Hold, KeepAlive, TakeDown
+from memtopo.run.messages import Answer, Command, FromWorker, HandleAnswer, HandleRequest, Hold, KeepAlive, TakeDown
 from memtopo.run.processes.fork_server import WorkerServer
+from memtopo.run.processes.gates import gate_descriptors
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.offers import Offer
+from memtopo.sharing.sockets import SYSTEM, Descriptor, System
 
 _EXIT = 10.0
 """Seconds that a worker's interpreter and driver have to shut down after its last message."""
@@ -81,8 +90,8 @@ class WorkerProcess:
         self.killed = False
         """True if the conductor has ended it, in place of an end by itself."""
         self.gone = False
-        self._awaits_handles = False
-        self._answers_due = 0
+        self.awaits_handles = False
+        self.answers_due = 0
         self._clock = clock
         self._received = clock.time()
         self._sent = clock.now()
@@ -103,7 +112,7 @@ class WorkerProcess:
     @property
     def busy(self) -> bool:
         """True if the next message is due from this worker: it has work to do and waits for no other worker."""
-        return not self.over and (self._answers_due > 0 or (self.owes and not self._awaits_handles))
+        return not self.over and (self.answers_due > 0 or (self.owes and not self.awaits_handles))
 
     @property
     def over(self) -> bool:
@@ -178,22 +187,14 @@ class WorkerProcess:
             case messages.Leave():
                 self.left = True
 
-    def request_sent(self) -> None:
-        """Note that this worker waits for handles of another one."""
-        self._awaits_handles = True
-
     def answer_due(self) -> None:
         """Note that an answer with handles is due from this worker."""
-        self._answers_due += 1
+        self.answers_due += 1
         self._received = self._clock.time()
-
-    def answer_sent(self) -> None:
-        """Note that this worker has sent one such answer."""
-        self._answers_due -= 1
 
     def answer_received(self) -> None:
         """Note that this worker has the handles that it waited for."""
-        self._awaits_handles, self._received = False, self._clock.time()
+        self.awaits_handles, self._received = False, self._clock.time()
 
     def silent(self, seconds: float) -> bool:
         """Return whether no message came from it for so many seconds."""
@@ -232,3 +233,142 @@ def launch(
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
     return WorkerProcess(label, process, Channel(ours, get_args(FromWorker)), clock)
+
+
+class Router:
+    """Receives the workers' messages and forwards their requests for handles and the answers.
+
+    Each request of the conductor has a requester of its own, which is no process: an answer that comes after its
+    request was abandoned is not taken for that of the next one.
+    """
+
+    def __init__(self, workers: Mapping[str, WorkerProcess], peers: Peers, system: System = SYSTEM) -> None:
+        self._workers, self._peers, self._system = workers, peers, system
+        self._requesters = (f"#{number}" for number in counter())
+        self._awaiting: str | None = None
+        self._answer: Received[HandleAnswer] | None = None
+
+    def receive(self, seconds: float) -> Iterator[tuple[WorkerProcess, Received[FromWorker] | None]]:
+        """Messages that arrive within so many seconds, without forwarded ones; None at a channel's end."""
+        workers = [worker for worker in self._workers.values() if not worker.gone]
+        channels = [worker.channel for worker in workers]
+        self._system.wait([*channels, *self._peers.descriptors], seconds, [each for each in channels if each.pending])
+        self._peers.serve(self)
+        for worker in workers:
+            worker.channel.flush()
+            yield from self._drain(worker)
+
+    def forward_request(self, request: HandleRequest) -> None:
+        """Forward a request of a process elsewhere; the peers get the answer."""
+        holder = self._workers.get(request.holder)
+        if holder is None or holder.gone:
+            self._peers.answer(Received(HandleAnswer(request.requester, error="it is gone")))
+        else:
+            self._ask(holder, request)
+
+    def request(
+        self, holder: str, export: str, first: int, count: int, receive: Callable[[], None]
+    ) -> Sequence[Handle]:
+        """Handles for the conductor; `receive` is called until the answer has come. Raises `MemtopoError`."""
+        worker = self._workers[holder]
+        self._awaiting = next(self._requesters)
+        worker.answer_due()
+        worker.channel.send(HandleRequest(self._awaiting, holder, export, first, count))
+        try:
+            while self._answer is None:
+                if worker.over:
+                    raise MemtopoError(f"process {holder} is gone")
+                receive()
+            answer, self._answer = self._answer, None
+        finally:
+            self._awaiting = None
+            if self._answer:  # one that came although it is not awaited any more
+                self._answer.close()
+                self._answer = None
+        if error := answer.message.error:
+            message, code = f"process {holder} does not give {export}: {error}", answer.message.code
+            raise ExchangeError(code, message) if code else MemtopoError(message)
+        return answer.handles
+
+    def _drain(self, worker: WorkerProcess) -> Iterator[tuple[WorkerProcess, Received[FromWorker] | None]]:
+        while not worker.gone:
+            try:
+                received = worker.channel.receive()
+            except BlockingIOError:
+                return
+            if received and isinstance(received.message, HandleRequest):
+                self._forward(worker, received.message)
+            elif received and isinstance(received.message, HandleAnswer):
+                worker.answers_due -= 1
+                self.forward_answer(Received(received.message, received.handles))
+            else:
+                yield worker, received
+
+    def _forward(self, requester: WorkerProcess, request: HandleRequest) -> None:
+        holder = self._workers.get(request.holder)
+        if holder and not holder.gone:
+            self._ask(holder, request)
+        elif holder or not self._peers.forward(request):
+            requester.channel.send(HandleAnswer(requester.label, error="it is gone"))
+            return
+        requester.awaits_handles = True
+
+    def _ask(self, holder: WorkerProcess, request: HandleRequest) -> None:
+        holder.answer_due()
+        holder.channel.send(request)
+
+    def forward_answer(self, answer: Received[HandleAnswer]) -> None:
+        """Forward an answer, which belongs to this router, to the process that waits for it."""
+        requester = self._workers.get(answer.message.requester)
+        if requester:
+            requester.answer_received()
+            requester.channel.send(answer.message, answer.handles)
+        elif answer.message.requester == self._awaiting:
+            self._answer = answer
+        elif not self._peers.answer(answer):
+            answer.close()
+
+
+class Peers:
+    """Conductors of the other processes of a run; this class is a run that has none.
+
+    No method blocks. `failed` is the reason for which the run is to end, found elsewhere; empty as long as there is
+    none. It may change at any time, and `descriptors` then become readable.
+    """
+
+    @property
+    def failed(self) -> str:
+        return ""
+
+    @property
+    def descriptors(self) -> Collection[Descriptor]:
+        """Descriptors that are readable when `serve` has something to do."""
+        return ()
+
+    def serve(self, router: Router) -> None:
+        """Pass on what came from elsewhere."""
+
+    def forward(self, request: HandleRequest) -> bool:
+        """Send a request for handles to where its holder runs; false if no peer has it."""
+        del request
+        return False
+
+    def answer(self, answer: Received[HandleAnswer]) -> bool:
+        """Send an answer to where its requester runs; false, and the answer stays the caller's, if no peer has it."""
+        del answer
+        return False
+
+    def arrive(self, value: Any) -> None:
+        """Arrive at the next meeting of all conductors, with a value for all of them."""
+        self._value = value
+
+    def arrived(self) -> Sequence[Any] | None:
+        """Return the values of all conductors, once all have arrived; None before."""
+        return [self._value]
+
+    def gates(self) -> AbstractContextManager[tuple[int, int, int, int]]:
+        """Ends of the two gates of the teardown for the workers here, which inherit them in the context."""
+        return gate_descriptors()
+
+    def leave(self, cause: str) -> None:
+        """Note that the teardown begins here, because of a failure unless `cause` is empty."""

@@ -29,8 +29,7 @@ from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans
 from memtopo.run.messages import Addresses, AgreeOn, Answer, ChangeCommand, ChangeResult, Command, Lent, SaveResult
 from memtopo.run.processes.ensemble import Ensemble, NotStarted, agree, merged_report, startup_limit
 from memtopo.run.processes.fork_server import WorkerServer
-from memtopo.run.processes.router import Peers, Router
-from memtopo.run.processes.worker_process import WorkerProcess, launch
+from memtopo.run.processes.worker_process import Peers, Router, WorkerProcess, launch
 from memtopo.session.composition import HoldResult
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.offers import ChangeFailed, Offer

@@ -14,7 +14,7 @@ import pytest
 from memtopo.driver.handles import Handle
 from memtopo.run.messages import HandleAnswer, HandleRequest
 from memtopo.run.nodes.hub import Hub, NodePeers, RunEnd
-from memtopo.run.processes.router import Peers, Router
+from memtopo.run.processes.worker_process import Peers, Router
 from memtopo.sharing.channel import Received
 from memtopo.sharing.status import NodeStatus
 from tests.helpers.processes import open_descriptors

@@ -20,7 +20,7 @@ from memtopo.plans.report import Report
 from memtopo.run import processes
 from memtopo.run.processes import Workers
 from memtopo.run.processes.ensemble import NotStarted, startup_limit
-from memtopo.run.processes.router import Peers
+from memtopo.run.processes.worker_process import Peers
 from memtopo.session.composition import HoldResult
 from tests.helpers.holders import until
 from tests.helpers.machines import identified, invented

@@ -17,7 +17,7 @@ from memtopo.plans.transition import Stage
 from memtopo.run import messages
 from memtopo.run.layout_plans import WHOLE, Goal
 from memtopo.run.messages import ChangeCommand, ChangeResult, CheckChange, Hold, MakeStage, PlanChange, StartRollback
-from memtopo.run.processes.router import Peers
+from memtopo.run.processes.worker_process import Peers
 from memtopo.run.processes.workers import ChangeRefused, Workers
 from tests.helpers.failing_driver import Failing
 from tests.helpers.reports import tallies

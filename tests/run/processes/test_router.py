@@ -18,8 +18,7 @@ from memtopo.driver.handles import Handle
 from memtopo.run import messages
 from memtopo.run.messages import FromWorker, HandleAnswer, HandleRequest, ToWorker
 from memtopo.run.processes.fork_server import SpawnedWorker
-from memtopo.run.processes.router import Peers, Router
-from memtopo.run.processes.worker_process import WorkerProcess
+from memtopo.run.processes.worker_process import Peers, Router, WorkerProcess
 from memtopo.sharing.channel import Channel, Received
 from tests.helpers.processes import open_descriptors
 

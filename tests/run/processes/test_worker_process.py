@@ -199,14 +199,14 @@ def test_silence_counts_from_the_last_message_command_or_request(pair: Pair) -> 
 def test_a_worker_that_waits_for_handles_is_not_busy_unless_others_wait_for_its_own(pair: Pair) -> None:
     worker = pair.worker
     worker.command(BUILD)
-    worker.request_sent()
+    worker.awaits_handles = True
     assert not worker.busy
     worker.answer_due()
     worker.answer_due()
     assert worker.busy
-    worker.answer_sent()
+    worker.answers_due -= 1
     assert worker.busy
-    worker.answer_sent()
+    worker.answers_due -= 1
     assert not worker.busy
     worker.answer_received()
     assert worker.busy

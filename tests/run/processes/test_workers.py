@@ -52,8 +52,7 @@ from memtopo.run.messages import (
 )
 from memtopo.run.processes import Workers
 from memtopo.run.processes.ensemble import Ensemble, NotStarted
-from memtopo.run.processes.router import Peers
-from memtopo.run.processes.worker_process import UserProcess, WorkerProcess
+from memtopo.run.processes.worker_process import Peers, UserProcess, WorkerProcess
 from memtopo.run.processes.workers import SPARE, ChangeRefused, require_planned
 from memtopo.run.verification.rounds import FORBIDDEN
 from memtopo.session.composition import HoldResult, Revision
