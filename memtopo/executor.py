@@ -12,20 +12,14 @@ from operator import attrgetter
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from memtopo.common.errors import MemtopoError, Stopped, message_of
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
 from memtopo.kinds.layout import LateError, Layout, current
-from memtopo.kinds.runs import (
-    Progressed,
-    StepRun,
-    expanded,
-    number_of_steps,
-    parts_of_runs,
-    reversed_items,
-)
+from memtopo.kinds.runs import Progressed, StepRun, expanded, number_of_steps, parts_of_runs, reversed_items
 from memtopo.kinds.step import Finding, Phase, Step
 from memtopo.planner import Plan
 from memtopo.plans.progress import Progress, SafeProgress
@@ -354,22 +348,14 @@ def _file(fd: str) -> str:
         return ""
 
 
-class _FailedUndo(Struct, frozen=True):
-    """Failed undo, with the names of the resources that it blocks."""
-
-    step: Step
-    what: str
-    error: Exception
-    stays: list[str]
-
-
 class Teardown:
     """Result of a teardown: failed undos, and the resources that they block."""
 
     def __init__(self, execution: Execution) -> None:
         self._execution = execution
-        self._failed: list[_FailedUndo] = []
-        self._blocked: dict[str | None, _FailedUndo] = {}
+        self._failed: list[tuple[Leak, list[str]]] = []
+        """Leaks of failed undos, with the names of the resources that each blocks."""
+        self._blocked: dict[str | None, list[str]] = {}
         self.failures: list[StepFailed] = []
         self.timed_out = False
         """True if another process did not reach a gate in time, and may have used released objects."""
@@ -378,7 +364,7 @@ class Teardown:
     @property
     def leaks(self) -> tuple[Leak, ...]:
         """Leaks by failed undo, each with the names of the resources that it blocks."""
-        return tuple(Leak(each.what, str(each.error), tuple(each.stays), each.step.path) for each in self._failed)
+        return tuple(replace(leak, stays=tuple(stays)) for leak, stays in self._failed)
 
     def undo(self, item: Step | StepRun) -> None:
         """Undo a step, or those of a run in order, except the ones that a failed undo blocks."""
@@ -390,7 +376,7 @@ class Teardown:
             item = item[number + 1 :]
         for step in expanded([item]):
             if blocked and (name := step.leak_name()) in blocked:
-                blocked[name].stays.append(str(name))
+                blocked[name].append(str(name))
                 continue
             try:
                 self._execution.act(step, undo=True)
@@ -402,7 +388,7 @@ class Teardown:
         if name is None or isinstance(error, LateError):
             self.failures.append(StepFailed(step, f"{step.verb} {step.describe().subject}", error))
             return
-        failed = _FailedUndo(step, name, error, [])
-        self._failed.append(failed)
+        stays: list[str] = []
+        self._failed.append((Leak(name, str(error), path=step.path), stays))
         for blocked in step.blocks():
-            self._blocked.setdefault(blocked, failed)
+            self._blocked.setdefault(blocked, stays)
