@@ -15,14 +15,13 @@ from memtopo.driver.functions import function
 from memtopo.driver.recorder import DriverCall
 from memtopo.driver.types import PROPERTY_FLAGS
 from memtopo.driver.values import jsonable
-from memtopo.drivers.sim.kernels import END
 from memtopo.geometry import Geometry
 from memtopo.language import Document
 from memtopo.planner import Plan
 from memtopo.plans.trace import TracedCall, TraceHead
 from memtopo.records.calls import Memory
 from memtopo.records.live import ProcessMemory
-from memtopo.records.record import Moment, Record, RecordedCall, moment
+from memtopo.records.record import END, Moment, Record, RecordedCall, moment
 from memtopo.run.planned_calls import planned_calls
 
 _KINDS = ("buffers", "allocations", "managed", "pinned", "registered", "external")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -21,13 +21,12 @@ from memtopo.plans.progress import Progress, SafeProgress
 from memtopo.plans.report import Report
 from memtopo.run.conductor import Conductor, conduct
 from memtopo.run.layout_plans import Goal, LayoutPlans, plans_of
-from memtopo.run.messages import ChangeCommand, ChangeResult, Command
+from memtopo.run.messages import ChangeCommand, ChangeResult, Command, Done
 from memtopo.run.process_run import ProcessRun
 from memtopo.session.composition import Composition, HoldResult, RunRequest
 from memtopo.sharing.offers import Offer
 
 if TYPE_CHECKING:  # imported where it is used: a layout of one process that nobody holds needs none of it
-    from memtopo.driver.kernels import KernelDriver
     from memtopo.run.holder import Holder
     from memtopo.sharing.imports import HolderHandles
     from memtopo.sharing.producers import Producers
@@ -65,14 +64,6 @@ class ThisProcess(Conductor):
         return self.run.execution.layout.handle_source
 
     @property
-    def as_declared(self) -> bool:
-        return self.run.as_declared
-
-    @property
-    def safe(self) -> bool:
-        return self.run.verification.safe
-
-    @property
     def rounds(self) -> int:
         return self.run.verification.rounds
 
@@ -85,7 +76,9 @@ class ThisProcess(Conductor):
         return {self.run.request.process: os.getpid()}
 
     def each(self, command: Command) -> None:
-        self.run.handle(command)
+        answer = self.run.handle(command)
+        if isinstance(answer, Done):
+            self.as_declared, self.safe = answer.as_declared, answer.safe
 
     def plan(self, goal: Goal) -> LayoutPlans:
         plans = plans_of(goal.request) if goal.request else self.plans
@@ -160,51 +153,38 @@ class Application(Struct, frozen=True):
         return report
 
     def _in_process(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
-        outside = holder is not None or self.request.geometry.imports_from_outside  # a change may bring imports
-        with (
-            self._opened() as opened,
-            self._traced(opened) as (driver, context),
-            self.progress() as shown,
-        ):
-            ledger = Ledger(driver)
+        request, context = self.request, None
+        with ExitStack() as stack:
+            driver: Any = self.composition.target.open()
+            if request.machine.simulated:  # its memory is of this process
+                stack.callback(driver.close)
+            if request.trace is not None:
+                from memtopo.driver.trace import traced  # noqa: PLC0415 few runs are traced
+
+                driver, context = stack.enter_context(traced(driver, request.trace, request.about_trace))
+            ledger, handles = Ledger(driver), None
+            if holder or request.geometry.imports_from_outside:  # a change may bring imports
+                handles = self._handles_of_holders(ledger, sockets)
             return apply(
-                self.request,
+                request,
                 ledger,
-                progress=_shared(shown, holder),
+                progress=_shared(stack.enter_context(self.progress()), holder),
                 stop=self.stop,
-                handle_source=self._handles_of_holders(ledger, sockets) if outside else None,
+                handle_source=handles,
                 hold=holder.hold if holder else None,
                 context=context,
             )
 
-    @contextmanager
-    def _opened(self) -> Iterator[KernelDriver]:
-        """Open the driver; a simulator is closed at the end, as its memory is of this process."""
-        driver: Any = self.composition.target.open()
-        try:
-            yield driver
-        finally:
-            if self.request.machine.simulated:
-                driver.close()
-
-    def _traced(self, driver: KernelDriver) -> AbstractContextManager[tuple[KernelDriver, CallContext | None]]:
-        """The driver, which writes a trace if one was requested, and the context of its calls."""
-        if self.request.trace is None:
-            return nullcontext((driver, None))
-        from memtopo.driver.trace import traced  # noqa: PLC0415 few runs are traced
-
-        return traced(driver, self.request.trace, self.request.about_trace)
-
     def _handles_of_holders(self, driver: Driver, sockets: Mapping[str, str]) -> HolderHandles:
         from memtopo.sharing.imports import CommitWait, HolderHandles  # noqa: PLC0415 most layouts import nothing from outside
 
-        gpus = [driver.device_get_uuid(ordinal).hex() for ordinal in range(driver.device_get_count())]
-        commits = CommitWait(self.silence, self._raise_if_stopped, self.report_wait)
-        return HolderHandles(self.request.geometry, gpus, sockets, self.allow_uids, commits)
+        def raise_if_stopped() -> None:
+            if self.stop():
+                raise Stopped
 
-    def _raise_if_stopped(self) -> None:
-        if self.stop():
-            raise Stopped
+        gpus = [driver.device_get_uuid(ordinal).hex() for ordinal in range(driver.device_get_count())]
+        commits = CommitWait(self.silence, raise_if_stopped, self.report_wait)
+        return HolderHandles(self.request.geometry, gpus, sockets, self.allow_uids, commits)
 
     def _in_processes(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
         from memtopo.run import processes  # noqa: PLC0415 a layout of one process needs no workers

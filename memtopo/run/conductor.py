@@ -50,6 +50,10 @@ class Conductor:
     """
 
     labels: Collection[str]
+    as_declared = True
+    """True as long as no process found a difference."""
+    safe = True
+    """True as long as kernels may verify bytes in all processes."""
 
     def __init__(
         self,
@@ -200,11 +204,7 @@ class Conductor:
         return self.checks()
 
     def change(
-        self,
-        request: RunRequest,
-        source: str = "",
-        in_use: Collection[str] = (),
-        absent: Absent = frozenset(),
+        self, request: RunRequest, source: str = "", in_use: Collection[str] = (), absent: Absent = frozenset()
     ) -> None:
         """Bring the layout, in state awake, to another request, in which resources are `absent`. Raises as `switch`.
 
@@ -299,16 +299,6 @@ class Conductor:
     def interval(self) -> float:
         """Seconds within which `watch` has to be called again."""
         return math.inf
-
-    @property
-    def as_declared(self) -> bool:
-        """True as long as no process found a difference."""
-        raise NotImplementedError
-
-    @property
-    def safe(self) -> bool:
-        """True as long as kernels may verify bytes in all processes."""
-        raise NotImplementedError
 
     @property
     def rounds(self) -> int:

@@ -24,14 +24,7 @@ from memtopo.session.composition import RunRequest
 from memtopo.sharing.offers import Offer
 from memtopo.storage.direct import Transfer
 from memtopo.storage.pieces import Restored, restore, save_part
-from memtopo.storage.saved import (
-    FolderRefused,
-    Piece,
-    Saved,
-    SavedPart,
-    folder_of,
-    opened_folder,
-)
+from memtopo.storage.saved import FolderRefused, Piece, Saved, SavedPart, folder_of, opened_folder
 
 _LISTED = 20
 """Names in a note."""

@@ -16,10 +16,9 @@ from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Location, LocationKind, gpu
 from memtopo.drivers.sim import SimDriver
-from memtopo.drivers.sim.address_space import HIGHEST, LOWEST, PAGE
+from memtopo.drivers.sim.address_space import FIRST, HIGHEST, LOWEST, PAGE
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
 from memtopo.drivers.sim.process import FIRST_CONTEXT, check_capture_flags
-from memtopo.output.monitoring import FIRST
 from memtopo.testing.abi import Memory
 
 _PAUSE = 0.0005  # seconds

@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memtopo.driver.types import WHOLE_HOST, Location, gpu
-from memtopo.drivers.sim.address_space import BLOCK, LAST, AllocationBlocks, FreeRanges, Reservations
+from memtopo.drivers.sim.address_space import BLOCK, FIRST, LAST, AllocationBlocks, FreeRanges, Reservations
 from memtopo.drivers.sim.calls import RefusedCall
 from memtopo.drivers.sim.devices import SimMemoryBudget
-from memtopo.output.monitoring import FIRST
 from tests.helpers.machines import invented
 
 

@@ -98,13 +98,11 @@ class Together(ThisProcess):
         self.request, self.plans, self.labels = whole, LayoutPlans(whole.geometry, whole.plan), tuple(self.runs)
         self.build()
 
-    @property
-    def as_declared(self) -> bool:
-        return all(run.as_declared for run in self.runs.values())
-
     def each(self, command: Command) -> None:
         for run in self.runs.values():
             run.handle(command)
+        self.as_declared = all(run.as_declared for run in self.runs.values())
+        self.safe = all(run.verification.safe for run in self.runs.values())
 
     def agree(self) -> None:
         _agree(self.plans.of(WHOLE), self.runs)

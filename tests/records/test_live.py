@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from memtopo.common.errors import UsageError
-from memtopo.drivers.sim.kernels import END
-from memtopo.records.record import summary
+from memtopo.records.record import END, summary
 from tests.helpers.records import MIB, Calls
 
 

@@ -24,13 +24,7 @@ from typing import get_args
 from msgspec import Struct
 
 from memtopo.common.decoding import decoder
-from memtopo.common.processes import (
-    die_with_parent,
-    inherited_socket,
-    is_stopped,
-    python_command,
-    spawn,
-)
+from memtopo.common.processes import die_with_parent, inherited_socket, is_stopped, python_command, spawn
 from memtopo.driver.handles import Handle
 from memtopo.kinds import KINDS
 from memtopo.run import messages

@@ -110,12 +110,7 @@ class WorkerGates(TeardownGates):
     """
 
     def __init__(
-        self,
-        imports_gate: Gate,
-        all_gate: Gate,
-        timeout: float,
-        alive: Callable[[int], None],
-        system: System = SYSTEM,
+        self, imports_gate: Gate, all_gate: Gate, timeout: float, alive: Callable[[int], None], system: System = SYSTEM
     ) -> None:
         self._imports_gate, self._all_gate, self._left, self._alive = imports_gate, all_gate, timeout, alive
         self._system = system

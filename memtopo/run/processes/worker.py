@@ -80,11 +80,7 @@ class Worker:
     """Name of the process that sends commands."""
 
     def __init__(
-        self,
-        channel: Channel[ToWorker],
-        gates: tuple[Gate, Gate],
-        stopped: Callable[[], int],
-        system: System = SYSTEM,
+        self, channel: Channel[ToWorker], gates: tuple[Gate, Gate], stopped: Callable[[], int], system: System = SYSTEM
     ) -> None:
         self._channel, self._gates, self._stopped, self._system = channel, gates, stopped, system
         self._label = ""

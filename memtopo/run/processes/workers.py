@@ -118,8 +118,6 @@ class Workers(Conductor):
     take part until the layout is served, and then in what is `attended`; if one leaves, that ends the layout.
     """
 
-    as_declared = safe = True
-
     def __init__(
         self,
         ensemble: Ensemble,
@@ -202,7 +200,13 @@ class Workers(Conductor):
         self._barrier()
 
     def agree(self) -> None:
-        agree(self.plans.of(WHOLE), self._command_addresses)
+        def command(commands: Mapping[str, AgreeOn]) -> Mapping[str, Addresses]:
+            own = {label: command for label, command in commands.items() if label in self.workers}
+            found = self._gather(self._command(own, self._receive_of_all))
+            every = {label: addresses for part in found for label, addresses in part.items()}
+            return {label: every[label] for label in commands}
+
+        agree(self.plans.of(WHOLE), command)
 
     @property
     def _free(self) -> Sequence[WorkerProcess]:
@@ -226,9 +230,15 @@ class Workers(Conductor):
         self._attended = True
         for worker in self._free:
             worker.channel.send(messages.Attend(self._rounds, state, source))
-        broken = False
+        broken, clock = False, RunningClock(self.ensemble.system.now)
         try:
-            self._await_attendance()
+            while absent := [worker.label for worker in self._free if worker.attends < self._rounds]:
+                self._receive(min(_INTERVAL, self.interval))
+                if self._over or self.stop():
+                    raise ExchangeError("state", "the layout is about to be taken down")
+                if clock.time() > self.ensemble.timeout:
+                    message = f"{enumerated(absent)} did not take part within {self.ensemble.timeout:g} s"
+                    raise ExchangeError("changing", f"{message}; nothing was changed", hint="call layout.poll() there")
             yield
         except ChangeFailed as failed:
             broken = failed.broken
@@ -242,16 +252,6 @@ class Workers(Conductor):
         self._attended = False
         for worker in self._free:
             worker.channel.send(messages.Resume(self.generation))
-
-    def _await_attendance(self) -> None:
-        clock = RunningClock(self.ensemble.system.now)
-        while absent := [worker.label for worker in self._free if worker.attends < self._rounds]:
-            self._receive(min(_INTERVAL, self.interval))
-            if self._over or self.stop():
-                raise ExchangeError("state", "the layout is about to be taken down")
-            if clock.time() > self.ensemble.timeout:
-                message = f"{enumerated(absent)} did not take part within {self.ensemble.timeout:g} s"
-                raise ExchangeError("changing", f"{message}; nothing was changed", hint="call layout.poll() there")
 
     def switch(self, state: str, in_use: Collection[str] = (), *, check: Check = "fast") -> Checks:
         """Bring all processes to a state; processes of a user do not take part in what another one has requested."""
@@ -382,17 +382,19 @@ class Workers(Conductor):
         with self.attended():
             return self._router.request(holder, export, first, count, self._receive_for_caller)
 
-    def _command_addresses(self, commands: Mapping[str, AgreeOn]) -> Mapping[str, Addresses]:
-        """Have processes reserve ranges where they are asked to, and return the addresses that these have."""
-        own = {label: command for label, command in commands.items() if label in self.workers}
-        found = self._gather(self._command(own, self._receive_of_all))
-        every = {label: addresses for part in found for label, addresses in part.items()}
-        return {label: every[label] for label in commands}
-
     def _change(self, command: ChangeCommand | messages.Hold) -> Mapping[str, ChangeResult]:
         """Have all processes execute a command of a change. Raises `ChangeFailed` if one has ended or is silent."""
-        results = self._command(dict.fromkeys(self.workers, command), self._receive_for_change)
-        self._require_changeable()
+
+        def require_changeable() -> None:
+            if self._over:
+                raise ChangeFailed(f"{self._cause() or self._peers.failed}; the layout is taken down", broken=True)
+
+        def receive() -> None:
+            self._receive_in_time(self.ensemble.timeout)
+            require_changeable()
+
+        results = self._command(dict.fromkeys(self.workers, command), receive)
+        require_changeable()
         return results
 
     def _command(self, commands: Mapping[str, Command], receive: Callable[[], None]) -> dict[str, Any]:
@@ -430,15 +432,6 @@ class Workers(Conductor):
         self.interrupted = self.stop()
         if self.interrupted or self._over:
             raise Aborted
-
-    def _receive_for_change(self) -> None:
-        """Receive messages while the layout is changed. Raises `ChangeFailed` if a process has ended or is silent."""
-        self._receive_in_time(self.ensemble.timeout)
-        self._require_changeable()
-
-    def _require_changeable(self) -> None:
-        if self._over:
-            raise ChangeFailed(f"{self._cause() or self._peers.failed}; the layout is taken down", broken=True)
 
     def _receive_for_caller(self) -> None:
         """Receive messages while held. Raises `MemtopoError` if the answer that is waited for will not come."""

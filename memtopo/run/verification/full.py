@@ -22,13 +22,7 @@ from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import Identity, MappedMemory
 from memtopo.plans.report import Rate
-from memtopo.run.verification.verifier import (
-    EventVerification,
-    MappedView,
-    VerificationContext,
-    Verifier,
-    gpu_views,
-)
+from memtopo.run.verification.verifier import EventVerification, MappedView, VerificationContext, Verifier, gpu_views
 
 MAX_BATCH_BYTES = 8 << 30
 """Bytes filled or verified between two checks for a requested stop: some milliseconds."""
