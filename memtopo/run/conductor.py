@@ -74,12 +74,10 @@ class Conductor:
 
     @property
     def state(self) -> str:
-        """Name of the state that the layout is in."""
         return self.variant[0]
 
     @property
     def absent(self) -> Absent:
-        """Resources that are absent, with what needs them."""
         return self.variant[1]
 
     @property
@@ -88,7 +86,6 @@ class Conductor:
         return self.variant == WHOLE
 
     def build(self) -> None:
-        """Have all processes build, phase by phase."""
         plans = self.plans.of(WHOLE)
         used = {phase for plan in plans.values() for phase, steps in plan.phases if steps}
         for phase in Phase:
@@ -104,7 +101,6 @@ class Conductor:
         return sum(number_of_steps(items) for plan in plans for phase, items in plan.phases if phase in phases)
 
     def check(self) -> None:
-        """Have all processes compare what they built with the driver's state."""
         with self.timed("check", self._steps(*Phase)):
             self.each(messages.CheckSteps())
 
@@ -131,7 +127,6 @@ class Conductor:
                     self.each(messages.ReadKept(path))
 
     def hold(self, hold: Callable[[Self], HoldResult]) -> None:
-        """Call `hold` with the complete layout."""
         self.progress.end()
         with failing("hold the layout"):
             self.hold_result = hold(self)
@@ -252,31 +247,32 @@ class Conductor:
     def _bring_to(self, goal: Goal) -> None:
         with self.attended(goal.variant[0], goal.source):
             plans = self.plan(goal)
-            unchecked = goal.check == "none" and goal.request is None
-            self._results = self._make(*([] if unchecked else [CheckChange()]))
+            commands: list[ChangeCommand] = [MakeStage(stage) for stage in Stage]
+            if goal.check != "none" or goal.request:
+                commands.append(CheckChange())
+            try:
+                for command in commands:
+                    self.change_each(command)
+                    if self.stop():
+                        raise Stopped  # noqa: TRY301 as if a process had found it
+            except ChangeFailed:
+                raise
+            except BaseException as failure:
+                self._roll_back(message_of(failure) or "interrupted")
+                raise
+            self._results = self._end_change()
             self.request, self.plans, self.variant = goal.request or self.request, plans, goal.variant
 
-    def _make(self, *more: ChangeCommand) -> Mapping[str, ChangeResult]:
-        """Make the planned change, or roll it back, and return the results of its end."""
+    def _roll_back(self, reason: str) -> None:
+        """Go back through all stages in all processes. Raises `RollbackFailed` or `ChangeFailed`."""
         try:
-            for command in (*map(MakeStage, Stage), *more):
-                self.change_each(command)
-                if self.stop():
-                    raise Stopped  # noqa: TRY301 as if a process had found it
-        except ChangeFailed:
+            self.change_each(messages.StartRollback(reason))
+            for stage in Stage:
+                self.change_each(MakeStage(stage, back=True))
+            self._end_change()
+        except RollbackFailed as failed:
+            self.failure = failed
             raise
-        except BaseException as failure:
-            reason = message_of(failure) or "interrupted"
-            try:
-                self.change_each(messages.StartRollback(reason))
-                for stage in Stage:
-                    self.change_each(MakeStage(stage, back=True))
-                self._end_change()
-            except RollbackFailed as failed:
-                self.failure = failed
-                raise
-            raise
-        return self._end_change()
 
     def _end_change(self) -> Mapping[str, ChangeResult]:
         results = self.change_each(messages.EndChange())
@@ -284,7 +280,6 @@ class Conductor:
         return results
 
     def report(self) -> Report:
-        """Return the report of all processes, after their teardown."""
         raise NotImplementedError
 
     def attended(self, state: str | None = None, source: str = "") -> AbstractContextManager[object]:
@@ -302,7 +297,6 @@ class Conductor:
 
     @property
     def rounds(self) -> int:
-        """Number of rounds of the verification."""
         raise NotImplementedError
 
     @property

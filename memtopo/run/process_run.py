@@ -42,17 +42,13 @@ PlanSource = Callable[[str, Check], tuple[RunRequest, LayoutPlans]]
 
 
 class ProcessRun:
-    """Run of one process, in parts that all processes of a layout go through together, as a conductor commands.
-
-    A change is planned, then made or rolled back, then ended.
-    """
+    """Run of one process, in parts that all processes of a layout go through together, as a conductor commands."""
 
     offers: tuple[Offer, ...] = ()
     """Exports of the held layout, read before a change was complete, so that no query fails after it."""
     restored = Restored()
     """Pieces whose bytes came back from a folder."""
-    stopped = False
-    _held = False
+    stopped = _held = False
 
     def __init__(
         self,
@@ -151,7 +147,6 @@ class ProcessRun:
             self.restored = saving.restored(self.execution, folder, self.request.process)
 
     def write_kept(self, states: Sequence[str]) -> None:
-        """Write the bytes that all of some states keep."""
         self.verification.rehearse(lost(self.plans.states, states), write=True)
 
     def read_kept(self, path: Sequence[str]) -> None:
@@ -226,8 +221,8 @@ class ProcessRun:
                 require_declared(self.execution)
                 self.suspend(self.request)
             return ChangeResult(touched=touched)
-        (goal, self.plans), self.switched = self._goal, change.findings
-        self.variant = goal.variant
+        goal, self.plans = self._goal
+        self.variant, self.switched = goal.variant, change.findings
         if goal.request:
             self.request, self._reserved = goal.request, {**self.execution.layout.ranges}
             self.findings = change.findings or FindingTally()
@@ -315,7 +310,6 @@ class ProcessRun:
 
     @property
     def as_declared(self) -> bool:
-        """True if no check found a difference from the spec."""
         return not self.findings.different
 
     def hold(self) -> ChangeResult:
@@ -335,8 +329,7 @@ class ProcessRun:
         self.execution.layout.handle_source.settle()
         self.balance.record_before_teardown()
         self._teardown = self.execution.take_down(gates)
-        if self.failure is None and self._teardown.failures:
-            self.failure = self._teardown.failures[0]
+        self.failure = self.failure or next(iter(self._teardown.failures), None)
         if self.request.check != "none":  # each process has simulated GPUs of its own
             own = self.request.machine.simulated
             geometries = [self.request.geometry] if own else self.request.processes_of_node.values()
