@@ -14,7 +14,6 @@ from memtopo.common.text import plural, process_name
 from memtopo.diagnostics.messages import not_awake
 from memtopo.driver.types import Location, LocationKind
 from memtopo.executor import StepFailed
-from memtopo.geometry.model import Geometry
 from memtopo.language.names import AWAKE
 from memtopo.native.tables import tables_of
 from memtopo.planner import Plan
@@ -252,7 +251,10 @@ class HeldLayout:
             message = f"layout {name!r} has lost imports that their holder has released"
             raise ExchangeError("state", message, hint="try again when they are imported again")
         revision = self._revise(source, before)
-        _require_same_view(before.geometry, revision.request.geometry)
+        for label, geometry in before.geometry.processes.items():
+            if geometry.visible != revision.request.geometry.processes[label].visible:
+                message = f"process {label!r} sees other GPUs in the spec, and a change keeps its 'visible'"
+                raise ExchangeError("invalid", message, hint="release the layout, and apply the spec")
         try:
             after = conductor.plan(Goal(WHOLE, revision.request.check, request=revision.request, source=source))
         except StepFailed as failed:
@@ -315,11 +317,3 @@ def _lost(before: Plan, after: Plan, undone: Collection[Hashable]) -> set[Hashab
     """Resources whose bytes neither stay in their memory nor are offloaded in a switch that undoes some."""
     offloaded = kept(after)
     return ({*undone} - offloaded) | (kept(before) - provided(after) - offloaded)
-
-
-def _require_same_view(before: Geometry, after: Geometry) -> None:
-    """Raise `ExchangeError` for a process that is to see other GPUs than it does since its start."""
-    for label, geometry in before.processes.items():
-        if geometry.visible != after.processes[label].visible:
-            message = f"process {label!r} sees other GPUs in the spec, and a change keeps its 'visible'"
-            raise ExchangeError("invalid", message, hint="release the layout, and apply the spec")

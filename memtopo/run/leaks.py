@@ -135,7 +135,10 @@ class ResourceBalance:
             for device, free in sorted(before.free.items())
             if device in finally_free
         )
-        opened = _shown(self._ledger_before, self._ledger_held, self._ledger.counts())
+        counts = self._ledger_before, self._ledger_held, self._ledger.counts()
+        # Without accounts that were first used after the start, and empty at all of these times.
+        shown = {name for name in counts[-1] if name in counts[0] or any(each.get(name) for each in counts)}
+        opened = [{name: number for name, number in each.items() if name in shown} for each in counts]
         return Left(opened[0], opened[1], opened[2], before.fds, held.fds if held else None, after.fds - kept, memory)
 
     def leaks(self, teardown: Teardown, left: Left | None, position_of: PositionOf) -> tuple[Leak, ...]:
@@ -237,9 +240,3 @@ def memory_notes(left: Left | None, geometry: Geometry) -> Iterator[str]:
 
 def _joined(names: Sequence[str]) -> str:
     return enumerated(first_words(names, _NAMED), "and")
-
-
-def _shown(*counts: dict[str, int]) -> list[dict[str, int]]:
-    """Counts of a ledger at several times, without accounts that were first used, and empty, at all of them."""
-    shown = {name for name in counts[-1] if name in counts[0] or any(each.get(name) for each in counts)}
-    return [{name: number for name, number in each.items() if name in shown} for each in counts]

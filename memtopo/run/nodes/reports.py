@@ -122,17 +122,13 @@ def _leaks(request: RunRequest, ends: Mapping[str, NodeEnd]) -> Iterator[Leak]:
             yield Leak(f"node {node}: processes {pids}", "they did not end after their agent was lost")
         elif not end.reachable:
             held = [f"{rounded(size)} of {place}" for place, size in _memory(request, node).items()]
-            labels = ", ".join(_labels(request, node))
+            labels = ", ".join(request.geometry.nodes[node])
             what = f"node {node}: {', '.join(held) or 'what was built'} of {labels}"
             yield Leak(what, f"lost, not known to be taken down: {end.cause}")
 
 
 def _memory(request: RunRequest, node: str) -> dict[str, int]:
-    return dict(summed(request.plan.processes[label].memory for label in _labels(request, node)))
-
-
-def _labels(request: RunRequest, node: str) -> tuple[str, ...]:
-    return tuple(request.geometry.nodes[node])
+    return dict(summed(request.plan.processes[label].memory for label in request.geometry.nodes[node]))
 
 
 def _processes(request: RunRequest, ends: Mapping[str, NodeEnd], *, failed: bool) -> Iterator[ProcessReport]:
@@ -151,7 +147,7 @@ def _processes(request: RunRequest, ends: Mapping[str, NodeEnd], *, failed: bool
 def _node(request: RunRequest, node: str, end: NodeEnd, host: str, *, failed: bool) -> NodeReport:
     report = end.report
     left = _on_node(node, report.left) if report and report.left else None
-    labels = _labels(request, node)
+    labels = tuple(request.geometry.nodes[node])
     if report:
         ok = {"ok", "interrupted"} | ({"failed"} if end.followed else set())
         outcome = "taken down" if failed and report.outcome in ok else report.outcome

@@ -7,13 +7,12 @@ ends. The system closes those of a process that dies. For a process that is stop
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from memtopo.common.processes import RunningClock
 from memtopo.executor import TeardownGates
-from memtopo.sharing.sockets import SYSTEM, System
+from memtopo.sharing.sockets import SYSTEM, System, wait_readable
 
 _INTERVAL = 0.2
 """Seconds between two heartbeats while waiting at a gate."""
@@ -86,9 +85,7 @@ class SplitGate:
 
     def all_left(self) -> bool:
         """Return whether all workers have left or ended."""
-        poll = select.poll()
-        poll.register(self._left, select.POLLIN)
-        return bool(poll.poll(0))
+        return bool(wait_readable([self], 0.0))
 
     def open(self) -> None:
         """Let the workers go on; a second call does nothing."""

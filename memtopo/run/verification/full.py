@@ -144,16 +144,12 @@ class FullVerifier(Verifier):
             for view in self._readers_after(index, identity):
                 if view.process == self._context.process:
                     yield view
-        if 0 < index == self.rounds - 1:
-            yield from self._unchanged(index)
-
-    def _unchanged(self, index: int) -> Iterator[MappedView]:
-        """Views of chunks that were filled in earlier rounds only, and that later rounds must not have changed."""
-        for identity, order in self._writers.items():
-            if len(order) <= index:
-                view = self._readers_after(index, identity)[0]
-                if view.process == self._context.process:
-                    yield view
+        if 0 < index == self.rounds - 1:  # what was filled in earlier rounds alone must not have changed
+            for identity, order in self._writers.items():
+                if len(order) <= index:
+                    view = self._readers_after(index, identity)[0]
+                    if view.process == self._context.process:
+                        yield view
 
     def _readers_after(self, index: int, identity: Identity) -> Sequence[MappedView]:
         writer = self._writer(index, identity)
@@ -163,7 +159,10 @@ class FullVerifier(Verifier):
         chunk = self._at[view.mapping]
         address = self._context.layout.address(view.label) + view.offset
         filled = min(index, len(self._writers[chunk.identity]) - 1)
-        return Task(chunk, view, Area(address, chunk.size, _seed(self._context.seed, chunk.identity, filled)))
+        # Other bytes for each chunk, round and run.
+        text = f"{self._context.seed}/{chunk.identity.owner}/{chunk.identity.label}/{filled}"
+        seed = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+        return Task(chunk, view, Area(address, chunk.size, seed))
 
     def _verify(self, batch: Sequence[Task]) -> dict[int, Verified]:
         """Verify a batch, and after a difference each task alone; return the differences by the index of their task.
@@ -229,12 +228,6 @@ def readers(
     home = next(own, candidates[0])
     others = [each for each in candidates if each not in (writer, home)]
     return [home, others[index % len(others)]] if others else [home]
-
-
-def _seed(run: int, identity: Identity, index: int) -> int:
-    """Seed of the bytes of a chunk, which differs between chunks, rounds and runs."""
-    text = f"{run}/{identity.owner}/{identity.label}/{index}"
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def batches(tasks: Iterable[Task]) -> Iterator[list[Task]]:
