@@ -16,7 +16,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.drivers.target import resolve
 from memtopo.executor import Execution
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 
 CHUNKS = 8000
 SIZE = 2 << 20

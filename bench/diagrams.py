@@ -19,9 +19,9 @@ from memtopo.geometry.diagram import Diagram
 from memtopo.machine import load
 from memtopo.output.blocks import Drawing
 from memtopo.output.console import unstyled
+from memtopo.output.diagram import FORMATS
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import FORMATS
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 
 COUNT = 100_000
 ROUNDS = 3

@@ -27,7 +27,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.drivers.target import resolve
 from memtopo.executor import Execution
 from memtopo.kinds.step import Phase
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from memtopo.sharing.imports import HolderHandles
 
 CHUNKS = 1000

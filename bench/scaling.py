@@ -17,7 +17,7 @@ import time
 from memtopo import language, planner
 from memtopo.machine import load
 from memtopo.output.diagram.build import build_diagram
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 
 MACHINE = "h200x4"
 SIZES = (10_000, 100_000)

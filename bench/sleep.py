@@ -18,7 +18,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.drivers.target import Target, resolve
 from memtopo.language.names import AWAKE
 from memtopo.machine import MachineLine
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from memtopo.run.apply import ThisProcess
 from memtopo.run.process_run import ProcessRun
 from memtopo.session.composition import RunRequest

@@ -21,7 +21,7 @@ from memtopo.output import schemas
 from memtopo.output.blocks import Drawing
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.graph import mermaid
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.helpers import pages
 from tests.helpers.pages import Block
 from tests.helpers.specs import ROOT, document

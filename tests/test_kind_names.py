@@ -75,7 +75,7 @@ REASONS = {
     "planner": "states are plans of their own, and streams that wait are awaited last",
     "session/saved": "chunks take shares of memory",
     "plans/transition": "mappings beside one another are unmapped by one call; lists the exports that a change touches",
-    "rules/validation": "multicast objects are planned, and not built where none was tried",
+    "rules/__init__": "multicast objects are planned, and not built where none was tried",
     "rules/whole_layout": "addresses of all ranges together, and rules between chunks, ranges, mappings and exports",
     "run/heaps": "allocates in heaps, and puts them to sleep",
     "run/process_run": "reports the addresses of ranges",

@@ -8,7 +8,7 @@ from memtopo import machine, planner
 from memtopo.language import read_file
 from memtopo.machine import Cluster
 from memtopo.output.diagram.build import build_diagram
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.helpers.machines import with_fabric
 from tests.helpers.specs import ROOT
 

@@ -17,7 +17,7 @@ from memtopo.kinds.ranges.elastic_steps import OpenRange
 from memtopo.language import read_file
 from memtopo.machine import Machine
 from memtopo.planner import Plan
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from memtopo.run import processes
 from tests.helpers.machines import with_multicast
 from tests.helpers.specs import ROOT, ensemble, machine_of, run, run_request, steps_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memtopo.common.errors import Exit, MemtopoError
 from memtopo.diagnostics.model import Diagnostic, Path, has_errors
 from memtopo.plans.report import Report
-from memtopo.rules.validation import NeverTried
+from memtopo.rules import NeverTried
 
 if TYPE_CHECKING:
     from memtopo.language import Document

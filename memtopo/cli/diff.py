@@ -29,7 +29,7 @@ from memtopo.output import plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.validation import STDIN
 from memtopo.plans.report import PlanDifference
-from memtopo.rules.validation import diagnose_processes
+from memtopo.rules import diagnose_processes
 from memtopo.session.composition import Composition, InvalidOnMachine
 from memtopo.session.saved import UnreadablePlan, is_saved
 from memtopo.sharing.held import held_source
@@ -78,7 +78,7 @@ def _diff_record(loaded: Composition, record: str, at: str | None, within: str, 
     if not 0 <= share <= 1:
         raise UsageError(f"--within {within!r} is not a share", hint="write --within 5%")
     found = compare(loaded.document, loaded.plan, loaded.geometry, moment_of(record, at), record, share)
-    show(found, lambda: pages("records").comparison_page(found), as_json=as_json, marker="comparison")
+    show(found, lambda: pages("calls").comparison_page(found), as_json=as_json, marker="comparison")
     return Exit.INVALID if found.differences else Exit.OK
 
 

@@ -30,8 +30,8 @@ from memtopo.geometry import Geometry
 from memtopo.kinds.states.geometry import in_state, state_names
 from memtopo.output import humanize, json, plain
 from memtopo.output.blocks import Drawing
+from memtopo.output.diagram import FORMATS, SUFFIXES, text_page
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import FORMATS, SUFFIXES, text_page
 from memtopo.plans.folding import picture as folded
 
 _DRAWINGS = (
@@ -83,7 +83,7 @@ def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None
         note = f"at {how.at or 'its peak'}, {note}"
         shown = replace(shown, note=note)
     if "html" in (stdout, *files.values()) and is_record(spec):
-        from memtopo.output.records import timeline
+        from memtopo.output.calls import timeline
         from memtopo.records.record import moment_of, summary
 
         shown = replace(shown, timeline=timeline(summary(spec, moment_of(spec, how.at))))

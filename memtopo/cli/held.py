@@ -77,7 +77,7 @@ def show_command(
         from memtopo.records.record import moment_of, summary
 
         found = summary(name, moment_of(name, at))
-        show(found, lambda: pages("records").show_page(found), as_json=as_json, marker="record")
+        show(found, lambda: pages("calls").show_page(found), as_json=as_json, marker="record")
         return Exit.OK
     if name is not None and os.path.isfile(name):  # noqa: PTH113 a path as it was written
         from memtopo.plans.trace import no_record

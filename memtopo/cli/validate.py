@@ -98,7 +98,7 @@ def validate_command(
 
 def _print_not_checked() -> None:
     """Print the subjects of rules that need a machine to stderr."""
-    from memtopo.rules.validation import NOT_CHECKED
+    from memtopo.rules import NOT_CHECKED
 
     subjects = (f"{subject} ({' to '.join(codes)})" for subject, codes in NOT_CHECKED)
     plain.print_message(f"not checked without a machine, with everything that depends on it: {'; '.join(subjects)}")

@@ -1,23 +1,28 @@
-"""Driver calls as text: as in C, with the names of a spec in place of addresses and handles; summaries of traces."""
+"""Driver calls as text, as in C with the names of a spec, and pages of their records: traces, replays, memory."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from memtopo.common.units import exact, shorten
+from memtopo.common.text import plural
+from memtopo.common.units import exact, rounded, shorten
 from memtopo.driver.recorder import DriverCall
 from memtopo.driver.types import PoolProperties, Properties
 from memtopo.driver.values import ADDRESSES, argument_text, constant_text, property_flags
 from memtopo.output import humanize
-from memtopo.output.blocks import Page, Pairs, Section, Table, Toned, columns, notes, sections
+from memtopo.output.blocks import Page, Pairs, Section, Series, Table, Timeline, Toned, columns, notes, sections
 from memtopo.plans.calls import CallNames, Exchange, NamedCall, Object, ObjectAddress, PlannedCall, reference
 
 if TYPE_CHECKING:
     from memtopo.plans.trace import FailedCall, TracedCall, TraceSummary
+    from memtopo.records.comparison import Comparison
+    from memtopo.records.record import MemoryRow, RecordSummary
     from memtopo.records.replay import Replay, ReplayDifference
+
 
 _SIZES = ("size", "count", "alignment", "offset", "max_size")
 TEST = "a test: not kept, importers get handles of their own"
@@ -221,3 +226,60 @@ def _traced_line(call: TracedCall) -> str:
 
 def _shortened(value: Any) -> str:
     return shorten(value_text(value), _LONGEST)
+
+
+_MOST_ROWS = 40
+
+
+def show_page(summary: RecordSummary) -> Page:
+    """The output of `memtopo show RECORD`."""
+    where = f"{summary.moment}, {humanize.duration(summary.time)} after its begin"
+    processes = plural(len(summary.processes), "process")
+    facts = [f"{summary.calls:,} calls of {processes} on {summary.machine}"]
+    found = [Section("memory", [_table(summary.memory)])] if summary.memory else sections("no memory")
+    found += sections(timeline(summary))
+    left = [Section("never freed by the program", [_table(summary.leaks)])] if summary.leaks else []
+    return Page("show", summary.name, where, facts, [*found, *left, *notes(_memory_notes(summary))])
+
+
+def timeline(summary: RecordSummary) -> Timeline | None:
+    """Memory by location over the time of a record."""
+    series = [Series(location, points) for location, points in summary.timeline.items()]
+    return Timeline(summary.seconds, series) if series else None
+
+
+def _table(rows: Sequence[MemoryRow]) -> Table:
+    cells = [
+        (each.location, each.kind, each.process, each.source, f"{each.objects:,}", rounded(each.size)) for each in rows
+    ]
+    headings = columns("where", "memory", "process", "from", ">objects", ">size")
+    return Table(headings, cells).cut(_MOST_ROWS).filled()
+
+
+def _memory_notes(summary: RecordSummary) -> Iterator[str]:
+    if summary.marks:
+        yield f"moments that the program marked: {', '.join(summary.marks)}"
+    peaks = [f"{location} {rounded(size)}" for location, size in summary.peaks.items()]
+    if peaks:
+        yield f"the most at any time: {', '.join(peaks)}"
+    yield "contexts, kernels and what the driver has for itself are not in a record of calls"
+
+
+def comparison_page(found: Comparison) -> Page:
+    """The output of `memtopo diff SPEC RECORD`."""
+    rows = [
+        (each.section, each.location, rounded(each.size), each.words, f"{each.in_spec:,}", f"{each.in_record:,}")
+        for each in found.differences
+    ]
+    headings = columns("memory", "where", ">size of each", "with", ">in the spec", ">in the record")
+    below = [each.position or "" for each in found.differences]
+    table = Table(headings, rows, below=below).cut(_MOST_ROWS).filled()
+    within = f", within {found.within * 100:g}% of the bytes" if found.within else ""
+    if rows:
+        places = Counter(each.section for each in found.differences)
+        what = ", ".join(f"{count} of {section}" for section, count in places.items())
+        verdict = Toned(f"the record differs from the spec: {what}", "bad")
+    else:
+        verdict = Toned(f"the record has the memory of the spec{within}", "good")
+    title = f"{found.spec} → {found.record}"
+    return Page("diff", title, f"at {found.moment}", sections=sections(table if rows else None), verdict=verdict)

@@ -21,8 +21,8 @@ from memtopo.common.text import output_line, printable
 from memtopo.common.units import rounded
 from memtopo.output import blocks, plain
 from memtopo.output.blocks import HEAT, Block, Cell, Page, Section, Stacked, Table, Toned, Track, columns
+from memtopo.output.diagram.panel import words, wrapped
 from memtopo.output.diagram.terminal import TerminalDrawing
-from memtopo.output.wrapping import words, wrapped
 
 _BLANK_ENDS = re.compile(r" +(?=(?:\x1b\[0m)?$)", re.MULTILINE)
 _STYLES = {"good": "bold green", "bad": "bold red", "warn": "bold yellow", "dim": "dim", "": ""}

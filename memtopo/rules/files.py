@@ -22,11 +22,10 @@ from memtopo.diagnostics import CODES, Severity
 from memtopo.diagnostics.model import Diagnostic, Edit, Path, TextSpan
 from memtopo.geometry import Geometry
 from memtopo.language import Document, read_text
-from memtopo.language.located import Replacement, edited, replacements
-from memtopo.language.suppressions import NEVER
+from memtopo.language.located import NEVER, Replacement, edited, replacements
 from memtopo.machine import Machines
 from memtopo.machine.drafts import untried, watched
-from memtopo.rules.validation import Validated, validate, validate_without_machine
+from memtopo.rules import Validated, validate, validate_without_machine
 
 
 class Result(Struct, frozen=True):

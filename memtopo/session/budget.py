@@ -18,7 +18,7 @@ from memtopo.kinds.states.geometry import in_state, state_names
 from memtopo.language.names import AWAKE
 from memtopo.machine import CONTEXT_BYTES, Machine, MachineLine
 from memtopo.plans.report import MemoryChange
-from memtopo.rules.memory import Balance, Needs, balances, lacking, needed, together
+from memtopo.rules.whole_layout import Balance, Needs, balances, lacking, needed, together
 from memtopo.session.composition import Composition
 
 T = TypeVar("T")

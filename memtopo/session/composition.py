@@ -25,7 +25,7 @@ from memtopo.language.located import located
 from memtopo.machine import Machine, MachineLine, dump
 from memtopo.planner import Plan, memory_by_state
 from memtopo.plans.report import Check, PlanSummary
-from memtopo.rules.validation import NeverTried, Validated, diagnose_change, require_tried, validate
+from memtopo.rules import NeverTried, Validated, diagnose_change, require_tried, validate
 from memtopo.session import saved
 from memtopo.session.machines import warned
 from memtopo.session.saved import SavedPlan

@@ -30,7 +30,7 @@ from memtopo.language.names import AWAKE
 from memtopo.machine import Cluster, Device, Machine, MachineLine, Machines, dump
 from memtopo.planner import Plan
 from memtopo.plans.report import PlanDifference, PlanSummary, Row
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from memtopo.spec import MACHINES
 
 MARKER = b'"memtopo_plan"'

@@ -6,10 +6,10 @@ import pytest
 
 from memtopo import machine
 from memtopo.output.blocks import Drawing
+from memtopo.output.diagram import page
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import page
 from memtopo.output.diagram.svg import svg
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.browser.inspection import Browser, View
 from tests.helpers.specs import document
 

@@ -22,7 +22,7 @@ from memtopo.output.report import diagnostics_page, error_page, full_page
 from memtopo.plans.report import Difference, Failure, Leak, PhaseTime, ProcessReport, Report
 from memtopo.probe import Probed, Times, Timing
 from memtopo.probe.report import ProbeReport, probe_report
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from memtopo.run import apply, processes
 from tests.browser.inspection import Browser, View
 from tests.helpers.command_line import ROOT

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.cli.draw import _FORMATS_BY_SUFFIX
-from memtopo.output.diagram.formats import FORMATS
+from memtopo.output.diagram import FORMATS
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import QUICKSTART, ROOT
 

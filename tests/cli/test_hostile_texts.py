@@ -14,9 +14,9 @@ from memtopo.diagnostics.model import Diagnostic
 from memtopo.drivers import target
 from memtopo.language import read_text
 from memtopo.machine import dump, load
-from memtopo.output.diagram.formats import FORMATS as PICTURES
+from memtopo.output.diagram import FORMATS as PICTURES
 from memtopo.output.formats import FORMATS
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.cli.conftest import InlineRunner
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.ci_runner import azure_commands, commands

@@ -15,7 +15,7 @@ import yaml
 
 from memtopo import machine
 from memtopo.cli.app import program
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.helpers.specs import ROOT, document
 
 EXAMPLES = ROOT / "examples"

@@ -17,7 +17,7 @@ from memtopo.kinds.resources import ReserveRange
 from memtopo.kinds.step import Step
 from memtopo.machine import queries
 from memtopo.planner import Plan
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.helpers.specs import document
 
 M = 2 * MiB

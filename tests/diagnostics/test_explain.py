@@ -11,7 +11,7 @@ from memtopo.diagnostics import CODES
 from memtopo.diagnostics.explanations import Example, Explanation, explanation, facts
 from memtopo.drivers.target import recorded
 from memtopo.machine import load
-from memtopo.rules.validation import diagnose_change
+from memtopo.rules import diagnose_change
 from memtopo.session.composition import Composition
 from tests.helpers.machines import noted
 from tests.helpers.pages import anchors, family

@@ -9,7 +9,7 @@ from memtopo.diagnostics.model import TextSpan
 from memtopo.geometry import Geometry
 from memtopo.kinds.external import ExternalObject
 from memtopo.language import Document, read_text
-from memtopo.rules.validation import Validated, validate
+from memtopo.rules import Validated, validate
 from tests.helpers.strategies import machine
 
 MACHINE = machine()

@@ -11,7 +11,7 @@ import pytest
 from memtopo.drivers.target import Target
 from memtopo.language import read_file
 from memtopo.plans.trace import read_traces
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.helpers.command_line import run_memtopo
 from tests.helpers.program_calls import (
     EXPRESSIBLE,

@@ -16,7 +16,7 @@ from memtopo.kinds.layout import current
 from memtopo.language import read_file
 from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check
-from memtopo.rules.validation import Validated, validate
+from memtopo.rules import Validated, validate
 from memtopo.run import apply
 from memtopo.run.verification.fingerprints import Fingerprints
 from tests.helpers.conducted import make_transition

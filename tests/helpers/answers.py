@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.diagnostics.model import Path as Place
-from memtopo.rules.validation import Validated
+from memtopo.rules import Validated
 from tests.helpers.described_machines import described_machine
 from tests.helpers.specs import validate_text
 

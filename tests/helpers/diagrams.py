@@ -24,7 +24,7 @@ from memtopo.geometry.diagram import (
 from memtopo.language import Document, read_file
 from memtopo.machine import Machine
 from memtopo.output.diagram.build import build_diagram
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT, geometry_of
 

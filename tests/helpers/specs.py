@@ -19,7 +19,7 @@ from memtopo.language import NO_SETTINGS, Document, SpecText, read_file, read_te
 from memtopo.machine import Machine, Machines
 from memtopo.planner import Plan
 from memtopo.plans.report import Check, Report
-from memtopo.rules.validation import Validated, validate
+from memtopo.rules import Validated, validate
 from memtopo.run import apply, processes
 from memtopo.run.processes import Ensemble
 from memtopo.session.composition import Composition, RunRequest

@@ -16,8 +16,8 @@ from memtopo.language import read_text
 from memtopo.machine import Machine, Trial, load
 from memtopo.machine.queries import changed
 from memtopo.output.blocks import Drawing
+from memtopo.output.diagram import FORMATS
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import FORMATS
 from memtopo.output.json import dumps
 from memtopo.spec import read
 from tests.helpers.machines import invented

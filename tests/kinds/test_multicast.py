@@ -38,7 +38,7 @@ from memtopo.machine.queries import changed
 from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transition
-from memtopo.rules.validation import NeverTried, require_tried
+from memtopo.rules import NeverTried, require_tried
 from memtopo.run import processes
 from memtopo.sharing.offers import Offer
 from tests.helpers.command_line import run_memtopo

@@ -9,7 +9,7 @@ import pytest
 from memtopo.diagnostics import CODES
 from memtopo.driver.types import gpu
 from memtopo.geometry.groups import ChunkGroup
-from memtopo.rules.validation import Validated
+from memtopo.rules import Validated
 from tests.helpers.line_count import executed_lines
 from tests.helpers.specs import clean_geometry, validate_text
 

@@ -15,7 +15,7 @@ from memtopo.language import read_file
 from memtopo.machine import load
 from memtopo.output.diagram.build import build_diagram
 from memtopo.planner import Plan
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.helpers.specs import EVERY_SPEC, document
 
 MACHINE = load("h200x4")

@@ -13,7 +13,7 @@ from memtopo.language import Document, read_text
 from memtopo.language.limits import LARGEST_SCALAR, MOST_PARAMETERS
 from memtopo.language.parameters import uses
 from memtopo.machine import load
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from memtopo.session.saved import spec_digest
 from tests.helpers.specs import clean_geometry, diagnose, document
 

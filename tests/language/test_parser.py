@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memtopo.diagnostics.model import At, TextSpan
 from memtopo.language import Document, Value, read_file, read_text
 from memtopo.language.limits import MOST_DIAGNOSTICS
-from memtopo.language.recovery import MOST_ERRORS
+from memtopo.language.reader import MOST_ERRORS
 from tests.helpers.language import only_diagnostic_of
 
 SPEC = """\

@@ -9,7 +9,7 @@ import pytest
 
 from memtopo import machine
 from memtopo.language import Document, read_text
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.helpers.specs import ROOT
 
 SPECS = sorted((ROOT / "specs").glob("*.yaml"))

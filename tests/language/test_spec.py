@@ -18,7 +18,7 @@ from memtopo.kinds.ranges import Range
 from memtopo.language import Document
 from memtopo.language.names import Reference, parse_reference
 from memtopo.language.scalars import LARGEST_COUNT, LARGEST_PROCESSES
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.helpers.language import diagnosed, read
 from tests.helpers.machines import invented
 from tests.helpers.specs import document

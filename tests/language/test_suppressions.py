@@ -7,8 +7,8 @@ import pytest
 from memtopo import machine
 from memtopo.diagnostics import CODES, messages
 from memtopo.language import read_text
-from memtopo.language.suppressions import MOST_CODES
-from memtopo.rules.validation import Validated, validate
+from memtopo.language.located import MOST_CODES
+from memtopo.rules import Validated, validate
 from tests.helpers.checked_specs import BAD, GOOD, TWO_GPUS, WARNED, Checking
 from tests.helpers.command_line import run_memtopo
 

@@ -20,7 +20,7 @@ from memtopo.output.plan import summary_page
 from memtopo.planner import plan
 from memtopo.plans import folding
 from memtopo.plans.report import Placed, PlanSummary
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.helpers.machines import invented, with_fabric, with_multicast
 from tests.helpers.specs import ROOT
 

@@ -223,8 +223,8 @@ import sys
 from pathlib import Path
 from memtopo import machine, planner
 from memtopo.language import read_file
-from memtopo.rules import validation
-found = validation.validate(read_file(sys.argv[1]), machine.load("h200x2"))
+from memtopo.rules import validate
+found = validate(read_file(sys.argv[1]), machine.load("h200x2"))
 planner.plan(found.geometry, machine.load("h200x2")).summary()
 assert not [name for name in sys.modules if name.split(".")[0] == "cuda" or name.startswith("memtopo.drivers.sim")
             or name.startswith("memtopo.drivers.cuda")], sorted(sys.modules)

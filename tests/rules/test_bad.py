@@ -9,7 +9,7 @@ import pytest
 
 from memtopo.diagnostics import CODES
 from memtopo.language import read_file
-from memtopo.rules.validation import Validated, validate
+from memtopo.rules import Validated, validate
 from tests.helpers.answers import INDENT, OF_EXAMPLES, kept, rendered
 from tests.helpers.machines import noted
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memtopo.rules.validation import diagnose_change
+from memtopo.rules import diagnose_change
 from tests.helpers.specs import document, validate_text
 
 ONE = "ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: [c]}\naccess: {r: {gpu0: rw}}\n"

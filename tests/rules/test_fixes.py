@@ -8,9 +8,8 @@ import pytest
 
 from memtopo.language import Document, read_file, read_text
 from memtopo.machine import Machines, load
-from memtopo.rules import files
+from memtopo.rules import files, validate
 from memtopo.rules.files import CheckedFile, Correction
-from memtopo.rules.validation import validate
 from tests.helpers.machines import noted
 from tests.helpers.specs import ROOT
 from tests.language.test_located import SPEC

@@ -9,7 +9,7 @@ import pytest
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language import read_file
 from memtopo.machine import load
-from memtopo.rules.validation import validate, validate_without_machine
+from memtopo.rules import validate, validate_without_machine
 from tests.helpers.machines import noted
 from tests.helpers.specs import ROOT, document
 from tests.rules.test_bad import BAD

@@ -10,7 +10,7 @@ import pytest
 from memtopo import machine, planner
 from memtopo.language import Document, read_text
 from memtopo.output.diagram.build import build_diagram
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from memtopo.spec import SECTIONS
 from tests.helpers.line_count import executed_lines
 

@@ -11,7 +11,7 @@ import pytest
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language import Document, read_file, read_text
 from memtopo.machine import Machines, load
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.helpers.machines import noted
 from tests.rules.test_bad import BAD
 

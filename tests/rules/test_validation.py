@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memtopo.machine import Cluster, Machine
-from memtopo.rules.validation import NeverTried, require_tried
+from memtopo.rules import NeverTried, require_tried
 from tests.helpers.machines import invented, noted, with_multicast
 from tests.helpers.specs import geometry_of, validate_text
 

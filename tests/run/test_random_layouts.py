@@ -8,7 +8,7 @@ import pytest
 
 from memtopo.machine import Machine
 from memtopo.plans.report import Report
-from memtopo.rules.validation import Validated
+from memtopo.rules import Validated
 from tests.helpers.random_layouts import random_layout, random_machine
 from tests.helpers.specs import run, run_request, validate_verbatim
 

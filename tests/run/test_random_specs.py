@@ -22,7 +22,7 @@ from memtopo.language import Document
 from memtopo.output.json import dumps
 from memtopo.planner import Plan
 from memtopo.plans.report import Check
-from memtopo.rules.validation import Validated, validate
+from memtopo.rules import Validated, validate
 from tests.helpers import multi_process_strategies, strategies
 from tests.helpers.corruptions import corruptions
 from tests.helpers.entry_order import ignore_entry_order
@@ -38,7 +38,7 @@ import sys, json
 from memtopo import planner
 from memtopo.output.json import dumps
 from memtopo.language import read_text
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.helpers import multi_process_strategies, strategies
 machine = strategies.machine()
 for text in json.load(sys.stdin):

@@ -14,7 +14,7 @@ from memtopo.drivers.target import recorded, resolve
 from memtopo.language import read_file
 from memtopo.machine import CONTEXT_BYTES, Machine, load
 from memtopo.plans.transition import difference
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from memtopo.session.budget import MOST_BESIDE, PAGE_LOCKED, Budget, budget, errors
 from memtopo.session.composition import Composition
 from tests.helpers.specs import ROOT, document

@@ -13,7 +13,7 @@ from memtopo.geometry.groups import ChunkGroup
 from memtopo.language import Document, read_file, read_text
 from memtopo.machine import Machine, Memory, dump, load
 from memtopo.machine.queries import changed
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from memtopo.session.composition import Composition
 from memtopo.session.machines import own_targets, tried_for, with_needed_trials
 from memtopo.session.saved import spec_digest

@@ -20,7 +20,7 @@ from memtopo.common.errors import ExchangeError, Stopped
 from memtopo.driver.handles import Handle
 from memtopo.drivers.target import recorded
 from memtopo.language import Document
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from memtopo.sharing import wire
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint

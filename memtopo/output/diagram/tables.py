@@ -9,9 +9,8 @@ from memtopo.common.units import exact, rounded
 from memtopo.geometry.diagram import Diagram, HandleFlow, MappingSpan, MemoryDiagram, RangeDiagram
 from memtopo.output.blocks import Cell, Column, Table, columns
 from memtopo.output.diagram import notation
-from memtopo.output.diagram.cards import free_and_taken
+from memtopo.output.diagram.cards import DrawnRow, free_and_taken, part_words, rows_of
 from memtopo.output.diagram.notation import DrawingContext, drawing_context
-from memtopo.output.diagram.rows import DrawnRow, part_words, rows_of
 
 MOST_TABLES = 60
 MOST_TABLE_ROWS = 150

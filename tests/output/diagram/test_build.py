@@ -25,7 +25,7 @@ from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.build.memory import Marks
 from memtopo.output.diagram.build.ranges import MOST_SINGLE
 from memtopo.output.diagram.svg import svg
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.helpers.command_line import run_memtopo
 from tests.helpers.diagrams import ENOUGH_MEMORY, PARTS_AND_HOLES, text_diagram
 from tests.helpers.machines import invented, with_nodes

@@ -11,7 +11,7 @@ from memtopo.geometry.diagram import Diagram, HandleFlow, ProcessDiagram
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.language import read_file
 from memtopo.output.diagram.build import build_diagram
-from memtopo.rules.validation import validate
+from memtopo.rules import validate
 from tests.helpers.diagrams import text_diagram
 from tests.helpers.specs import ENSEMBLES
 

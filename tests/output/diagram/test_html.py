@@ -8,7 +8,7 @@ import pytest
 from memtopo.common.units import exact
 from memtopo.geometry.diagram import Diagram, RangeDiagram, Resource
 from memtopo.output.blocks import Drawing, Table
-from memtopo.output.diagram.formats import page
+from memtopo.output.diagram import page
 from memtopo.output.diagram.notation import drawing_context
 from memtopo.output.diagram.tables import description, tables
 from memtopo.output.html import WIDTHS

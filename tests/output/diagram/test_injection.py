@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 
 from memtopo.common.text import printable
 from memtopo.output.blocks import Drawing
-from memtopo.output.diagram.formats import page
+from memtopo.output.diagram import page
 from memtopo.output.diagram.svg import svg
 from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram
 from tests.helpers.specs import ROOT

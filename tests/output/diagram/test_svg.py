@@ -20,8 +20,8 @@ from memtopo.geometry.diagram import (
     Resource,
 )
 from memtopo.output.blocks import Drawing
+from memtopo.output.diagram import FORMATS, page
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import FORMATS, page
 from memtopo.output.diagram.svg import svg
 from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram, text_diagram
 from tests.helpers.machines import invented
