@@ -10,19 +10,7 @@ from msgspec import Struct
 
 from memtopo.geometry.diagram import DeviceAccess
 from memtopo.output.diagram import markup
-from memtopo.output.diagram.markup import (
-    BODY,
-    NAME,
-    Box,
-    fitting,
-    number,
-    packed,
-    placed,
-    rect,
-    stacked,
-    text_at,
-    width,
-)
+from memtopo.output.diagram.markup import BODY, NAME, Box, fitting, number, packed, rect, stacked, text_at, width
 from memtopo.output.diagram.notation import DrawingContext, first_and_last
 
 SHORTEST_BLOCK = 5.0
@@ -135,16 +123,14 @@ def _lanes(blocks: Sequence[BarBlock], bounds: Sequence[float], devices: Sequenc
         words = [access.get(device, "") for access in granted]
         for word, group in groupby(zip(words, pairwise(bounds), strict=True), key=itemgetter(0)):
             same = [each for _, each in group]
-            if word:
-                yield from _lane_part(word, middle, same[0][0], same[-1][1])
-
-
-def _lane_part(word: str, middle: float, top: float, bottom: float) -> Iterator[str]:
-    height = bottom - top - 2
-    writable = word == "rw"
-    yield rect(middle - 8, top + 1, 16, height, "w" if writable else "o", min(4, height / 2))
-    if height >= _WORD_HEIGHT:
-        yield text_at(middle, (top + bottom) / 2 + 4, word, "s v" if writable else "s", anchor="middle")
+            if not word:
+                continue
+            top, bottom = same[0][0], same[-1][1]
+            height = bottom - top - 2
+            yield rect(middle - 8, top + 1, 16, height, "w" if word == "rw" else "o", min(4, height / 2))
+            if height >= _WORD_HEIGHT:
+                style = "s v" if word == "rw" else "s"
+                yield text_at(middle, (top + bottom) / 2 + 4, word, style, anchor="middle")
 
 
 _NARROW_CARD = 284.0
@@ -179,21 +165,17 @@ class Card(Struct, frozen=True):
         behind = 8.0 if self.copies > 1 else 0.0
         edge = padding(wide)
         room = wide - 2 * edge - behind
-        head = self._head(room)
-        content = stacked([head, self.draw(room, tall - behind - 2 * edge - head.height - _GAP)], _GAP)
-        height = max(content.height + 2 * edge, tall - behind)
-        edges = [rect(4 * index, 4 * index, wide - 8, height, "k", 8) for index in (2, 1)] if behind else []
-        front = rect(0, 0, wide - behind, height, "k", 8)
-        return Box(wide, height + behind, "".join([*edges, front, placed(content, edge, edge)]))
-
-    def _head(self, room: float) -> Box:
-        """The kind in small type, the name and the size in a line, and the notes in as many lines as they need."""
         name = fitting(self.name, room - width(self.size, BODY) - 12, NAME + 1.5)
         parts = [text_at(0, 10, self.kind, "c w"), text_at(0, 30, name, "n a")]
         parts.append(text_at(room, 30, self.size, anchor="end"))
         lines = packed(self.notes, room, BODY)
         parts += [text_at(0, 48 + 16 * index, line, "w") for index, line in enumerate(lines)]
-        return Box(room, 36 + 16 * len(lines), "".join(parts))
+        head = Box(room, 36 + 16 * len(lines), "".join(parts))
+        content = stacked([head, self.draw(room, tall - behind - 2 * edge - head.height - _GAP)], _GAP)
+        height = max(content.height + 2 * edge, tall - behind)
+        edges = [rect(4 * index, 4 * index, wide - 8, height, "k", 8) for index in (2, 1)] if behind else []
+        front = rect(0, 0, wide - behind, height, "k", 8)
+        return Box(wide, height + behind, "".join([*edges, front, markup.placed(content, edge, edge)]))
 
 
 def grid(cards: Sequence[Card], columns: int, wide: float, gap: float, tall: float = 0) -> Box:
@@ -231,19 +213,15 @@ def labelled_bar(
     natural = min(_HIGHEST_BAR, len(blocks) * SHORTEST_BLOCK * 2)
     height = max(lowest, sum(label.height for label in labels), natural, tall - start - 1)
     bounds = [*accumulate(lengths([block.size for block in blocks], height, SHORTEST_BLOCK), initial=start)]
-    parts = [*beside[1](start, bounds[-1]), *_lanes(blocks, bounds, devices, lane), *_links(links, bounds, left)]
+    parts = [*beside[1](start, bounds[-1]), *_lanes(blocks, bounds, devices, lane)]
+    for link in links[:MOST_LABELS]:  # between blocks with the same memory
+        above, below = ((bounds[index] + bounds[index + 1]) / 2 for index in link)
+        parts.append(markup.curve((left - 1, above), (left - 1, below), left - _LINKS + 2, "f"))
+        parts += [markup.dot(left - 2, y, "u", 2.5) for y in (above, below)]
     for block, (top, bottom) in zip(blocks, pairwise(bounds), strict=True):
         parts.append(markup.hovered(block.tooltip, _block(block, left, top, wide, bottom - top, context)))
     parts += _labels(labels, bounds, left + wide, context)
     return Box(room, bounds[-1] + 1, "".join(parts))
-
-
-def _links(links: Sequence[tuple[int, int]], bounds: Sequence[float], x: float) -> Iterator[str]:
-    """Curves between blocks of one bar with the same memory."""
-    for link in links[:MOST_LABELS]:
-        above, below = ((bounds[index] + bounds[index + 1]) / 2 for index in link)
-        yield markup.curve((x - 1, above), (x - 1, below), x - _LINKS + 2, "f")
-        yield from (markup.dot(x - 2, y, "u", 2.5) for y in (above, below))
 
 
 MOST_LABELS = 12

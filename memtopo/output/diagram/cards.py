@@ -2,75 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 from msgspec import Struct
 
 from memtopo.common.units import by_key, exact, rounded
 from memtopo.diagnostics.model import Path
-from memtopo.geometry.diagram import (
-    Diagram,
-    Export,
-    HandleFlow,
-    MappingSpan,
-    MemoryDiagram,
-    MemoryShare,
-    RangeDiagram,
-    Resource,
-)
+from memtopo.geometry.diagram import Diagram, HandleFlow, MappingSpan, MemoryDiagram, RangeDiagram, Resource
 from memtopo.output.diagram import markup, notation
 from memtopo.output.diagram.bar import MOST_LANES, BarBlock, Card, badge, filled, labelled_bar, lane_devices, stripe
-from memtopo.output.diagram.markup import (
-    BODY,
-    NAME,
-    Box,
-    Port,
-    fitting,
-    hovered,
-    number,
-    path,
-    placed,
-    rect,
-    stacked,
-    text_at,
-    width,
-)
+from memtopo.output.diagram.markup import BODY, NAME, Box, fitting, number, path, placed, rect, stacked, text_at, width
 from memtopo.output.diagram.notation import SEVERAL, DrawingContext, DrawnSpans, SpanPosition
 
-EarlierSpans = Mapping[int, SpanPosition]
-"""Positions of earlier spans with some of the same chunks, by the index of a block."""
 
-
-def earlier_spans(ranges: Iterable[RangeDiagram], context: DrawingContext) -> Iterator[EarlierSpans]:
-    """For each range the blocks with chunks that an earlier block has, and the position of that block."""
+def range_cards(ranges: Iterable[RangeDiagram], process: str, context: DrawingContext) -> Iterator[Card]:
+    """The card of each range, or of equal neighbours; a block names the earlier one that has the same memory."""
     drawn = DrawnSpans()
     for range_ in ranges:
-        found: dict[int, SpanPosition] = {}
+        address = context.addresses.get((process, range_.first))
+        blocks = []
         for index, (span, *more) in enumerate(_grouped(range_, context)):
-            if span.chunk and not more:
+            if more:
+                blocks.append(_joint_block([span, *more], range_, context))
+            else:
                 earlier = drawn.add(span, range_.count, SpanPosition(range_.first, index, span.offset))
-                found |= {index: earlier} if earlier else {}
-        yield found
-
-
-def range_card(range_: RangeDiagram, process: str, context: DrawingContext, earlier: EarlierSpans) -> Card:
-    """The card of one range, or of equal neighbours; `earlier` is its result of `earlier_spans`."""
-    address = context.addresses.get((process, range_.first))
-    blocks = [
-        _joint_block(spans, range_, context)
-        if len(spans) > 1
-        else _block(spans[0], range_, context, earlier.get(index), address)
-        for index, spans in enumerate(_grouped(range_, context))
-    ]
-    return Card(
-        "RANGE" if range_.count == 1 else f"{range_.count:,} RANGES",
-        notation.name_range(range_.first, range_.last),
-        notation.multiple(range_.count, range_.size),
-        [*_notes(range_, blocks)],
-        lambda room, tall: labelled_bar(blocks, room, tall, context),
-        range_.count,
-    )
+                blocks.append(_block(span, range_, context, earlier, address))
+        yield Card(
+            "RANGE" if range_.count == 1 else f"{range_.count:,} RANGES",
+            notation.name_range(range_.first, range_.last),
+            notation.multiple(range_.count, range_.size),
+            [*_notes(range_, blocks)],
+            partial(labelled_bar, blocks, context=context),
+            range_.count,
+        )
 
 
 def _notes(range_: RangeDiagram, blocks: Sequence[BarBlock]) -> Iterator[str]:
@@ -180,18 +146,20 @@ def memory_card(memory: MemoryDiagram, context: DrawingContext) -> Card:
     """A card with a thin bar of the whole memory, and a wide one of its used part."""
     name, used = " ".join([memory.device, *memory.shown_names]), notation.used_bytes(memory)
     shares, rest = memory.shares[: context.limits.shares], memory.shares[context.limits.shares :]
-    blocks = [_memory_block(share, memory, context) for share in shares]
+    blocks, devices = [], (memory.device,)
+    for share in shares:
+        size, label = notation.multiple(share.count, share.bytes_each), share.label or share.chunk
+        lines = [label, f"{size} on {context.device_name(memory.device)}", *context.position(share.path)]
+        words, tooltip = (size,), "\n".join(lines)
+        blocks.append(BarBlock(share.size, share.chunk, share.count, devices, (), label, words, tooltip))
     if rest:
-        size, count = sum(share.size for share in rest), sum(share.count for share in rest)
-        text, first = f"{len(rest):,} more kinds, {rounded(size)}", f"{rest[0].chunk} …"
-        blocks.append(BarBlock(size, SEVERAL, count, (memory.device,), name=first, words=(text,), tooltip=text))
+        total, count = sum(share.size for share in rest), sum(share.count for share in rest)
+        text = f"{len(rest):,} more kinds, {rounded(total)}"
+        blocks.append(BarBlock(total, SEVERAL, count, devices, (), f"{rest[0].chunk} …", (text,), text))
     blocks = blocks or [BarBlock(size=1, tooltip="nothing used")]  # in a state in which all of it is gone
     side = _TOTAL_BAR + _FAN if memory.total is not None else 0.0
-    beside = side, lambda top, end: _total_bar(memory, top, end)
-
-    def draw(room: float, tall: float) -> Box:
-        return labelled_bar(blocks, room, tall, context, lowest=_LOWEST, beside=beside)
-
+    beside = side, partial(_total_bar, memory)
+    draw = partial(labelled_bar, blocks, context=context, lowest=_LOWEST, beside=beside)
     return Card("MEMORY", name, used, [*free_and_taken(memory)], draw)
 
 
@@ -217,15 +185,7 @@ def _total_bar(memory: MemoryDiagram, top: float, end: float) -> Iterator[str]:
     parts = [rect(0, top, _TOTAL_BAR, height, "o"), rect(0, top, _TOTAL_BAR, used, "u")]
     if taken:
         parts.append(rect(0, end - taken, _TOTAL_BAR, taken, "d"))
-    yield hovered(tooltip, parts)
-
-
-def _memory_block(share: MemoryShare, memory: MemoryDiagram, context: DrawingContext) -> BarBlock:
-    size, name = notation.multiple(share.count, share.bytes_each), share.label or share.chunk
-    tooltip = [name, f"{size} on {context.device_name(memory.device)}", *context.position(share.path)]
-    return BarBlock(
-        share.size, share.chunk, share.count, (memory.device,), name=name, words=(size,), tooltip="\n".join(tooltip)
-    )
+    yield markup.hovered(tooltip, parts)
 
 
 MOST_PARTS = 12
@@ -249,7 +209,7 @@ class DrawnRow(Struct, frozen=True):
     name: str
     words: tuple[str, ...]
     path: Path
-    port: Port = ()
+    port: markup.Port = ()
     parts: tuple[Resource, ...] = ()
     device: str = ""
     size: int = 0
@@ -259,8 +219,19 @@ def rows_of(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) -> list
     """The rows of a process: imports, exports, and resources created here or made by another API."""
     imports = [flow for flow in flows if flow.target == process and not flow.external]
     resources = [each for each in diagram.things if not each.origin or each.external]
-    exports = (_export_row(each, process) for each in diagram.exports)
-    return [*_import_rows(diagram, process, imports), *exports, *map(_resource_row, resources)]
+    rows = [*_import_rows(diagram, process, imports)]
+    for export in diagram.exports:
+        chunks = notation.name_range(export.first, export.last)
+        of = () if chunks == export.name else (chunks,)
+        text = (*of, *_size(export.count, export.bytes_each), export.via)
+        rows.append(DrawnRow("export", export.mark, export.name, text, export.path, ("export", process, export.name)))
+    for each in resources:
+        where = ", ".join(notation.short_names(each.locations))
+        origin = f"from {each.origin}" if each.origin else ""
+        text = (*_size(each.count, each.bytes_each), *filter(None, (where, origin, each.via)), *each.notes)
+        whole = each.parts, "".join(each.locations[:1]), each.bytes_each
+        rows.append(DrawnRow(each.kind, each.mark, each.name, text, each.path, (), *whole))
+    return rows
 
 
 def _import_rows(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) -> Iterator[DrawnRow]:
@@ -271,25 +242,8 @@ def _import_rows(diagram: Diagram, process: str, flows: Sequence[HandleFlow]) ->
         source = f"{first.source}/" if first.outside else f"{first.source.partition('.')[0]}."
         origin = f"{source}{first.export}"  # as the spec writes it
         size = _size(sum(flow.count * flow.processes for flow in group), first.bytes_each)
-        via = (first.via,) if first.outside else ()
-        text = (*size, f"from {origin}", *via)
+        text = (*size, f"from {origin}", *([first.via] if first.outside else []))
         yield DrawnRow("import", marks.get(origin, ""), name, text, first.path, ("import", process, name))
-
-
-def _export_row(export: Export, process: str) -> DrawnRow:
-    chunks = notation.name_range(export.first, export.last)
-    of = () if chunks == export.name else (chunks,)
-    text = (*of, *_size(export.count, export.bytes_each), export.via)
-    return DrawnRow("export", export.mark, export.name, text, export.path, ("export", process, export.name))
-
-
-def _resource_row(resource: Resource) -> DrawnRow:
-    where = ", ".join(notation.short_names(resource.locations))
-    origin = f"from {resource.origin}" if resource.origin else ""
-    size = _size(resource.count, resource.bytes_each)
-    text = (*size, *filter(None, (where, origin, resource.via)), *resource.notes)
-    whole = resource.parts, "".join(resource.locations[:1]), resource.bytes_each
-    return DrawnRow(resource.kind, resource.mark, resource.name, text, resource.path, (), *whole)
 
 
 def part_words(part: Resource) -> str:
@@ -326,7 +280,11 @@ def _draw_row(row: DrawnRow, wide: float, tag: float, context: DrawingContext) -
     text, height = _draw_text(row, left, under, wide - _PADDING)
     content.append(text)
     if row.parts:
-        parts = _draw_parts(row, wide - under - _PADDING, context)
+        room = wide - under - _PADDING
+        boxes = [_draw_part(part, row, room, context) for part in row.parts[:MOST_PARTS]]
+        if (more := len(row.parts) - MOST_PARTS) > 0:
+            boxes.append(Box(room, _PART_HEIGHT, text_at(0, 14, f"… and {more:,} more", "w")))
+        parts = stacked(boxes, 6)
         content.append(placed(parts, under, height))
         height += parts.height + _PADDING
     tooltip = "\n".join([f"{row.tag} {row.name}", *row.words, *context.position(row.path)])
@@ -344,14 +302,6 @@ def _draw_text(row: DrawnRow, left: float, under: float, right: float) -> tuple[
     lines = markup.packed(row.words, right - under, BODY)
     below = (text_at(under, 38 + _LINE * index, line, "w") for index, line in enumerate(lines))
     return text + "".join(below), _ROW_HEIGHT + _LINE * len(lines) + 2
-
-
-def _draw_parts(row: DrawnRow, room: float, context: DrawingContext) -> Box:
-    """A line for each part with a track of the whole below it, in which the part is filled: parts may overlap."""
-    boxes = [_draw_part(part, row, room, context) for part in row.parts[:MOST_PARTS]]
-    if (more := len(row.parts) - MOST_PARTS) > 0:
-        boxes.append(Box(room, _PART_HEIGHT, text_at(0, 14, f"… and {more:,} more", "w")))
-    return stacked(boxes, 6)
 
 
 def _draw_part(part: Resource, row: DrawnRow, room: float, context: DrawingContext) -> Box:

@@ -20,7 +20,6 @@ from memtopo.output.humanize import subjects
 _FEW = 2  # names that are listed one by one
 _NAMED = 3  # entries of an elastic range, and parts of a chunk
 _LONGEST_PART = 20  # characters of a part's name
-_SAME_ADDRESS = "same address in all processes"
 _DIGITS = 4  # of an offset in full
 _GPU = re.compile(r"((?:[^/]+/)?gpu)([0-9]+)")
 
@@ -155,7 +154,7 @@ def title(process: ProcessDiagram) -> str:
 
 def remark(range_: RangeDiagram) -> str:
     """Further properties of a range in words: what a program maps in it, with its access, and a common address."""
-    return "; ".join(filter(None, (_elastic(range_), _SAME_ADDRESS if range_.same_address else "")))
+    return "; ".join(filter(None, (_elastic(range_), "same address in all processes" if range_.same_address else "")))
 
 
 def _elastic(range_: RangeDiagram) -> str:

@@ -8,27 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from memtopo.geometry.diagram import Diagram, HandleFlow, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
+from memtopo.geometry.diagram import Diagram, HandleFlow, MemoryDiagram, ProcessDiagram, RangeDiagram
 from memtopo.output.blocks import Drawing
 from memtopo.output.diagram import markup, notation
 from memtopo.output.diagram.bar import Card, badge, grid, padding
-from memtopo.output.diagram.cards import draw_rows, earlier_spans, memory_card, range_card
-from memtopo.output.diagram.markup import (
-    BODY,
-    SMALL,
-    TITLE,
-    Box,
-    Point,
-    Port,
-    fitting,
-    number,
-    path,
-    placed,
-    rect,
-    stacked,
-    text,
-    text_at,
-)
+from memtopo.output.diagram.cards import draw_rows, memory_card, range_cards
+from memtopo.output.diagram.markup import BODY, Box, Point, fitting, number, path, placed, rect, stacked, text, text_at
 from memtopo.output.diagram.notation import DARK, LIGHT, SEVERAL, DrawingContext, Scheme, drawing_context
 from memtopo.output.diagram.tables import description
 
@@ -68,8 +53,7 @@ def _ranges_and_rows(diagram: Diagram, room: float, tall: float, context: Drawin
 
 def _ranges(diagram: Diagram, process: str, room: float, context: DrawingContext, tall: float = 0) -> Iterator[Box]:
     ranges, left_out = diagram.ranges[: context.limits.ranges], diagram.ranges[context.limits.ranges :]
-    pairs = zip(ranges, earlier_spans(ranges, context), strict=True)
-    if cards := [range_card(range_, process, context, earlier) for range_, earlier in pairs]:
+    if cards := [*range_cards(ranges, process, context)]:
         yield _card_grid(cards, room, tall)
     if more := sum(range_.count for range_ in left_out):
         yield Box(room, 20, text_at(0, 14, f"… and {more:,} more ranges", "w"))
@@ -90,7 +74,7 @@ def multi_process(diagram: Diagram, room: float, context: DrawingContext) -> Box
     columns = _columns(diagram.processes[:MOST_PROCESSES], flows, room)
     wide = (room - sum(channel for _, channel in columns)) / len(columns)
     parts: list[str] = []
-    ends: dict[Port, Point] = {}
+    ends: dict[markup.Port, Point] = {}
     left = height = 0.0
     for processes, channel in columns:
         stack = stacked([_frame(each, diagram.flows, wide, context) for each in processes], _FRAME_GAP)
@@ -178,9 +162,9 @@ _MARGIN, _GAP = 24.0, 20.0
 _SHAPES = f"""
 .m text{{font:{BODY}px {markup.MONO_FONTS};white-space:pre}}
 .m .n{{font-size:{markup.NAME}px;font-weight:600}}
-.m .s{{font-size:{SMALL}px}}
-.m .c{{font:600 {SMALL}px {markup.SANS_FONTS};letter-spacing:.06em}}
-.m .h{{font:600 {TITLE}px {markup.SANS_FONTS}}}
+.m .s{{font-size:{markup.SMALL}px}}
+.m .c{{font:600 {markup.SMALL}px {markup.SANS_FONTS};letter-spacing:.06em}}
+.m .h{{font:600 {markup.TITLE}px {markup.SANS_FONTS}}}
 .m .p{{font:13px {markup.SANS_FONTS}}}
 .m .a{{font-size:15px}}
 .m .l,.m .f,.m .e{{fill:none}}
@@ -199,7 +183,11 @@ def svg(drawing: Drawing) -> str:
     """
     diagram, title = drawing.diagram, drawing.title
     context = drawing_context(diagram, drawing.locate, drawing.addresses)
-    content = _content(diagram, WIDTH - 2 * _MARGIN, context, [_heading(title, drawing.note, WIDTH - 2 * _MARGIN)])
+    room = WIDTH - 2 * _MARGIN
+    heading = text_at(0, 22, fitting(title, room, markup.TITLE, markup.SANS), "h")
+    if drawing.note:
+        heading += text_at(0, 44, fitting(drawing.note, room, 13, markup.SANS), "p w")
+    content = _content(diagram, room, context, [Box(room, 50 if drawing.note else 28, heading)])
     wide, tall = number(WIDTH), number(content.height + 2 * _MARGIN)
     edge = f'width="{number(WIDTH - 1)}" height="{number(content.height + 2 * _MARGIN - 1)}"'
     background = f'<rect class="b" x=".5" y=".5" {edge} rx="10"/>'
@@ -222,7 +210,10 @@ def style_sheet() -> str:
 
 def _content(diagram: Diagram, room: float, context: DrawingContext, head: Sequence[Box]) -> Box:
     draw = multi_process if diagram.processes else single_process
-    parts = [*head, draw(diagram, room, context), _choices(diagram, room), legend(diagram, room, context)]
+    lines = [line for choice in diagram.choices for line in markup.packed([choice], room, BODY)]
+    texts = (text_at(0, 15 + index * _LEGEND_LINE, line, "w") for index, line in enumerate(lines))
+    choices = Box(room, len(lines) * _LEGEND_LINE, "".join(texts))
+    parts = [*head, draw(diagram, room, context), choices, legend(diagram, room, context)]
     return stacked([part for part in parts if part.height], _GAP)
 
 
@@ -234,20 +225,6 @@ def _element(diagram: Diagram, title: str, context: DrawingContext, size: str, p
         f'<title id="{title_id}">{text(title)}</title>'
         f'<desc id="{description_id}">{text(description(diagram, context))}</desc>{"".join(parts)}</svg>\n'
     )
-
-
-def _heading(title: str, note: str, room: float) -> Box:
-    parts = [text_at(0, 22, fitting(title, room, TITLE, markup.SANS), "h")]
-    if note:
-        parts.append(text_at(0, 44, fitting(note, room, 13, markup.SANS), "p w"))
-    return Box(room, 50 if note else 28, "".join(parts))
-
-
-def _choices(diagram: Diagram, room: float) -> Box:
-    """Lines of the choices among alternatives, each broken at its spaces."""
-    lines = [line for choice in diagram.choices for line in markup.packed([choice], room, BODY)]
-    texts = (text_at(0, 15 + index * _LEGEND_LINE, line, "w") for index, line in enumerate(lines))
-    return Box(room, len(lines) * _LEGEND_LINE, "".join(texts))
 
 
 def _textures(context: DrawingContext) -> str:
@@ -274,9 +251,6 @@ def _colours(scheme: Scheme) -> str:
 
 _LEGEND_KEY, _LEGEND_GAP, _LEGEND_LINE = 28.0, 24.0, 24.0
 
-_Entry = tuple[str, str]
-"""The markup of a symbol, and its meaning."""
-
 
 def legend(diagram: Diagram, room: float, context: DrawingContext) -> Box:
     """Symbols and their meanings, in as many lines as they need."""
@@ -293,7 +267,8 @@ def legend(diagram: Diagram, room: float, context: DrawingContext) -> Box:
     return Box(room, y + _LEGEND_LINE if parts else 0, "".join(parts))
 
 
-def _entries(diagram: Diagram, context: DrawingContext) -> Iterator[_Entry]:
+def _entries(diagram: Diagram, context: DrawingContext) -> Iterator[tuple[str, str]]:
+    """Markup of each symbol, and its meaning."""
     pictures = (*diagram.pictures, diagram)
     ranges = [range_ for picture in pictures for range_ in picture.ranges]
     things = [thing for picture in pictures for thing in picture.things]
@@ -304,7 +279,11 @@ def _entries(diagram: Diagram, context: DrawingContext) -> Iterator[_Entry]:
         if device in used:
             filled = markup.element("path", {"d": "M0 2h20v16H0z", **context.fill(device)})
             yield filled + rect(0, 2, 20, 16, "e"), f"on {context.device_name(device)}"
-    yield from _access_entries(spans)
+    access = {each.access for span in spans for each in span.access}
+    if "rw" in access:
+        yield rect(0, 2, 20, 16, "w", 4) + text_at(10, 14, "rw", "s v", anchor="middle"), "may read and write"
+    if "r" in access:
+        yield rect(0, 2, 20, 16, "o", 4) + text_at(10, 14, "r", "s", anchor="middle"), "may read"
     if any(not span.chunk for span in spans):
         yield rect(0, 2, 20, 16, "o i"), "hole, no memory"
     if any(span.chunk for span in spans) or any(thing.mark for thing in things):
@@ -318,14 +297,6 @@ def _entries(diagram: Diagram, context: DrawingContext) -> Iterator[_Entry]:
         yield markup.curve((16, 4), (16, 16), 0, "f") + ends, "mapped again"
     if any(not flow.outside for flow in diagram.flows):
         yield markup.path(["M0 10H14"], "f") + markup.path(["M21 10l-7 -4v8z"], "u"), "handles go from export to import"
-
-
-def _access_entries(spans: Sequence[MappingSpan]) -> Iterator[_Entry]:
-    access = {each.access for span in spans for each in span.access}
-    if "rw" in access:
-        yield rect(0, 2, 20, 16, "w", 4) + text_at(10, 14, "rw", "s v", anchor="middle"), "may read and write"
-    if "r" in access:
-        yield rect(0, 2, 20, 16, "o", 4) + text_at(10, 14, "r", "s", anchor="middle"), "may read"
 
 
 def _folded(range_: RangeDiagram, context: DrawingContext) -> bool:

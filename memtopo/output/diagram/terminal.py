@@ -16,14 +16,7 @@ from memtopo.geometry import diagram as picture
 from memtopo.geometry.diagram import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram, Resource
 from memtopo.output.blocks import Drawing
 from memtopo.output.diagram import notation, panel
-from memtopo.output.diagram.notation import (
-    DrawnSpans,
-    SpanPosition,
-    letters_and_devices,
-    multiple,
-    name_range,
-    shortened,
-)
+from memtopo.output.diagram.notation import DrawnSpans, SpanPosition, letters_and_devices, multiple, name_range
 from memtopo.output.diagram.panel import Glyphs, ItemList, Panel, PanelItem, PanelRenderer, TitleLine
 
 MOST_PROCESSES = 12
@@ -162,7 +155,7 @@ def _location(names: Sequence[str], glyphs: Glyphs, suffix: str = "") -> Text:
 
 def clipped(name: str) -> str:
     """Shorten a name to `LONGEST_NAME` columns by leaving out its middle."""
-    return shortened(name, LONGEST_NAME)
+    return notation.shortened(name, LONGEST_NAME)
 
 
 def _memory_heads(shown: Sequence[MemoryDiagram], glyphs: Glyphs) -> Iterator[list[Text]]:
