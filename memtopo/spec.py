@@ -100,7 +100,6 @@ _DOCUMENTS = {
 """Help for documents that commands take in another place."""
 
 _HOSTS = ("host", "hosts", "node", "nodes", "machine", "machines")
-_OF_NODES = "a process names its node: 'node: a', or 'nodes: [a, b]' for a counted one"
 _KEYS = tuple(ProcessKeys.model_fields)
 _PROCESS = (*_KEYS, *SECTIONS)
 
@@ -257,7 +256,7 @@ def _unknown_sections(root: Mapping[str, Any]) -> Iterator[Diagnostic]:
         elif key not in _TOP:
             found = messages.unknown((key,), _TOP)
             if not found.edit and key in _HOSTS:
-                found = found._replace(help=_OF_NODES)
+                found = found._replace(help="a process names its node: 'node: a', or 'nodes: [a, b]' for a counted one")
             elif not found.edit and root.get(above) == "":
                 found = found._replace(help=f"indent it below {above!r}, which has no entries")
             yield found

@@ -233,7 +233,6 @@ _PLACES = {
 _PLACED = {"offload": "host"}
 """Fields that are mappings, with a value that a list of their keys has been given without."""
 
-_NAMED = r"[A-Za-z][\w-]*(?:\.[0-9:]+)?"
 _EXAMPLE = "hot"
 """Name in forms of entries that refer to another one."""
 
@@ -245,7 +244,7 @@ def _with_value(form: str, value: object) -> str:
             return re.sub(rf"\b{key}: [^,}}]+", f"{key}: {_valid(value)}", form)
     if isinstance(value, str) and re.fullmatch("gpu[0-9]+", value):
         return form.replace("gpu0:", f"{value}:")
-    if isinstance(value, str) and re.fullmatch(_NAMED, value):
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w-]*(?:\.[0-9:]+)?", value):
         return form.replace(_EXAMPLE, value)
     if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
         return re.sub(r"\[[^\]]*\]", f"[{', '.join(value)}]", form)

@@ -29,8 +29,6 @@ _ENCLOSED = rf"\$(?:\{{ *({PARAMETER_NAME}) *\}}|\( *({PARAMETER_NAME}) *\))"
 _TOKEN = re.compile(
     rf"\s*(?:(?P<use>\${PARAMETER_NAME})|(?P<literal>[0-9]+(?: ?[A-Za-z]+)?)|(?P<sign>[-+*/()])|(?P<end>\Z))"
 )
-_WORD = "[A-Za-z]+"
-_OPERAND = "a number, a size, a $name or '('"
 
 
 class Quantity(Struct, frozen=True):
@@ -104,11 +102,18 @@ class _Evaluation:
 
     def _operand(self, depth: int) -> Quantity:
         if self._kind == "use":
-            return self._parameter(self._take()[1:])
+            name = self._take()[1:]
+            text = self._value_of(name)
+            try:
+                return quantity(text)
+            except InvalidValue as wrong:
+                message = f"${name} is {shorten(text)!r}, which is neither a number nor a size in bytes"
+                help = wrong.help and f"{wrong.help} for ${name}"
+                raise InvalidValue("MT903", message, help=help) from wrong
         if self._kind == "literal":
             return quantity(self._take())
         if self._word != "(":
-            raise self._unexpected(_OPERAND)
+            raise self._unexpected("a number, a size, a $name or '('")
         if depth == DEEPEST_NESTING:
             raise InvalidValue("MT902", f"parentheses are nested deeper than {DEEPEST_NESTING} levels")
         self._take()
@@ -117,15 +122,6 @@ class _Evaluation:
             raise self._unexpected("an operator or ')'")
         self._take()
         return found
-
-    def _parameter(self, name: str) -> Quantity:
-        text = self._value_of(name)
-        try:
-            return quantity(text)
-        except InvalidValue as wrong:
-            message = f"${name} is {shorten(text)!r}, which is neither a number nor a size in bytes"
-            help = wrong.help and f"{wrong.help} for ${name}"
-            raise InvalidValue("MT903", message, help=help) from wrong
 
     def _take(self) -> str:
         token = self._word
@@ -161,7 +157,7 @@ def _no_token(text: str, index: int) -> InvalidValue:
         return InvalidValue("MT902", message, help=f"write {shorten(meant)}", meant=meant)
     if rest.startswith("$"):
         help = "a parameter is written as $name, and its multiples as $name * 1MiB"
-    elif (unit := re.match(_WORD, rest)) and unit[0] in UNITS:
+    elif (unit := re.match("[A-Za-z]+", rest)) and unit[0] in UNITS:
         help = f"write a product: {shorten(text[:index].strip())} * 1{unit[0]}"
     return InvalidValue("MT902", f"{shorten(text)!r}: {shorten(rest, 12)!r} is not part of an arithmetic", help=help)
 

@@ -20,15 +20,8 @@ from msgspec.structs import replace
 
 from memtopo.common.units import shorten
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path, TextSpan
-from memtopo.language.limits import (
-    DEEPEST,
-    LARGEST_SCALAR,
-    MOST_ENTRIES,
-    PARAMETERS,
-    DiagnosticList,
-    ReadError,
-    refused_character,
-)
+from memtopo.language import limits
+from memtopo.language.limits import DEEPEST, LARGEST_SCALAR, MOST_ENTRIES, DiagnosticList, ReadError, refused_character
 
 if TYPE_CHECKING:
     from memtopo.language.parameters import Substituted
@@ -174,7 +167,9 @@ class Document(Struct, frozen=True, eq=False):
         except ReadError as error:
             return cls(name, diagnostics=(error.diagnostic,))
         found = cls(name, root=root, diagnostics=reader.diagnostics.collected(), left_out=frozenset(reader.left_out))
-        return found.with_settings(settings) if settings or reader.has_parameters or PARAMETERS in root else found
+        return (
+            found.with_settings(settings) if settings or reader.has_parameters or limits.PARAMETERS in root else found
+        )
 
     def with_settings(self, settings: Mapping[str, str]) -> Document:
         """Return the document with its parameters replaced: by `settings`, and otherwise as the text has them."""
@@ -299,12 +294,6 @@ class ObjectReader:
                 self.left_out.add((*path, name))
         return found
 
-    def _list(self, given: list[object] | tuple[object, ...], path: Path) -> list[Value]:
-        values = [self._value(inner, (*path, index)) for index, inner in enumerate(given)]
-        if any(value is None for value in values):
-            self.left_out.add(path)
-        return [value for value in values if value is not None]
-
     def _value(self, given: object, path: Path) -> Value | None:
         self._entries += 1
         if len(path) > DEEPEST or self._entries > MOST_ENTRIES:
@@ -312,7 +301,10 @@ class ObjectReader:
         if isinstance(given, Mapping):
             return self.mapping(given, path)
         if isinstance(given, list | tuple):
-            return self._list(given, path)
+            values = [self._value(inner, (*path, index)) for index, inner in enumerate(given)]
+            if any(value is None for value in values):
+                self.left_out.add(path)
+            return [value for value in values if value is not None]
         text = scalar_text(given)
         if text is None:
             message = f"expected text, a number, a mapping or a list, found {_type_name(given)}"

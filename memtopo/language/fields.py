@@ -23,7 +23,6 @@ from memtopo.language.scalars import FromText, FromWord, one_of, text_like
 
 T = TypeVar("T")
 
-_ELSE = r"[ \t]+else[ \t]+"
 _MISPLACED = re.compile(r"(^|[ \t])else([ \t]|$)")
 
 
@@ -43,7 +42,7 @@ def or_else(read: Callable[[object], T], example: str) -> Callable[[object], T |
     def alternatives(value: object) -> T | Alternatives[T]:
         if not (isinstance(value, str) and _MISPLACED.search(value)):
             return read(value)
-        words = tuple(re.split(_ELSE, value))
+        words = tuple(re.split(r"[ \t]+else[ \t]+", value))
         if any(_MISPLACED.search(word) for word in words):
             raise InvalidValue("MT107", "'else' stands between two alternatives", help=f"write {example}")
         options = tuple(map(read, words))

@@ -20,8 +20,6 @@ _BOUNDS = r"([0-9]*) ?((?::|-|\.\.)?) ?([0-9]*)"
 _SUBSCRIPT = rf"({NAME_PATTERN})(?:\[{_BOUNDS}\]|\.{_BOUNDS})"
 """Index or slice as other languages write it."""
 _SIBLING = rf"({NAME_PATTERN})\.({NAME_PATTERN})"
-_INDEXED = rf"{NAME_PATTERN}[./]({NAME_PATTERN}\.[0-9:]+|[0-9]+\.{NAME_PATTERN})"
-_REMOTE = r"[^/\s]*:[^/\s]*/.*|[a-z+]+://.*"
 _EXPORT = rf"(?:{NAME_PATTERN}(?:\.[0-9]{{1,3}})?\.)?{NAME_PATTERN}"
 _OUTSIDE = rf"({NAME_PATTERN}|[^\n]*/[^\n]*)"
 SOURCES = rf"{NAME_PATTERN}\.{NAME_PATTERN}|{_OUTSIDE}/{_EXPORT}"
@@ -173,10 +171,10 @@ def source(value: object) -> ImportSource:
     if not slash and (match := re.fullmatch(_SIBLING, written)):
         return ImportSource(match[1], match[2], sibling=True)
     help = "write PROCESS.EXPORT of a sibling, LAYOUT/EXPORT of a held layout, or /path/to/socket/EXPORT"
-    if re.fullmatch(_REMOTE, written):
+    if re.fullmatch(r"[^/\s]*:[^/\s]*/.*|[a-z+]+://.*", written):
         help = "a process on another node, of this spec, is PROCESS.EXPORT, and names its node with 'node: …'; "
         help += "a holder is on the same host: LAYOUT/EXPORT, or /path/to/socket/EXPORT"
-    if re.fullmatch(_INDEXED, written):
+    if re.fullmatch(rf"{NAME_PATTERN}[./]({NAME_PATTERN}\.[0-9:]+|[0-9]+\.{NAME_PATTERN})", written):
         help = (
             "an import refers to a whole export, of every instance if the process is counted; 'map' can name a "
             "part of it: w.0:4"

@@ -290,12 +290,11 @@ _BLANK = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
 _ENDS = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+|(?<=\n)\.\.\.(?=\s|\Z))*+")
 _VERSION = re.compile(r"%YAML[ \t]++1\.[12][ \t]*+(?:#[^\n]*+)?\r?\n")
 _CONFLICT = r"(?m)^(?:<{7}|={7}|>{7}|\|{7})(?=[ \r\n]|\Z)"
-_CONFLICT_SIGNS = ("<<<<<<<", ">>>>>>>")
 
 
 def check_start(text: str, lines: Lines) -> None:
     """Raise `ReadError` for merge conflicts, and for directives, since libyaml compares each with all others."""
-    if any(sign in text for sign in _CONFLICT_SIGNS) and (match := re.search(_CONFLICT, text)):
+    if any(sign in text for sign in ("<<<<<<<", ">>>>>>>")) and (match := re.search(_CONFLICT, text)):
         message = "a merge-conflict marker: two versions of this file were not merged"
         help = "keep one version, and remove the markers"
         raise ReadError(Diagnostic("MT005", message, help=help, span=lines.span(*match.span())))

@@ -215,8 +215,6 @@ _TOO_LARGE = Diagnostic("MT002", f"the file has more than {LARGEST_FILE >> 20} M
 
 # A lone CR, NEL, LS and PS end a line for YAML but not for editors: every line number after them would be wrong.
 _NOT_IN_TEXT = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]|\r(?!\n)"
-_BOM = b"\xef\xbb\xbf"
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 class SpecText(Struct, frozen=True):
@@ -292,11 +290,18 @@ def read_text(data: bytes, name: str, settings: Mapping[str, str] = NO_SETTINGS)
     """Read the bytes of a spec; `name` is its name in messages, `settings` are values of its parameters."""
     if len(data) > LARGEST_FILE:
         return Document(name, diagnostics=(_TOO_LARGE,))
-    data = data.removeprefix(_BOM)
+    data = data.removeprefix(b"\xef\xbb\xbf")
     text = data.decode(errors="replace")  # so that the position of what is not UTF-8 can be shown
     lines = Lines(text)
     try:
-        _check_encoding(data, lines)
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            start = len(data[: error.start].decode())
+            utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\x00" in data[:4]
+            help = "the file looks like UTF-16; save it as UTF-8" if utf16 else "save the file as UTF-8"
+            message = f"byte 0x{data[error.start]:02x} is not UTF-8 here"
+            raise ReadError(Diagnostic("MT003", message, help=help, span=lines.span(start, start + 1))) from error
         _check_characters(text, lines)
         parsed = parse(text, lines)
     except ReadError as error:
@@ -304,18 +309,6 @@ def read_text(data: bytes, name: str, settings: Mapping[str, str] = NO_SETTINGS)
     found = Document(name, text, parsed.root, parsed.diagnostics, parsed.left_out, parsed.positions, lines)
     uses = "$" in _FIRST_COMMENTS.sub("", text, count=1)
     return found.with_settings(settings) if settings or uses or PARAMETERS in parsed.root else found
-
-
-def _check_encoding(data: bytes, lines: Lines) -> None:
-    """Raise `ReadError` at the first byte that is not UTF-8."""
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        start = len(data[: error.start].decode())
-        utf16 = data.startswith(_UTF16) or b"\x00" in data[:4]
-        help = "the file looks like UTF-16; save it as UTF-8" if utf16 else "save the file as UTF-8"
-        message = f"byte 0x{data[error.start]:02x} is not UTF-8 here"
-        raise ReadError(Diagnostic("MT003", message, help=help, span=lines.span(start, start + 1))) from error
 
 
 def _check_characters(text: str, lines: Lines) -> None:

@@ -141,10 +141,8 @@ _SMALL = 3
 """Digits of a number without a unit that probably counts MiB."""
 
 _FULL = {"full": "write fill for as many as fit, all for each chunk, or a number"}
-_AS_MANY = ("auto", "max", "all", "any", "rest", "remaining")
 _FROM_TO = re.compile(r"([0-9]+) *(?:-|\.\.|to) *([0-9]+)")
 _NAME = "[A-Za-z][A-Za-z0-9_]{0,63}"
-_GROUPED = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)+"
 ADDRESS = r"0x[0-9A-Fa-f]{1,16}"
 
 
@@ -208,7 +206,7 @@ def chunk_count(value: object) -> int | Share | Literal["fill"]:
 
 def _other_count(written: str) -> str | None:
     """Help for a count in words of other languages, or from one number to another; None for anything else."""
-    if written.lower() in _AS_MANY or written.startswith("-"):
+    if written.lower() in ("auto", "max", "all", "any", "rest", "remaining") or written.startswith("-"):
         return "write fill for as many as fit in the range; a share such as 80% is of the GPU's free memory"
     if re.fullmatch(r"0?\.[0-9]{1,5}", written) and float(written):
         return f"write {100 * float(written):g}% for a share of the GPU's free memory"
@@ -310,7 +308,7 @@ def _number(written: str, least: int = 0) -> int:
 
 def _number_meant(written: str) -> str | None:
     """Number that is written in another way: `1_000`, `0x10`, `1e3`, `8.0`, `4 * 2`; None for anything else."""
-    if re.fullmatch(_GROUPED, written):
+    if re.fullmatch(r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)+", written):
         return str(int(re.sub("[_,]", "", written)))
     if re.fullmatch("0[xX][0-9A-Fa-f]{1,16}|0[oO][0-7]{1,20}|0[bB][01]{1,64}", written):
         return str(int(written, 0))

@@ -24,11 +24,8 @@ if TYPE_CHECKING:
     from memtopo.records.replay import Replay, ReplayDifference
 
 
-_SIZES = ("size", "count", "alignment", "offset", "max_size")
 TEST = "a test: not kept, importers get handles of their own"
 """Note on an export that a plan makes to find errors while it builds."""
-
-_CONTEXT = ("ctx_push_current", "ctx_pop_current")
 
 
 def in_short(calls: Sequence[DriverCall]) -> str:
@@ -38,7 +35,7 @@ def in_short(calls: Sequence[DriverCall]) -> str:
     """
     found: dict[str, list[str]] = {}
     for call in calls:
-        if call.method not in _CONTEXT:
+        if call.method not in ("ctx_push_current", "ctx_pop_current"):
             found.setdefault(call.function, list(_flags(call)))
     return ", ".join(" ".join((name, *flags)) for name, flags in found.items())
 
@@ -78,7 +75,7 @@ def _argument(method: str, name: str, value: Any) -> str:
 def _number(method: str, name: str, value: int) -> str:
     if name == "0":
         return "0"
-    if name in _SIZES:
+    if name in ("size", "count", "alignment", "offset", "max_size"):
         return f"{name}={exact(value)}"
     return f"{name}={value:#x}" if name in ADDRESSES and value else f"{name}={constant_text(method, name, value)}"
 

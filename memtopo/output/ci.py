@@ -59,9 +59,6 @@ def _command(kind: str, properties: dict[str, str], message: str) -> str:
     return f"::{kind} {listed}::{_printable_lines(message).translate(_DATA)}"
 
 
-_SEVERITIES = {"error": "major", "warning": "minor"}
-
-
 def _gitlab(checked: Checked) -> list[str]:
     """One entry for each diagnostic."""
     found = validation.all_located(checked)
@@ -70,7 +67,7 @@ def _gitlab(checked: Checked) -> list[str]:
             "description": "; ".join(map(printable, validation.full_message(each.diagnostic).split("\n"))),
             "check_name": each.diagnostic.code,
             "fingerprint": fingerprint,
-            "severity": _SEVERITIES[each.diagnostic.severity],
+            "severity": {"error": "major", "warning": "minor"}[each.diagnostic.severity],
             "location": {"path": repository_path(each.file), "lines": {"begin": each.span.line if each.span else 1}},
         }
         for each, fingerprint in zip(found, fingerprints(found), strict=True)
@@ -142,7 +139,11 @@ MOST_ROWS = 200
 
 def _markdown(checked: Checked) -> list[str]:
     """A summary, a table and the diagnostics, up to `markdown.MOST_LINES` lines of them."""
-    rows = _rows(checked)
+    rows = []
+    every = validation.rows(checked)
+    for name, results in sorted(every, key=lambda row: not any(each and checked.failed(each) for each in row[1])):
+        verdicts = (each if each in ("ok", "") else f"**{each}**" for each in map(validation.verdict, results))
+        rows.append([f"<code>{markdown.escaped(name)}</code>", *verdicts])
     what = "rows" if checked.variants > 1 else "files"
     more = ["", f"{len(rows) - MOST_ROWS:,} more {what} are not shown."] if len(rows) > MOST_ROWS else []
     return [
@@ -159,16 +160,6 @@ def _markdown(checked: Checked) -> list[str]:
 def _markdown_failure(error: MemtopoError) -> list[str]:
     hint = ["", f"hint: {markdown.escaped(error.hint)}"] if error.hint else []
     return ["## memtopo", "", f"**error:** {markdown.escaped(error.message)}", *hint]
-
-
-def _rows(checked: Checked) -> list[list[str]]:
-    """The rows of the table, failures first."""
-    found = []
-    every = validation.rows(checked)
-    for name, results in sorted(every, key=lambda row: not any(each and checked.failed(each) for each in row[1])):
-        verdicts = (each if each in ("ok", "") else f"**{each}**" for each in map(validation.verdict, results))
-        found.append([f"<code>{markdown.escaped(name)}</code>", *verdicts])
-    return found
 
 
 def _diagnostics(checked: Checked) -> Iterable[str]:

@@ -225,17 +225,13 @@ def _line(table: Table, parts: Sequence[Text], widths: Sequence[int], gap: int) 
     return line
 
 
-_SHADES = " ░▒▓█"
-_ASCII_SHADES = ".:+*#"
-
-
 def _shaded(table: Table, options: ConsoleOptions) -> list[list[Text]]:
     """Cells with their heat as colours, and as shades where there is room, so that it is legible without colours."""
     cells = [[*map(_cell, row)] for row in table.rows]
     widths = [
         max(map(cell_len, (column.heading, *(row[n].plain for row in cells)))) for n, column in enumerate(table.columns)
     ]
-    shades = _ASCII_SHADES if options.ascii_only else _SHADES
+    shades = ".:+*#" if options.ascii_only else " ░▒▓█"
     if INDENT + widths[0] + sum(width + 3 for width in widths[1:]) > options.max_width:
         shades = ""
     heated = partial(_heated, shades)

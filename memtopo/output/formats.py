@@ -31,8 +31,6 @@ BEGINNINGS = rb"""(?x)
     """
 """How documents of all formats begin, if they are not empty."""
 
-_GAP = "  "
-
 
 def format_named(name: str) -> Format:
     """The format with a name. Raises `UsageError`."""
@@ -106,7 +104,7 @@ def _matrix(checked: Checked, *, colour: bool) -> list[str]:
 
 def _row(cells: list[str], widths: list[int], style: str, *, colour: bool) -> str:
     styles = [style, *(style or _verdict_style(cell) for cell in cells[1:])]
-    return _GAP.join(
+    return "  ".join(
         (paint(cell, used, colour=colour) if used else cell) + " " * (width - display_width(cell))
         for cell, used, width in zip(cells, styles, widths, strict=True)
     ).rstrip()

@@ -46,8 +46,6 @@ _HEAPS = columns("heap", ">allocations", ">allocated", ">in memory")
 _UNKNOWN = "?"
 """Id of a process of another pid namespace, or a value that could not be read."""
 
-_OTHER_NAMESPACE = "? is a process of another pid namespace"
-
 
 def layout_list(survey: Survey, now: float) -> Page:
     """All held layouts, a line each; `now` is the time in seconds since the epoch."""
@@ -55,7 +53,7 @@ def layout_list(survey: Survey, now: float) -> Page:
     remarks += [f"{each.name}: {note}" for each in survey.layouts for note in _end(each.end)]
     remarks += [f"{each.name} is on nodes {', '.join(each.nodes)}" for each in survey.layouts if each.nodes]
     if any(each.since is not None and not each.pid for each in survey.layouts):
-        remarks.append(_OTHER_NAMESPACE)
+        remarks.append("? is a process of another pid namespace")
     table = Table(_LAYOUTS, [_entry(each, now) for each in survey.layouts])
     return Page("ls", "", sections=[*sections(table), *notes(remarks)])
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 VERSION: Literal[1] = 1
 """Version of each of these documents, whose first key is the marker of its type: `memtopo_plan`, `memtopo_report`…"""
 
-_POSITION = ("line", "column", "end_line", "end_column")
-
 
 class FaultLabel(Struct, frozen=True):
     """A secondary position of a diagnostic; its lines and columns are null if it is not in the text."""
@@ -217,7 +215,7 @@ def _diagnostic(found: Located, shared: SharedDiagnostic) -> Fault:
 
 
 def _position(span: TextSpan | None) -> dict[str, int | None]:
-    return {name: getattr(span, name) if span else None for name in _POSITION}
+    return {name: getattr(span, name) if span else None for name in ("line", "column", "end_line", "end_column")}
 
 
 def _encodable(data: object) -> object:

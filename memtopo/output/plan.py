@@ -21,7 +21,6 @@ from memtopo.plans import folding
 from memtopo.plans.report import MemoryChange, PlanDifference, PlanSummary, ProcessPlan, Row
 from memtopo.session.saved import AwaitedImporter
 
-_COLUMNS = columns("step", "what", ">calls", ">each", ">total", "where")
 _ROOM = 16  # columns that remain for the last column of 80
 
 Texts = Mapping[str, Sequence[str]]
@@ -64,9 +63,6 @@ def body(
     return [*found, *states, *notes(summary.notes)]
 
 
-_OF_PROCESSES = columns("process", ">calls", "memory")
-_OF_MEMORY = columns("memory", ">at first", ">at most", ">of", "with")
-_OF_CALLS = columns("function", ">to build", ">to take down")
 Calls = Mapping[tuple[str, str, bool], int]
 """Numbers of calls by the label of the process, the C function, and true for those that take down."""
 
@@ -90,10 +86,10 @@ def summary_page(summary: PlanSummary, machine: MachineLine, calls: Calls, *, ev
         (name, *(f"{counts[name, undo]:,}" for undo in (False, True))) for name in sorted({f for f, _ in counts})
     ]
     shown = sections(
-        Table(_OF_PROCESSES, rows) if rows else None,
-        Table(_OF_MEMORY, memory),
+        Table(columns("process", ">calls", "memory"), rows) if rows else None,
+        Table(columns("memory", ">at first", ">at most", ">of", "with"), memory),
         Pairs(grows) if grows else None,
-        Table(_OF_CALLS, by_function),
+        Table(columns("function", ">to build", ">to take down"), by_function),
         Pairs([*humanize.parameters(summary.params), *_sums(replace(summary, memory={}))]),
     )
     return Page("plan", summary.name, f"on {humanize.machine(machine)}", sections=shown)
@@ -136,7 +132,7 @@ def _table(rows: Sequence[Row], below: Sequence[str] = ()) -> Table:
         verb = "" if row.verb == before else row.verb
         cells.append((verb, subjects(row.first, row.last), f"{row.calls:,}" if row.calls else "", *sizes, _where(row)))
         before = row.verb
-    return Table(_COLUMNS, cells, below=below)
+    return Table(columns("step", "what", ">calls", ">each", ">total", "where"), cells, below=below)
 
 
 def _where(row: Row) -> Cell:

@@ -71,7 +71,11 @@ def _sections(machine: Machine) -> Iterator[Section]:
     yield Section("trials", [*_trials(machine.locations)])
     if reasons := [*_causes(machine)]:
         yield Section("why not", reasons)
-    yield from _peers(machine)
+    title = "peers: access of the GPU of a row to the memory of the others"
+    if len(machine.devices) > 1:
+        yield Section(title, [*_peer_properties(machine.peers)])
+    if rates := [*_host(machine.devices), *_rates(machine.peers)]:
+        yield Section("measured", rates)
     if gpus:
         yield Section("advertised and not tried", [_attributes(gpus)])
 
@@ -253,15 +257,6 @@ _PAIR = 2
 """GPUs of one pair."""
 _MOST_PAIRS = 4
 """Pairs that are listed for one cause of a failure."""
-
-
-def _peers(machine: Machine) -> Iterator[Section]:
-    """Sections of the peers' properties, and of what was measured between them and with the host."""
-    title = "peers: access of the GPU of a row to the memory of the others"
-    if len(machine.devices) > 1:
-        yield Section(title, [*_peer_properties(machine.peers)])
-    if rates := [*_host(machine.devices), *_rates(machine.peers)]:
-        yield Section("measured", rates)
 
 
 def _peer_properties(matrix: Sequence[Sequence[Peer | None]]) -> Iterator[str | Table]:

@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from memtopo.output.json import DiagnosticsDocument, Fault
 
 _LEFT = columns("", ">before", ">held", ">after", ">change")
-_PROCESSES = columns("process", ">pid", "outcome", ">checked", ">open")
 _NODES = columns("node", "host", "outcome", ">checked", ">open", "processes", "lost")
-_RATES = columns("by", "did", "memory", ">bytes", ">rate")
 _DIFFERENCES = columns("aspect", "of", "wanted", "seen", "place")
-_TIMES = columns("phase", ">steps", ">time", "when")
 _TONES: Mapping[str, Tone] = {"ok": "good", "interrupted": "warn", "taken down": "warn"}
 
 
@@ -77,7 +74,7 @@ def _sections(report: Report, body: Sequence[Section], *, every: bool) -> Iterat
         yield Section("nodes", [Table(_NODES, [*map(_node, report.nodes)])])
     if report.processes:
         rows = [_process([*each]) for _, each in groupby(report.processes, partial(_shown, every=every))]
-        yield Section("processes", [Table(_PROCESSES, rows)])
+        yield Section("processes", [Table(columns("process", ">pid", "outcome", ">checked", ">open"), rows)])
     if report.checks:
         yield from check_sections(report.checks)
         if report.checks.rates:
@@ -85,7 +82,7 @@ def _sections(report: Report, body: Sequence[Section], *, every: bool) -> Iterat
                 (each.device, each.verb, each.memory, rounded(each.bytes), humanize.rate(each.bytes, each.seconds))
                 for each in report.checks.rates
             ]
-            yield Section("bandwidth", [Table(_RATES, rates)])
+            yield Section("bandwidth", [Table(columns("by", "did", "memory", ">bytes", ">rate"), rates)])
     if report.failure:
         fields = ((name, getattr(report.failure, name)) for name in _FAILURE)
         yield Section("failed", [Pairs([(name, value) for name, value in fields if value])], "bad")
@@ -206,7 +203,7 @@ def _times(report: Report) -> Iterator[Section]:
         ]
         groups = dict.fromkeys(_group(each.phase) for each in _every_time(report))
         legend = blocks.Legend({group: _HUES[group][0] for group in groups})
-        yield Section("time", [Table(_TIMES, rows), legend])
+        yield Section("time", [Table(columns("phase", ">steps", ">time", "when"), rows), legend])
 
 
 def _lanes(report: Report) -> Iterator[Section]:
@@ -319,17 +316,12 @@ def verdict(report: Report) -> str:
             return f"{outcome}: {_rest(report)}"
 
 
-def _left_count(report: Report) -> int:
-    """Number of resources that a run left: the named leaks, or the ledger's count if that is more."""
+def _rest(report: Report) -> str:
     named = {leak.what for leak in report.leaks} | {name for leak in report.leaks for name in leak.stays}
     open_after = report.left.ledger_after if report.left else {}
     open_before = report.left.ledger_before if report.left else {}
     counted = sum(max(count - open_before.get(kind, 0), 0) for kind, count in open_after.items())
-    return max(len(named), counted)
-
-
-def _rest(report: Report) -> str:
-    count = _left_count(report)
+    count = max(len(named), counted)
     if not count:
         return "something is left" if report.outcome == "leaked" else "everything was undone"
     return f"{humanize.things(count)} left"

@@ -15,7 +15,6 @@ from memtopo.language.located import Located, located
 from memtopo.rules.files import Checked, CheckedFile, Result, SharedDiagnostic
 
 STDIN = "<stdin>"
-_REPOSITORY_VARIABLES = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 
 
 def all_located(checked: Checked) -> list[Located]:
@@ -145,7 +144,7 @@ def repository_path(name: str) -> str:
     if name == STDIN:
         return name
     path = os.path.abspath(name)  # noqa: PTH100 resolving a link would name another file
-    for top in (*(os.environ.get(variable) for variable in _REPOSITORY_VARIABLES), os.curdir):
+    for top in (*(os.environ.get(variable) for variable in ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")), os.curdir):
         if top and not (relative := os.path.relpath(path, top)).startswith(".."):
             return relative
     return path

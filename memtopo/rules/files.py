@@ -121,9 +121,6 @@ def _shared(found: dict[str, Diagnostic], *, all: bool) -> SharedDiagnostic:
     return SharedDiagnostic(first, machines, () if all else machines)
 
 
-_UNUSED = "MT505"
-
-
 def read(each: SpecPath) -> Document:
     """Read a file or standard input; errors are diagnostics of the document."""
     if each.name == STDIN:
@@ -192,7 +189,7 @@ def _reported(validated: Validated, used: frozenset[TextSpan], chosen: Selection
     return tuple(
         each
         for each in validated.diagnostics
-        if chosen.includes(each.code) and each not in ignored and not (each.code == _UNUSED and each.span in used)
+        if chosen.includes(each.code) and each not in ignored and not (each.code == "MT505" and each.span in used)
     )
 
 

@@ -102,7 +102,6 @@ EVERY = "Every call"
 
 _PART = re.compile(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _ROW = re.compile(r"^\| ([A-Z0-9_, ]+) \| (.+?) \| (.+?) \| (.+?) \| ([^|]+) \|$", re.MULTILINE)
-_NO_REASON = "—"
 
 
 class Cause(Struct, frozen=True):
@@ -149,7 +148,7 @@ def causes() -> tuple[Cause, ...]:
 
 
 def _reasons(cell: str) -> tuple[str, ...]:
-    return () if cell == _NO_REASON else tuple(cell.split(" / "))
+    return () if cell == "—" else tuple(cell.split(" / "))
 
 
 def _sources(cell: str) -> tuple[tuple[int, ...], tuple[str, ...]]:

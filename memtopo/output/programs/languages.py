@@ -27,7 +27,6 @@ from memtopo.output.programs.statements import Call, Operand, PhaseBody, Variabl
 from memtopo.output.programs.writer import OPENS, Writer, divided, program_part, word_of
 from memtopo.plans.calls import PlannedCall
 
-_POINTER = "void *"
 _LISTS: tuple[tuple[type, str, str], ...] = (
     (int, "const size_t ", "numbers"),
     (Properties, "const CUmemAllocationProp *const ", "properties by number"),
@@ -65,7 +64,17 @@ class _CWriter(Writer):
         yield from (["", *self._constants] if self._constants else [])
         yield from ("", "static void build(void) {", *build, "}")
         yield from ("", "static void take_down(void) {", *down, "}")
-        yield from self._main()
+        yield from ("", "int main(void) {", "    CHECK(cuInit(0));")
+        if self.program.peers:
+            own = self.quoted(self.program.process)
+            yield from ([f"    listen_as({own});"] if self.program.importers else [])
+            yield from (f"    connect_to({self.quoted(peer)}, {own});" for peer in self.program.exporters)
+            if importers := self.program.importers:
+                names = ", ".join(map(self.quoted, importers))
+                yield f"    accept_importers({own}, (const char *[]){{{names}}}, {len(importers)});"
+        yield from ("    build();", f"    puts({self.quoted(f'{self.program.name}: built')});", "    fflush(stdout);")
+        yield from ("    /* Use the memory here. */", "    take_down();")
+        yield from (f"    puts({self.quoted(f'{self.program.name}: taken down')});", "    return 0;", "}")
 
     def _head(self) -> Iterator[str]:
         given = self.program
@@ -81,19 +90,6 @@ class _CWriter(Writer):
             yield from ("#include <unistd.h>", "#include <string.h>")
         if given.peers:
             yield from (f"#include <{name}.h>" for name in ("errno", "sys/socket", "sys/un", "time"))
-
-    def _main(self) -> Iterator[str]:
-        yield from ("", "int main(void) {", "    CHECK(cuInit(0));")
-        if self.program.peers:
-            own = self.quoted(self.program.process)
-            yield from ([f"    listen_as({own});"] if self.program.importers else [])
-            yield from (f"    connect_to({self.quoted(peer)}, {own});" for peer in self.program.exporters)
-            if importers := self.program.importers:
-                names = ", ".join(map(self.quoted, importers))
-                yield f"    accept_importers({own}, (const char *[]){{{names}}}, {len(importers)});"
-        yield from ("    build();", f"    puts({self.quoted(f'{self.program.name}: built')});", "    fflush(stdout);")
-        yield from ("    /* Use the memory here. */", "    take_down();")
-        yield from (f"    puts({self.quoted(f'{self.program.name}: taken down')});", "    return 0;", "}")
 
     def _declared(self, variable: Variable) -> str:
         type_ = C_TYPES.get(variable.kind, ADDRESS)
@@ -138,7 +134,7 @@ class _CWriter(Writer):
         return f"&({'cuuint64_t' if wide else 'int'}){{{self.integer(value)}}}"
 
     def reference(self, method: str, held: Operand) -> str:
-        cast = "(CUdeviceptr)(uintptr_t)" if C_TYPES.get(held.kind) == _POINTER and method != "mem_free_host" else ""
+        cast = "(CUdeviceptr)(uintptr_t)" if C_TYPES.get(held.kind) == "void *" and method != "mem_free_host" else ""
         return cast + super().reference(method, held)
 
     def array(self, values: Sequence[Any], texts: Sequence[str]) -> str:
@@ -198,9 +194,6 @@ def _shared_bytes(method: str) -> str:
     """Bytes of the shareable handle at hand as the struct that a call takes, by value if it opens it; else empty."""
     struct = function(method).shared_struct
     return f"{'*' * (method in OPENS)}({struct} *)shared.bytes" if struct else ""
-
-
-_SIMPLE_HANDLES = (HandleType.FD, HandleType.FABRIC)
 
 
 class _PythonWriter(Writer):
@@ -281,7 +274,7 @@ class _PythonWriter(Writer):
     def properties(self, value: Properties) -> str:
         handles = CONSTANTS[HandleType]
         given = [self.location(value.location)]
-        if value.handles in _SIMPLE_HANDLES:
+        if value.handles in (HandleType.FD, HandleType.FABRIC):
             given.append(f"handles=driver.{handles.type}.{handles.text(value.handles)}")
         elif value.handles:
             given.append(f"handles={int(value.handles)}")
