@@ -74,7 +74,11 @@ def _block(
         other = f" of {earlier.range}" if twin is None else ""
         again = f"same memory as at {notation.offset(earlier.offset)}{other}"
     origin = f"from {span.origin}" if span.origin else ""
-    label = f"{words.size} at {words.at}", _locations(span), origin, words.parts, again, words.in_each
+    in_turn = " round-robin" if len(span.locations) > 1 and span.count > len(span.locations) else ""
+    order = notation.order(span) or in_turn
+    handles = f" ({', '.join(span.handles)})" if span.handles else ""
+    locations = f"{', '.join(notation.short_names(span.locations))}{order}{handles}"
+    label = f"{words.size} at {words.at}", locations, origin, words.parts, again, words.in_each
     return BarBlock(
         size=span.size,
         mark=span.chunk,
@@ -109,13 +113,6 @@ def _joint_block(spans: Sequence[MappingSpan], range_: RangeDiagram, context: Dr
         words=(f"{count:,} mappings, {at}",),
         tooltip=tooltip,
     )
-
-
-def _locations(span: MappingSpan) -> str:
-    in_turn = " round-robin" if len(span.locations) > 1 and span.count > len(span.locations) else ""
-    order = notation.order(span) or in_turn
-    handles = f" ({', '.join(span.handles)})" if span.handles else ""
-    return f"{', '.join(notation.short_names(span.locations))}{order}{handles}"
 
 
 def _tooltip(

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from memtopo.common.text import output_line, printable
 from memtopo.common.units import rounded
-from memtopo.geometry.diagram import Diagram, Export, HandleFlow, MappingSpan, RangeDiagram, Resource
+from memtopo.geometry.diagram import Diagram, HandleFlow, RangeDiagram
 from memtopo.output.blocks import Drawing
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.notation import PLAIN, TINTS
@@ -92,12 +92,15 @@ class _Nodes:
 
     def of_process(self, process: str, diagram: Diagram) -> Iterator[Node]:
         """Nodes of one process."""
-        objects = (each for each in diagram.things if not each.mark and not each.origin and not each.bound)
+        things = (each for each in diagram.things if not each.mark and not each.origin and not each.bound)
+        objects = ((each.name, (each.name, each.kind, ", ".join(each.locations)), each.locations) for each in things)
         yield from self._first(process, "memory", _memory_nodes(diagram))
-        yield from self._first(process, "object", map(_object_node, objects))
+        yield from self._first(process, "object", objects)
         yield from self._first(process, "import", _import_nodes(process, self._flows, diagram))
         yield from self._first(process, "range", map(_range_node, diagram.ranges))
-        yield from self._first(process, "export", map(_export_node, diagram.exports))
+        handles = ((each, f"{each.count:,} handles" if each.count > 1 else "1 handle") for each in diagram.exports)
+        exports = ((each.name, (each.name, f"{number} by {each.via}"), ()) for each, number in handles)
+        yield from self._first(process, "export", exports)
 
     def outside(self) -> Iterator[Node]:
         """A node for each holder outside of the spec."""
@@ -131,13 +134,9 @@ def _memory_nodes(diagram: Diagram) -> Iterator[_Named]:
         yield mark, (mark.rpartition(": ")[2], kind, size, ", ".join(devices[mark])), tuple(devices[mark])
 
 
-def _object_node(resource: Resource) -> _Named:
-    return resource.name, (resource.name, resource.kind, ", ".join(resource.locations)), resource.locations
-
-
 def _import_nodes(process: str, flows: Iterable[HandleFlow], diagram: Diagram) -> Iterator[_Named]:
     """Imports, each once, from however many processes."""
-    locations = {_entry(span): span.locations for range_ in diagram.ranges for span in range_.pieces}
+    locations = {span.first.partition(".")[0]: span.locations for range_ in diagram.ranges for span in range_.pieces}
     resources = {resource.name: resource for resource in diagram.things if resource.origin}
     taken = {flow.name: flow for flow in flows if flow.target == process}
     counts = Counter[str]()
@@ -162,18 +161,11 @@ def _range_node(range_: RangeDiagram) -> _Named:
     return range_.first, lines, ()
 
 
-def _export_node(export: Export) -> _Named:
-    handles = f"{export.count:,} handles" if export.count > 1 else "1 handle"
-    return export.name, (export.name, f"{handles} by {export.via}"), ()
-
-
 def _process_edges(diagram: Diagram, ids: Mapping[_Key, str]) -> Iterator[Edge]:
     """Mappings, exports and bindings of all processes, those between two nodes as one edge."""
     texts: dict[tuple[str, str], list[str]] = {}
     for process, shown in [("", diagram), *((each.first, each.picture) for each in diagram.processes)]:
-        for source, target, text in chain(
-            _mappings(process, shown, ids), _bindings(process, shown), _exports(process, shown)
-        ):
+        for source, target, text in chain(_mappings(process, shown, ids), _bindings_and_exports(process, shown)):
             if source in ids and target in ids:
                 texts.setdefault((ids[source], ids[target]), []).append(text)
     for (start, end), lines in texts.items():
@@ -189,23 +181,16 @@ def _mappings(process: str, diagram: Diagram, ids: Mapping[_Key, str]) -> Iterat
         for span in spans:
             access = "" if same_access else f", {notation.granted(span.access)}"
             text = f"{notation.chunk_names(span, range_.count)} at {notation.offset(span.offset)}{access}"
-            name = _entry(span)
+            name = span.first.partition(".")[0]
             source = (process, "import", name) if span.origin else (process, "memory", span.chunk)
             yield source if source in ids else (process, "object", name), (process, "range", range_.first), text
 
 
-def _bindings(process: str, diagram: Diagram) -> Iterator[tuple[_Key, _Key, str]]:
+def _bindings_and_exports(process: str, diagram: Diagram) -> Iterator[tuple[_Key, _Key, str]]:
     imported = {each.name for each in diagram.things if each.origin}
     for each in diagram.things:
         target = (process, "import" if each.target in imported else "object", each.target)
         yield from (((process, "memory", mark), target, "bound") for mark in each.bound)
-
-
-def _entry(span: MappingSpan) -> str:
-    return span.first.partition(".")[0]
-
-
-def _exports(process: str, diagram: Diagram) -> Iterator[tuple[_Key, _Key, str]]:
     for export in diagram.exports:
         source = (process, "memory", export.mark) if export.mark else (process, "object", export.first)
         yield source, (process, "export", export.name), ""
@@ -215,16 +200,11 @@ def _flow_edges(flows: Iterable[HandleFlow], ids: Mapping[_Key, str]) -> Iterato
     for flow in flows:
         source = ("", "outside", flow.source) if flow.outside else (flow.source, "export", flow.export)
         target = (flow.target, "import", flow.name)
+        count = f"{flow.count:,} " if flow.count > 1 else ""
+        sources = f" from each of {flow.processes:,}" if flow.processes > 1 else ""
+        way = f"{count}by {flow.via}{sources}"
         if source in ids and target in ids:
-            yield Edge(ids[source], ids[target], tuple(_flow_lines(flow)), handles=True)
-
-
-def _flow_lines(flow: HandleFlow) -> Iterator[str]:
-    if flow.outside:
-        yield flow.export
-    each = f"{flow.count:,} " if flow.count > 1 else ""
-    of = f" from each of {flow.processes:,}" if flow.processes > 1 else ""
-    yield f"{each}by {flow.via}{of}"
+            yield Edge(ids[source], ids[target], (flow.export, way) if flow.outside else (way,), handles=True)
 
 
 _SHAPES: Mapping[Shape, tuple[str, str, str]] = {

@@ -103,14 +103,11 @@ def span_words(span: MappingSpan, ranges: int) -> SpanWords:
     size, in_each = multiple(span.count, span.bytes_each), ""
     if ranges > 1 and span.step != span.count:
         in_each = f"{span.step:+,} in each" if span.step else "same in each"
-    return SpanWords(size, offset(span.offset), chunk_names(span, ranges), _parts(span), in_each)
-
-
-def _parts(span: MappingSpan) -> str:
-    """First parts of each chunk of a span in words: `signal 4 KiB, data 2 MiB`; empty if it has none."""
+    # First parts of each chunk of a span in words: `signal 4 KiB, data 2 MiB`; empty if it has none
     words = [f"{shorten(part.name, _LONGEST_PART)} {rounded(part.size)}" for part in span.parts[:_NAMED]]
     left = len(span.parts) - _NAMED
-    return ", ".join([*words, *([f"{left:,} more parts"] if left > 0 else [])])
+    parts = ", ".join([*words, *([f"{left:,} more parts"] if left > 0 else [])])
+    return SpanWords(size, offset(span.offset), chunk_names(span, ranges), parts, in_each)
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -259,16 +256,13 @@ def drawing_context(
     """The context of a diagram."""
     letters, devices = letters_and_devices(diagram)
     names = {memory.device: memory.shown_names for memory in diagram.memory}
-    return DrawingContext(letters, devices, names, locate or (lambda _: None), addresses or {}, _limits(diagram))
-
-
-def _limits(diagram: Diagram) -> DrawingLimits:
-    """Limits of each part, from limits of the whole drawing."""
+    # Limits of each part, from limits of the whole drawing
     processes = max(1, len(diagram.processes))
     ranges = min(24, max(2, 32 // processes))
     bars = sum(min(ranges, len(part.ranges)) for part in (diagram, *diagram.pictures))
     blocks, shares = 320 // max(1, bars), 96 // max(1, len(diagram.memory))
-    return DrawingLimits(ranges, min(24, max(6, 96 // processes)), min(96, max(8, blocks)), min(24, max(6, shares)))
+    limits = DrawingLimits(ranges, min(24, max(6, 96 // processes)), min(96, max(8, blocks)), min(24, max(6, shares)))
+    return DrawingContext(letters, devices, names, locate or (lambda _: None), addresses or {}, limits)
 
 
 class Hue(Struct, frozen=True):

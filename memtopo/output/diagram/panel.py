@@ -115,27 +115,22 @@ FEWEST = 3  # columns of a label that are always in one line: name, offset and s
 _NUMBER_COLUMNS = (1, 2)
 
 
-class PanelRow(Struct, frozen=True):
-    """A label: index of its block, entry and device of its chunks, and cells for the `HEADINGS`."""
-
-    block: int
-    chunk: str
-    device: str
-    cells: Sequence[Text]
-
-
 class PanelBlock(Struct, frozen=True):
-    """A block of a bar: `count` chunks of one entry, placed round-robin on `devices`; or a hole, or `taken` memory."""
+    """A block of a bar: `count` chunks of one entry, placed round-robin on `devices`; or a hole, or `taken` memory.
+
+    A `label` has a cell for each of the `HEADINGS`.
+    """
 
     offset: int
     chunk: str = ""
     count: int = 0
     devices: tuple[str, ...] = ()
     taken: bool = False
+    label: Sequence[Text] = ()
 
 
 class Panel(Struct, frozen=True):
-    """A head beside a bar of `size` bytes, and the labels of its blocks or a dim `detail`.
+    """A head beside a bar of `size` bytes, with the labels of its blocks or a dim `detail`.
 
     Lines are folded between the parts of head and detail. A `close` panel has no empty line before it. Without blocks
     there is no bar.
@@ -144,7 +139,6 @@ class Panel(Struct, frozen=True):
     head: Sequence[Text]
     size: int = 0
     blocks: Sequence[PanelBlock] = ()
-    rows: Sequence[PanelRow] = ()
     detail: Sequence[str] = ()
     close: bool = False
 
@@ -186,10 +180,14 @@ class PanelRenderer:
     def __init__(self, parts: Sequence[PanelPart], width: int, glyphs: Glyphs, console: Console) -> None:
         self._parts, self._width, self._glyphs, self._console = parts, width, glyphs, console
         panels = [part for part in parts if isinstance(part, Panel)]
-        self._cells = [row.cells for panel in panels for row in panel.rows]
+        self._cells = [block.label for panel in panels for block in panel.blocks if block.label]
         widest = [max(cell.cell_len for cell in column) for column in zip(*self._cells, strict=True)]
         self._widths = [each and max(each, len(head)) for each, head in zip(widest, HEADINGS, strict=False)]
-        head, part = _head_widths([panel for panel in panels if panel.blocks])
+        drawn = [panel for panel in panels if panel.blocks]
+        heads = max((sum(part.cell_len + GAP for part in panel.head) for panel in drawn), default=GAP)
+        longest = [part.cell_len for panel in drawn for part in panel.head]
+        longest += [display_width(", ".join(panel.detail)) for panel in drawn]
+        head, part = INDENT + heads, INDENT + KEY + max(longest, default=0) + GAP
         most, room = width * 3 // 5, max(16, width // 5)
         self._columns, self._labels, self._bar = 0, width, max(1, width - INDENT)
         for columns in range(len(HEADINGS), FEWEST - 1, -1):
@@ -262,33 +260,33 @@ class PanelRenderer:
             return
         cells = first_cells(panel.blocks, panel.size, self._bar)
         drawn = _bar(panel.blocks, cells, self._bar, self._glyphs)
+        labelled = [index for index, block in enumerate(panel.blocks) if block.label]
         detail = [Text(part, "dim") for part in panel.detail]
         details = self._packed(detail, self._labels - GAP, INDENT + KEY, ", ")
         if self._columns:
-            anchors = [cells[row.block] for row in panel.rows]
+            anchors = [cells[index] for index in labelled]
             first, *more = self._packed(panel.head, self._labels - 1, INDENT)
             yield _line(_padded(first, self._labels), drawn)
             yield from (self._with_lines(words, anchors) for words in (*more, *details))
-            yield from self._rows_beside(panel, anchors)
+            yield from self._labels_beside(panel.blocks, labelled, anchors)
         else:
             yield from (*self._packed(panel.head, self._labels, INDENT), _line(" " * INDENT, drawn))
-            yield from (*self._rows_below(panel), *details)
+            yield from (*self._labels_below(panel.blocks, labelled), *details)
 
-    def _rows_beside(self, panel: Panel, anchors: Sequence[int]) -> Iterator[Text]:
-        for index, row in enumerate(panel.rows):
-            later = anchors[index + 1 :]
-            if more := _left_out(panel, index):
-                yield self._with_lines(more, [anchors[index], *later])
-            yield self._label(row, anchors[index], later)
+    def _labels_beside(
+        self, blocks: Sequence[PanelBlock], labelled: Sequence[int], anchors: Sequence[int]
+    ) -> Iterator[Text]:
+        for number, (index, anchor) in enumerate(zip(labelled, anchors, strict=True)):
+            block, later = blocks[index], anchors[number + 1 :]
+            if more := _left_out(labelled, number):
+                yield self._with_lines(more, [anchor, *later])
+            key = self._glyphs.key(block.chunk, "".join(block.devices[:1]))
+            label = _padded(_line(" " * INDENT, key, self._in_columns(block.label), " "), self._labels, _HORIZONTAL)
+            label.append(_HORIZONTAL * anchor + (_JUNCTION if anchor in later else _CORNER), "dim")
+            yield self._with_lines(label, [cell for cell in later if cell > anchor])
             # The cells for which the first line has no column.
-            for words in self._packed(_filled(row.cells[self._columns :]), self._labels - GAP, INDENT + KEY):
+            for words in self._packed(_filled(block.label[self._columns :]), self._labels - GAP, INDENT + KEY):
                 yield self._with_lines(words, later)
-
-    def _label(self, row: PanelRow, anchor: int, later: Sequence[int]) -> Text:
-        key = self._glyphs.key(row.chunk, row.device)
-        label = _padded(_line(" " * INDENT, key, self._in_columns(row.cells), " "), self._labels, _HORIZONTAL)
-        label.append(_HORIZONTAL * anchor + (_JUNCTION if anchor in later else _CORNER), "dim")
-        return self._with_lines(label, [cell for cell in later if cell > anchor])
 
     def _with_lines(self, text: Text, anchors: Sequence[int]) -> Text:
         """Add the vertical parts of the lines to some cells of the bar."""
@@ -298,12 +296,13 @@ class PanelRenderer:
                 text.append(_VERTICAL, "dim")
         return text
 
-    def _rows_below(self, panel: Panel) -> Iterator[Text]:
-        for index, row in enumerate(panel.rows):
-            if more := _left_out(panel, index):
+    def _labels_below(self, blocks: Sequence[PanelBlock], labelled: Sequence[int]) -> Iterator[Text]:
+        for number, index in enumerate(labelled):
+            if more := _left_out(labelled, number):
                 yield more
-            name, at, size, *others = row.cells
-            words = [_line(self._glyphs.key(row.chunk, row.device), name), Text(f"{size} at {at}"), *_filled(others)]
+            name, at, size, *others = blocks[index].label
+            key = self._glyphs.key(blocks[index].chunk, "".join(blocks[index].devices[:1]))
+            words = [_line(key, name), Text(f"{size} at {at}"), *_filled(others)]
             yield from self._packed(words, self._labels, INDENT)
 
     def _in_columns(self, cells: Sequence[Text]) -> Text:
@@ -333,21 +332,13 @@ class PanelRenderer:
             yield _line(" " * indent, line)
 
 
-def _head_widths(panels: Sequence[Panel]) -> tuple[int, int]:
-    """Widths of the longest head in one line, and of the longest part of a head or detail."""
-    heads = max((sum(part.cell_len + GAP for part in panel.head) for panel in panels), default=GAP)
-    parts = [part.cell_len for panel in panels for part in panel.head]
-    parts += [display_width(", ".join(panel.detail)) for panel in panels]
-    return INDENT + heads, INDENT + KEY + max(parts, default=0) + GAP
-
-
 def _filled(cells: Iterable[Text]) -> list[Text]:
     return [cell for cell in cells if cell.plain]
 
 
-def _left_out(panel: Panel, index: int) -> Text | None:
+def _left_out(labelled: Sequence[int], number: int) -> Text | None:
     """Number of blocks without a label before a label."""
-    count = panel.rows[index].block - panel.rows[index - 1].block - 1 if index else 0
+    count = labelled[number] - labelled[number - 1] - 1 if number else 0
     return _line(" " * (INDENT + KEY), (f"… {count:,} more", "dim")) if count else None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
@@ -113,25 +114,24 @@ def _range(
         access = notation.granted(*accesses)
     texts = multiple(shown.count, shown.size), address, access, notation.remark(shown)
     head = [Text(clipped(name_range(shown.first, shown.last)), "bold"), *(Text(each) for each in texts if each)]
-    rows = [
-        _row(index, piece, glyphs, times=shown.count, again=index in again, access=not uniform)
-        for index, piece in labelled
-    ]
     blocks = [panel.PanelBlock(piece.offset, piece.chunk, piece.count, piece.locations) for piece in shown.pieces]
-    return Panel(head, shown.size, blocks, rows if accesses else ())
+    for index, piece in labelled if accesses else ():
+        label = _label(piece, glyphs, times=shown.count, again=index in again, access=not uniform)
+        blocks[index] = replace(blocks[index], label=label)
+    return Panel(head, shown.size, blocks)
 
 
-def _row(index: int, shown: MappingSpan, glyphs: Glyphs, *, times: int, again: bool, access: bool) -> panel.PanelRow:
+def _label(shown: MappingSpan, glyphs: Glyphs, *, times: int, again: bool, access: bool) -> Sequence[Text]:
     """Label of a piece: name, offset, size, location, access if `access`, and origin.
 
     `times` is the number of equal ranges, and `again` is true for chunks that an earlier piece shows.
     """
     words = notation.span_words(shown, times)
     if not shown.chunk:
-        return panel.PanelRow(index, "", "", [Text(cell, "dim") for cell in ("hole", words.at, words.size, "", "", "")])
+        return [Text(cell, "dim") for cell in ("hole", words.at, words.size, "", "", "")]
     handles = f" ({', '.join(map(printable, shown.handles))})" if shown.handles else ""
     repetition = ["again" if again and (times == 1 or shown.step) else "", words.in_each]
-    cells = [
+    return [
         Text(clipped(words.name), "bold"),
         Text(words.at),
         Text(words.size),
@@ -139,7 +139,6 @@ def _row(index: int, shown: MappingSpan, glyphs: Glyphs, *, times: int, again: b
         Text(notation.granted(shown.access) if access else ""),
         Text(", ".join(filter(None, (_origin(shown.origin), words.parts)))),
     ]
-    return panel.PanelRow(index, shown.chunk, "".join(shown.locations[:1]), cells)
 
 
 def _origin(text: str) -> str:
