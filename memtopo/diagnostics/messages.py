@@ -200,7 +200,10 @@ def _diagnostic(error: Any, path: Path, known: AllowedKeys, form: str) -> Diagno
     if kind == "extra_forbidden":
         return unknown(path, known(error["loc"]))
     if kind == "missing":
-        return Diagnostic("MT102", f"{_entry(path[1:-1])} needs {path[-1]!r}", path, help=f"add '{path[-1]}: …'")
+        # Description of an entry: its name, or its number in a list, counted from 1 since `kv.0` is a range
+        *above, last = path[1:-1]
+        entry = f"entry {last + 1} of {'.'.join(map(str, above))!r}" if isinstance(last, int) else repr(str(last))
+        return Diagnostic("MT102", f"{entry} needs {path[-1]!r}", path, help=f"add '{path[-1]}: …'")
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, InvalidValue):
         written = error["input"]
@@ -257,12 +260,6 @@ def _valid(value: str) -> str:
         return str(parse_size(value))
     except NotASize as error:
         return error.meant or value
-
-
-def _entry(path: Path) -> str:
-    """Description of an entry: its name, or its number in a list, counted from 1 since `kv.0` is a range."""
-    *above, last = path
-    return f"entry {last + 1} of {'.'.join(map(str, above))!r}" if isinstance(last, int) else repr(str(last))
 
 
 def _named(value: object) -> bool:

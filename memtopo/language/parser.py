@@ -224,7 +224,16 @@ class Parser:
                 self.positions.add(key, key_end, event.start_mark.index, self._end)
             return value
         if isinstance(event, yaml.CollectionStartEvent):
-            return self._collection(event, step, key, key_end)
+            self._refuse_properties(event)
+            self._path.append(step)
+            if len(self._path) >= DEEPEST:
+                raise self._too_large(f"the text is deeper than {DEEPEST} levels", event)
+            entry = self.positions.add(key, key_end, event.start_mark.index, 0)
+            self._end = event.end_mark.index
+            collection: Value = self._mapping() if isinstance(event, yaml.MappingStartEvent) else self._list()
+            self.positions.close(entry, self._end)
+            self._path.pop()
+            return collection
         anchor = getattr(event, "anchor", "")
         self._report("MT006", f"alias {_shown('*' + anchor)} is refused", event, (*self._path, step), help=_ANCHOR_HELP)
         return None
@@ -236,18 +245,6 @@ class Parser:
         self._value(event, "?", 0, 0)
         self.diagnostics = kept
         self.positions.forget(entry)
-
-    def _collection(self, event: yaml.CollectionStartEvent, step: str | int, key: int, key_end: int) -> Value:
-        self._refuse_properties(event)
-        self._path.append(step)
-        if len(self._path) >= DEEPEST:
-            raise self._too_large(f"the text is deeper than {DEEPEST} levels", event)
-        entry = self.positions.add(key, key_end, event.start_mark.index, 0)
-        self._end = event.end_mark.index
-        value: Value = self._mapping() if isinstance(event, yaml.MappingStartEvent) else self._list()
-        self.positions.close(entry, self._end)
-        self._path.pop()
-        return value
 
     def _scalar(self, event: yaml.ScalarEvent) -> str | None:
         value: str = event.value

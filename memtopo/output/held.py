@@ -241,13 +241,10 @@ def _offer(offer: Offer) -> tuple[str, ...]:
 def _importer(importer: Importer, lent: Collection[str], now: float) -> tuple[str, ...]:
     age = humanize.age(now - importer.since)
     counts = f"{importer.handles:,}", rounded(importer.bytes)
-    return str(importer.pid or _UNKNOWN), str(importer.uid), age, *counts, _taken(importer, lent)
-
-
-def _taken(importer: Importer, lent: Collection[str]) -> str:
-    """Names of exports; a lent one has the number of chunks that the importer has."""
+    # Names of exports; a lent one has the number of chunks that the importer has
     names = ", ".join(f"{each.handles:,} of " * (each.export in lent) + each.export for each in importer.taken)
-    return names or ("memory" if importer.handles else "nothing at present")
+    taken = names or ("memory" if importer.handles else "nothing at present")
+    return str(importer.pid or _UNKNOWN), str(importer.uid), age, *counts, taken
 
 
 def _time(seconds: float) -> str:

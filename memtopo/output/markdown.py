@@ -58,11 +58,7 @@ def _words(shown: object) -> str:
 
 def table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
     """Lines of a table; the cells are escaped already."""
-    yield from map(_row, (heads, ["---"] * len(heads), *rows))
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    yield from (f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows))
 
 
 def escaped(text: str) -> str:

@@ -76,7 +76,8 @@ def _lines(samples: Sequence[_Sample]) -> Iterator[str]:
             yield f"# TYPE {family} {kind}"
         for each in found:
             labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in each.labels.items())
-            yield f"{family}{{{labels}}} {_number(each.value)}"
+            number = str(int(each.value)) if each.value == int(each.value) else repr(each.value)
+            yield f"{family}{{{labels}}} {number}"
 
 
 def _samples(status: Status, statistics: Statistics | None, now: float) -> Iterator[_Sample]:
@@ -142,11 +143,6 @@ def _counted(layout: Mapping[str, str], state: str, statistics: Statistics) -> I
     if statistics.last_check:
         yield _Sample("memtopo_last_check_time_seconds", layout, statistics.last_check.time)
         yield _Sample("memtopo_last_check_differences", layout, statistics.last_check.different)
-
-
-def _number(value: float) -> str:
-    """A number that a reader gets back without loss."""
-    return str(int(value)) if value == int(value) else repr(value)
 
 
 def _escaped(text: str) -> str:

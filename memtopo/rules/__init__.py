@@ -127,17 +127,14 @@ def validate_without_machine(document: Document) -> Validated:
     Two machines, which differ in all facts that a spec may depend on, must yield the same diagnostic for it to be
     reported. Comments that ignore nothing are not reported, since their diagnostics may need a machine.
     """
-    first, second = validate(document, large_machine(), complete=False), _on_small_machine(document)
+    # Validate a document on the machine with the fewest GPUs among the ones with all devices that it names
+    tried = (validate(document, small_machine(gpus), complete=False) for gpus in _GPUS)
+    on_small_machine = next(
+        (each for each in tried if "MT401" not in {found.code for found in each.diagnostics}), None
+    ) or (validate(document, small_machine(_MANY), complete=False))
+    first, second = validate(document, large_machine(), complete=False), on_small_machine
     reported, ignored = _common(first.diagnostics, second.diagnostics), _common(first.ignored, second.ignored)
     return Validated(document, reported, None, ignored, first.used | second.used)
-
-
-def _on_small_machine(document: Document) -> Validated:
-    """Validate a document on the machine with the fewest GPUs among the ones with all devices that it names."""
-    tried = (validate(document, small_machine(gpus), complete=False) for gpus in _GPUS)
-    return next((each for each in tried if "MT401" not in {found.code for found in each.diagnostics}), None) or (
-        validate(document, small_machine(_MANY), complete=False)
-    )
 
 
 def _common(first: tuple[Diagnostic, ...], second: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
