@@ -167,9 +167,8 @@ class Document(Struct, frozen=True, eq=False):
         except ReadError as error:
             return cls(name, diagnostics=(error.diagnostic,))
         found = cls(name, root=root, diagnostics=reader.diagnostics.collected(), left_out=frozenset(reader.left_out))
-        return (
-            found.with_settings(settings) if settings or reader.has_parameters or limits.PARAMETERS in root else found
-        )
+        uses = settings or reader.has_parameters or limits.PARAMETERS in root
+        return found.with_settings(settings) if uses else found
 
     def with_settings(self, settings: Mapping[str, str]) -> Document:
         """Return the document with its parameters replaced: by `settings`, and otherwise as the text has them."""

@@ -189,9 +189,8 @@ _NEAR = {
     "additionalProperties": False,
 }
 DeviceName = Annotated[NamedDevice, FromText(names.device, {"anyOf": [_DEVICE_LIKE, _NEAR]})]
-FilePath = Annotated[
-    str, FromText(scalars.file_path, text_like("/.*[^/]", "An absolute path of a file: /dev/shm/ring."))
-]
+_PATH = text_like("/.*[^/]", "An absolute path of a file: /dev/shm/ring.")
+FilePath = Annotated[str, FromText(scalars.file_path, _PATH)]
 _FOLDER = text_like("/.*[^/]/?", "The absolute path of a folder: /nvme/weights.")
 KeeperName = Annotated[NamedDevice, FromText(_keeper, {"anyOf": [_DEVICE_LIKE, _NEAR, _FOLDER]})]
 _Gpu = Annotated[str, WithJsonSchema(text_like(f"(?!host$){NAME_PATTERN}", "A GPU: gpu0, or a name for one."))]

@@ -53,10 +53,8 @@ class Located(Struct, frozen=True):
 
 def located(diagnostics: Iterable[Diagnostic], document: Document) -> list[Located]:
     """Locate the diagnostics of one document, sorted by position; those without one come first."""
-    found = [
-        Located(each, document.name, document.span_of(each), tuple(map(document.span_of, each.labels)))
-        for each in diagnostics
-    ]
+    span_of = document.span_of
+    found = [Located(each, document.name, span_of(each), tuple(map(span_of, each.labels))) for each in diagnostics]
     nowhere = TextSpan(0, 0, 0, 0)
     return sorted(found, key=lambda each: (each.span or nowhere, each.diagnostic.code, each.diagnostic.message))
 
@@ -138,6 +136,7 @@ _MARKER = re.compile(r"#[ \t]*+memtopo:[ \t]*+ignore\b(?:[ \t]*+\[(?P<codes>[^\]
 _UNUSED = "MT505"
 _EXCESS = f"only the first {MOST_CODES:,} codes in the comments of a text are read, and this is the next"
 _REMOVE = "remove it from the comment"
+_REMOVE_UNUSED = "remove comments that ignore nothing"
 _HELP = "write '# memtopo: ignore[MT501] reason', with the codes to ignore"
 _NOTE = "the comment on this line affects 'memtopo validate' only; a spec with an error is never built"
 
@@ -173,12 +172,13 @@ def apply_suppressions(found: Sequence[Diagnostic], document: Document, *, compl
     codes = {(entry.span.line, entry.code): entry.span for entry in entries if not _invalid(entry.code)}
     matched = [(each, _comment_on(each, document, codes)) for each in found]
     used = frozenset(comment for _, comment in matched if comment)
-    unused = [
-        Diagnostic(_UNUSED, _EXCESS, help="remove comments that ignore nothing", span=each.span) for each in excess
-    ]
+    unused = [Diagnostic(_UNUSED, _EXCESS, help=_REMOVE_UNUSED, span=each.span) for each in excess]
     unused += messages.first(_unused(entries, used, complete=complete))
     matched += [(each, _comment_on(each, document, codes)) for each in unused]
-    noted = [(_with_note(each) if comment else each, comment) for each, comment in matched]
+    noted = []
+    for each, comment in matched:
+        never_built = comment and each.severity == "error"
+        noted.append((each._replace(notes=(*each.notes, _NOTE)) if never_built else each, comment))
     return Filtered(
         reported=tuple(each for each, comment in noted if not comment or each.severity == "error"),
         ignored=tuple(each for each, comment in noted if comment),
@@ -190,10 +190,6 @@ def _comment_on(each: Diagnostic, document: Document, codes: Mapping[tuple[int, 
     """Return the span of the code in a comment on a diagnostic's line, if there is one."""
     span = document.span_of(each)
     return codes.get((span.line, each.code)) if span else None
-
-
-def _with_note(ignored: Diagnostic) -> Diagnostic:
-    return ignored._replace(notes=(*ignored.notes, _NOTE)) if ignored.severity == "error" else ignored
 
 
 def _entries(document: Document) -> Iterator[_Entry]:

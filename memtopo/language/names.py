@@ -90,16 +90,10 @@ def parse_reference(written: str) -> Reference:
     if not match:
         help, meant = _reference_meant(written)
         if part := re.fullmatch(rf"({NAME_PATTERN}(?:\.[0-9]+)?)\.{NAME_PATTERN}", written):
-            help = (
-                f"name a chunk as a whole: {part[1]}; programs, drawings and importers know its parts, and an export "
-            )
-            help += f"via dmabuf may have one: {{chunk: {part[1]}, part: {written.rpartition('.')[2]}}}"
-        raise InvalidValue(
-            "MT104",
-            f"{shorten(written)!r} is not a name, an index (page.3) or a slice (page.0:4)",
-            help=help,
-            meant=meant,
-        )
+            help = f"name a chunk as a whole: {part[1]}; programs, drawings and importers know its parts, "
+            help += f"and an export via dmabuf may have one: {{chunk: {part[1]}, part: {written.rpartition('.')[2]}}}"
+        message = f"{shorten(written)!r} is not a name, an index (page.3) or a slice (page.0:4)"
+        raise InvalidValue("MT104", message, help=help, meant=meant)
     if match[2] is None:
         return Reference(match[1])
     first = int(match[2])
@@ -175,10 +169,8 @@ def source(value: object) -> ImportSource:
         help = "a process on another node, of this spec, is PROCESS.EXPORT, and names its node with 'node: …'; "
         help += "a holder is on the same host: LAYOUT/EXPORT, or /path/to/socket/EXPORT"
     if re.fullmatch(rf"{NAME_PATTERN}[./]({NAME_PATTERN}\.[0-9:]+|[0-9]+\.{NAME_PATTERN})", written):
-        help = (
-            "an import refers to a whole export, of every instance if the process is counted; 'map' can name a "
-            "part of it: w.0:4"
-        )
+        help = "an import refers to a whole export, of every instance if the process is counted; "
+        help += "'map' can name a part of it: w.0:4"
     raise InvalidValue("MT104", f"{shorten(written)!r} names no export", help=help)
 
 
@@ -190,16 +182,13 @@ def producer(value: object) -> ImportSource:
     holder, slash, export = written.rpartition("/")
     if slash and NAME.fullmatch(export) and _is_holder(holder):
         return ImportSource(holder, export)
-    raise InvalidValue("MT104", f"{shorten(written)!r} names no external object", help=_producer_help(written))
+    help = "write PRODUCER, PRODUCER/EXPORT or /path/to/socket/EXPORT"
+    if re.fullmatch(_SIBLING, written):
+        help = "an export of a process of this spec is imported under 'imports'; a producer is an external program"
+    elif "/" in written and written.strip("./"):
+        help = f"the name of the export follows the socket's path: {printable(shorten(written)).rstrip('/')}/frame"
+    raise InvalidValue("MT104", f"{shorten(written)!r} names no external object", help=help)
 
 
 def _is_holder(text: str) -> bool:
     return "/" in text or NAME.fullmatch(text) is not None
-
-
-def _producer_help(written: str) -> str:
-    if re.fullmatch(_SIBLING, written):
-        return "an export of a process of this spec is imported under 'imports'; a producer is an external program"
-    if "/" in written and written.strip("./"):
-        return f"the name of the export follows the socket's path: {printable(shorten(written)).rstrip('/')}/frame"
-    return "write PRODUCER, PRODUCER/EXPORT or /path/to/socket/EXPORT"

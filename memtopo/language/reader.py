@@ -109,9 +109,8 @@ def _recovered(text: str, wrong: Diagnostic, lines: Lines) -> tuple[str, Diagnos
             return other, wrong._replace(message=message, help=did_you_mean(meant)), None
     written_lines = text.split("\n")
     for entry in islice(_entries(written_lines, [span.line - 1 for span in spans]), MOST_TRIES):
-        other = "\n".join(
-            " " * len(line) if entry.first <= number < entry.end else line for number, line in enumerate(written_lines)
-        )
+        blanks = [" " * len(line) for line in written_lines[entry.first : entry.end]]
+        other = "\n".join([*written_lines[: entry.first], *blanks, *written_lines[entry.end :]])
         if _is_past(_error(other, lines), entry):
             return other, wrong, entry.path
     return None

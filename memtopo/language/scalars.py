@@ -211,9 +211,8 @@ def _other_count(written: str) -> str | None:
     if re.fullmatch(r"0?\.[0-9]{1,5}", written) and float(written):
         return f"write {100 * float(written):g}% for a share of the GPU's free memory"
     if match := _FROM_TO.fullmatch(written):
-        return (
-            f"write {{min: {match[1]}, max: {match[2]}}}, for chunks that a program creates and maps as it needs them"
-        )
+        limits = f"{{min: {match[1]}, max: {match[2]}}}"
+        return f"write {limits}, for chunks that a program creates and maps as it needs them"
     return None
 
 

@@ -108,9 +108,8 @@ class CallLines:
             self._lines += [*([""] if self._phase is not None else []), f"  {entry.phase}"]
             self._phase = entry.phase
         named = self._names.name_call(entry)
-        self._lines.append(
-            f"    {line(named) if isinstance(named, NamedCall) else _EXCHANGES[named.action].format(named)}"
-        )
+        text = line(named) if isinstance(named, NamedCall) else _EXCHANGES[named.action].format(named)
+        self._lines.append(f"    {text}")
         if len(self._lines) >= _MOST_LINES:
             self._flush()
 
@@ -177,9 +176,8 @@ def replay_page(found: Replay) -> Page:
     left_out = [Section("calls that were not made", [Table(columns("call", ">calls", "reason"), rows)])] if rows else []
     sums = [("processes", f"{found.processes:,}")] if found.processes > 1 else []
     sums += [("calls", f"{found.calls:,}"), ("made", f"{found.made:,}")]
-    others = (
-        f"with other errors than in the record, {number:,} × {each}" for each, number in found.other_errors.items()
-    )
+    errors = found.other_errors.items()
+    others = (f"with other errors than in the record, {number:,} × {error}" for error, number in errors)
     different = [_different(found.difference)] if found.difference else []
     where = f"on {humanize.machine(found.machine)}"
     parts = [*different, *left_out, *sections(Pairs(sums)), *notes(others)]
@@ -246,9 +244,8 @@ def timeline(summary: RecordSummary) -> Timeline | None:
 
 
 def _table(rows: Sequence[MemoryRow]) -> Table:
-    cells = [
-        (each.location, each.kind, each.process, each.source, f"{each.objects:,}", rounded(each.size)) for each in rows
-    ]
+    amounts = [(f"{row.objects:,}", rounded(row.size)) for row in rows]
+    cells = [(row.location, row.kind, row.process, row.source, *each) for row, each in zip(rows, amounts, strict=True)]
     headings = columns("where", "memory", "process", "from", ">objects", ">size")
     return Table(headings, cells).cut(_MOST_ROWS).filled()
 

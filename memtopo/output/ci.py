@@ -163,11 +163,8 @@ def _markdown_failure(error: MemtopoError) -> list[str]:
 
 
 def _diagnostics(checked: Checked) -> Iterable[str]:
-    found = [
-        output_line(line)
-        for file in checked.files
-        for line in diagnostics.text(validation.merged(file), file.document, width=_WIDTH)
-    ]
+    texts = (diagnostics.text(validation.merged(file), file.document, width=_WIDTH) for file in checked.files)
+    found = [output_line(line) for text in texts for line in text]
     return markdown.fenced(found) if found else ()
 
 
@@ -179,10 +176,8 @@ def _sarif(checked: Checked) -> list[str]:
     """The whole log: one run with every diagnostic once as a result, and the rules that these broke."""
     found = validation.all_located(checked)
     codes = sorted({each.diagnostic.code for each in found})
-    results = [
-        _result(each, codes.index(each.diagnostic.code), fingerprint)
-        for each, fingerprint in zip(found, fingerprints(found), strict=True)
-    ]
+    identified = zip(found, fingerprints(found), strict=True)
+    results = [_result(each, codes.index(each.diagnostic.code), fingerprint) for each, fingerprint in identified]
     return _log(list(map(_rule, codes)), results, {"executionSuccessful": True, "exitCode": int(not checked.ok)})
 
 

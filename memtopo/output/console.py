@@ -193,10 +193,8 @@ def _widths(rows: Sequence[Sequence[Text]], room: int, gap: int) -> list[int]:
     columns = [*zip(*rows, strict=True)]
     for shown in range(len(columns), 0, -1):
         free = max(1, room - gap * (shown - 1))
-        least = [
-            max((cell_len(word) for each in column for word in words(each)), default=0) for column in columns[:shown]
-        ]
-        least = [min(each, LONGEST_WHOLE_WORD) for each in least]
+        longest = (max((cell_len(word) for each in one for word in words(each)), default=0) for one in columns[:shown])
+        least = [min(each, LONGEST_WHOLE_WORD) for each in longest]
         lines = ([cell_len(line) for each in column for line in each.plain.split("\n")] for column in columns)
         widths = [min(max(each), max(free, floor)) for each, floor in zip(lines, least, strict=False)]
         if (left := free - sum(widths[:-1])) >= max(least[-1], NARROWEST_LAST):
@@ -228,9 +226,10 @@ def _line(table: Table, parts: Sequence[Text], widths: Sequence[int], gap: int) 
 def _shaded(table: Table, options: ConsoleOptions) -> list[list[Text]]:
     """Cells with their heat as colours, and as shades where there is room, so that it is legible without colours."""
     cells = [[*map(_cell, row)] for row in table.rows]
-    widths = [
-        max(map(cell_len, (column.heading, *(row[n].plain for row in cells)))) for n, column in enumerate(table.columns)
-    ]
+    texts = zip(
+        [column.heading for column in table.columns], *([each.plain for each in row] for row in cells), strict=True
+    )
+    widths = [max(map(cell_len, column)) for column in texts]
     shades = ".:+*#" if options.ascii_only else " ░▒▓█"
     if INDENT + widths[0] + sum(width + 3 for width in widths[1:]) > options.max_width:
         shades = ""

@@ -25,11 +25,13 @@ def code_list() -> list[dict[str, str]]:
 def text(found: Iterable[Explanation | Fact], *, width: int = DEFAULT_WIDTH, colour: bool = False) -> list[str]:
     """Explanations and facts as text, separated by empty lines."""
     widest = min(width, WIDEST_PROSE)
-    blocks = [
-        [*(_fact(each, widest, colour=colour) if isinstance(each, Fact) else _explanation(each, widest, colour=colour))]
-        for each in found
-    ]
-    return [line for block in blocks for line in ("", *block)][1:]
+    lines: list[str] = []
+    for each in found:
+        if isinstance(each, Fact):
+            lines += ["", *_fact(each, widest, colour=colour)]
+        else:
+            lines += ["", *_explanation(each, widest, colour=colour)]
+    return lines[1:]
 
 
 def causes(

@@ -64,11 +64,10 @@ def _of_ci(format_: Format) -> tuple[Callable[[Checked], list[str]], Callable[[M
 def _concise(checked: Checked, *, colour: bool) -> list[str]:
     from memtopo.output import diagnostics  # noqa: PLC0415 needed only if there are diagnostics
 
-    return [
-        line
-        for file in checked.files
-        for line in diagnostics.concise(validation.merged(file, in_message=True), file.document, colour=colour)
-    ]
+    lines: list[str] = []
+    for file in checked.files:
+        lines += diagnostics.concise(validation.merged(file, in_message=True), file.document, colour=colour)
+    return lines
 
 
 def _diagnostics(checked: Checked, width: int, *, colour: bool) -> Iterator[str]:

@@ -173,10 +173,10 @@ def diagnostics_document(
 
 def validation_document(checked: Checked) -> DiagnosticsDocument:
     """The document that `validate --json` prints."""
-    shared = [(file, {each.diagnostic: each for each in file.diagnostics()}) for file in checked.files]
-    diagnostics = tuple(
-        _diagnostic(each, found[each.diagnostic]) for file, found in shared for each in located(found, file.document)
-    )
+    diagnostics: list[Fault] = []
+    for file in checked.files:
+        shared = {each.diagnostic: each for each in file.diagnostics()}
+        diagnostics += [_diagnostic(each, shared[each.diagnostic]) for each in located(shared, file.document)]
     severities = [each.severity for each in diagnostics]
     return DiagnosticsDocument(
         VERSION,
@@ -184,7 +184,7 @@ def validation_document(checked: Checked) -> DiagnosticsDocument:
         severities.count("error"),
         severities.count("warning"),
         tuple(_outcome(result, ok=not checked.failed(result)) for result in checked.results),
-        diagnostics,
+        tuple(diagnostics),
     )
 
 

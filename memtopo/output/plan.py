@@ -82,9 +82,8 @@ def summary_page(summary: PlanSummary, machine: MachineLine, calls: Calls, *, ev
     counts = Counter[tuple[str, bool]]()
     for (_, function, undo), number in calls.items():
         counts[function, undo] += number
-    by_function = [
-        (name, *(f"{counts[name, undo]:,}" for undo in (False, True))) for name in sorted({f for f, _ in counts})
-    ]
+    functions = sorted({function for function, _ in counts})
+    by_function = [(name, f"{counts[name, False]:,}", f"{counts[name, True]:,}") for name in functions]
     shown = sections(
         Table(columns("process", ">calls", "memory"), rows) if rows else None,
         Table(columns("memory", ">at first", ">at most", ">of", "with"), memory),
@@ -105,9 +104,8 @@ def _process(each: folding.Alike, calls: Calls) -> tuple[str, ...]:
 
 def _memory(summary: PlanSummary, each: MemoryDiagram) -> tuple[str, ...]:
     """A memory with its bytes at first and with all that a program may create, and the entries that take these."""
-    names = [
-        f"{share.label or share.chunk} {notation.multiple(share.count, share.bytes_each)}" for share in each.shares
-    ]
+    sizes = ((share, notation.multiple(share.count, share.bytes_each)) for share in each.shares)
+    names = [f"{share.label or share.chunk} {size}" for share, size in sizes]
     total = "" if each.total is None else rounded(each.total)
     return each.device, rounded(summary.memory.get(each.device, 0)), rounded(each.used), total, ", ".join(names)
 
@@ -169,9 +167,8 @@ _WAITS = columns(">process", "command", ">bytes", "of")
 
 def change(page: Page, awaited: Sequence[AwaitedImporter]) -> Page:
     """The output of `memtopo plan` for a change of a held layout: its difference, and the importers it waits for."""
-    rows = [
-        (str(each.pid or "?"), each.command or "?", rounded(each.bytes), ", ".join(each.exports)) for each in awaited
-    ]
+    names = ((str(each.pid or "?"), each.command or "?") for each in awaited)
+    rows = [(*name, rounded(each.bytes), ", ".join(each.exports)) for name, each in zip(names, awaited, strict=True)]
     waits = [Section("waits for importers to release memory", [Table(_WAITS, rows)])] if rows else []
     return replace(page, sections=[*page.sections, *waits])
 
@@ -182,11 +179,8 @@ def difference(found: PlanDifference, machine: MachineLine, command: str = "diff
         shown = sections(*_equal(found))
     else:
         memory = [(name, *map(rounded, (each.before, each.after, each.peak))) for name, each in found.memory.items()]
-        shown = [
-            *_changes(found, every=every),
-            *_pictures(found, every=every),
-            *sections(Table(_MEMORY, memory), Pairs([*_kept_and_lost(found)])),
-        ]
+        shown = [*_changes(found, every=every), *_pictures(found, every=every)]
+        shown += sections(Table(_MEMORY, memory), Pairs([*_kept_and_lost(found)]))
     return Page(command, f"{found.before} → {found.after}", f"on {humanize.machine(machine)}", sections=shown)
 
 

@@ -118,9 +118,7 @@ def _counts(each: ProcessReport | NodeReport) -> tuple[str, str]:
 
 
 def _counted(tallies: Sequence[Tally]) -> str:
-    declared, looked = (
-        sum(column) for column in zip((0, 0), *((t.as_declared, t.looked_at) for t in tallies), strict=True)
-    )
+    declared, looked = sum(each.as_declared for each in tallies), sum(each.looked_at for each in tallies)
     return f"{declared:,} of {looked:,}"
 
 
@@ -197,10 +195,8 @@ def _times(report: Report) -> Iterator[Section]:
     """Phases with their times, side by side on one track."""
     if report.times:
         window = _window(report)
-        rows = [
-            (each.phase, f"{each.steps:,}", humanize.duration(each.seconds), _track([each], window))
-            for each in report.times
-        ]
+        counted = [(each, f"{each.steps:,}", humanize.duration(each.seconds)) for each in report.times]
+        rows = [(each.phase, steps, time, _track([each], window)) for each, steps, time in counted]
         groups = dict.fromkeys(_group(each.phase) for each in _every_time(report))
         legend = blocks.Legend({group: _HUES[group][0] for group in groups})
         yield Section("time", [Table(columns("phase", ">steps", ">time", "when"), rows), legend])
@@ -212,11 +208,8 @@ def _lanes(report: Report) -> Iterator[Section]:
     longest = sorted(lanes, key=lambda name: -lanes[name][0])[:MOST_LANES]
     if longest:
         first, last = window = _window(report)
-        rows = [
-            (name, humanize.duration(seconds), _track(each.times, window))
-            for name, (seconds, each) in lanes.items()
-            if name in longest
-        ]
+        shown = [(name, *lanes[name]) for name in lanes if name in longest]
+        rows = [(name, humanize.duration(seconds), _track(each.times, window)) for name, seconds, each in shown]
         start = f" They begin once all processes have started, after {humanize.duration(first)}." if first else ""
         table = Table(columns("process", ">at work", "when"), rows, more=len(lanes) - len(rows))
         yield Section("time by process", [table, f"The tracks are {humanize.duration(last - first)} wide.{start}"])
@@ -287,11 +280,10 @@ def _common_addresses(process: ProcessDiagram, reports: Mapping[str, Mapping[str
 
 
 def _by_label(placed: Iterable[Placed]) -> Mapping[str, int]:
-    return {
-        label: each.address + index * each.step
-        for each in placed
-        for index, label in enumerate(_labels(each.first, each.count))
-    }
+    found: dict[str, int] = {}
+    for each in placed:
+        found |= {label: each.address + n * each.step for n, label in enumerate(_labels(each.first, each.count))}
+    return found
 
 
 def _labels(first: str, count: int, step: int = 1) -> Iterator[str]:

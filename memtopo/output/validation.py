@@ -52,11 +52,9 @@ def total(checked: Checked) -> str:
     """All files in one line: `12 files on h200x2: 10 ok, 2 with errors; 1 diagnostic ignored by comments`."""
     worst = [next((each for each in ("error", "warning") if file.count(each)), "ok") for file in checked.files]
     phrases = {"ok": "ok", "warning": "with warnings", "error": "with errors"}
-    counts = ", ".join(
-        f"{worst.count(severity):,} {phrase}" for severity, phrase in phrases.items() if severity in worst
-    )
+    counts = [f"{worst.count(severity):,} {phrase}" for severity, phrase in phrases.items() if severity in worst]
     files = plural(len(checked.files), "file")
-    return f"{files} {_places(checked)}: {counts}{ignored(checked.results)}{_estimates(checked.results)}"
+    return f"{files} {_places(checked)}: {', '.join(counts)}{ignored(checked.results)}{_estimates(checked.results)}"
 
 
 def estimated(result: Result) -> str:

@@ -129,10 +129,9 @@ def validate_without_machine(document: Document) -> Validated:
     """
     # Validate a document on the machine with the fewest GPUs among the ones with all devices that it names
     tried = (validate(document, small_machine(gpus), complete=False) for gpus in _GPUS)
-    on_small_machine = next(
-        (each for each in tried if "MT401" not in {found.code for found in each.diagnostics}), None
-    ) or (validate(document, small_machine(_MANY), complete=False))
-    first, second = validate(document, large_machine(), complete=False), on_small_machine
+    second = next((each for each in tried if "MT401" not in {found.code for found in each.diagnostics}), None)
+    second = second or validate(document, small_machine(_MANY), complete=False)
+    first = validate(document, large_machine(), complete=False)
     reported, ignored = _common(first.diagnostics, second.diagnostics), _common(first.ignored, second.ignored)
     return Validated(document, reported, None, ignored, first.used | second.used)
 
@@ -172,10 +171,10 @@ def diagnose_processes(before: Geometry, after: Geometry) -> Iterator[Diagnostic
     if set(ours) != set(theirs):
         yield from _other_processes(ours, theirs)
     elif moved := next((label for label in theirs if before.node_of(label) != after.node_of(label)), None):
-        where = [
-            f"on node {node}" if node else "on no node" for node in (each.node_of(moved) for each in (before, after))
-        ]
-        message = f"process {moved!r} of the layout is {where[0]}, and {where[1]} here: a change keeps it where it is"
+        old, new = (
+            f"on node {node}" if node else "on no node" for node in (before.node_of(moved), after.node_of(moved))
+        )
+        message = f"process {moved!r} of the layout is {old}, and {new} here: a change keeps it where it is"
         help = "release the layout, and apply the spec"
         yield Diagnostic("MT807", message, ("processes", moved.partition(".")[0]), "key", help=help)
 

@@ -186,11 +186,8 @@ def check(
 
 def _reported(validated: Validated, used: frozenset[TextSpan], chosen: Selection) -> tuple[Diagnostic, ...]:
     ignored = frozenset(validated.ignored)
-    return tuple(
-        each
-        for each in validated.diagnostics
-        if chosen.includes(each.code) and each not in ignored and not (each.code == "MT505" and each.span in used)
-    )
+    reported = (each for each in validated.diagnostics if chosen.includes(each.code) and each not in ignored)
+    return tuple(each for each in reported if not (each.code == "MT505" and each.span in used))
 
 
 class Selection(Struct, frozen=True):
@@ -264,9 +261,8 @@ def corrected(document: Document, check: Callable[[Document], CheckedFile]) -> C
     before, found, count = document, check(document), 0
     for _ in range(_ROUNDS):
         wanted = set.intersection(*({one.edit for one in each.diagnostics} for each in found.results))
-        edits = replacements(
-            document, [one.edit for one in found.results[0].diagnostics if one.edit in wanted and one.edit]
-        )
+        first = (one.edit for one in found.results[0].diagnostics)
+        edits = replacements(document, [edit for edit in first if edit in wanted and edit])
         single = ({edit: each} for edit, each in islice(edits.items(), _MOST))
         better = next(filter(None, (_better(document, found, each, check) for each in (edits, *single))), None)
         if better is None:

@@ -338,9 +338,8 @@ def unused_ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             yield Diagnostic("MT502", f"range {name!r} has no mappings", group.path, "key")
         elif mapped and filled[name] < group.count and name not in overfull:
             message = f"{group.count - filled[name]:,} of the {group.count:,} ranges {name!r} have no mappings"
-            yield Diagnostic(
-                "MT502", message, group.path, "key", help="map chunks into them as well, or reduce 'count'"
-            )
+            help = "map chunks into them as well, or reduce 'count'"
+            yield Diagnostic("MT502", message, group.path, "key", help=help)
         granted = any(grant.access for part in geometry.parts.get(name, ()) for grant in part.grants)
         if (name in filled or group.elastic) and accessible and not granted:
             help = f"grant it: 'access: {{{name}: {{gpu0: rw}}}}'"

@@ -14,9 +14,7 @@ from msgspec import Struct
 
 from memtopo.diagnostics import CODES, Severity, read_page
 
-_FORM = re.compile(
-    r"# ([^\n]+)\n+## Rule\n(.+?)^## Fact\n(.+?)^## Wrong\n(.+?)^## Right\n(.+)", re.MULTILINE | re.DOTALL
-)
+_FORM = re.compile(r"(?ms)# ([^\n]+)\n+## Rule\n(.+?)^## Fact\n(.+?)^## Wrong\n(.+?)^## Right\n(.+)")
 _BLOCK = re.compile(r"(?P<note>.*?)(?:^```yaml\n(?P<spec>.*?)^```\s*)?", re.MULTILINE | re.DOTALL)
 
 

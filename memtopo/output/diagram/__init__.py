@@ -46,7 +46,5 @@ SUFFIXES: Mapping[str, str] = {".svg": "svg", ".html": "html", ".dot": "dot", ".
 def text_page(document: PictureDocument, shown: Drawing, *, ascii: bool) -> Page:
     """Text output of `memtopo draw`, in ASCII if `ascii`."""
     name = document.name if document.state is None else f"{document.name} in state {document.state}"
-    drawn = sections(replace(shown, ascii=ascii))
-    return Page(
-        "draw", name, f"on {humanize.machine(document.machine)}", sections=[*drawn, *notes(document.picture.choices)]
-    )
+    found = [*sections(replace(shown, ascii=ascii)), *notes(document.picture.choices)]
+    return Page("draw", name, f"on {humanize.machine(document.machine)}", sections=found)

@@ -47,12 +47,10 @@ def granted(access: Sequence[DeviceAccess]) -> str:
     """Access in short: `gpu0 rw, gpu1-3 r`."""
     if not access:
         return "no access"
-    groups = groupby(access, key=lambda each: each.access)
-    return ", ".join(
-        f"{name} {printable(word)}"
-        for word, group in groups
-        for name in _gpu_ranges([printable(each.device) for each in group])
-    )
+    words: list[str] = []
+    for word, group in groupby(access, key=lambda each: each.access):
+        words += [f"{name} {printable(word)}" for name in _gpu_ranges([printable(each.device) for each in group])]
+    return ", ".join(words)
 
 
 def order(span: MappingSpan) -> str:

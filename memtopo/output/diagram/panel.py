@@ -232,9 +232,8 @@ class PanelRenderer:
     def _items(self, part: ItemList) -> Iterator[Text]:
         """The items in columns; on a narrow terminal, each item folds."""
         kind = max(len(item.kind) for item in part.items) + GAP
-        widths = [
-            max(cell.cell_len for cell in column) for column in zip(*(each.cells for each in part.items), strict=True)
-        ]
+        columns = zip(*(each.cells for each in part.items), strict=True)
+        widths = [max(cell.cell_len for cell in column) for column in columns]
         start = INDENT + kind + KEY
         indent = start + sum(each + GAP for each in widths if each)
         for item in part.items:
@@ -348,9 +347,8 @@ def _even(width: int, panels: Sequence[Panel]) -> int:
     It is at most a quarter less than the given one, which is kept if no such width is found.
     """
     striped = [panel for panel in panels if any(len(block.devices) > 1 for block in panel.blocks)][:MOST_EVEN]
-    return next(
-        (each for each in range(width, width * 3 // 4, -1) if all(_is_even(panel, each) for panel in striped)), width
-    )
+    widths = range(width, width * 3 // 4, -1)
+    return next((each for each in widths if all(_is_even(panel, each) for panel in striped)), width)
 
 
 def _is_even(panel: Panel, width: int) -> bool:

@@ -260,9 +260,8 @@ def legend(diagram: Diagram, room: float, context: DrawingContext) -> Box:
         wide = _LEGEND_KEY + markup.width(shown, BODY)
         if x and x + wide > room:
             x, y = 0.0, y + _LEGEND_LINE
-        parts.append(
-            f'<g transform="translate({number(x)} {number(y)})">{symbol}{text_at(_LEGEND_KEY, 15, shown, "w")}</g>'
-        )
+        words = text_at(_LEGEND_KEY, 15, shown, "w")
+        parts.append(f'<g transform="translate({number(x)} {number(y)})">{symbol}{words}</g>')
         x += wide + _LEGEND_GAP
     return Box(room, y + _LEGEND_LINE if parts else 0, "".join(parts))
 

@@ -86,11 +86,10 @@ class TerminalDrawing(Struct, frozen=True):
 
 def _fitting(processes: Sequence[ProcessDiagram]) -> int:
     """Number of processes whose ranges, pieces and items are few enough for two screens, and 1 at least."""
-    drawn = (each.picture for each in processes[:MOST_PROCESSES])
-    lines = (
-        3 + len(each.things) + len(each.exports) + sum(2 + min(len(range_.pieces), MOST_ROWS) for range_ in each.ranges)
-        for each in drawn
-    )
+    lines: list[int] = []
+    for each in (process.picture for process in processes[:MOST_PROCESSES]):
+        ranges = sum(2 + min(len(range_.pieces), MOST_ROWS) for range_ in each.ranges)
+        lines.append(3 + len(each.things) + len(each.exports) + ranges)
     return max(1, sum(end <= MOST_LINES for end in accumulate(lines)))
 
 
@@ -159,20 +158,17 @@ def clipped(name: str) -> str:
 
 def _memory_heads(shown: Sequence[MemoryDiagram], glyphs: Glyphs) -> Iterator[list[Text]]:
     """Names, used bytes and free bytes of each memory, in columns."""
-    rows = [
-        (printable(each.device), ", ".join(map(clipped, each.shown_names)), notation.used_bytes(each), _free(each))
-        for each in shown
-    ]
+    rows = []
+    for each in shown:
+        taken = f"{rounded(each.taken)} taken  " if each.taken else ""
+        free = "" if each.free is None else f"{taken}{rounded(each.free)} free"
+        names = ", ".join(map(clipped, each.shown_names))
+        rows.append((printable(each.device), names, notation.used_bytes(each), free))
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for device, names, used, free in rows:
         head = Text(set_cell_size(device, widths[0]), f"bold {glyphs.colour(device)}")
         more = set_cell_size(names, widths[1]), used.rjust(widths[2]), free.rjust(widths[3]) if free else ""
         yield [head, *(Text(each) for each in more if each)]
-
-
-def _free(shown: MemoryDiagram) -> str:
-    taken = f"{rounded(shown.taken)} taken  " if shown.taken else ""
-    return "" if shown.free is None else f"{taken}{rounded(shown.free)} free"
 
 
 def _shares(shown: MemoryDiagram, glyphs: Glyphs, *, named: bool) -> list[str]:
@@ -192,11 +188,10 @@ def _shares(shown: MemoryDiagram, glyphs: Glyphs, *, named: bool) -> list[str]:
 
 
 def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *, close: bool) -> Panel:
-    offsets = accumulate((share.size for share in shown.shares), initial=0)
-    blocks = [
-        panel.PanelBlock(offset, share.chunk, share.count, (shown.device,))
-        for offset, share in zip(offsets, shown.shares, strict=False)
-    ]
+    blocks, offset = [], 0
+    for share in shown.shares:
+        blocks.append(panel.PanelBlock(offset, share.chunk, share.count, (shown.device,)))
+        offset += share.size
     if shown.free:
         blocks.append(panel.PanelBlock(shown.used))
     if shown.taken:

@@ -140,9 +140,8 @@ class _CWriter(Writer):
     def array(self, values: Sequence[Any], texts: Sequence[str]) -> str:
         type_, wanted = next((type_, name) for kind, type_, name in _LISTS if isinstance(values[0], kind))
         name = self.names.identifier(("list", *texts), wanted)
-        return self._constant(
-            name, divided(f"static {type_}{name}[{len(texts)}] = {{{', '.join(texts)}}};", "", self.margin)
-        )
+        line = f"static {type_}{name}[{len(texts)}] = {{{', '.join(texts)}}};"
+        return self._constant(name, divided(line, "", self.margin))
 
     def properties(self, value: Properties) -> str:
         name = self.names.identifier(value, f"properties {word_of(value)}")
@@ -167,10 +166,8 @@ class _CWriter(Writer):
 
     def grants(self, value: Sequence[Grant]) -> str:
         name = self.names.identifier(("grants", *value), f"access {word_of(value)}")
-        fields = [
-            f"{{.location = {{{_location(each.location)}}}, .flags = {CONSTANTS[Access].text(each.access)}}}"
-            for each in value
-        ]
+        pairs = ((_location(each.location), CONSTANTS[Access].text(each.access)) for each in value)
+        fields = [f"{{.location = {{{location}}}, .flags = {flags}}}" for location, flags in pairs]
         return self._struct(name, f"CUmemAccessDesc {name}[]", fields)
 
     def location(self, value: Location) -> str:

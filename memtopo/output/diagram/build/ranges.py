@@ -316,9 +316,8 @@ class MappingCounts:
     """Numbers of mappings of the chunks of a geometry: a ring maps them twice, or several ranges share memory."""
 
     def __init__(self, geometry: Geometry) -> None:
-        spans: dict[
-            str, list[tuple[int, int, int]]
-        ] = {}  # first index, index after the last one, mappings of each chunk
+        # First index, index after the last one, mappings of each chunk.
+        spans: dict[str, list[tuple[int, int, int]]] = {}
         mapped: Counter[str] = Counter()
         placed: dict[str, list[Placement]] = {}
         for (name, _), placements in geometry.placements.items():
