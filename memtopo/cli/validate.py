@@ -25,7 +25,7 @@ from memtopo.language import Document
 from memtopo.machine import Machines
 from memtopo.output import formats, plain
 from memtopo.output.formats import Format, format_named
-from memtopo.rules import files
+from memtopo.rules import NOT_CHECKED, Selection, files, selection
 from memtopo.rules.files import NOTHING, Beside, Checked, CheckedFile, Correction, SpecPath, Variant, collect
 from memtopo.session.machines import own_targets, with_needed_trials
 from memtopo.spec import MACHINES
@@ -80,7 +80,7 @@ def validate_command(
     sources = outputs.sources(specs)
     with outputs.failures():
         validation = Validation(
-            files.selection(select or (), ignore or ()),
+            selection(select or (), ignore or ()),
             sources,
             _variants(settings(given)),
             _targets(machine) if machine else {},
@@ -98,8 +98,6 @@ def validate_command(
 
 def _print_not_checked() -> None:
     """Print the subjects of rules that need a machine to stderr."""
-    from memtopo.rules import NOT_CHECKED
-
     subjects = (f"{subject} ({' to '.join(codes)})" for subject, codes in NOT_CHECKED)
     plain.print_message(f"not checked without a machine, with everything that depends on it: {'; '.join(subjects)}")
 
@@ -142,7 +140,7 @@ class Validation(Struct, frozen=True):
     A target that is None is no machine.
     """
 
-    chosen: files.Selection
+    chosen: Selection
     sources: Sequence[SpecPath]
     variants: Sequence[Variant]
     targets: Mapping[str, Target | None]

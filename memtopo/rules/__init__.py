@@ -1,4 +1,7 @@
-"""Validation of a document by all rules, against a machine or all machines, and of a change of a layout."""
+"""Validation of a document by all rules, against a machine or all machines, and of a change of a layout.
+
+A selection says which codes are reported.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from memtopo import spec
-from memtopo.common.errors import Failed
+from memtopo.common.errors import Failed, UsageError
+from memtopo.common.text import nearest
 from memtopo.diagnostics import CODES, messages
 from memtopo.diagnostics.messages import LISTED
 from memtopo.diagnostics.model import Diagnostic, TextSpan, has_errors
@@ -17,7 +23,7 @@ from memtopo.kinds.build import lay_out
 from memtopo.kinds.kind import Rule
 from memtopo.kinds.multicast import MULTICAST
 from memtopo.language import Document
-from memtopo.language.located import apply_suppressions
+from memtopo.language.located import NEVER, apply_suppressions
 from memtopo.machine import Machine, Machines, large_machine, small_machine
 from memtopo.rules.whole_layout import address_space, fits, unused_chunks, unused_ranges
 
@@ -106,6 +112,40 @@ def validate(
 def _escaped(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     """Diagnostics as they leave validation: names in their texts may have any characters until here."""
     return tuple(each.escaped() for each in found)
+
+
+class Selection(Struct, frozen=True):
+    """Prefixes of codes: the selected ones (by default all), without the ignored ones."""
+
+    selected: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    def includes(self, code: str) -> bool:
+        """Return true if a code is reported. Codes of reading the text always are, since nothing else was checked."""
+        if code.startswith(NEVER):
+            return True
+        return (not self.selected or code.startswith(self.selected)) and not code.startswith(self.ignored)
+
+
+def selection(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> Selection:
+    """Make a selection from words such as `MT301`, `MT5` and `MT301,MT5`. Raises `UsageError` for unknown codes."""
+    ignored = _codes(ignore)
+    for code in ignored:
+        if code.startswith(NEVER):
+            hint = "correct the file, or leave it out of the command"
+            raise UsageError(f"{code} cannot be ignored: what is not read is not checked", hint=hint)
+    return Selection(_codes(select), ignored)
+
+
+def _codes(words: Iterable[str]) -> tuple[str, ...]:
+    parts = [part.strip() for word in words for part in word.split(",")]
+    codes = {part: part.upper() for part in parts if part}
+    for word, code in codes.items():
+        if not (code.startswith("MT") and any(known.startswith(code) for known in CODES)):
+            meant = nearest(code, CODES)
+            hint = f"did you mean {meant}? " if meant else "write a code such as MT301, or a prefix such as MT3; "
+            raise UsageError(f"there is no code {word!r}", hint=f"{hint}'memtopo explain' lists them all")
+    return tuple(codes.values())
 
 
 NOT_CHECKED = (

@@ -1,7 +1,4 @@
-"""Spec files of a command line, and the validation of each on every machine.
-
-Results, the selection of codes, and corrections of the text.
-"""
+"""Spec files of a command line, the results of each on every machine, and corrections of the text."""
 
 from __future__ import annotations
 
@@ -17,15 +14,14 @@ from msgspec import Struct
 
 from memtopo import language
 from memtopo.common.errors import Unavailable, UsageError
-from memtopo.common.text import nearest
-from memtopo.diagnostics import CODES, Severity
+from memtopo.diagnostics import Severity
 from memtopo.diagnostics.model import Diagnostic, Edit, Path, TextSpan
 from memtopo.geometry import Geometry
 from memtopo.language import Document, read_text
-from memtopo.language.located import NEVER, Replacement, edited, replacements
+from memtopo.language.located import Replacement, edited, replacements
 from memtopo.machine import Machines
 from memtopo.machine.drafts import untried, watched
-from memtopo.rules import Validated, validate, validate_without_machine
+from memtopo.rules import Selection, Validated, validate, validate_without_machine
 
 
 class Result(Struct, frozen=True):
@@ -188,40 +184,6 @@ def _reported(validated: Validated, used: frozenset[TextSpan], chosen: Selection
     ignored = frozenset(validated.ignored)
     reported = (each for each in validated.diagnostics if chosen.includes(each.code) and each not in ignored)
     return tuple(each for each in reported if not (each.code == "MT505" and each.span in used))
-
-
-class Selection(Struct, frozen=True):
-    """Prefixes of codes: the selected ones (by default all), without the ignored ones."""
-
-    selected: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-
-    def includes(self, code: str) -> bool:
-        """Return true if a code is reported. Codes of reading the text always are, since nothing else was checked."""
-        if code.startswith(NEVER):
-            return True
-        return (not self.selected or code.startswith(self.selected)) and not code.startswith(self.ignored)
-
-
-def selection(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> Selection:
-    """Make a selection from words such as `MT301`, `MT5` and `MT301,MT5`. Raises `UsageError` for unknown codes."""
-    ignored = _codes(ignore)
-    for code in ignored:
-        if code.startswith(NEVER):
-            hint = "correct the file, or leave it out of the command"
-            raise UsageError(f"{code} cannot be ignored: what is not read is not checked", hint=hint)
-    return Selection(_codes(select), ignored)
-
-
-def _codes(words: Iterable[str]) -> tuple[str, ...]:
-    parts = [part.strip() for word in words for part in word.split(",")]
-    codes = {part: part.upper() for part in parts if part}
-    for word, code in codes.items():
-        if not (code.startswith("MT") and any(known.startswith(code) for known in CODES)):
-            meant = nearest(code, CODES)
-            hint = f"did you mean {meant}? " if meant else "write a code such as MT301, or a prefix such as MT3; "
-            raise UsageError(f"there is no code {word!r}", hint=f"{hint}'memtopo explain' lists them all")
-    return tuple(codes.values())
 
 
 _ROUNDS = 10

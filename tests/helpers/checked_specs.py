@@ -9,8 +9,8 @@ import pytest
 
 from memtopo import machine
 from memtopo.machine import Machines
-from memtopo.rules import files
-from memtopo.rules.files import Checked, Selection, SpecPath, collect
+from memtopo.rules import Selection, files
+from memtopo.rules.files import Checked, SpecPath, collect
 
 Checking = Callable[..., Checked]
 

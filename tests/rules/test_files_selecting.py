@@ -4,7 +4,7 @@ import pytest
 
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics import CODES
-from memtopo.rules.files import selection
+from memtopo.rules import selection
 from tests.helpers.checked_specs import BAD, Checking
 
 
