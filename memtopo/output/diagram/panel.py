@@ -200,7 +200,11 @@ class PanelRenderer:
 
     def lines(self) -> Iterator[Text]:
         """Every line of the drawing."""
-        headings = [*self._headings()]
+        headings = []
+        if self._columns and self._cells:
+            names = self._in_columns([Text(heading) for heading in HEADINGS])
+            headings = [_line(" " * (INDENT + KEY), names)]
+            headings[0].stylize("dim")
         before: PanelPart | None = None
         for part in self._parts:
             if before and not (isinstance(before, TitleLine) or (isinstance(part, Panel) and part.close)):
@@ -212,12 +216,6 @@ class PanelRenderer:
             else:
                 yield from self._title(part) if isinstance(part, TitleLine) else self._items(part)
             before = part
-
-    def _headings(self) -> Iterator[Text]:
-        if self._columns and self._cells:
-            words = _line(" " * (INDENT + KEY), self._in_columns([Text(heading) for heading in HEADINGS]))
-            words.stylize("dim")
-            yield words
 
     def _title(self, part: TitleLine) -> Iterator[Text]:
         """The title in its line; one that is too long folds."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from importlib import resources
+from string import Template
 
 from memtopo.geometry.diagram import Diagram, HandleFlow, MemoryDiagram, ProcessDiagram, RangeDiagram
 from memtopo.output.blocks import Drawing
@@ -159,22 +161,6 @@ def _line(from_x: float, from_y: float, x: float, to_x: float, to_y: float) -> s
 WIDTH = 960.0
 _MARGIN, _GAP = 24.0, 20.0
 
-_SHAPES = f"""
-.m text{{font:{BODY}px {markup.MONO_FONTS};white-space:pre}}
-.m .n{{font-size:{markup.NAME}px;font-weight:600}}
-.m .s{{font-size:{markup.SMALL}px}}
-.m .c{{font:600 {markup.SMALL}px {markup.SANS_FONTS};letter-spacing:.06em}}
-.m .h{{font:600 {markup.TITLE}px {markup.SANS_FONTS}}}
-.m .p{{font:13px {markup.SANS_FONTS}}}
-.m .a{{font-size:15px}}
-.m .l,.m .f,.m .e{{fill:none}}
-.m .f{{stroke-width:1.5}}
-.m .i{{stroke-dasharray:3 3}}
-.m .z{{opacity:.55}}
-.m [class^=e]{{stroke-width:1.1}}
-.m .g:hover .e{{stroke-width:2.5}}
-"""
-
 
 def svg(drawing: Drawing) -> str:
     """A drawing as an SVG document, 960 pixels wide, with its note below the title.
@@ -205,7 +191,10 @@ def figure(diagram: Diagram, title: str, wide: float, context: DrawingContext) -
 
 def style_sheet() -> str:
     """The style sheet of a drawing: its shapes, the light colours, and the dark ones for screens that prefer them."""
-    return f"{_SHAPES.strip()}\n{_colours(LIGHT)}\n@media screen and (prefers-color-scheme:dark){{{_colours(DARK)}}}"
+    sizes = {"body": BODY, "name": markup.NAME, "small": markup.SMALL, "title": markup.TITLE}
+    shapes = Template(resources.files("memtopo.output.diagram").joinpath("drawing.css").read_text().strip())
+    found = shapes.substitute(sizes, mono=markup.MONO_FONTS, sans=markup.SANS_FONTS)
+    return f"{found}\n{_colours(LIGHT)}\n@media screen and (prefers-color-scheme:dark){{{_colours(DARK)}}}"
 
 
 def _content(diagram: Diagram, room: float, context: DrawingContext, head: Sequence[Box]) -> Box:
