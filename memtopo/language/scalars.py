@@ -17,7 +17,8 @@ from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import InvalidValue
 from memtopo.language.arithmetic import evaluate
 
-_NONE: Mapping[str, str] = MappingProxyType({})
+_Words = Mapping[str, str]
+_NONE: _Words = MappingProxyType({})
 
 
 class FromText:
@@ -74,7 +75,7 @@ def file_path(value: object, noun: str = "file") -> str:
 
 
 def one_of(
-    words: Mapping[str, Any], what: str, hints: Mapping[str, str] = _NONE, meant: Mapping[str, str] = _NONE
+    words: Mapping[str, Any], what: str, hints: _Words = _NONE, meant: _Words = _NONE
 ) -> Callable[[object], Any]:
     """Return a function that reads one of a few words as the value that it stands for.
 
@@ -95,14 +96,12 @@ def one_of(
 class FromWord(FromText):
     """Annotation of a pydantic field that has one of a few words, as `one_of` reads them."""
 
-    def __init__(
-        self, words: Mapping[str, Any], what: str, hints: Mapping[str, str] = _NONE, meant: Mapping[str, str] = _NONE
-    ) -> None:
+    def __init__(self, words: Mapping[str, Any], what: str, hints: _Words = _NONE, meant: _Words = _NONE) -> None:
         super().__init__(one_of(words, what, hints, meant), {"enum": [*words]})
 
 
 def _other_word(
-    found: str, message: str, words: Sequence[str], hints: Mapping[str, str] = _NONE, meant: Mapping[str, str] = _NONE
+    found: str, message: str, words: Sequence[str], hints: _Words = _NONE, meant: _Words = _NONE
 ) -> InvalidValue:
     """Error for a word that is none of a few, with the one that it was certainly meant to be, if there is one."""
     if hint := hints.get(found.lower()):

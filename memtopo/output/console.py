@@ -64,7 +64,6 @@ def console_of(stream: TextIO, width: int | None = None, *, colour: bool | None 
         markup=False,
         emoji=False,
         highlight=False,
-        soft_wrap=False,
     )
 
 

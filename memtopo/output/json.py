@@ -178,14 +178,9 @@ def validation_document(checked: Checked) -> DiagnosticsDocument:
         shared = {each.diagnostic: each for each in file.diagnostics()}
         diagnostics += [_diagnostic(each, shared[each.diagnostic]) for each in located(shared, file.document)]
     severities = [each.severity for each in diagnostics]
-    return DiagnosticsDocument(
-        VERSION,
-        checked.ok,
-        severities.count("error"),
-        severities.count("warning"),
-        tuple(_outcome(result, ok=not checked.failed(result)) for result in checked.results),
-        tuple(diagnostics),
-    )
+    counts = severities.count("error"), severities.count("warning")
+    outcomes = tuple(_outcome(result, ok=not checked.failed(result)) for result in checked.results)
+    return DiagnosticsDocument(VERSION, checked.ok, *counts, outcomes, tuple(diagnostics))
 
 
 def error_document(error: MemtopoError) -> ErrorDocument:
