@@ -17,8 +17,8 @@ from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import InvalidValue
 from memtopo.language.arithmetic import evaluate
 
-_Words = Mapping[str, str]
-_NONE: _Words = MappingProxyType({})
+_Help = Mapping[str, str]
+_NONE: _Help = MappingProxyType({})
 
 
 class FromText:
@@ -74,9 +74,7 @@ def file_path(value: object, noun: str = "file") -> str:
     return found
 
 
-def one_of(
-    words: Mapping[str, Any], what: str, hints: _Words = _NONE, meant: _Words = _NONE
-) -> Callable[[object], Any]:
+def one_of(words: Mapping[str, Any], what: str, hints: _Help = _NONE, meant: _Help = _NONE) -> Callable[[object], Any]:
     """Return a function that reads one of a few words as the value that it stands for.
 
     Other words that are probably written, in lower case, are in `hints` with the help for them, or in `meant` with the
@@ -96,12 +94,12 @@ def one_of(
 class FromWord(FromText):
     """Annotation of a pydantic field that has one of a few words, as `one_of` reads them."""
 
-    def __init__(self, words: Mapping[str, Any], what: str, hints: _Words = _NONE, meant: _Words = _NONE) -> None:
+    def __init__(self, words: Mapping[str, Any], what: str, hints: _Help = _NONE, meant: _Help = _NONE) -> None:
         super().__init__(one_of(words, what, hints, meant), {"enum": [*words]})
 
 
 def _other_word(
-    found: str, message: str, words: Sequence[str], hints: _Words = _NONE, meant: _Words = _NONE
+    found: str, message: str, words: Sequence[str], hints: _Help = _NONE, meant: _Help = _NONE
 ) -> InvalidValue:
     """Error for a word that is none of a few, with the one that it was certainly meant to be, if there is one."""
     if hint := hints.get(found.lower()):

@@ -119,8 +119,12 @@ _REASONS = {
 _HINT = "'memtopo plan --calls' lists the calls"
 
 
+ProcessCalls = Mapping[str, Sequence[PlannedCall]]
+"""Calls of each process of a layout, by its label."""
+
+
 def programs_of(
-    name: str, machine: MachineLine, calls: Mapping[str, Sequence[PlannedCall]], common: Mapping[str, Sequence[str]]
+    name: str, machine: MachineLine, calls: ProcessCalls, common: Mapping[str, Sequence[str]]
 ) -> list[Program]:
     """Programs of all processes of a layout. Raises `NotExpressible`."""
     for label, entries in calls.items():
@@ -134,9 +138,7 @@ def recorded_program(name: str, process: str, machine: MachineLine, calls: Seque
     return _program(name, machine, process, {process: calls}, (), recorded=True)
 
 
-def _require_expressible(
-    label: str, entries: Sequence[PlannedCall], calls: Mapping[str, Sequence[PlannedCall]]
-) -> None:
+def _require_expressible(label: str, entries: Sequence[PlannedCall], calls: ProcessCalls) -> None:
     where = f"process {label!r} has" if label else "the layout has"
     for each in entries:
         if isinstance(each, DriverCall) and (reason := _REASONS.get(each.method)):
@@ -147,13 +149,7 @@ def _require_expressible(
 
 
 def _program(
-    name: str,
-    machine: MachineLine,
-    label: str,
-    every: Mapping[str, Sequence[PlannedCall]],
-    common: Sequence[str],
-    *,
-    recorded: bool = False,
+    name: str, machine: MachineLine, label: str, every: ProcessCalls, common: Sequence[str], *, recorded: bool = False
 ) -> Program:
     # What a process exchanges with itself, it has.
     calls = [each for each in named(every[label]) if not (isinstance(each, Exchange) and each.peer == label)]

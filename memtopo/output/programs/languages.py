@@ -22,10 +22,9 @@ from memtopo.driver.types import (
 )
 from memtopo.driver.values import ADDRESS, C_TYPES, CONSTANTS, Constants
 from memtopo.machine import MachineLine
-from memtopo.output.programs import Program, programs_of
+from memtopo.output.programs import ProcessCalls, Program, programs_of
 from memtopo.output.programs.statements import Call, Operand, PhaseBody, Variable
 from memtopo.output.programs.writer import OPENS, Writer, divided, program_part, word_of
-from memtopo.plans.calls import PlannedCall
 
 _LISTS: tuple[tuple[type, str, str], ...] = (
     (int, "const size_t ", "numbers"),
@@ -299,11 +298,7 @@ _WRITERS: Mapping[Language, tuple[str, type[Writer]]] = {"c": (".c", _CWriter), 
 
 
 def texts(
-    name: str,
-    machine: MachineLine,
-    calls: Mapping[str, Sequence[PlannedCall]],
-    language: Language,
-    common: Mapping[str, Sequence[str]],
+    name: str, machine: MachineLine, calls: ProcessCalls, language: Language, common: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
     """Text of the program of each process by the name of its file. Raises `NotExpressible`.
 
