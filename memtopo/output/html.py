@@ -137,7 +137,7 @@ def _listed(lines: Iterable[str]) -> str:
 
 
 def _figures(shown: Drawing, title: str) -> Iterator[str]:
-    context = drawing_context(shown.diagram, shown.locate, shown.addresses)
+    context = drawing_context(shown)
     for kind, wide in WIDTHS.items():
         drawn = svg.figure(shown.diagram, title, wide, replace(context, prefix=f"{kind}-"))
         yield f'<div class="{kind}">{drawn}</div>'

@@ -23,7 +23,7 @@ def page(drawing: Drawing) -> str:
     from memtopo.output.diagram.tables import MOST_TABLES, table_count, tables  # noqa: PLC0415 as above
 
     diagram = drawing.diagram
-    context = drawing_context(diagram, drawing.locate, drawing.addresses)
+    context = drawing_context(drawing)
     found: list[Block] = ["What the drawing shows, line by line.", *islice(tables(diagram, context), MOST_TABLES)]
     if len(found) > MOST_TABLES and (more := table_count(diagram) - MOST_TABLES) > 0:
         found.append(f"… and about {more:,} more tables")

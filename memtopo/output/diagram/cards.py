@@ -254,11 +254,9 @@ def _size(count: int, size: int) -> tuple[str, ...]:
     return (f"{count:,} ×",) if count > 1 else ()
 
 
-def draw_rows(
-    diagram: Diagram, process: str, flows: Sequence[HandleFlow], wide: float, context: DrawingContext
-) -> list[Box]:
+def draw_rows(diagram: Diagram, process: str, wide: float, context: DrawingContext) -> list[Box]:
     """The rows of a process below one another, each with its port at both ends; empty if it has none."""
-    rows, most = rows_of(diagram, process, flows), context.limits.rows
+    rows, most = rows_of(diagram, process, context.flows), context.limits.rows
     shown = rows[:most]
     tag = max([_TAG, *(width(row.tag, markup.SMALL, markup.CAPITALS) + _TAG_GAP for row in shown)])
     boxes = [_draw_row(row, wide, min(tag, _WIDEST_TAG), context) for row in shown]

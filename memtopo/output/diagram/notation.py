@@ -14,7 +14,7 @@ from memtopo.common.units import exact, rounded, shorten
 from memtopo.diagnostics.model import Path
 from memtopo.geometry import diagram as picture
 from memtopo.geometry.diagram import DeviceAccess, Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
-from memtopo.output.blocks import Addresses
+from memtopo.output.blocks import Addresses, Drawing
 from memtopo.output.humanize import subjects
 
 _FEW = 2  # names that are listed one by one
@@ -199,7 +199,7 @@ class DrawingLimits(Struct, frozen=True):
 
 
 class DrawingContext(Struct, frozen=True):
-    """Letters by mark, hues and names by device, positions, addresses, and limits of one drawing.
+    """Letters by mark, hues and names by device, positions, addresses, flows of handles, and limits of one drawing.
 
     `prefix` distinguishes the ids of several drawings on one page.
     """
@@ -209,6 +209,7 @@ class DrawingContext(Struct, frozen=True):
     names: Mapping[str, tuple[str, ...]]
     locate: Locate
     addresses: Addresses
+    flows: Sequence[picture.HandleFlow]
     limits: DrawingLimits
     prefix: str = ""
 
@@ -248,19 +249,18 @@ def letters_and_devices(diagram: Diagram) -> tuple[Mapping[str, str], Mapping[st
     return letters, {device: index for index, device in enumerate(dict.fromkeys(picture.devices(diagram)))}
 
 
-def drawing_context(
-    diagram: Diagram, locate: Locate | None = None, addresses: Addresses | None = None
-) -> DrawingContext:
-    """The context of a diagram."""
+def drawing_context(drawing: Drawing) -> DrawingContext:
+    """The context of a drawing."""
+    diagram = drawing.diagram
     letters, devices = letters_and_devices(diagram)
     names = {memory.device: memory.shown_names for memory in diagram.memory}
-    # Limits of each part, from limits of the whole drawing
+    # Limits of each part, from limits of the whole drawing.
     processes = max(1, len(diagram.processes))
     ranges = min(24, max(2, 32 // processes))
     bars = sum(min(ranges, len(part.ranges)) for part in (diagram, *diagram.pictures))
     blocks, shares = 320 // max(1, bars), 96 // max(1, len(diagram.memory))
     limits = DrawingLimits(ranges, min(24, max(6, 96 // processes)), min(96, max(8, blocks)), min(24, max(6, shares)))
-    return DrawingContext(letters, devices, names, locate or (lambda _: None), addresses or {}, limits)
+    return DrawingContext(letters, devices, names, drawing.locate, drawing.addresses, diagram.flows, limits)
 
 
 class Hue(Struct, frozen=True):

@@ -48,7 +48,7 @@ def single_process(diagram: Diagram, room: float, context: DrawingContext) -> Bo
 
 
 def _ranges_and_rows(diagram: Diagram, room: float, tall: float, context: DrawingContext) -> Box:
-    rows = draw_rows(diagram, "", diagram.flows, room, context)
+    rows = draw_rows(diagram, "", room, context)
     rest = tall - sum(box.height + _PART_GAP for box in rows)
     return stacked([*_ranges(diagram, "", room, context, rest), *rows], _PART_GAP)
 
@@ -79,7 +79,7 @@ def multi_process(diagram: Diagram, room: float, context: DrawingContext) -> Box
     ends: dict[markup.Port, Point] = {}
     left = height = 0.0
     for processes, channel in columns:
-        stack = stacked([_frame(each, diagram.flows, wide, context) for each in processes], _FRAME_GAP)
+        stack = stacked([_frame(each, wide, context) for each in processes], _FRAME_GAP)
         left += channel
         parts.append(placed(stack, left, 0))
         ends |= {port: (left, y) for port, y in stack.ports.items()}
@@ -116,11 +116,11 @@ def _channel(lines: int) -> float:
     return 16 + _LINE_GAP * min(lines, MOST_LINES) if lines else 0.0
 
 
-def _frame(process: ProcessDiagram, flows: Sequence[HandleFlow], wide: float, context: DrawingContext) -> Box:
+def _frame(process: ProcessDiagram, wide: float, context: DrawingContext) -> Box:
     edge = padding(wide)
     room, top = wide - 2 * edge, edge + _FRAME_HEAD
     # Rows above ranges, so that lines between processes are short.
-    rows = draw_rows(process.picture, process.first, flows, room, context)
+    rows = draw_rows(process.picture, process.first, room, context)
     content = stacked([*rows, *_ranges(process.picture, process.first, room, context)], _PART_GAP)
     kind = "PROCESS" if process.count == 1 else f"{process.count:,} PROCESSES"
     name = markup.fitting(notation.title(process), room, markup.NAME + 1.5)
@@ -168,7 +168,7 @@ def svg(drawing: Drawing) -> str:
     Tooltips contain the positions of the entries in the spec, and the addresses of ranges, as far as they are known.
     """
     diagram, title = drawing.diagram, drawing.title
-    context = drawing_context(diagram, drawing.locate, drawing.addresses)
+    context = drawing_context(drawing)
     room = WIDTH - 2 * _MARGIN
     heading = text_at(0, 22, fitting(title, room, markup.TITLE, markup.SANS), "h")
     if drawing.note:

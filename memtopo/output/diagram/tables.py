@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from memtopo.common.units import exact, rounded
-from memtopo.geometry.diagram import Diagram, HandleFlow, MappingSpan, MemoryDiagram, RangeDiagram
-from memtopo.output.blocks import Cell, Column, Table, columns
+from memtopo.geometry.diagram import Diagram, MappingSpan, MemoryDiagram, RangeDiagram
+from memtopo.output.blocks import Cell, Column, Drawing, Table, columns
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.cards import DrawnRow, free_and_taken, part_words, rows_of
 from memtopo.output.diagram.notation import DrawingContext, drawing_context
@@ -29,8 +29,8 @@ def tables(diagram: Diagram, context: DrawingContext) -> Iterator[Table]:
     """Tables of each process, with its rows and ranges, then of each memory."""
     for process in diagram.processes:
         prefix = f"process {notation.title(process)}: "
-        yield from _process_tables(process.picture, process.first, prefix, diagram.flows, context)
-    yield from _process_tables(diagram, "", "", diagram.flows, context)
+        yield from _process_tables(process.picture, process.first, prefix, context)
+    yield from _process_tables(diagram, "", "", context)
     for memory in diagram.memory:
         yield _memory_table(memory, context)
 
@@ -43,7 +43,7 @@ def table_count(diagram: Diagram) -> int:
 
 def description(diagram: Diagram, context: DrawingContext | None = None) -> str:
     """A diagram in sentences, of bounded length: one for each of its first tables."""
-    found = map(_sentence, islice(tables(diagram, context or drawing_context(diagram)), MOST_SENTENCES))
+    found = map(_sentence, islice(tables(diagram, context or drawing_context(Drawing(diagram))), MOST_SENTENCES))
     more = table_count(diagram) - MOST_SENTENCES
     rest = [f"And about {more:,} more."] if more > 0 else []
     return " ".join([*found, *rest, *(f"{choice}." for choice in diagram.choices)]) or "Nothing."
@@ -64,10 +64,8 @@ def _words(heads: Sequence[str], row: Sequence[Cell]) -> Iterator[str]:
     yield from filter(None, (name, *found))
 
 
-def _process_tables(
-    diagram: Diagram, process: str, prefix: str, flows: Sequence[HandleFlow], context: DrawingContext
-) -> Iterator[Table]:
-    lines = [line for row in rows_of(diagram, process, flows) for line in _row_lines(row, context)]
+def _process_tables(diagram: Diagram, process: str, prefix: str, context: DrawingContext) -> Iterator[Table]:
+    lines = [line for row in rows_of(diagram, process, context.flows) for line in _row_lines(row, context)]
     if lines:
         yield _table(f"{prefix}imports, exports and others", "", _ROWS, lines[:MOST_TABLE_ROWS], len(lines))
     for range_ in diagram.ranges:

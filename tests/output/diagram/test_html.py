@@ -33,7 +33,7 @@ def things(shown: Diagram) -> list[Resource]:
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_each_span_and_share_is_a_row_of_a_table(path: Path) -> None:
     shown, document = spec_diagram(path)
-    found = list(tables(shown, drawing_context(shown, document.position, {})))
+    found = list(tables(shown, drawing_context(Drawing(shown, locate=document.position))))
     rows = [dict(zip(heads(table), row, strict=True)) for table in found for row in table.rows]
     pieces = [span for each in ranges(shown) for span in each.pieces]
     assert [row["at"] for row in rows if "at" in row] == [exact(span.offset) for span in pieces]
@@ -44,7 +44,7 @@ def test_each_span_and_share_is_a_row_of_a_table(path: Path) -> None:
 
 def test_each_resource_and_part_is_a_row_of_a_table() -> None:
     shown, document = spec_diagram(ROOT / "specs" / "vulkan-frame.yaml")
-    (table,) = tables(shown, drawing_context(shown, document.position, {}))
+    (table,) = tables(shown, drawing_context(Drawing(shown, locate=document.position)))
     assert [row[:3] for row in table.rows] == [
         ("external", "frame", "8 MiB, gpu0, from camera/frame, opaque_fd"),
         ("part", "frame.y", "4 MiB at 0"),
@@ -52,7 +52,7 @@ def test_each_resource_and_part_is_a_row_of_a_table() -> None:
         ("semaphore", "ready", "gpu0, from camera/ready, timeline, waits for 1, signals 2"),
     ]
     managed, document = spec_diagram(ROOT / "specs" / "managed.yaml")
-    first = next(tables(managed, drawing_context(managed, document.position, {})))
+    first = next(tables(managed, drawing_context(Drawing(managed, locate=document.position))))
     assert first.rows[1][:3] == (
         "managed", "table", "64 MiB, gpu0, prefers gpu0, accessed by host, prefetched to gpu0",
     )  # fmt: skip
@@ -60,9 +60,9 @@ def test_each_resource_and_part_is_a_row_of_a_table() -> None:
 
 def test_empty_columns_are_left_out() -> None:
     shown, _ = spec_diagram(ROOT / "specs" / "ring-buffer.yaml")
-    first = next(tables(shown, drawing_context(shown, None, {})))
+    first = next(tables(shown, drawing_context(Drawing(shown))))
     assert heads(first) == ("chunk", "at", "size", "on", "access")
-    first = next(tables(shown, drawing_context(shown, None, {("", "ring"): 0x100000})))
+    first = next(tables(shown, drawing_context(Drawing(shown, addresses={("", "ring"): 0x100000}))))
     assert heads(first) == ("chunk", "at", "size", "on", "access", "address")
     assert [row[-1] for row in first.rows] == ["0x100000", "0x900000"]
 

@@ -99,11 +99,9 @@ def ranges(owner: Owner, marks: Marks) -> Iterator[RangeDiagram]:
         yield from (_range(found, process) for found in _joined(each, _Reservations.joined))
 
 
-def _reservations(
-    group: RangeGroup, instance: int, stop: int, process: _Process, requested: AccessParts
-) -> _Reservations:
+def _reservations(group: RangeGroup, instance: int, stop: int, process: _Process, access: AccessParts) -> _Reservations:
     placements = process.owner.geometry.placements.get((group.name, instance), ())
-    parts, shape = requested.of(group.name, instance), tuple[object, ...]()
+    parts, shape = access.of(group.name, instance), tuple[object, ...]()
     if group.count > 1:
         content = tuple(
             (
