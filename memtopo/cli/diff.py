@@ -287,4 +287,4 @@ def _markdown(found: _Found, *, pictures: bool) -> str:
     else:
         page = pages("plan").in_short(*found, pictures=pictures)
         page = replace(page, facts=[page.where])
-    return "\n".join(pages("markdown").page_lines(page))
+    return "\n".join(pages("ci").page_lines(page))

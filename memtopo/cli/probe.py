@@ -77,7 +77,7 @@ def probe_command(
     if output is not None:
         save(output, machines.dump(kept))
     if form == "markdown":
-        plain.print_lines(pages("markdown").page_lines(pages("probe").page(result)))
+        plain.print_lines(pages("ci").page_lines(pages("probe").page(result)))
     else:
         show(result, lambda: pages("probe").page(result), as_json=form == "json")
     if report is not None:

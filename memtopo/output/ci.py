@@ -1,12 +1,14 @@
 """Validation results in the formats of CI: GitHub's commands, GitLab's Code Quality, JUnit, Markdown, SARIF and JSON.
 
-Each format is a function for the results, and one for the error of a validation that could not be made.
+Each format is a function for the results, and one for the error of a validation that could not be made. Pages are
+written as GitHub-flavoured Markdown, for comments.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
@@ -17,7 +19,9 @@ from memtopo.common.text import output_line, printable
 from memtopo.diagnostics import explanations
 from memtopo.diagnostics.model import TextSpan
 from memtopo.language.located import Located
-from memtopo.output import diagnostics, json, markdown, validation
+from memtopo.output import diagnostics, json, validation
+from memtopo.output.blocks import Block, Drawing, Page, Pairs, Stacked, Table, Toned
+from memtopo.output.plain import DEFAULT_WIDTH
 from memtopo.output.validation import fingerprints, repository_path
 from memtopo.rules.files import Checked, Result
 
@@ -138,34 +142,34 @@ MOST_ROWS = 200
 
 
 def _markdown(checked: Checked) -> list[str]:
-    """A summary, a table and the diagnostics, up to `markdown.MOST_LINES` lines of them."""
+    """A summary, a table and the diagnostics, up to `MOST_LINES` lines of them."""
     rows = []
     every = validation.rows(checked)
     for name, results in sorted(every, key=lambda row: not any(each and checked.failed(each) for each in row[1])):
         verdicts = (each if each in ("ok", "") else f"**{each}**" for each in map(validation.verdict, results))
-        rows.append([f"<code>{markdown.escaped(name)}</code>", *verdicts])
+        rows.append([f"<code>{escaped(name)}</code>", *verdicts])
     what = "rows" if checked.variants > 1 else "files"
     more = ["", f"{len(rows) - MOST_ROWS:,} more {what} are not shown."] if len(rows) > MOST_ROWS else []
     return [
         "## memtopo",
         "",
-        markdown.escaped(validation.total(checked)),
+        escaped(validation.total(checked)),
         "",
-        *markdown.table([*map(markdown.escaped, validation.headings(checked))], rows[:MOST_ROWS]),
+        *table([*map(escaped, validation.headings(checked))], rows[:MOST_ROWS]),
         *more,
         *_diagnostics(checked),
     ]
 
 
 def _markdown_failure(error: MemtopoError) -> list[str]:
-    hint = ["", f"hint: {markdown.escaped(error.hint)}"] if error.hint else []
-    return ["## memtopo", "", f"**error:** {markdown.escaped(error.message)}", *hint]
+    hint = ["", f"hint: {escaped(error.hint)}"] if error.hint else []
+    return ["## memtopo", "", f"**error:** {escaped(error.message)}", *hint]
 
 
 def _diagnostics(checked: Checked) -> Iterable[str]:
     texts = (diagnostics.text(validation.merged(file), file.document, width=_WIDTH) for file in checked.files)
     found = [output_line(line) for text in texts for line in text]
-    return markdown.fenced(found) if found else ()
+    return fenced(found) if found else ()
 
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -270,3 +274,60 @@ WRITERS: Mapping[str, _Written] = {
     "markdown": (_markdown, _markdown_failure),
 }
 """Functions of each format: lines of results, and of an error."""
+
+
+# What Markdown, HTML or a forge interprets: markup, tags, links, mentions, issue numbers, emoji codes.
+_MARKUP = re.compile(r"[^A-Za-z0-9 ,;()×µ%='/.:+-]|[.:/](?=[A-Za-z/])|^[+-]|(?<=^[0-9])\.(?= )")
+
+_TICKS = re.compile(r"`+")
+MOST_LINES = 600
+"""Limit on the lines of a block of text; a comment may have 65,536 characters."""
+
+
+def page_lines(page: Page) -> list[str]:
+    """A page of paragraphs, names with values, tables and drawings, as lines."""
+    lines = [f"## {escaped(page.title)}", *(line for fact in page.facts for line in ("", escaped(fact)))]
+    for section in page.sections:
+        title = ["", f"### {escaped(section.title)}"] if section.title else []
+        lines += [*title, *(line for block in section.blocks for line in _block(block))]
+    return lines
+
+
+def _block(block: Block) -> Iterator[str]:
+    if isinstance(block, Table):
+        yield from ("", f"{escaped(block.caption)}:") if block.caption else ()
+        cells = ([_words(cell) for cell in row] for row in block.rows)
+        yield from ("", *table([escaped(column.heading) for column in block.columns], cells))
+    elif isinstance(block, Pairs):
+        yield from ("", *(f"- {escaped(name)}: {escaped(value)}" for name, value in block.rows))
+    elif isinstance(block, Drawing):
+        from memtopo.output import console  # noqa: PLC0415 slow to import, and needed for drawings only
+
+        yield from fenced(console.unstyled(block, DEFAULT_WIDTH).splitlines())
+    else:
+        yield from ("", _words(block).strip())
+
+
+def fenced(lines: Sequence[str]) -> Iterator[str]:
+    """Lines of a block of text, up to `MOST_LINES` of the `lines`, none of which can end it."""
+    shown = lines[:MOST_LINES]
+    fence = "`" * max(3, 1 + max((len(ticks) for line in shown for ticks in _TICKS.findall(line)), default=0))
+    yield from ("", f"{fence}text", *shown, fence)
+    if len(lines) > MOST_LINES:
+        yield from ("", f"{len(lines) - MOST_LINES:,} more lines are not shown.")
+
+
+def _words(shown: object) -> str:
+    if isinstance(shown, Stacked):
+        return "; ".join(map(escaped, shown.lines))
+    return escaped(shown.text if isinstance(shown, Toned) else str(shown))
+
+
+def table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Lines of a table; the cells are escaped already."""
+    yield from (f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows))
+
+
+def escaped(text: str) -> str:
+    """Escape every character that has a meaning in Markdown or HTML, or for a forge."""
+    return _MARKUP.sub(lambda match: f"&#{ord(match[0])};", printable(text))

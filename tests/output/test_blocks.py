@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from memtopo.output import console, html, markdown
+from memtopo.output import ci, console, html
 from memtopo.output.blocks import (
     Item,
     Notes,
@@ -37,7 +37,7 @@ def test_a_text_in_any_block_is_shown_as_text_and_is_no_markup(block: str | Tabl
     assert "<b>" not in document
     assert "\x1b" not in text + document
     if isinstance(block, str | Table):
-        assert "<b>" not in "\n".join(markdown.page_lines(page))
+        assert "<b>" not in "\n".join(ci.page_lines(page))
 
 
 def test_an_amount_holds_until_the_next_point_of_a_timeline() -> None:

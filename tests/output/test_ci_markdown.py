@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from memtopo.common.errors import Unavailable
 from memtopo.output import ci, formats
-from memtopo.output import markdown as lines
 from tests.helpers.checked_specs import BAD, GOOD, TWO_GPUS, Checking
 from tests.helpers.ci_forms import markdown, text
 
@@ -29,14 +28,14 @@ def test_markdown_of_many_files_is_shortened_and_counted(checked: Checking) -> N
     page = text("markdown", checked({f"{number}.yaml": BAD for number in range(300)}))
     rows, (fence,) = markdown(page)
     assert len(rows) == ci.MOST_ROWS + 1
-    assert len(fence.splitlines()) == lines.MOST_LINES
+    assert len(fence.splitlines()) == ci.MOST_LINES
     assert "100 more files are not shown" in page
     assert len(page) < 65_536
 
 
 def test_no_line_of_a_block_of_text_ends_it() -> None:
     shown = ["```", " ````", "~~~", "# a heading"]
-    assert markdown("\n".join(lines.fenced(shown))) == ([], ["".join(f"{line}\n" for line in shown)])
+    assert markdown("\n".join(ci.fenced(shown))) == ([], ["".join(f"{line}\n" for line in shown)])
 
 
 def test_a_failed_check_gives_its_reason_in_markdown() -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from memtopo.machine import Copies, Machine, Peer, Rate, Trial
 from memtopo.machine.queries import changed
-from memtopo.output import console, markdown, probe
+from memtopo.output import ci, console, probe
 from memtopo.output.blocks import Page, Section, Table, columns
 from memtopo.probe import Times, Timing
 from memtopo.probe.report import Comparison, ProbeReport, differences
@@ -84,7 +84,7 @@ def test_a_cell_is_shaded_by_its_share_of_the_fastest_pair() -> None:
     assert ["gpu0", "-", "█", "400.0", "40.0", "?"] in found
     assert ["gpu2", "▒", "190.0", "▒", "190.0", "-", "█", "400.0"] in found
     assert ["gpu1", "█", "NV18", "-", "SYS", "SYS"] in found
-    assert "█" not in "\n".join(markdown.page_lines(probe.machine_page(uneven(), "ours")))
+    assert "█" not in "\n".join(ci.page_lines(probe.machine_page(uneven(), "ours")))
 
 
 def test_a_heat_map_without_blocks_is_shaded_by_other_marks() -> None:
@@ -166,7 +166,7 @@ def test_names_from_a_file_are_printed_literally() -> None:
 @pytest.mark.parametrize("name", ["a|b", "<b>x</b>", "![x](http://x)", "# x", "`x`", "@you", "#1", "*x*", "www.x.de"])
 def test_names_from_a_file_are_literal_in_markdown(name: str) -> None:
     page = probe.machine_page(invented(1, name=name), "ours")
-    drawn = MarkdownIt("gfm-like", {"linkify": False}).render("\n".join(markdown.page_lines(page)))
+    drawn = MarkdownIt("gfm-like", {"linkify": False}).render("\n".join(ci.page_lines(page)))
     cell = drawn.split("<td>gpu0</td>\n<td>")[1].split("</td>")[0]
     assert cell.replace("&lt;", "<").replace("&gt;", ">") == name
     assert "<b>" not in drawn
@@ -174,7 +174,7 @@ def test_names_from_a_file_are_literal_in_markdown(name: str) -> None:
 
 def test_markdown_has_every_table_of_the_terminal() -> None:
     page = probe.machine_page(measured(2), "ours", simulated=True)
-    lines = markdown.page_lines(page)
+    lines = ci.page_lines(page)
     assert lines[0].startswith("## ours ")
     assert "| gpu0, gpu1 | Invented GPU | 9.0 | 80 GiB |" in lines
     tables = MarkdownIt("gfm-like", {"linkify": False}).render("\n".join(lines)).count("<table>")
@@ -183,11 +183,11 @@ def test_markdown_has_every_table_of_the_terminal() -> None:
 
 def test_a_comparison_is_a_table_that_marks_relevant_differences() -> None:
     old, new = complete(invented(2)), complete(invented(1))
-    lines = markdown.page_lines(Page("probe", "ours", sections=[probe.against(differences(old, new), "theirs")]))
+    lines = ci.page_lines(Page("probe", "ours", sections=[probe.against(differences(old, new), "theirs")]))
     assert lines[2] == "### against theirs"
     assert "| gpu1 | GPU | Invented GPU | none | no |" in lines
     assert lines[-1] == "1 difference may make a valid spec fail here"
-    assert markdown.page_lines(Page("probe", "ours", sections=[probe.against([], "theirs")]))[-1] == "nothing differs"
+    assert ci.page_lines(Page("probe", "ours", sections=[probe.against([], "theirs")]))[-1] == "nothing differs"
 
 
 def test_a_text_below_a_table_has_a_blank_line_before_it() -> None:

@@ -13,9 +13,9 @@ from memtopo.kinds.layout import Reservation
 from memtopo.language import read_file, read_text
 from memtopo.machine import Cluster, load
 from memtopo.output.blocks import Drawing
+from memtopo.output.ci import page_lines
 from memtopo.output.console import unstyled
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.markdown import page_lines
 from memtopo.output.plan import summary_page
 from memtopo.planner import plan
 from memtopo.plans import folding
