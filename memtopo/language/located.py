@@ -28,22 +28,17 @@ from memtopo.language.document import Document
 
 
 class Located(Struct, frozen=True):
-    """A diagnostic with its file's name, its span, and the span of each label; None for what is not in the text."""
+    """A diagnostic with its file's name, and its span and labels with theirs; None for what is not in the text."""
 
     diagnostic: Diagnostic
     file: str
     span: TextSpan | None
-    label_spans: tuple[TextSpan | None, ...]
+    labels: tuple[Label, ...]
 
     @property
     def location(self) -> str:
         """`file:line:column`, or the file's name alone."""
         return f"{self.file}:{self.span.line}:{self.span.column}" if self.span else self.file
-
-    @property
-    def labels(self) -> Iterable[tuple[Label, TextSpan | None]]:
-        """Each label with its span."""
-        return zip(self.diagnostic.labels, self.label_spans, strict=True)
 
     def headline(self, paint: Callable[[str, str], str] = lambda text, _style: text) -> str:
         """`file:line:column: error[MT301]: …`; `paint` gives a text a style."""
@@ -53,8 +48,10 @@ class Located(Struct, frozen=True):
 
 def located(diagnostics: Iterable[Diagnostic], document: Document) -> list[Located]:
     """Locate the diagnostics of one document, sorted by position; those without one come first."""
-    span_of = document.span_of
-    found = [Located(each, document.name, span_of(each), tuple(map(span_of, each.labels))) for each in diagnostics]
+    found = []
+    for each in diagnostics:
+        labels = tuple(label._replace(span=document.span_of(label)) for label in each.labels)
+        found.append(Located(each, document.name, document.span_of(each), labels))
     nowhere = TextSpan(0, 0, 0, 0)
     return sorted(found, key=lambda each: (each.span or nowhere, each.diagnostic.code, each.diagnostic.message))
 

@@ -236,9 +236,9 @@ def _result(found: Located, rule: int, fingerprint: str) -> _Object:
         "partialFingerprints": {"memtopoFault/v1": fingerprint},
     }
     related = [
-        {"id": number, **_location(found.file, span), "message": _message(label.text)}
-        for number, (label, span) in enumerate(found.labels)
-        if span
+        {"id": number, **_location(found.file, label.span), "message": _message(label.text)}
+        for number, label in enumerate(found.labels)
+        if label.span
     ]
     return result | ({"relatedLocations": related} if related else {})
 

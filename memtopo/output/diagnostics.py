@@ -57,21 +57,11 @@ def concise(diagnostics: Iterable[Diagnostic], document: Document, *, colour: bo
 def _one(each: Located, document: Document, width: int, paint: Paint) -> Iterator[str]:
     yield each.headline(paint)
     marks = [_Mark(each.span, "^", each.diagnostic.severity)] if each.span else []
-    marks += [_Mark(span, "-", "note", printable(label.text)) for label, span in each.labels if span]
+    marks += [_Mark(label.span, "-", "note", printable(label.text)) for label in each.labels if label.span]
     gutter = len(str(max((mark.span.line for mark in marks), default=0))) + 1
     if marks:
-        bar = paint("|", "gutter")
-        yield f"{'':{gutter}} {bar}"
-        before = None
-        for number in sorted({mark.span.line for mark in marks}):
-            if before is not None and number > before + 1:
-                yield paint("...", "gutter")
-            here = [mark for mark in marks if mark.span.line == number]
-            for source, underlines in _excerpts(document.line(number), here, width - gutter - 3):
-                yield f"{paint(f'{number:{gutter}}', 'gutter')} {bar} {source}".rstrip()
-                yield from (f"{'':{gutter}} {bar} {paint(line, mark.style)}" for mark, line in underlines)
-            before = number
-    notes = [("note", label.text) for label, span in each.labels if span is None]
+        yield from _source(marks, document, gutter, width, paint)
+    notes = [("note", label.text) for label in each.labels if label.span is None]
     notes += [("note", note) for note in each.diagnostic.notes]
     notes += [("help", each.diagnostic.help)] if each.diagnostic.help else []
     room = max(min(width, WIDEST_PROSE) - gutter - 9, 10)
@@ -110,6 +100,20 @@ class _Window(Struct, frozen=True):
         """Indent and length, in columns, of the underline of the characters from `start` to `stop`."""
         indent = bool(self.first) + display_width(printable(self.line[self.first : start]))
         return indent, max(display_width(printable(self.line[start : min(stop, self.stop)])), 1)
+
+
+def _source(marks: list[_Mark], document: Document, gutter: int, width: int, paint: Paint) -> Iterator[str]:
+    bar = paint("|", "gutter")
+    yield f"{'':{gutter}} {bar}"
+    before = None
+    for number in sorted({mark.span.line for mark in marks}):
+        if before is not None and number > before + 1:
+            yield paint("...", "gutter")
+        here = [mark for mark in marks if mark.span.line == number]
+        for source, underlines in _excerpts(document.line(number), here, width - gutter - 3):
+            yield f"{paint(f'{number:{gutter}}', 'gutter')} {bar} {source}".rstrip()
+            yield from (f"{'':{gutter}} {bar} {paint(line, mark.style)}" for mark, line in underlines)
+        before = number
 
 
 def _excerpts(line: str, marks: list[_Mark], room: int) -> Iterator[tuple[str, list[tuple[_Mark, str]]]]:

@@ -202,7 +202,7 @@ def _diagnostic(found: Located, shared: SharedDiagnostic) -> Fault:
         file=found.file,
         **_position(found.span),
         path=diagnostic.path,
-        labels=tuple(FaultLabel(each.text, **_position(span), path=each.path) for each, span in found.labels),
+        labels=tuple(FaultLabel(each.text, **_position(each.span), path=each.path) for each in found.labels),
         notes=diagnostic.notes,
         help=diagnostic.help,
         machines=tuple(filter(None, shared.machines)),
