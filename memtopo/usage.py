@@ -84,10 +84,8 @@ class ProcessFiles(Struct, frozen=True):
 
     def processes(self) -> Iterator[ProcfsProcess]:
         """Yield all processes that this one sees, by ascending pid."""
-        times = (
-            float(line.split()[1]) for line in text_of(self.proc / "stat").splitlines() if line.startswith("btime ")
-        )
-        booted = next(times, None)
+        lines = text_of(self.proc / "stat").splitlines()
+        booted = next((float(line.split()[1]) for line in lines if line.startswith("btime ")), None)
         for pid in sorted(int(name) for name in os.listdir(self.proc) if name.isdecimal()):
             if found := self._process(pid, booted):
                 yield found
@@ -129,8 +127,11 @@ class ProcessFiles(Struct, frozen=True):
         return ProcfsProcess(pid, stat.parent, uid, command, since, self._descriptors(folder))
 
     def _descriptors(self, folder: Path) -> Descriptors | None:
+        links: dict[str, str] = {}
         try:
-            links = dict(_links(folder / "fd"))
+            for fd in sorted(os.listdir(folder / "fd"), key=int):
+                with suppress(FileNotFoundError):  # it was closed
+                    links[fd] = str((folder / "fd" / fd).readlink())
         except PermissionError:
             return None
         except OSError:  # it has ended
@@ -143,13 +144,6 @@ class ProcessFiles(Struct, frozen=True):
             tuple(_dma_buffers(folder, [fd for fd, target in links.items() if _DMA_BUFFER.fullmatch(target)])),
             frozenset(int(match[1]) for match in sockets),
         )
-
-
-def _links(folder: Path) -> Iterator[tuple[str, str]]:
-    """Descriptors of a process and their targets. Raises `PermissionError` if they may not be read."""
-    for fd in sorted(os.listdir(folder), key=int):
-        with suppress(FileNotFoundError):  # it was closed
-            yield fd, str((folder / fd).readlink())
 
 
 def _dma_buffers(folder: Path, fds: list[str]) -> Iterator[DmaBuffer]:
@@ -216,9 +210,6 @@ class Usage(Struct, frozen=True):
 _FOLDERS = ("run/user/*/memtopo", "tmp/memtopo-*")
 _LOCK = ".sock.lock"
 
-_File = tuple[int, int, int]
-"""Major and minor number of a device, and an inode."""
-
 
 def locked_layouts(root: Path = Path("/"), proc: Path = PROC) -> Iterator[tuple[int, LayoutUse]]:
     """Yield layouts in the runtime folders of all users that may be read, each with the process that has its lock.
@@ -226,7 +217,13 @@ def locked_layouts(root: Path = Path("/"), proc: Path = PROC) -> Iterator[tuple[
     A lock counts only if it belongs to the user of that process, since any user may make such a folder in /tmp. Locks
     beside that of a layout, `kv.join.sock.lock`, are no layouts.
     """
-    owners = dict(_flocks(proc / "locks"))
+    owners: dict[
+        tuple[int, int, int], int
+    ] = {}  # processes by the device and the inode of a file that they have locked
+    for words in map(str.split, text_of(proc / "locks").splitlines()):
+        if words[1:2] == ["FLOCK"]:
+            major, minor, inode = words[5].split(":")
+            owners[int(major, 16), int(minor, 16), int(inode)] = int(words[4])
     for file in sorted(file for pattern in _FOLDERS for file in root.glob(f"{pattern}/*{_LOCK}")):
         if "." in (layout := file.name.removesuffix(_LOCK)):
             continue
@@ -236,14 +233,6 @@ def locked_layouts(root: Path = Path("/"), proc: Path = PROC) -> Iterator[tuple[
             if pid and (proc / str(pid)).stat().st_uid == found.st_uid:
                 socket = str(file.with_suffix(""))
                 yield pid, LayoutUse(layout, "holder", pid, None, None, None, socket)
-
-
-def _flocks(file: Path) -> Iterator[tuple[_File, int]]:
-    """Files that are locked by `flock`, and the process that has the lock."""
-    for words in map(str.split, text_of(file).splitlines()):
-        if words[1:2] == ["FLOCK"]:
-            major, minor, inode = words[5].split(":")
-            yield (int(major, 16), int(minor, 16), int(inode)), int(words[4])
 
 
 Uses = Mapping[int, Sequence[LayoutUse]]
@@ -285,14 +274,14 @@ def usage(
 
 
 def _process(
-    pid: int, memory: Iterable[ProcessMemory], layouts: Iterable[LayoutUse], of: ProcfsProcess | None
+    pid: int, memory: Iterable[ProcessMemory], layouts: Iterable[LayoutUse], process: ProcfsProcess | None
 ) -> ProcessUsage:
     found = ProcessUsage(pid, memory=tuple(memory), layouts=tuple(layouts))
-    if of is None:
-        return found
-    found = replace(found, uid=of.uid, command=of.command, since=of.since)
-    open_ = of.descriptors
-    return replace(found, devices=open_.devices, dma_buffers=open_.dma_buffers) if open_ else found
+    if process:
+        found = replace(found, uid=process.uid, command=process.command, since=process.since)
+    if process and (opened := process.descriptors):
+        found = replace(found, devices=opened.devices, dma_buffers=opened.dma_buffers)
+    return found
 
 
 def _is_of(memory: ProcessMemory, processes: Mapping[int, ProcfsProcess]) -> bool:

@@ -106,7 +106,12 @@ class Channel(Generic[M]):
 
     def send(self, message: object, handles: Sequence[Handle] = ()) -> None:
         """Send or queue a message with handles of one transport, which are closed once it is sent."""
-        self._queue.append(self._encode(message, handles))
+        encoded, fds = encode_handles(handles)
+        packet = {"message": type(message).__name__, "handles": encoded}
+        fields = encode(message)
+        is_long = len(fields) > _INLINE
+        data = wire.encode(packet if is_long else {**packet, "fields": fields.decode()})
+        self._queue.append((data, [*fds, memory_file(fields)] if is_long else fds))
         self.flush()
 
     def flush(self) -> None:
@@ -186,15 +191,6 @@ class Channel(Generic[M]):
         except (LookupError, OSError, ValueError, BadPacket) as error:
             packet.close()
             raise BadPacket("not a message of this protocol") from error
-
-    def _encode(self, message: object, handles: Sequence[Handle]) -> tuple[bytes, list[int]]:
-        """Packet of a message with its descriptors: those of the handles, and the memory file of its fields if long."""
-        encoded, fds = encode_handles(handles)
-        packet = {"message": type(message).__name__, "handles": encoded}
-        fields = encode(message)
-        if len(fields) <= _INLINE:
-            return wire.encode({**packet, "fields": fields.decode()}), fds
-        return wire.encode(packet), [*fds, memory_file(fields)]
 
 
 def _read(fd: int) -> bytes:

@@ -223,10 +223,10 @@ def _acquire(folder: int, endpoint: Endpoint, processes: Mapping[str, int]) -> i
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_BETWEEN)
-        if (
-            not _remove_stale_files(folder, endpoint)
-            or (lock := make_lock(folder, endpoint.lock, processes.items())) is None
-        ):
+        if not _remove_stale_files(folder, endpoint):
+            continue
+        lock = make_lock(folder, endpoint.lock, processes.items())
+        if lock is None:
             continue
         with on_failure(os.close, lock), on_failure(os.unlink, endpoint.lock, dir_fd=folder):
             _remove_socket(folder, endpoint, ours=endpoint.name is not None)

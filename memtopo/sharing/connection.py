@@ -152,21 +152,19 @@ class HolderConnection:
         Notices of an unknown kind are ignored.
         """
         until = self._clock.time() + timeout
-        while not (notice := self._received_notice()) and self._readable(until):
-            pass
-        return notice
-
-    def _received_notice(self) -> Notice | None:
-        """Return the next notice that has been received."""
-        with self._exchanging:
-            if not self._notices and self._sock.fileno() < 0:
-                raise self._ended()
-            while not self._notices and (packet := self._next(self._clock.time())):
-                if not self._store_notice(packet):
-                    packet.close()
-                    raise self.untrusted("it sent an answer without a request")
-            self._received_notices = 0
-            return self._notices.popleft() if self._notices else None
+        while True:
+            with self._exchanging:
+                if not self._notices and self._sock.fileno() < 0:
+                    raise self._ended()
+                while not self._notices and (packet := self._next(self._clock.time())):
+                    if not self._store_notice(packet):
+                        packet.close()
+                        raise self.untrusted("it sent an answer without a request")
+                self._received_notices = 0
+                if self._notices:
+                    return self._notices.popleft()
+            if not self._readable(until):
+                return None
 
     def name_lease(self) -> None:
         """Name the socket, so that this process is found as an importer even after the end of the holder."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -184,7 +184,15 @@ def _open_runtime_folder(folder: str, *, make: bool = False) -> int:
                 os.mkdir(name, 0o700, dir_fd=above)
         with _trusting(folder, "opened as a folder", _MADE):
             fd = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
-    return _checked(fd, folder, _not_private)
+    found, ours = os.fstat(fd), os.geteuid()
+    if found.st_uid != ours:
+        why, hint = f"it belongs to uid {found.st_uid}, and this process to uid {ours}", _MADE
+    elif found.st_mode & _ANY_ACCESS_OF_OTHERS:
+        why, hint = f"other users can enter it (mode {stat.S_IMODE(found.st_mode):o})", _CLOSED
+    else:
+        return fd
+    os.close(fd)
+    raise _untrusted(folder, why, hint)
 
 
 def _open_folder(folder: str, allow_uids: Collection[int] = (), *, named: bool = True) -> int:
@@ -194,7 +202,16 @@ def _open_folder(folder: str, allow_uids: Collection[int] = (), *, named: bool =
     """
     with _trusting(folder, "opened", _ENTERED if named else _MADE):
         fd = os.open(folder or ".", _FOLDER)
-    return _checked(fd, folder, lambda found: _replaceable(found, allow_uids), named=named)
+    found, ours = os.fstat(fd), os.geteuid()
+    if found.st_uid not in (0, ours, *allow_uids):
+        where = ", which represents every unmapped user in this user namespace" * is_unmapped(found.st_uid)
+        why = f"it belongs to uid {found.st_uid}{where}, and this process to uid {ours}"
+    elif found.st_mode & _WRITE_ACCESS_OF_OTHERS and not found.st_mode & stat.S_ISVTX:
+        why = f"other users can change its content (mode {stat.S_IMODE(found.st_mode):o})"
+    else:
+        return fd
+    os.close(fd)
+    raise _untrusted(folder, why, _TRUSTED.format(found.st_uid) if named and found.st_uid not in (0, ours) else _MADE)
 
 
 @contextmanager
@@ -207,38 +224,6 @@ def _trusting(folder: str, what: str, denied: str) -> Iterator[None]:
     except OSError as error:
         hint = denied if isinstance(error, PermissionError) else _MADE
         raise _untrusted(folder, f"it cannot be {what} ({reason(error)})", hint) from error
-
-
-def _checked(fd: int, folder: str, objection: Callable[[os.stat_result], str | None], *, named: bool = False) -> int:
-    found = os.fstat(fd)
-    if why := objection(found):
-        os.close(fd)
-        hint = _MADE
-        if named and found.st_uid not in (0, os.geteuid()):
-            hint = _TRUSTED.format(found.st_uid)
-        elif found.st_uid == os.geteuid() and objection is _not_private:
-            hint = _CLOSED
-        raise _untrusted(folder, why, hint)
-    return fd
-
-
-def _not_private(found: os.stat_result) -> str | None:
-    """Return why a folder is not private to this user."""
-    if found.st_uid != os.geteuid():
-        return f"it belongs to uid {found.st_uid}, and this process to uid {os.geteuid()}"
-    if found.st_mode & _ANY_ACCESS_OF_OTHERS:
-        return f"other users can enter it (mode {stat.S_IMODE(found.st_mode):o})"
-    return None
-
-
-def _replaceable(found: os.stat_result, allow_uids: Collection[int]) -> str | None:
-    """Return why others can replace files in a folder: it is theirs, or writable for all and not sticky."""
-    if found.st_uid not in (0, os.geteuid(), *allow_uids):
-        where = ", which represents every unmapped user in this user namespace" * is_unmapped(found.st_uid)
-        return f"it belongs to uid {found.st_uid}{where}, and this process to uid {os.geteuid()}"
-    if found.st_mode & _WRITE_ACCESS_OF_OTHERS and not found.st_mode & stat.S_ISVTX:
-        return f"other users can change its content (mode {stat.S_IMODE(found.st_mode):o})"
-    return None
 
 
 def no_folder(folder: str) -> ExchangeError:

@@ -74,9 +74,14 @@ def resolve(name: str, text: str) -> Bound:
         raise UsageError(message) from error
     if not words or shutil.which(words[0]) is None:
         message = f"--with {name}: there is neither a socket {text!r} nor a program {words[0] if words else ''!r}"
-        if _is_hidden(text):
+        try:
+            os.stat(text)  # noqa: PTH116 the text may not be a valid path
+        except PermissionError:
             message = f"--with {name}: {text!r} is in a folder that this user may not enter"
-            raise Unavailable(message, hint="hold the layout in a folder that others may enter, with --allow-uid UID")
+            hint = "hold the layout in a folder that others may enter, with --allow-uid UID"
+            raise Unavailable(message, hint=hint) from None
+        except (OSError, ValueError):
+            pass
         raise Unavailable(message, hint="a producer that is not running yet is started by its command")
     return words
 
@@ -291,9 +296,14 @@ def start_producers(
     used = {holder: bound[holder] for holder in sorted(holders(geometry)) if holder in bound}
     sockets = {holder: path for holder, path in used.items() if isinstance(path, str)}
     programs = [ProducerProgram(holder, words) for holder, words in used.items() if not isinstance(words, str)]
-    simulated = _simulated_programs(geometry, machine, name, used) if machine else []
+    simulated: list[ProducerProgram] = []
+    members = geometry.members.values()
     if machine is None:
         _require_holders(geometry, used)
+    elif any(member.produced for member in members):
+        specs = producer_specs(members, name, target.uuids(machine))
+        missing = [holder for holder in specs if holder not in used and not _is_held(holder)]
+        simulated = [simulated_program(holder, specs[holder]) for holder in missing]
     started = [*programs, *simulated]
     with ExitStack() as stack:
         try:
@@ -311,18 +321,6 @@ def start_producers(
 def simulated_program(holder: str, spec: ProducerSpec) -> ProducerProgram:
     """Return the program of a simulated producer, which is not started yet."""
     return ProducerProgram(holder, _COMMAND, encode(spec) + b"\n")
-
-
-def _simulated_programs(
-    geometry: Geometry, machine: Machine, name: str, bound: Mapping[str, Bound]
-) -> list[ProducerProgram]:
-    """Return a program for each holder of external objects that is neither bound nor running."""
-    members = geometry.members.values()
-    if not any(member.produced for member in members):
-        return []
-    specs = producer_specs(members, name, target.uuids(machine))
-    missing = [holder for holder in specs if holder not in bound and not _is_held(holder)]
-    return [simulated_program(holder, specs[holder]) for holder in missing]
 
 
 def _require_holders(geometry: Geometry, bound: Mapping[str, Bound]) -> None:
@@ -352,17 +350,6 @@ def _is_socket(path: str) -> bool:
         return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 the text may not be a valid path
     except (OSError, ValueError):
         return False
-
-
-def _is_hidden(path: str) -> bool:
-    """Return whether this user may not look up a path."""
-    try:
-        os.stat(path)  # noqa: PTH116 as above
-    except PermissionError:
-        return True
-    except (OSError, ValueError):
-        return False
-    return False
 
 
 def _highest(*values: int | None) -> int | None:

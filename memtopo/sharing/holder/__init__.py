@@ -136,10 +136,20 @@ class Background:
     @contextmanager
     def running(self, serve: Callable[[], object]) -> Iterator[None]:
         """Serve in the thread for the duration of a `with`, which begins when it is ready or over. Raises its error."""
+
+        def run() -> None:
+            try:
+                serve()
+            except BaseException as error:  # noqa: BLE001 it is raised again in the program's thread
+                self.error = error
+            finally:
+                self.over.set()
+                self._ready.set()
+
         ours, self.wake = socket.socketpair()
         with ours, self.wake:
             self.wake.setblocking(False)  # noqa: FBT003 the signature is the library's
-            thread = threading.Thread(target=self._run, args=(serve,), name=self._name, daemon=True)
+            thread = threading.Thread(target=run, name=self._name, daemon=True)
             try:
                 with deferred():  # Ctrl-C is raised where it stops the thread
                     thread.start()
@@ -152,12 +162,3 @@ class Background:
                 ours.send(b"\0")
                 if thread.ident:
                     thread.join()
-
-    def _run(self, serve: Callable[[], object]) -> None:
-        try:
-            serve()
-        except BaseException as error:  # noqa: BLE001 it is raised again in the program's thread
-            self.error = error
-        finally:
-            self.over.set()
-            self._ready.set()
