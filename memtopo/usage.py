@@ -257,7 +257,10 @@ def usage(
     elsewhere = by_key((each.pid, each) for each in memory.processes if not _is_of(each, processes))
     reported = list(_reported(each for each in known if isinstance(each, Status)))
     sockets = {use.socket for _, use in reported}
-    reported += [each for entry in known if isinstance(entry, Entry) for each in _remaining(entry)]
+    for entry in known:  # processes of a layout that still have memory after the end of its coordinator
+        if isinstance(entry, Entry) and entry.end:
+            for label, pid in entry.end.remaining.items():
+                reported.append((pid, LayoutUse(entry.name, "process", None, None, None, None, entry.socket, label)))
     reported += [(pid, use) for pid, use in locked if use.socket not in sockets]
     by_process = by_key(reported)
     leased, children = _leased(by_process, processes, files), _children(by_process, processes, confirmed)
@@ -303,12 +306,6 @@ def _reported(statuses: Iterable[Status]) -> Iterator[tuple[int, LayoutUse]]:
             yield pid, replace(held, role="process", since=None, bytes=sum(sizes) if sizes else None, label=label)
         for each in status.importers:
             yield (each.pid or 0) if same else 0, replace(held, role="importer", since=each.since, bytes=each.bytes)
-
-
-def _remaining(entry: Entry) -> Iterator[tuple[int, LayoutUse]]:
-    """Yield the processes of a layout that still have memory after the end of its coordinator."""
-    for label, pid in entry.end.remaining.items() if entry.end else ():
-        yield pid, LayoutUse(entry.name, "process", None, None, None, None, entry.socket, label)
 
 
 def _leased(

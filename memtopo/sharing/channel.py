@@ -38,7 +38,7 @@ from memtopo.language.limits import LARGEST_FILE
 from memtopo.sharing import wire
 from memtopo.sharing.messages import HandleEntry, decode_handles, encode_handles
 from memtopo.sharing.sockets import SYSTEM, PeerProcess, System, peer
-from memtopo.sharing.wire import MOST_FDS, Packet
+from memtopo.sharing.wire import MOST_FDS
 
 LARGEST = 2 * LARGEST_FILE + (32 << 20)
 """Bytes that the fields of one message may have: a spec, whose quotes and ends of line take two each, and a machine."""
@@ -144,7 +144,19 @@ class Channel(Generic[M]):
             raise
         except OSError:
             return None
-        return self._decode(packet) if packet else None
+        if packet is None:
+            return None
+        try:
+            envelope = wire.read(Envelope, packet.message, "a message")
+            kind = self._types[envelope.message]
+            text = _read(packet.fds.pop()) if envelope.fields is None else envelope.fields
+            secrets = any(each.secret for each in envelope.handles)
+            carried = {"descriptors": bool(packet.fds) or not secrets, "secrets": secrets}
+            handles = decode_handles(envelope.handles, packet.fds, **carried, of=envelope.message)
+            return Received(decode(text, kind), handles)
+        except (LookupError, OSError, ValueError, BadPacket) as error:
+            packet.close()
+            raise BadPacket("not a message of this protocol") from error
 
     def __iter__(self) -> Iterator[Received[M]]:
         """Wait for one message after another, until the other end is closed. Raises `BadPacket`."""
@@ -178,19 +190,6 @@ class Channel(Generic[M]):
         for _, fds in self._queue:
             wire.close_all(fds)
         self._queue.clear()
-
-    def _decode(self, packet: Packet) -> Received[M]:
-        try:
-            envelope = wire.read(Envelope, packet.message, "a message")
-            kind = self._types[envelope.message]
-            text = _read(packet.fds.pop()) if envelope.fields is None else envelope.fields
-            secrets = any(each.secret for each in envelope.handles)
-            carried = {"descriptors": bool(packet.fds) or not secrets, "secrets": secrets}
-            handles = decode_handles(envelope.handles, packet.fds, **carried, of=envelope.message)
-            return Received(decode(text, kind), handles)
-        except (LookupError, OSError, ValueError, BadPacket) as error:
-            packet.close()
-            raise BadPacket("not a message of this protocol") from error
 
 
 def _read(fd: int) -> bytes:

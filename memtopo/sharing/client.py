@@ -358,9 +358,27 @@ class Client(HolderConnection):
         return notice
 
     def _handles(self, offer: Offer, first: int, stop: int, batch: int) -> Iterator[Handle]:
+        """Request and yield handles, each of which the caller owns.
+
+        Raises `ExchangeError`, with the code `changed` if the export was changed since the earlier ones, or the offer.
+        """
         self.generations.pop(offer.name, None)
         while first < stop:
-            pending = self._batch(offer, first, min(batch, stop - first))
+            count = min(batch, stop - first)
+            with self._received("handles", offer, first=first, count=count) as packet:
+                answer = wire.read(messages.HandlesAnswer, packet.message, "the answer to 'handles'")
+                generation = answer.generation
+                if self.generations.setdefault(offer.name, generation) != generation:
+                    self._offers = None
+                    raise self._changed(offer)
+                if answer.offer != offer and self.fresh_offers().get(offer.name) != offer:
+                    raise self._changed(offer)
+                if answer.offer != offer or answer.first != first or len(answer.handles) > count:
+                    raise BadPacket(f"{offer.name!r} differs from its offer")
+                if not answer.handles:
+                    raise BadPacket(f"0 handles of {offer.name!r} came with {len(packet.fds)} descriptors")
+                has = {"descriptors": offer.descriptors, "secrets": offer.secrets}
+                pending = deque(messages.decode_handles(answer.handles, packet.fds, **has, of=offer.name))
             first += len(pending)
             try:
                 self.name_lease()
@@ -368,26 +386,6 @@ class Client(HolderConnection):
                     yield pending.popleft()
             finally:
                 close_handles(pending)
-
-    def _batch(self, offer: Offer, first: int, count: int) -> deque[Handle]:
-        """Request handles from `first` on: at least one, at most `count`. The caller owns them.
-
-        Raises `ExchangeError`, with the code `changed` if the export was changed since the earlier ones, or the offer.
-        """
-        with self._received("handles", offer, first=first, count=count) as packet:
-            answer = wire.read(messages.HandlesAnswer, packet.message, "the answer to 'handles'")
-            generation = answer.generation
-            if self.generations.setdefault(offer.name, generation) != generation:
-                self._offers = None
-                raise self._changed(offer)
-            if answer.offer != offer and self.fresh_offers().get(offer.name) != offer:
-                raise self._changed(offer)
-            if answer.offer != offer or answer.first != first or len(answer.handles) > count:
-                raise BadPacket(f"{offer.name!r} differs from its offer")
-            if not answer.handles:
-                raise BadPacket(f"0 handles of {offer.name!r} came with {len(packet.fds)} descriptors")
-            has = {"descriptors": offer.descriptors, "secrets": offer.secrets}
-            return deque(messages.decode_handles(answer.handles, packet.fds, **has, of=offer.name))
 
     @contextmanager
     def _received(self, request: str, offer: Offer, **terms: Any) -> Iterator[Packet]:

@@ -92,20 +92,14 @@ def answers(
             yield answer
         except NoLayout:
             continue
+        except LayoutEnded as error:
+            yield Entry(each.name or each.path, "lost", each.path, end=error.end)
         except ExchangeError as error:
-            yield _failed_entry(each, error)
-
-
-def _failed_entry(where: Endpoint, error: ExchangeError) -> Entry:
-    """Return an entry for a layout whose holder does not answer."""
-    name = where.name or where.path
-    if isinstance(error, LayoutEnded):
-        return Entry(name, "lost", where.path, end=error.end)
-    state: PartState = "starting" if error.code == "starting" else "unreachable"
-    pid = None
-    with suppress(MemtopoError, OSError), closing_fd(where.open_folder()) as folder:
-        pid = lock_owner(folder, where.lock) or None
-    return Entry(name, state, where.path, pid, error=error.message, hint=error.hint)
+            state: PartState = "starting" if error.code == "starting" else "unreachable"
+            pid = None
+            with suppress(MemtopoError, OSError), closing_fd(each.open_folder()) as folder:
+                pid = lock_owner(folder, each.lock) or None
+            yield Entry(each.name or each.path, state, each.path, pid, error=error.message, hint=error.hint)
 
 
 def _entry(status: Status) -> Entry:

@@ -11,7 +11,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
@@ -36,12 +36,17 @@ _COMMAND = python_command("memtopo.sharing.programs:main")
 
 def _signal_all(entry: str, number: int) -> bool:
     """Send a signal to all processes that have an entry in their environment, `NAME=VALUE`; return whether any has."""
-    found = list(_processes_with(os.fsencode(entry)))
-    for descriptor in found:
-        with suppress(ProcessLookupError, PermissionError):
-            signal.pidfd_send_signal(descriptor, number)
-        os.close(descriptor)
-    return bool(found)
+    found = False
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        # The descriptor is opened before the environment is read: the id may be another process's afterwards.
+        with (
+            suppress(OSError),
+            closing_fd(os.pidfd_open(int(name))) as descriptor,
+        ):  # it has ended, or is another user's
+            if os.fsencode(entry) in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                found = True
+                signal.pidfd_send_signal(descriptor, number)
+    return found
 
 
 def _await_all(entry: str, number: int, seconds: float) -> None:
@@ -51,53 +56,19 @@ def _await_all(entry: str, number: int, seconds: float) -> None:
         time.sleep(_SEARCH_INTERVAL)
 
 
-def _start_watcher(entry: str, grace: float) -> Popen[bytes]:
-    """Start a process that ends all processes with an entry once this one has died, unless it writes to it.
-
-    They have `grace` seconds to end by themselves. Raises `OSError`.
-    """
-    return Popen(  # noqa: S603 a command of memtopo, and no shell
-        [*_COMMAND, str(os.getpid()), entry, str(grace)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        process_group=0,  # Ctrl-C ends the parent, which ends the watcher
-    )
-
-
 def main(parent: str, entry: str, grace: str) -> None:
     """Wait for the death of the parent; then end all processes with an entry, and kill those left after the grace."""
-    if _is_dismissed(int(parent)):
-        return
+    try:
+        descriptor = os.pidfd_open(int(parent))  # a child of the parent may keep the other end of standard input open
+        ready, _, _ = select.select([0, descriptor], [], [])
+        if 0 in ready and os.read(0, 1):  # the parent needs it no longer
+            return
+    except ProcessLookupError:
+        pass  # the parent has died
     time.sleep(_STARTING)
     _signal_all(entry, signal.SIGTERM)
     _await_all(entry, 0, float(grace))
     _await_all(entry, signal.SIGKILL, float(grace))
-
-
-def _is_dismissed(parent: int) -> bool:
-    """Wait until the parent writes to standard input, or until it has died; return whether it wrote."""
-    try:
-        descriptor = os.pidfd_open(parent)  # a child of the parent may keep the other end of standard input open
-    except ProcessLookupError:
-        return False
-    ready, _, _ = select.select([0, descriptor], [], [])
-    return 0 in ready and os.read(0, 1) != b""
-
-
-def _processes_with(entry: bytes) -> Iterator[int]:
-    """Yield a descriptor of each process that has an entry in its environment; the caller closes it."""
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):  # it has ended, or belongs to another user
-            descriptor = os.pidfd_open(int(name))  # before the environment is read: the id may be another's afterwards
-            try:
-                environment = Path("/proc", name, "environ").read_bytes()
-            except OSError:
-                environment = b""
-            if entry in environment.split(b"\0"):
-                yield descriptor
-            else:
-                os.close(descriptor)
 
 
 GRACE = 5.0
@@ -206,7 +177,14 @@ class ProducerProgram:
         environment.pop("MEMTOPO_WITH", None)  # else a memtopo would start itself for ever
         try:
             if self._stdin is None:  # memtopo's own programs end with their standard input, and start no others
-                self._watcher = _start_watcher(self._entry, self._grace)
+                # It ends all processes with the entry once this one has died, unless that writes to it.
+                self._watcher = Popen(  # noqa: S603 a command of memtopo, and no shell
+                    [*_COMMAND, str(os.getpid()), self._entry, str(self._grace)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    process_group=0,  # Ctrl-C ends the parent, which ends the watcher
+                )
             self._process = process = Popen(  # noqa: S603 the user's own command, run without a shell
                 list(self._command),
                 stdin=subprocess.DEVNULL if self._stdin is None else subprocess.PIPE,

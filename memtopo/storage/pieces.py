@@ -213,7 +213,12 @@ def restore(folder: Folder, part: Part, wanted: Sequence[Piece], memory: PieceMe
             closing_fd(folder.open(file.name)) as fd,
             opened_to_read(fd) as opened,
         ):
-            _require_complete(folder, file, os.fstat(fd).st_size)
+            length = os.fstat(fd).st_size
+            for chunk in _chunks(file):
+                if length < rounded_up(chunk.piece.offset + chunk.start + chunk.size, BLOCK):
+                    where = f"chunk {chunk.number} of {chunk.piece.name!r} ends beyond its end"
+                    message = f"{folder.path}/{file.name} was cut to {exact(length)}: {where}"
+                    raise FolderRefused(message, hint=DAMAGED)
             transfer.run([partial(restore_chunk, file.name, opened, each) for each in _chunks(some)])
             direct &= opened.direct
     saved = [each.piece for file in part.files for each in file.pieces]
@@ -221,14 +226,6 @@ def restore(folder: Folder, part: Part, wanted: Sequence[Piece], memory: PieceMe
     unused = tuple(each.name for each in saved if sizes.get(each.name) != each.size)
     without = tuple(name for name in sizes if name not in set(found))
     return Restored(found, unused, without, sum(sizes[name] for name in found), direct)
-
-
-def _require_complete(folder: Folder, file: SavedFile, size: int) -> None:
-    for chunk in _chunks(file):
-        if size < rounded_up(chunk.piece.offset + chunk.start + chunk.size, BLOCK):
-            where = f"chunk {chunk.number} of {chunk.piece.name!r} ends beyond its end"
-            message = f"{folder.path}/{file.name} was cut to {exact(size)}: {where}"
-            raise FolderRefused(message, hint=DAMAGED)
 
 
 class FolderKeeper:

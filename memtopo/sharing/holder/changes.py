@@ -294,7 +294,14 @@ def _still_imported(pinning: Sequence[ClientConnection], request: ChangeRequest)
     A forced one is refused if others would write memory that importers use.
     """
     exports = request.planned.reused if request.force else request.touched
-    processes = first_of([_pins(each, exports) for each in pinning], LISTED)
+    found: list[str] = []
+    for each in pinning:
+        taken = each.taken(exports)
+        named = [f"{one.handles:,} of {one.export}, {rounded(one.bytes)}" for one in taken[:_LISTED_EXPORTS]]
+        if len(taken) > _LISTED_EXPORTS:
+            named.append(f"{len(taken) - _LISTED_EXPORTS:,} more exports")
+        found.append(f"{process_name(each.peer.pid)} ({'; '.join(named)})")
+    processes = first_of(found, LISTED)
     if request.force:
         what = ", which stays in the layout, and which others will write"
         hint = "let them detach first, or declare the new content as another export"
@@ -302,11 +309,3 @@ def _still_imported(pinning: Sequence[ClientConnection], request: ChangeRequest)
         what = f"{f' within {request.wait:g} s' if request.wait else ''}: the change would leave it allocated"
         hint = "let them detach first, or poll for notices; with --force, they keep the old memory"
     return ExchangeError("attached", f"{processes} did not release imported memory{what}", hint=hint)
-
-
-def _pins(connection: ClientConnection, exports: Collection[str]) -> str:
-    taken = connection.taken(exports)
-    named = [f"{each.handles:,} of {each.export}, {rounded(each.bytes)}" for each in taken[:_LISTED_EXPORTS]]
-    if len(taken) > _LISTED_EXPORTS:
-        named.append(f"{len(taken) - _LISTED_EXPORTS:,} more exports")
-    return f"{process_name(connection.peer.pid)} ({'; '.join(named)})"

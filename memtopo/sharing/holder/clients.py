@@ -204,11 +204,6 @@ class ClientConnection:
         self.let_go_of.update(names if len(self.let_go_of) < _MOST_AWAITED else dict.fromkeys(found))
         return found
 
-    def await_return(self, export: str) -> None:
-        """Record that the client awaits handles of an export, whose memory is gone or being changed."""
-        self.attached = True
-        self.let_go_of[export] = None
-
     def taken(self, exports: Collection[str]) -> list[Taken]:
         """Return what the client has received of some exports, and has not let go of."""
         found = ((offer, handles.bit_count()) for name, (offer, handles) in self._taken.items() if name in exports)

@@ -176,7 +176,7 @@ class Commits:
         discarded = self._contents.discarded()
         wanted = any(each.writes and not discarded.isdisjoint(each.exports) for each in self._waiting)
         if gone or (wanted and self._in_vain != self._responder.generation):
-            self._create_anew()
+            self._create_anew(discarded)
         now = self._clock.time()
         for each in tuple(self._waiting):
             if not self._clients.waits(each.connection):
@@ -193,9 +193,8 @@ class Commits:
         """Return the seconds until the first deadline of a request that waits; None if there is none."""
         return max(min(each.until for each in self._waiting) - self._clock.time(), 0.0) if self._waiting else None
 
-    def _create_anew(self) -> None:
+    def _create_anew(self, names: frozenset[str]) -> None:
         """Create discarded memory anew; if that fails, it is tried again for the next writer."""
-        names = self._contents.discarded()
         try:
             self._contents.renewed(done := self._renew(names))
             self._in_vain = self._responder.generation if names - done else 0

@@ -342,7 +342,8 @@ class Responder:
         """Record that a client requested handles of an export, whose memory is gone or being changed."""
         if not connection.attached:
             self._record_import(connection, export, 0, 0)
-        connection.await_return(export)
+        connection.attached = True
+        connection.let_go_of[export] = None
 
     def _record_import(self, connection: ClientConnection, export: str, handles: int, size: int) -> None:
         """Record the first handles of an export that a client received, of `size` bytes in all."""
