@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,12 +13,9 @@ from memtopo.common.processes import RunningClock
 from memtopo.common.text import process_name
 from memtopo.sharing import messages
 from memtopo.sharing.holder.clients import ClientConnection, Clients
-from memtopo.sharing.holder.state import EventFields
+from memtopo.sharing.holder.state import EventFields, HolderEvents
 from memtopo.sharing.messages import CommitRequest, WaitRequest
 from memtopo.sharing.offers import CommitState, Offer
-
-if TYPE_CHECKING:
-    from memtopo.sharing.holder.responses import Responder
 
 _WAIT = "give the writer longer (wait=60 in Python); a writer attaches with role='writer', and commits"
 _BESIDE = "readers attach without a role; for new content, add an export with 'memtopo change'"
@@ -107,6 +104,19 @@ class Contents:
         return frozenset(name for name, each in self._known.items() if each.discarded)
 
 
+class Served(Protocol):
+    """Layout that is served: the content of its exports, its events, and its generation."""
+
+    contents: Contents
+    events: HolderEvents
+
+    @property
+    def generation(self) -> int: ...
+
+    def generation_of(self, export: str) -> int:
+        """Generation in which the objects of an export were made."""
+
+
 class _Waiting(Struct, frozen=True):
     """Request of a client that waits for the lease to write exports, or for their commit."""
 
@@ -126,7 +136,7 @@ class Commits:
 
     def __init__(
         self,
-        responder: Responder,
+        responder: Served,
         clients: Clients,
         renew: Callable[[frozenset[str]], frozenset[str]],
         notify: Callable[[Collection[str]], None],
