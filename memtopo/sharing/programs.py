@@ -38,11 +38,9 @@ def _signal_all(entry: str, number: int) -> bool:
     """Send a signal to all processes that have an entry in their environment, `NAME=VALUE`; return whether any has."""
     found = False
     for name in filter(str.isdigit, os.listdir("/proc")):
-        # The descriptor is opened before the environment is read: the id may be another process's afterwards.
-        with (
-            suppress(OSError),
-            closing_fd(os.pidfd_open(int(name))) as descriptor,
-        ):  # it has ended, or is another user's
+        # The descriptor is opened before the environment is read: the id may be another process's afterwards. An error
+        # is that of a process that has ended, or belongs to another user.
+        with suppress(OSError), closing_fd(os.pidfd_open(int(name))) as descriptor:
             if os.fsencode(entry) in Path("/proc", name, "environ").read_bytes().split(b"\0"):
                 found = True
                 signal.pidfd_send_signal(descriptor, number)
