@@ -55,7 +55,6 @@ ELSEWHERE = {
         "tests/sharing",
         "tests/cli/test_service.py",
     ),
-    "memtopo/sharing/holder/requests.py": ("tests/cli/test_service.py",),
     "memtopo/sharing/holder/systemd.py": ("tests/cli/test_service.py",),
     "memtopo/sharing/producers.py": ("tests/sharing/test_programs.py",),
     "memtopo/spec.py": ("tests/language", "tests/kinds", "tests/rules/test_answers.py"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from memtopo.common.errors import ExchangeError, InternalError, MemtopoError, internal_errors
+from memtopo.common.errors import BadPacket, ExchangeError, InternalError, MemtopoError, internal_errors
 from memtopo.common.processes import RunningClock
 from memtopo.common.text import first_of, process_name
 from memtopo.common.units import rounded
@@ -16,7 +17,9 @@ from memtopo.plans.report import Checks
 from memtopo.sharing import messages
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.responses import Responder
-from memtopo.sharing.holder.state import LISTED, ProgressNotices, Severity
+from memtopo.sharing.holder.state import LISTED, ProgressNotices, Reload, Severity
+from memtopo.sharing.holder.systemd import Notifier
+from memtopo.sharing.messages import TransitionRequest
 from memtopo.sharing.offers import ChangeFailed, LayoutChange
 from memtopo.sharing.status import MemoryChange
 
@@ -68,6 +71,36 @@ class Changes:
         self._awaited: ChangeRequest | None = None
         self._clock = clock
         self._until = 0.0
+
+    def request(self, connection: ClientConnection, request: TransitionRequest) -> bool:
+        """Make the change or switch of a request. Return false if it is answered later. Raises `MemtopoError`."""
+        try:
+            self.require_changeable(connection, request.request)
+            about = {}
+            if isinstance(request, messages.SwitchRequest):
+                planned, about = self._responder.planned_switch(request.state), {"state": request.state}
+            else:
+                assert isinstance(request, messages.SpecRequest)
+                source = connection.receive_source(request.source)
+                if source is None:
+                    connection.send({"ok": {"received": connection.received_source}})
+                    return True
+                planned = self._responder.require_changeable().change(source, request.generation)
+            terms = request.force, request.check == "full", request.wait
+            return self.begin(ChangeRequest(connection, request.request, planned, about, *terms))
+        except BadPacket:
+            raise
+        except MemtopoError as error:
+            self.record_failure(request.request, process_name(connection.peer.pid), error)
+            raise
+
+    def require_changeable(self, connection: ClientConnection, action: str) -> None:
+        """Raise `ExchangeError` for a client of another user, during a release, and during another change."""
+        require_owner(connection, action)
+        self._responder.require_complete()
+        if self._responder.releasing:
+            raise releasing()
+        self.require_none()
 
     def begin(self, request: ChangeRequest) -> bool:
         """Make a change, or ask importers to let go first. Return false if it is answered later.
@@ -280,6 +313,17 @@ class Changes:
         self._clients.deliver(connection, notice)
 
 
+def require_owner(connection: ClientConnection, action: str) -> None:
+    """Raise `ExchangeError` for a client of another user, who may only import."""
+    if connection.peer.uid not in (0, os.geteuid()):
+        raise ExchangeError("owner", f"only uid {os.geteuid()}, which holds it, may {action} the layout")
+
+
+def releasing() -> ExchangeError:
+    """Return the error for a request that comes too late."""
+    return ExchangeError("releasing", "the layout is being released")
+
+
 def differences(before: Mapping[str, int], after: Mapping[str, int]) -> Iterator[MemoryChange]:
     """Yield the locations at which a layout has another amount of memory than before."""
     for location in sorted({*before, *after}):
@@ -309,3 +353,37 @@ def _still_imported(pinning: Sequence[ClientConnection], request: ChangeRequest)
         what = f"{f' within {request.wait:g} s' if request.wait else ''}: the change would leave it allocated"
         hint = "let them detach first, or poll for notices; with --force, they keep the old memory"
     return ExchangeError("attached", f"{processes} did not release imported memory{what}", hint=hint)
+
+
+WAIT = 5.0
+"""Seconds that importers have to let go of memory that goes by a reload."""
+
+
+class Reloads:
+    """Begins the changes of reloads, and notifies systemd of both ends of each. A refusal is an event."""
+
+    def __init__(self, responder: Responder, changes: Changes, systemd: Notifier, reload: Reload) -> None:
+        self._responder, self._changes, self._systemd, self._reload = responder, changes, systemd, reload
+        self._under_way = False
+
+    def begin(self) -> None:
+        """Begin a change to the spec that is read again, if a signal requests it."""
+        read = self._reload()
+        if read is None:
+            return
+        if not self._under_way:
+            self._systemd.reloading()
+        self._under_way = True
+        try:
+            source = read()
+            self._changes.require_none()
+            planned = self._responder.require_changeable().change(source, None)
+            self._changes.begin(ChangeRequest(None, "reload", planned, {}, force=False, full=False, wait=WAIT))
+        except MemtopoError as error:
+            self._changes.record_failure("reload", "SIGHUP", error)
+
+    def end(self) -> None:
+        """Notify systemd once the change is made or refused."""
+        if self._under_way and self._changes.remaining() is None:
+            self._under_way = False
+            self._systemd.ready(self._responder.holding)

@@ -8,21 +8,21 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
-from memtopo.common.errors import BadPacket, InternalError, MemtopoError
+from memtopo.common.errors import BadPacket, ExchangeError, InternalError, MemtopoError
 from memtopo.common.processes import RunningClock
-from memtopo.common.text import signal_name
+from memtopo.common.text import first_of, process_name, signal_name
+from memtopo.sharing import messages
 from memtopo.sharing.claims import Claim
-from memtopo.sharing.holder.changes import Changes
+from memtopo.sharing.holder.changes import Changes, Reloads, releasing, require_owner
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.commits import Commits
 from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, MetricsTarget, StatusReports
-from memtopo.sharing.holder.requests import Reloads, Requests, releasing
 from memtopo.sharing.holder.responses import Responder, TooManyInFlight
-from memtopo.sharing.holder.state import HeldNodes, HoldSummary, Shutdown, Why
+from memtopo.sharing.holder.state import LISTED, HeldNodes, HoldSummary, Shutdown, Why, still_bound
 from memtopo.sharing.holder.systemd import Notifier
-from memtopo.sharing.messages import Request, encode_error, read_request
+from memtopo.sharing.messages import HandlesRequest, LendRequest, Request, TransitionRequest, encode_error
 from memtopo.sharing.sockets import SYSTEM, Listener, System, abandon_in_children
 
 INTERVAL = 0.5
@@ -79,9 +79,6 @@ class ServerLoop:
         )
         self._commits = Commits(
             responder, self._clients, self._changes.renew, self._changes.notify_committed, RunningClock(now)
-        )
-        self._requests = Requests(
-            responder, self._clients, self._changes, self._commits, shutdown, partial(self._begin_shutdown, "release")
         )
         self._retries: list[_Retry] = []
         self._awaiting_check: list[ClientConnection] = []
@@ -243,7 +240,7 @@ class ServerLoop:
             if packet is None:
                 self._clients.drop(connection)
                 return False
-            return self._answer(connection, read_request(packet))
+            return self._answer(connection, messages.read_request(packet))
         except BadPacket as error:
             connection.closing = True
             connection.send(encode_error(error))
@@ -258,7 +255,7 @@ class ServerLoop:
                 self._awaiting_check.append(connection)
                 self._clients.pause(connection)
                 return False
-            return self._requests.execute(connection, request)
+            return self._execute(connection, request)
         except TooManyInFlight as error:
             if until is not None and now >= until:
                 connection.send(encode_error(error))
@@ -276,6 +273,73 @@ class ServerLoop:
             self._record_internal(error)
             connection.send(encode_error(InternalError(f"internal error: {type(error).__name__}: {error}")))
         return True
+
+    def _execute(self, connection: ClientConnection, request: Request) -> bool:
+        """Answer a request. Return false if it is answered later. Raises `MemtopoError`."""
+        if (
+            isinstance(request, TransitionRequest | messages.ReleaseRequest | messages.SaveRequest)
+            and connection.gone()
+        ):
+            return True  # it timed out while this process was stopped, and has reported that nothing was done
+        match request:
+            case TransitionRequest():
+                return self._changes.request(connection, request)
+            case messages.WaitRequest():
+                return self._await_commit(connection, request)
+            case messages.ReleaseRequest():
+                self._release(connection, request)
+            case messages.CommitRequest():
+                require_owner(connection, "commit")
+                self._commits.commit(connection, request)
+            case messages.SaveRequest():
+                self._changes.require_changeable(connection, "save")
+                with self._changes.progress.to(connection):
+                    saved = self._responder.saved(request.folder)
+                connection.send({"ok": to_builtins(saved)})
+            case HandlesRequest() | LendRequest():
+                self._send_handles(connection, request)
+            case messages.LetGoRequest():
+                self._responder.answer(connection, request, self._clients.all())
+                self._changes.notify_late(connection, request.exports)
+            case _:
+                self._responder.answer(connection, request, self._clients.all())
+        return True
+
+    def _send_handles(self, connection: ClientConnection, request: HandlesRequest | LendRequest) -> None:
+        """Answer a request for handles; a client that is too early is notified when it may repeat the request."""
+        self._clients.check_importer(connection)
+        try:
+            self._changes.require_unchanged(request.export)
+            self._responder.answer(connection, request, self._clients.all())
+        except ExchangeError as error:
+            if error.code in ("absent", "changing"):
+                self._responder.record_early(connection, request.export)
+            raise
+
+    def _await_commit(self, connection: ClientConnection, request: messages.WaitRequest) -> bool:
+        self._responder.require_complete()
+        if self._responder.releasing:
+            raise releasing()
+        if request.request == "write":
+            require_owner(connection, "write")
+        else:
+            self._clients.check_importer(connection)
+        self._commits.begin(connection, request)
+        return False
+
+    def _release(self, connection: ClientConnection, request: messages.ReleaseRequest) -> None:
+        require_owner(connection, "release")
+        bound = [each for each in self._clients.bound if each is not connection]
+        if bound and not request.force:
+            raise still_bound(first_of([process_name(each.peer.pid) for each in bound], LISTED))
+        if self._responder.nodes and not request.force:
+            self._responder.nodes.require_unbound()
+        connection.awaits_release = True
+        self._responder.events.add("release requested", {"by": process_name(connection.peer.pid)})
+        self._begin_shutdown("release", request.grace)
+        if self._responder.supervision.end():  # the rest of the teardown is that of the processes
+            connection.send({"ok": self._responder.released((), ())})
+            connection.release_answered = True
 
     def _check(self) -> None:
         """Check once for all clients that wait for it, after the requests of others were answered."""
