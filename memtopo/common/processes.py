@@ -202,7 +202,9 @@ def python_command(entry: str, parent: int = 0, *, detached: bool = False) -> tu
     """
     module, _, function = entry.partition(":")
     code = f"import sys; sys.path.insert(0, {_ROOT!r}); from {module} import {function}; {function}(*sys.argv[1:])"
-    before = _END_WITH.format(parent) if parent else _DETACH if detached else ""
+    before = _DETACH if detached else ""
+    if parent:
+        before = _END_WITH.format(parent)
     return (sys.executable, "-P", "-c", f"{before}; {code}" if before else code)
 
 

@@ -428,8 +428,9 @@ def encode_handles(handles: Sequence[Handle]) -> tuple[list[dict[str, Any]], lis
 
 def encode_error(error: MemtopoError) -> dict[str, Any]:
     """Encode an error as the answer to a request."""
-    internal = isinstance(error, InternalError)
-    code = error.code if isinstance(error, ExchangeError) else "internal" if internal else "failed"
+    code = "internal" if isinstance(error, InternalError) else "failed"
+    if isinstance(error, ExchangeError):
+        code = error.code
     hint = None if error.hint is None else shorten(error.hint, _LONGEST_REASON)
     return {"error": {"code": code, "message": shorten(error.message, _LONGEST_REASON), "hint": hint}}
 

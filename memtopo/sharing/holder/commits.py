@@ -30,7 +30,9 @@ class _Content(Struct):
 
     @property
     def state(self) -> CommitState:
-        return "committed" if self.committed else "writing" if self.writer else "empty"
+        if self.committed:
+            return "committed"
+        return "writing" if self.writer else "empty"
 
 
 class Contents:

@@ -276,10 +276,8 @@ class ServerLoop:
 
     def _execute(self, connection: ClientConnection, request: Request) -> bool:
         """Answer a request. Return false if it is answered later. Raises `MemtopoError`."""
-        if (
-            isinstance(request, TransitionRequest | messages.ReleaseRequest | messages.SaveRequest)
-            and connection.gone()
-        ):
+        acts = isinstance(request, TransitionRequest | messages.ReleaseRequest | messages.SaveRequest)
+        if acts and connection.gone():
             return True  # it timed out while this process was stopped, and has reported that nothing was done
         match request:
             case TransitionRequest():
