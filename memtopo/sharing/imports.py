@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager, suppress
 
 from msgspec import Struct
 
-from memtopo.common.errors import ExchangeError, MemtopoError, NoLayout, at_entry
+from memtopo.common.errors import ExchangeError, MemtopoError, NoLayout, at_entry, on_failure
 from memtopo.common.text import process_name
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.geometry import Geometry
@@ -94,20 +94,19 @@ class HolderHandles(HandleSource):
     def attach(self, holder: str) -> int:
         imports = [(each, export) for each, source, export in self._sources() if source == holder]
         client = self._clients[holder] = self._connect(holder, [each for each, _ in imports])
-        try:
+
+        def compare() -> None:
             for each, export in imports:
                 self._check_offer(each, export, client, holder)
+
+        with on_failure(self.detach, holder):
+            compare()
             if self._commits and _await_commits(client, [export for _, export in imports], self._commits):
-                for each, export in imports:
-                    self._check_offer(each, export, client, holder)
+                compare()
             if growing := [export for each, export in imports if each.growing]:
                 attend(client, growing)
                 client.fresh_offers()  # of that generation
-                for each, export in imports:
-                    self._check_offer(each, export, client, holder)
-        except BaseException:
-            self.detach(holder)
-            raise
+                compare()
         return client.pid
 
     def detach(self, holder: str) -> None:

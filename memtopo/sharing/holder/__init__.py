@@ -78,17 +78,14 @@ def _listening(
 
     Its socket and connections end with the block.
     """
-    mode, metrics, nodes = _mode(claim, terms.allow_uids), responder.supervision.metrics, responder.supervision.nodes
+    mode, metrics = _mode(claim, terms.allow_uids), responder.supervision.metrics
     with claim.listen(mode=mode) as listener, terms.system.selector() as selector, signal_wakeup() as wakeup:
         loop = ServerLoop(selector, responder, shutdown, terms)
         loop.listen(listener, [each for each in (wakeup, wake) if each])
         try:
-            if metrics:
-                at = metrics.claim
-                where = at.listen(mode=_mode(at, terms.allow_uids), kind=socket.SOCK_STREAM) if at else None
-                loop.publish(metrics, where, claim.endpoint.path)
-            if nodes:
-                loop.report(nodes, claim.endpoint.path)
+            at = metrics.claim if metrics else None
+            where = at.listen(mode=_mode(at, terms.allow_uids), kind=socket.SOCK_STREAM) if at else None
+            loop.publish(where, claim.endpoint.path)
             yield loop
         finally:
             claim.unlink_socket()

@@ -18,12 +18,13 @@ from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.changes import Changes, Reloads, releasing, require_owner
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.commits import Commits
-from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, MetricsTarget, StatusReports
+from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, StatusReports
 from memtopo.sharing.holder.responses import Responder, TooManyInFlight
-from memtopo.sharing.holder.state import LISTED, HeldNodes, HoldSummary, Shutdown, Why, still_bound
+from memtopo.sharing.holder.state import LISTED, HoldSummary, Shutdown, Why, still_bound
 from memtopo.sharing.holder.systemd import Notifier
 from memtopo.sharing.messages import HandlesRequest, LendRequest, Request, TransitionRequest, encode_error
 from memtopo.sharing.sockets import SYSTEM, Listener, System, abandon_in_children
+from memtopo.sharing.status import Status
 
 INTERVAL = 0.5
 """Seconds between two calls of `stop`, which may look for its reason: the death of a process sends no signal."""
@@ -140,26 +141,30 @@ class ServerLoop:
             self._last_internal = reason
             self._responder.events.add("internal error", {"reason": reason}, "error")
 
-    def publish(self, target: MetricsTarget, listener: socket.socket | None, path: str) -> None:
-        """Keep the metrics of the layout at the `path` of its socket in a file, or answer connections to `listener`."""
+    def publish(self, listener: socket.socket | None, path: str) -> None:
+        """Publish what is supervised of the layout at the `path` of its socket.
+
+        Its metrics go to a file and to connections to `listener`, its status to its other nodes.
+        """
+        metrics, nodes = self._responder.supervision.metrics, self._responder.supervision.nodes
         epoch = self._terms.system.epoch
 
-        def text(now: float) -> str:
-            return target.render(self._responder.status(path, self._clients.all()), self._responder.statistics(), now)
+        def status() -> Status:
+            return self._responder.status(path, self._clients.all())
 
-        if target.write:
-            self._published.append(MetricsFile(text, target.write, epoch))
+        def text(now: float) -> str:
+            assert metrics
+            return metrics.render(status(), self._responder.statistics(), now)
+
+        if metrics and metrics.write:
+            self._published.append(MetricsFile(text, metrics.write, epoch))
         if listener:
             server = MetricsServer(self._selector, listener, lambda: text(epoch()), self._now, self._terms.allow_uids)
             self._published.append(server)
+        if nodes:
+            self._published.append(StatusReports(status, nodes.report))
         for each in self._published:
             self._go_on_after(partial(each.advance, self._now()))
-
-    def report(self, nodes: HeldNodes, path: str) -> None:
-        """Report the status of the layout at the `path` of its socket to its other nodes."""
-        reports = StatusReports(lambda: self._responder.status(path, self._clients.all()), nodes.report)
-        self._go_on_after(partial(reports.advance, self._now()))
-        self._published.append(reports)
 
     def finish(self, claim: Claim, seconds: float) -> HoldSummary:
         """Answer the clients that requested the release, pass their connections to the claim, and return the result."""
