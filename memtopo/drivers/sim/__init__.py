@@ -18,7 +18,7 @@ from memtopo.driver.wrappers import METHODS, BatchDriver
 from memtopo.drivers.sim.access import AccessRules, MemoryOperations
 from memtopo.drivers.sim.address_space import Reservations
 from memtopo.drivers.sim.allocations import SimAllocations
-from memtopo.drivers.sim.calls import CallGate, RefusedCall, driver_call
+from memtopo.drivers.sim.calls import RefusedCall, driver_call
 from memtopo.drivers.sim.chunks import Creation, SimChunks, SimMappings
 from memtopo.drivers.sim.devices import SimDevices, SimMemoryBudget
 from memtopo.drivers.sim.external import SimImportedMemory, SimSemaphores
@@ -47,7 +47,7 @@ else:
         """Base of the simulator: at run time the calls are added."""
 
 
-class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts have private names of their own
+class SimDriver(BatchDriver, _Calls):  # type: ignore[misc]  # parts have private names of their own
     """A driver without a GPU: a recorded machine, every rule of `docs/driver-facts.md`, and memory that holds bytes.
 
     Errors have the driver's names and the reason in addition. Close it to free its memory. A call is the method of its
@@ -84,8 +84,9 @@ class SimDriver(CallGate, BatchDriver, _Calls):  # type: ignore[misc]  # parts h
         lock: threading.Lock | None = None,
         pid: int | None = None,
     ) -> None:
-        CallGate.__init__(self, lock)
-        self.machine = machine
+        self.machine, self.lock = machine, lock or threading.Lock()
+        self.blocked: tuple[str, str] | None = ("CUDA_ERROR_NOT_INITIALIZED", "the driver is not initialised")
+        """Error and reason that refuse every call: before `init`, and after `close`."""
         self._closed: tuple[str, str] | None = None
         self.process = sim = SimProcess(machine, budget, pid)
         self.devices, self.contexts, self.streams = sim.devices, sim.contexts, sim.streams

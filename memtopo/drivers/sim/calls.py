@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -75,28 +74,6 @@ _SURVIVING = (
 
 
 _PAUSE = 0.001  # seconds
-
-R = TypeVar("R")
-
-
-class CallGate:
-    """A driver that makes one call at a time, and none while `blocked` has an error and its reason."""
-
-    def __init__(self, lock: threading.Lock | None = None) -> None:
-        self.lock = lock or threading.Lock()
-        self.blocked: tuple[str, str] | None = ("CUDA_ERROR_NOT_INITIALIZED", "the driver is not initialised")
-
-    def fatal_error(self) -> tuple[str, str] | None:
-        """Return an error and its reason once the process can only release memory; None before."""
-
-    def check_open(self, name: str, *, survives: bool) -> None:
-        """Refuse a call before init, after close, and after a fatal error unless it survives one."""
-        if self.blocked:
-            raise DriverError(name, *self.blocked)
-        if not survives and (fatal := self.fatal_error()):
-            raise DriverError(name, *fatal)
-
-
 NOT_OPEN = "the handle is not open"
 PAST_RESERVATION = "the mapping runs past the end of its reservation"
 
@@ -120,21 +97,25 @@ def driver_error(name: str, error: RefusedCall | OSError) -> DriverError:
     return DriverError(name, "CUDA_ERROR_OPERATING_SYSTEM", f"the simulator: {error.strerror}")
 
 
-C = TypeVar("C", bound=CallGate)
 P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def driver_call(method: Callable[Concatenate[Any, P], R], part: str | None = None) -> Callable[Concatenate[C, P], R]:
-    """Make a method of a driver, or of its `part`, a call: one at a time, between init and close, under its name."""
+def driver_call(method: Callable[Concatenate[Any, P], R], part: str | None = None) -> Callable[Concatenate[Any, P], R]:
+    """Make a method of the simulated driver, or of its `part`, a call: one at a time, under the name of the driver.
+
+    It is refused before init, after close, and after a fatal error unless it survives one.
+    """
     name = call_name(method.__name__)
     survives = method.__name__ in _SURVIVING or method.__name__.startswith(("device_get", "device_total", "driver_"))
 
     @wraps(method)
-    def call(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         while True:
             with self.lock:
-                if self.blocked or not survives:
-                    self.check_open(name, survives=survives)
+                refusal = self.blocked if survives else self.blocked or self.fatal_error()
+                if refusal:
+                    raise DriverError(name, *refusal)
                 try:
                     return method(getattr(self, part) if part else self, *args, **kwargs)
                 except WouldBlock:
