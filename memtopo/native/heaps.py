@@ -21,29 +21,33 @@ from memtopo.native.tables import Allocation, AllocationTable, TableHead
 _MOST_GRANTS = 64
 _CLOSED, _NO_ADDRESSES, _OVER_LIMIT, _NOT_ALLOCATED, _NO_MARGIN = -1, -2, -3, -4, -5
 
-CALLS: Mapping[str, str] = {
-    "create": "cuMemCreate",
-    "release": "cuMemRelease",
-    "map": "cuMemMap",
-    "unmap": "cuMemUnmap",
-    "set_access": "cuMemSetAccess",
-    "push": "cuCtxPushCurrent_v2",
-    "pop": "cuCtxPopCurrent_v2",
-    "synchronize": "cuCtxSynchronize",
-    "info": "cuMemGetInfo_v2",
-}
-"""Members of the table of driver functions in the C source, in order, with the symbols of libcuda."""
-
 NO_LIMIT = (1 << 64) - 1
 
 _U64, _SIZE, _POINTER, _INT = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
 
 
+def _function(*parameters: Any) -> Any:
+    return ctypes.CFUNCTYPE(_INT, *parameters)
+
+
+_CALLS: Mapping[str, tuple[str, Any]] = {
+    "create": ("cuMemCreate", _function(ctypes.POINTER(_U64), _SIZE, _POINTER, _U64)),
+    "release": ("cuMemRelease", _function(_U64)),
+    "map": ("cuMemMap", _function(_U64, _SIZE, _SIZE, _U64, _U64)),
+    "unmap": ("cuMemUnmap", _function(_U64, _SIZE)),
+    "set_access": ("cuMemSetAccess", _function(_U64, _SIZE, _POINTER, _SIZE)),
+    "push": ("cuCtxPushCurrent_v2", _function(_POINTER)),
+    "pop": ("cuCtxPopCurrent_v2", _function(_POINTER)),
+    "synchronize": ("cuCtxSynchronize", _function()),
+    "info": ("cuMemGetInfo_v2", _function(ctypes.POINTER(_SIZE), ctypes.POINTER(_SIZE))),
+}
+"""Members of the table of driver functions in the C source, in order, with the symbols of libcuda and their types."""
+
 _Properties, _Access = ctypes.c_ubyte * PROPERTIES.size, ctypes.c_ubyte * (ACCESS.size * _MOST_GRANTS)
 
 
 class _Functions(ctypes.Structure):
-    _fields_ = [(name, _POINTER) for name in CALLS]
+    _fields_ = [(name, _POINTER) for name in _CALLS]
 
 
 class _Budget(ctypes.Structure):
@@ -222,7 +226,7 @@ class NativeHeap:
     def free(self, address: int) -> None:
         """Free an allocation, after the work of its GPU. Raises `Refusal`, and `DriverError` if it is freed later."""
         if code := self._load().memtopo_heap_free(self._at, _unsigned(address, _NOT_ALLOCATED)):
-            raise self._error(code, list(CALLS).index("unmap"))
+            raise self._error(code, list(_CALLS).index("unmap"))
 
     def open(self) -> None:
         """Admit allocations, and release the memory of allocations that were freed meanwhile."""
@@ -313,7 +317,7 @@ def _unsigned(number: int, otherwise: int) -> ctypes.c_uint64:
 
 
 def _name(call: int) -> str:
-    return list(CALLS.values())[call].removesuffix("_v2")
+    return [*_CALLS.values()][call][0].removesuffix("_v2")
 
 
 class Unmapped(DriverError):
@@ -322,23 +326,6 @@ class Unmapped(DriverError):
     def __init__(self, error: DriverError, number: int) -> None:
         super().__init__(error.call, error.name, error.reason)
         self.number = number
-
-
-def _function(*parameters: Any) -> Any:
-    return ctypes.CFUNCTYPE(_INT, *parameters)
-
-
-_SIGNATURES: Mapping[str, Any] = {
-    "create": _function(ctypes.POINTER(_U64), _SIZE, _POINTER, _U64),
-    "release": _function(_U64),
-    "map": _function(_U64, _SIZE, _SIZE, _U64, _U64),
-    "unmap": _function(_U64, _SIZE),
-    "set_access": _function(_U64, _SIZE, _POINTER, _SIZE),
-    "push": _function(_POINTER),
-    "pop": _function(_POINTER),
-    "synchronize": _function(),
-    "info": _function(ctypes.POINTER(_SIZE), ctypes.POINTER(_SIZE)),
-}
 
 
 class _Calls:
@@ -350,7 +337,7 @@ class _Calls:
         self._cuda = inner if hasattr(inner, "function_addresses") else None
         self._raised: list[DriverError] = []
         if self._cuda:
-            self.functions = _Functions(*self._cuda.function_addresses(CALLS.values()))
+            self.functions = _Functions(*self._cuda.function_addresses(symbol for symbol, _ in _CALLS.values()))
             return
 
         def create(handle: Any, size: int, *_: object) -> None:
@@ -370,7 +357,7 @@ class _Calls:
             "pop": lambda _context: driver.ctx_pop_current(),
             "synchronize": driver.ctx_synchronize,
         }
-        self._callbacks = [kind(self._caught(calls[name])) for name, kind in _SIGNATURES.items()]
+        self._callbacks = [kind(self._caught(calls[name])) for name, (_, kind) in _CALLS.items()]
         self.functions = _Functions(*(ctypes.cast(each, _POINTER).value for each in self._callbacks))
 
     def error(self, code: int, call: str) -> DriverError:
