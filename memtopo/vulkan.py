@@ -25,16 +25,6 @@ _EXTENSIONS = ["VK_KHR_external_memory_fd", "VK_KHR_external_semaphore_fd"]
 _LAYER = "VK_LAYER_KHRONOS_validation"
 
 
-def instance(*, validation: bool) -> Any:
-    """Instance of Vulkan 1.2, optionally with the validation layer."""
-    application = vk.VkApplicationInfo(apiVersion=vk.VK_MAKE_VERSION(1, 2, 0))
-    layers, extensions = ([_LAYER], ["VK_EXT_debug_utils"]) if validation else ([], [])
-    info = vk.VkInstanceCreateInfo(
-        pApplicationInfo=application, ppEnabledLayerNames=layers, ppEnabledExtensionNames=extensions
-    )
-    return vk.vkCreateInstance(info, None)
-
-
 def uuid_of(physical: Any) -> bytes:
     """UUID of a GPU, the same in every API (fact 38)."""
     # The package's own wrapper returns no chained structure.
@@ -44,21 +34,6 @@ def uuid_of(physical: Any) -> bytes:
     properties.sType, properties.pNext = vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, identity
     vk.lib.vkGetPhysicalDeviceProperties2(physical, properties)
     return bytes(vk.ffi.buffer(identity.deviceUUID))
-
-
-def family_of(physical: Any) -> int:
-    """Index of a queue family that supports copies."""
-    wanted = vk.VK_QUEUE_COMPUTE_BIT | vk.VK_QUEUE_GRAPHICS_BIT
-    families = vk.vkGetPhysicalDeviceQueueFamilyProperties(physical)
-    return next(index for index, family in enumerate(families) if family.queueFlags & wanted)
-
-
-def device_on(physical: Any, family: int) -> Any:
-    """Device with one queue, timeline semaphores, and extensions to share memory and semaphores by descriptors."""
-    queue = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=family, pQueuePriorities=[1.0])
-    timelines = vk.VkPhysicalDeviceTimelineSemaphoreFeatures(timelineSemaphore=1)
-    info = vk.VkDeviceCreateInfo(pNext=timelines, pQueueCreateInfos=[queue], ppEnabledExtensionNames=_EXTENSIONS)
-    return vk.vkCreateDevice(physical, info, None)
 
 
 class Semaphore:
@@ -222,7 +197,12 @@ class Gpu:
         self.messages: list[str] = []
         self._messenger: Any = None
         self._made: list[Memory | Semaphore] = []
-        self._instance = instance(validation=validation)
+        layers, extensions = ([_LAYER], ["VK_EXT_debug_utils"]) if validation else ([], [])
+        application = vk.VkApplicationInfo(apiVersion=vk.VK_MAKE_VERSION(1, 2, 0))
+        info = vk.VkInstanceCreateInfo(
+            pApplicationInfo=application, ppEnabledLayerNames=layers, ppEnabledExtensionNames=extensions
+        )
+        self._instance = vk.vkCreateInstance(info, None)
         if validation:
             self._collect_messages()
         found = {uuid_of(each): each for each in vk.vkEnumeratePhysicalDevices(self._instance)}
@@ -230,8 +210,13 @@ class Gpu:
             raise LookupError(f"Vulkan's GPUs are {', '.join(each.hex() for each in found) or 'none'}")
         self.uuid = uuid or next(iter(found))
         self._physical = found[self.uuid]
-        self.family = family_of(self._physical)
-        self.device = device_on(self._physical, self.family)
+        copying = vk.VK_QUEUE_COMPUTE_BIT | vk.VK_QUEUE_GRAPHICS_BIT
+        families = vk.vkGetPhysicalDeviceQueueFamilyProperties(self._physical)
+        self.family = next(index for index, family in enumerate(families) if family.queueFlags & copying)
+        queue = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=self.family, pQueuePriorities=[1.0])
+        timelines = vk.VkPhysicalDeviceTimelineSemaphoreFeatures(timelineSemaphore=1)
+        info = vk.VkDeviceCreateInfo(pNext=timelines, pQueueCreateInfos=[queue], ppEnabledExtensionNames=_EXTENSIONS)
+        self.device = vk.vkCreateDevice(self._physical, info, None)
         self.queue = vk.vkGetDeviceQueue(self.device, self.family, 0)
         pool = vk.VkCommandPoolCreateInfo(queueFamilyIndex=self.family)
         self._pool = vk.vkCreateCommandPool(self.device, pool, None)

@@ -340,11 +340,12 @@ class Machine(_Record):
 
     @cached_property
     def _granularities(self) -> dict[Properties, Granularity]:
-        return {
-            Properties.with_flags(location, _flags(entry.handles), flags_of(entry)): entry
-            for location, memory in self.locations.items()
-            for entry in memory.granularity
-        }
+        found = {}
+        for location, memory in self.locations.items():
+            for entry in memory.granularity:
+                handles = HandleType(sum(HandleType[word.upper()] for word in {*entry.handles}))
+                found[Properties.with_flags(location, handles, flags_of(entry))] = entry
+        return found
 
     @cached_property
     def address_granularity(self) -> int:
@@ -405,13 +406,6 @@ def _host(name: str) -> Location:
     return Location(LocationKind.HOST_NUMA, int(node)) if node else Location(LocationKind[kind.upper()])
 
 
-def _flags(words: list[str]) -> HandleType:
-    flags = HandleType.NONE
-    for word in words:
-        flags |= HandleType[word.upper()]
-    return flags
-
-
 class Cluster(Struct, frozen=True):
     """Machine of each node by name, at least one."""
 
@@ -461,7 +455,14 @@ def load(name: str) -> Machine:
         if name not in shipped():
             raise Unavailable(f"machine {shorten(name)!r} is not known", hint=_hint(name))
         return parse((SHIPPED / f"{name}.json").read_bytes(), name)
-    return parse(_read(pathlib.Path(name)), name)
+    try:
+        text = read_file(pathlib.Path(name), LARGEST_FILE)
+    except TooLarge as error:
+        raise Unavailable(f"machine file {name!r} has more than {LARGEST_FILE >> 20} MiB") from error
+    except (OSError, ValueError) as error:
+        hint = f"the machines that are part of memtopo are {', '.join(shipped())}"
+        raise Unavailable(f"machine file {name!r} cannot be read: {reason(error)}", hint=hint) from error
+    return parse(text, name)
 
 
 @cache
@@ -532,16 +533,6 @@ def _fault(error: Mapping[str, Any]) -> str:
         return f"{where} is not a field of a record"
     what = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return f"{where}: {what[:1].lower()}{what[1:]}" if where else what
-
-
-def _read(path: pathlib.Path) -> bytes:
-    try:
-        return read_file(path, LARGEST_FILE)
-    except TooLarge as error:
-        raise Unavailable(f"machine file {str(path)!r} has more than {LARGEST_FILE >> 20} MiB") from error
-    except (OSError, ValueError) as error:
-        hint = f"the machines that are part of memtopo are {', '.join(shipped())}"
-        raise Unavailable(f"machine file {str(path)!r} cannot be read: {reason(error)}", hint=hint) from error
 
 
 _MODEL = r"(?i)[a-z]+[0-9]+[a-z]*x[0-9]+"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -118,12 +117,11 @@ def start_cuda() -> None:
     with suppress(Exception):  # not just ImportError: another package may have the name
         from cuda.bindings import driver  # noqa: PLC0415  # may be missing
 
-        Thread(target=_initialise, args=(driver.cuInit,)).start()
+        def initialise() -> None:
+            with suppress(Exception):  # newer bindings raise where there is no driver
+                driver.cuInit(0)
 
-
-def _initialise(init: Callable[[int], object]) -> None:
-    with suppress(Exception):  # newer bindings raise where there is no driver
-        init(0)
+        Thread(target=initialise).start()
 
 
 def _unusable(name: str) -> Unavailable:
