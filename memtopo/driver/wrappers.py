@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import (
-    HOST,
-    DriverError,
-    Grant,
-    Location,
-    LocationKind,
-    Properties,
-    RangeAttribute,
-    gpu,
-)
+from memtopo.driver.types import HOST, DriverError, Grant, Location, LocationKind, Properties, RangeAttribute, gpu
 
 if TYPE_CHECKING:
 

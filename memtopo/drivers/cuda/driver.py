@@ -15,35 +15,17 @@ from typing import Any, NoReturn
 from cuda.bindings import driver as cuda
 
 from memtopo.common.errors import Unavailable
+from memtopo.driver import types
 from memtopo.driver.functions import c_name
 from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import Driver, call_name
-from memtopo.driver.types import (
-    DriverError,
-    HandleType,
-    MemoryHandleType,
-    PoolAttribute,
-    RangeAttribute,
-    SemaphoreHandleType,
-)
+from memtopo.driver.types import DriverError, HandleType
 from memtopo.driver.wrappers import METHODS, BatchDriver, EveryCall, defaults, parameters, refusal, returned
-from memtopo.drivers.cuda.bindings import (
-    access_descriptors,
-    allocation_prop,
-    batch_attributes,
-    call,
-    filled,
-    get_uuid,
-    make_each,
-    mem_location,
-    pool_props,
-    properties_of,
-    refused,
-    shared_bytes,
-)
+from memtopo.drivers.cuda import bindings
+from memtopo.drivers.cuda.bindings import call, filled, get_uuid, make_each, mem_location, shared_bytes
 from memtopo.drivers.cuda.kernels import CudaKernels
 
-_BYTES = frozenset(each for each in PoolAttribute if each >= PoolAttribute.RELEASE_THRESHOLD)
+_BYTES = frozenset(each for each in types.PoolAttribute if each >= types.PoolAttribute.RELEASE_THRESHOLD)
 """Attributes that the bindings take as objects of 64 bits, also ones that the driver does not set."""
 
 _TEXT = 256
@@ -109,8 +91,9 @@ class CudaDriver(RefusedMulticast, CudaKernels, BatchDriver, EveryCall):
         targets, sources, sizes = zip(*copies, strict=True)
         if _BATCHED:
             pointers = [list(map(cuda.CUdeviceptr, each)) for each in (targets, sources)]
+            attributes = [bindings.batch_attributes()]
             try:
-                call(cuda.cuMemcpyBatchAsync, *pointers, list(sizes), len(sizes), [batch_attributes()], [0], 1, stream)
+                call(cuda.cuMemcpyBatchAsync, *pointers, list(sizes), len(sizes), attributes, [0], 1, stream)
             except DriverError as error:
                 return error
             except Unavailable:  # the driver is older than the bindings
@@ -169,7 +152,7 @@ def _exported(exported: int, kind: HandleType, flags: int = 0) -> tuple[object, 
     return exported, cuda.CUmemAllocationHandleType(int(kind)), flags
 
 
-def _memory(fd: int, kind: MemoryHandleType, size: int, *, dedicated: bool = False) -> tuple[object]:
+def _memory(fd: int, kind: types.MemoryHandleType, size: int, *, dedicated: bool = False) -> tuple[object]:
     described = cuda.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
     described.type = cuda.CUexternalMemoryHandleType(int(kind))
     described.flags = _DEDICATED * dedicated
@@ -183,7 +166,7 @@ def _buffer(memory: int, offset: int, size: int) -> tuple[object, ...]:
     return memory, described
 
 
-def _semaphore(fd: int, kind: SemaphoreHandleType) -> tuple[object]:
+def _semaphore(fd: int, kind: types.SemaphoreHandleType) -> tuple[object]:
     described = cuda.CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC()
     described.type = cuda.CUexternalSemaphoreHandleType(int(kind))
     described.handle.fd = fd
@@ -203,25 +186,25 @@ _CONVERTED: Mapping[str, Callable[..., tuple[object, ...]]] = {
     "device_get_attribute": lambda device, attribute: (cuda.CUdevice_attribute(int(attribute)), device),
     "device_get_p2p_attribute": lambda attribute, *gpus: (cuda.CUdevice_P2PAttribute(int(attribute)), *gpus),
     "mem_get_allocation_granularity": lambda properties, *, recommended=False: (
-        allocation_prop(properties),
+        bindings.allocation_prop(properties),
         cuda.CUmemAllocationGranularity_flags(int(recommended)),
     ),
-    "mem_create": lambda size, properties, flags=0: (size, allocation_prop(properties), flags),
+    "mem_create": lambda size, properties, flags=0: (size, bindings.allocation_prop(properties), flags),
     "mem_map": lambda address, size, handle, offset=0, flags=0: (address, size, offset, handle, flags),
     "mem_export_to_shareable_handle": _exported,
     "mem_import_from_shareable_handle": _imported,
-    "mem_set_access": lambda address, size, grants: (address, size, access_descriptors(grants), len(grants)),
+    "mem_set_access": lambda address, size, grants: (address, size, bindings.access_descriptors(grants), len(grants)),
     "mem_get_access": lambda address, location: (mem_location(location), address),
     "mem_get_handle_for_address_range": lambda address, size, flags=0: (address, size, _DMA_BUF, int(flags)),
     "mem_host_get_device_pointer": lambda address: (address, 0),
-    "mem_pool_create": lambda properties: (pool_props(properties),),
+    "mem_pool_create": lambda properties: (bindings.pool_props(properties),),
     "mem_pool_set_attribute": lambda pool, attribute, value: (
         pool,
         cuda.CUmemPool_attribute(int(attribute)),
         cuda.cuuint64_t(value) if attribute in _BYTES else value,
     ),
     "mem_pool_get_attribute": lambda pool, attribute: (pool, cuda.CUmemPool_attribute(int(attribute))),
-    "mem_pool_set_access": lambda pool, grants: (pool, access_descriptors(grants), len(grants)),
+    "mem_pool_set_access": lambda pool, grants: (pool, bindings.access_descriptors(grants), len(grants)),
     "mem_pool_get_access": lambda pool, location: (pool, mem_location(location)),
     "mem_pool_export_to_shareable_handle": _exported,
     "mem_pool_import_from_shareable_handle": lambda shared, kind, flags=0: _imported(shared, kind, flags),
@@ -237,7 +220,7 @@ _CONVERTED: Mapping[str, Callable[..., tuple[object, ...]]] = {
     ),
     "mem_prefetch_async": lambda address, size, location, stream=0: (address, size, mem_location(location), 0, stream),
     "mem_range_get_attribute": lambda address, size, attribute: (
-        _EVERY if attribute == RangeAttribute.ACCESSED_BY else _ONE,
+        _EVERY if attribute == types.RangeAttribute.ACCESSED_BY else _ONE,
         cuda.CUmem_range_attribute(int(attribute)),
         address,
         size,
@@ -278,7 +261,7 @@ _RESULTS: Mapping[str, Callable[[tuple[Any, ...]], object]] = {
         int(each) for each in (answer[1] if isinstance(answer[1], list) else answer[1:]) if each != _NOWHERE
     ),
     "int | bytes": _shared,
-    "Properties": lambda answer: properties_of(answer[1]),
+    "Properties": lambda answer: bindings.properties_of(answer[1]),
     "mem_pool_export_to_shareable_handle": _shared_pool,
 }
 """Result of a call by its type, or by its name, from the status and the results of the function."""
@@ -302,7 +285,7 @@ def _made(method: str) -> Callable[..., object]:
             try:
                 arguments = convert(*arguments, **named)
             except (OverflowError, ValueError) as error:
-                raise refused(function, error) from error
+                raise bindings.refused(function, error) from error
         elif len(arguments) < len(names):
             given = {**omitted, **named}
             arguments += tuple(given[name] for name in names[len(arguments) :])

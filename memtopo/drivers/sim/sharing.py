@@ -15,6 +15,7 @@ from typing import NamedTuple
 from memtopo.common.errors import on_failure
 from memtopo.common.files import closing_fd
 from memtopo.driver.types import DmaBufFlags, HandleType, Location, LocationKind, PoolProperties, Properties, gpu
+from memtopo.drivers.sim import shared_files
 from memtopo.drivers.sim.address_space import RESERVED
 from memtopo.drivers.sim.allocations import SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
@@ -24,22 +25,11 @@ from memtopo.drivers.sim.multicast import KIND, SimMulticast
 from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.pools import SimPool, SimPools
 from memtopo.drivers.sim.process import SimProcess
-from memtopo.drivers.sim.shared_files import (
-    HandleErrors,
-    SharedHandle,
-    Tag,
-    check_handle_size,
-    dma_buf,
-    make,
-    nonce,
-    open_handle,
-    pack_handle,
-    unpack_handle,
-)
+from memtopo.drivers.sim.shared_files import Tag, dma_buf, nonce, pack_handle
 
 LAZY_PEER_ACCESS = 1
 _SHARED = (HandleType.FD, HandleType.FABRIC)
-_ERRORS = HandleErrors("CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_INVALID_VALUE")
+_ERRORS = shared_files.HandleErrors("CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_INVALID_VALUE")
 
 
 class AllocationSharing:
@@ -64,7 +54,7 @@ class AllocationSharing:
         if flags != LAZY_PEER_ACCESS:
             raise invalid("flags must be 1, which enables peer access")
         device = self._sim.contexts.current()
-        shared_handle = unpack_handle(handle, _ERRORS)
+        shared_handle = shared_files.unpack_handle(handle, _ERRORS)
         if shared_handle.is_of(self._sim.files):
             raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "memory cannot be opened in the process that allocated it")
         openings = self.allocations.openings(shared_handle.nonce) if shared_handle.is_alive else []
@@ -73,8 +63,8 @@ class AllocationSharing:
         allocation.opens += 1
         return allocation.start
 
-    def _open_first(self, shared_handle: SharedHandle, device: int) -> SimAllocation:
-        fd, tag = open_handle(shared_handle, self._sim.files, _ERRORS, "allocation")
+    def _open_first(self, shared_handle: shared_files.SharedHandle, device: int) -> SimAllocation:
+        fd, tag = shared_files.open_handle(shared_handle, self._sim.files, _ERRORS, "allocation")
         with on_failure(self._sim.files.close, fd):
             owner = self._sim.devices.locate(tag.location)
             # Neither was ever tried on hardware.
@@ -94,7 +84,7 @@ class AllocationSharing:
 
 
 _INVALID = "CUDA_ERROR_INVALID_VALUE"
-_FABRIC = HandleErrors(_INVALID, _INVALID, _INVALID)  # never measured: no machine had fabric that works
+_FABRIC = shared_files.HandleErrors(_INVALID, _INVALID, _INVALID)  # never measured: no machine had fabric that works
 
 
 def _opened(sim: SimProcess, creation: Creation, shared: int | bytes, kind: HandleType, *kinds: str) -> tuple[int, Tag]:
@@ -103,9 +93,9 @@ def _opened(sim: SimProcess, creation: Creation, shared: int | bytes, kind: Hand
     Returns a new descriptor and the tag, of one of the `kinds`.
     """
     if kind == HandleType.FABRIC:
-        handle = check_handle_size(shared)
+        handle = shared_files.check_handle_size(shared)
         creation.check_fabric()
-        return open_handle(unpack_handle(handle, _FABRIC), sim.files, _FABRIC, *kinds)
+        return shared_files.open_handle(shared_files.unpack_handle(handle, _FABRIC), sim.files, _FABRIC, *kinds)
     if not isinstance(shared, int) or not 0 <= shared < 1 << 31:
         raise invalid("not a file descriptor")
     found = sim.files.adopt_descriptor(shared, *kinds, "chunk", "pool")
@@ -211,7 +201,7 @@ class SharedPools(SimPools):
         A second import has the address of the first; of memory of the host it is refused.
         """
         found = self._open[pool]
-        magic, offset, size, of = _POINTER.unpack(check_handle_size(data))
+        magic, offset, size, of = _POINTER.unpack(shared_files.check_handle_size(data))
         if not found.imports or found.tag is None or magic != _MAGIC or of.hex() != found.tag.nonce:
             raise invalid("the bytes name no allocation of this imported pool")
         if offset in found.pointers:
@@ -339,7 +329,7 @@ class SimDmaBufs:
 
 def _of_size(size: int) -> int:
     """Descriptor of a new file that has the size alone."""
-    with closing_fd(make(Tag("dmabuf", size, 1, _NOWHERE, nonce()))) as fd:
+    with closing_fd(shared_files.make(Tag("dmabuf", size, 1, _NOWHERE, nonce()))) as fd:
         return dma_buf(fd)
 
 
