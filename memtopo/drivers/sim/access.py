@@ -8,7 +8,7 @@ from operator import add, itemgetter
 
 from memtopo.driver.types import HOST, WHOLE_HOST, Access, Grant, Location, LocationKind, RegisterFlags, gpu
 from memtopo.drivers.sim.allocations import SimAllocation, SimAllocations
-from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
+from memtopo.drivers.sim.calls import RefusedCall, invalid, refuse_if, unsupported
 from memtopo.drivers.sim.chunks import Mapping, SimMappings
 from memtopo.drivers.sim.physical import PAGE, PIECE, Physical
 from memtopo.drivers.sim.process import SimProcess, Stream
@@ -25,13 +25,11 @@ class AccessRules:
 
     def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
         """Set access of whole mappings without a hole; of two grants for one location the last applies (fact 20)."""
-        if not grants:
-            raise invalid("no access is given")
+        refuse_if(not grants, "no access is given")
         for grant in grants:
             if not self._is_known(grant.location):
                 raise invalid(f"{grant.location} does not exist")
-            if grant.access not in {0, 1, 3}:
-                raise invalid("access must be none, read or read and write")
+            refuse_if(grant.access not in {0, 1, 3}, "access must be none, read or read and write")
         allowed: dict[Location, tuple[tuple[Grant, ...], RefusedCall | None]] = {}
         for mapping in self._mappings.contiguous(address, size):
             owner = mapping.chunk.properties.location
@@ -44,8 +42,7 @@ class AccessRules:
 
     def mem_get_access(self, address: int, location: Location) -> int:
         """Access of one location at an address (facts 22, 42); always none for an allocation (fact 45)."""
-        if not address:
-            raise invalid("the address is 0")
+        refuse_if(not address, "the address is 0")
         if not self._is_known(location):
             raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"{location} does not exist")
         mapping = self._mappings.find(address)
@@ -137,8 +134,7 @@ class AccessRules:
         peer = copying and copied and self._sim.machine.can_access(device, allocation.device)
         if device not in allocation.users and not peer:
             raise invalid(f"{gpu(device)} has no access to the allocation")
-        if end > allocation.end:
-            raise invalid("the bytes run past the end of the allocation")
+        refuse_if(end > allocation.end, "the bytes run past the end of the allocation")
         if wanted == Access.RW and allocation.kind == "registered" and allocation.flags & RegisterFlags.READ_ONLY:
             raise invalid("the memory is registered as read-only (fact 85)")
 
@@ -204,8 +200,7 @@ def _check_host_copy(mappings: list[Mapping], device: int, wanted: Access) -> No
         survives = True
     else:
         survives = all(host & wanted == wanted for host in hosts)
-    if not survives:
-        raise invalid("the CPU would make this copy but has no access: on hardware, SIGSEGV ends the process")
+    refuse_if(not survives, "the CPU would make this copy but has no access: on hardware, SIGSEGV ends the process")
 
 
 class MemoryOperations:
@@ -219,15 +214,13 @@ class MemoryOperations:
 
     def memset_d8(self, address: int, value: int, count: int) -> None:
         """Set `count` bytes to one value, across adjacent mappings."""
-        if value not in range(256):
-            raise invalid("the value is not a byte")
+        refuse_if(value not in range(256), "the value is not a byte")
         self.memset(address, bytes([value]), count)
 
     def memset(self, address: int, element: bytes, count: int) -> None:
         """Set memory to `count` equal elements of 1, 2 or 4 bytes, across adjacent mappings."""
         device, whole = self._sim.contexts.current(), count * len(element)
-        if count and address % len(element):
-            raise invalid("the address is not aligned to the elements")
+        refuse_if(count and address % len(element), "the address is not aligned to the elements")
         block = memoryview(element * (min(whole, PIECE) // len(element)))
         for physical, at, size in self._access.parts(device, address, whole, Access.RW, copying=False):
             for done in range(0, size, PIECE):

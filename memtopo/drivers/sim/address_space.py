@@ -10,7 +10,7 @@ from typing import Literal, Self
 from memtopo.common.errors import on_failure
 from memtopo.common.units import rounded_up
 from memtopo.driver.types import ADDRESS_BLOCK, ADDRESS_SPACE, WHOLE_HOST, Location, gpu
-from memtopo.drivers.sim.calls import RefusedCall, invalid
+from memtopo.drivers.sim.calls import RefusedCall, refuse_if
 from memtopo.drivers.sim.devices import SimMemoryBudget
 
 
@@ -116,16 +116,11 @@ class Reservations:
 
     def mem_address_reserve(self, size: int, alignment: int = 0, address: int = 0, flags: int = 0) -> int:
         """Reserve addresses at the rounded hint if they are free, otherwise wherever they fit (facts 9 to 11)."""
-        if flags:
-            raise invalid("flags must be 0")
-        if size <= 0 or size % self._granule:
-            raise invalid("the size is not a multiple of the granularity")
-        if alignment < 0 or alignment & (alignment - 1):
-            raise invalid("the alignment is not a power of two")
-        if address % self._granule:
-            raise invalid("the address hint is not aligned to the granularity")
-        if alignment and address % alignment:
-            raise invalid("the address hint is not aligned as the reservation is to be")
+        refuse_if(flags, "flags must be 0")
+        refuse_if(size <= 0 or size % self._granule, "the size is not a multiple of the granularity")
+        refuse_if(alignment < 0 or alignment & (alignment - 1), "the alignment is not a power of two")
+        refuse_if(address % self._granule, "the address hint is not aligned to the granularity")
+        refuse_if(alignment and address % alignment, "the address hint is not aligned as the reservation is to be")
         alignment = max(alignment, self._granule)
         hinted = -(-address // max(ADDRESS_BLOCK, alignment)) * max(ADDRESS_BLOCK, alignment)
         start = None
@@ -149,10 +144,8 @@ class Reservations:
 
     def check_whole(self, address: int, size: int) -> None:
         """Refuse a range that is not exactly one reservation (fact 12)."""
-        if address not in self._ends:
-            raise invalid("the address is not the start of a reservation")
-        if self._ends[address] != address + size:
-            raise invalid("the size is not the reservation's")
+        refuse_if(address not in self._ends, "the address is not the start of a reservation")
+        refuse_if(self._ends[address] != address + size, "the size is not the reservation's")
 
     def end_around(self, address: int) -> int | None:
         """End of the reservation around an address; None if there is none."""

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from memtopo.common.units import rounded_up
 from memtopo.driver.types import HOST, HandleType, HostFlags, Location, RangeAttribute
 from memtopo.drivers.sim.address_space import BLOCK, PAGE, RESERVED
-from memtopo.drivers.sim.calls import invalid
+from memtopo.drivers.sim.calls import invalid, refuse_if
 from memtopo.drivers.sim.physical import Physical, SimProcessMemory
 from memtopo.drivers.sim.process import Context, SimProcess
 
@@ -95,8 +95,7 @@ class SimAllocations:
     def mem_alloc(self, size: int) -> int:
         """Allocate memory of the current context's device (fact 45)."""
         device = self._sim.contexts.current()
-        if size <= 0:
-            raise invalid("the size is 0")
+        refuse_if(size <= 0, "the size is 0")
         self._sim.arena.check(size)
         address, physical = self._sim.blocks.take("own", device, size), self._sim.arena.take(size)
         self.add(SimAllocation(address, address + size, device, {device}, physical))
@@ -116,8 +115,7 @@ class SimAllocations:
         Small allocations share a block, and have the flags of its first one (fact 74).
         """
         device = self._sim.contexts.current()
-        if size < 0 or not 0 <= flags <= _PINNED:
-            raise invalid("the size is negative, or a flag is unknown")
+        refuse_if(size < 0 or not 0 <= flags <= _PINNED, "the size is negative, or a flag is unknown")
         if not size:
             return 0
         self._sim.arena.check(size)

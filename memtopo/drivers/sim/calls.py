@@ -29,6 +29,12 @@ def invalid(reason: str) -> RefusedCall:
     return RefusedCall("CUDA_ERROR_INVALID_VALUE", reason)
 
 
+def refuse_if(broken: object, reason: str, error: str = "CUDA_ERROR_INVALID_VALUE") -> None:
+    """Refuse a call if a rule of the driver is broken."""
+    if broken:
+        raise RefusedCall(error, reason)
+
+
 def unsupported(reason: str) -> RefusedCall:
     """Return a refusal with `CUDA_ERROR_NOT_SUPPORTED`."""
     return RefusedCall("CUDA_ERROR_NOT_SUPPORTED", reason)

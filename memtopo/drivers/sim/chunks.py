@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.drivers.sim.address_space import Reservations
-from memtopo.drivers.sim.calls import NOT_OPEN, PAST_RESERVATION, Numbered, RefusedCall, invalid, unsupported
+from memtopo.drivers.sim.calls import NOT_OPEN, PAST_RESERVATION, Numbered, RefusedCall, invalid, refuse_if, unsupported
 from memtopo.drivers.sim.devices import HOST_NODE
 from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.process import SimProcess
@@ -166,12 +166,10 @@ class Creation:
 
         See facts 3, 4 and 6.
         """
-        if flags:
-            raise invalid("flags must be 0")
+        refuse_if(flags, "flags must be 0")
         known = self._checked.get(properties)
         granule = known[1] if known else self.mem_get_allocation_granularity(properties)
-        if size <= 0 or size % granule:
-            raise invalid("the size is not a multiple of the granularity")
+        refuse_if(size <= 0 or size % granule, "the size is not a multiple of the granularity")
         if known is None:
             known = self._checked[properties] = self._check_properties(properties), granule
         return known
@@ -191,8 +189,7 @@ class Creation:
             raise unsupported("there is no gpu")
 
     def _check_properties(self, properties: Properties) -> Properties:
-        if properties.type != AllocationType.PINNED:
-            raise invalid("only pinned memory can be created")
+        refuse_if(properties.type != AllocationType.PINNED, "only pinned memory can be created")
         if properties.location.kind == LocationKind.GPU:
             if properties.location not in self._machine.locations:
                 raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"{properties.location} does not exist")
@@ -208,10 +205,8 @@ class Creation:
 
     def _check_host(self, properties: Properties) -> None:
         location = properties.location
-        if location.kind == LocationKind.HOST_NUMA_CURRENT:
-            raise invalid("memory cannot be created on the current NUMA node")
-        if properties.flags:
-            raise invalid("host memory is neither rdma nor compressible")
+        refuse_if(location.kind == LocationKind.HOST_NUMA_CURRENT, "memory cannot be created on the current NUMA node")
+        refuse_if(properties.flags, "host memory is neither rdma nor compressible")
         if location.kind == LocationKind.HOST and properties.handles != HandleType.NONE:
             raise invalid("host memory does not support handle types; memory of a NUMA node does")
         if location not in self._machine.locations:
@@ -276,13 +271,10 @@ class SimMappings:
 
     def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
         """Map a whole chunk inside one reservation (facts 13 to 15)."""
-        if flags:
-            raise invalid("flags must be 0")
+        refuse_if(flags, "flags must be 0")
         chunk = self._chunks.get(handle)
-        if size <= 0 or not address:
-            raise invalid("the size or the address is 0")
-        if offset:
-            raise unsupported("only a whole chunk can be mapped: the offset must be 0")
+        refuse_if(size <= 0 or not address, "the size or the address is 0")
+        refuse_if(offset, "only a whole chunk can be mapped: the offset must be 0", "CUDA_ERROR_NOT_SUPPORTED")
         if size != chunk.size:
             raise unsupported("only a whole chunk can be mapped: the size must be the chunk's")
         chunk.check_complete()
@@ -295,11 +287,9 @@ class SimMappings:
 
     def mem_unmap(self, address: int, size: int) -> None:
         """Remove all mappings in a range, which must be reserved and cut no mapping (fact 17)."""
-        if size <= 0:
-            raise invalid("the size is 0")
+        refuse_if(size <= 0, "the size is 0")
         first, last = self._span(address, address + size)
-        if not self._addresses.covers(address, address + size):
-            raise invalid("the range is not reserved")
+        refuse_if(not self._addresses.covers(address, address + size), "the range is not reserved")
         self._latest = None
         for start in self._starts[first:last]:
             chunk = self._at.pop(start).chunk
@@ -328,8 +318,7 @@ class SimMappings:
 
     def contiguous(self, address: int, size: int) -> list[Mapping]:
         """Mappings from the start of a range to its first hole; both ends of the range have to be ends of mappings."""
-        if size <= 0:
-            raise invalid("the size is 0")
+        refuse_if(size <= 0, "the size is 0")
         first, last = self._span(address, address + size)
         found = [self._at[start] for start in self._starts[first:last]]
         if not found or found[0].start != address or found[-1].end != address + size:
@@ -344,19 +333,16 @@ class SimMappings:
         """Free exactly one reservation, in which nothing is mapped (fact 12)."""
         self._addresses.check_whole(address, size)
         at = bisect_left(self._starts, address)
-        if at < len(self._starts) and self._starts[at] < address + size:
-            raise invalid("something is mapped inside")
+        refuse_if(at < len(self._starts) and self._starts[at] < address + size, "something is mapped inside")
         self._addresses.free(address, size)
 
     def _free_index(self, address: int, size: int, granule: int) -> int:
         """Index of a new mapping at this address; refuses addresses that are mapped or not reserved."""
-        if address % granule:
-            raise invalid("the address is not aligned to the granularity")
+        refuse_if(address % granule, "the address is not aligned to the granularity")
         reserved = self._addresses.end_around(address)
         if reserved is None:
             raise invalid("the address is not reserved")
-        if address + size > reserved:
-            raise invalid(PAST_RESERVATION)
+        refuse_if(address + size > reserved, PAST_RESERVATION)
         index = bisect_left(self._starts, address)
         before = index and self._at[self._starts[index - 1]].end > address
         if before or (index < len(self._starts) and self._starts[index] < address + size):
@@ -368,6 +354,5 @@ class SimMappings:
         first, last = bisect_left(self._starts, address), bisect_left(self._starts, end)
         cut_at_start = first and self._at[self._starts[first - 1]].end > address
         cut_at_end = last > first and self._at[self._starts[last - 1]].end > end
-        if cut_at_start or cut_at_end:
-            raise invalid("the range covers a part of a mapping")
+        refuse_if(cut_at_start or cut_at_end, "the range covers a part of a mapping")
         return first, last

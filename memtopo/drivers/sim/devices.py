@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from memtopo.common.units import rounded
 from memtopo.driver import types
 from memtopo.driver.types import WHOLE_HOST, Attribute, Location, LocationKind, gpu
-from memtopo.drivers.sim.calls import RefusedCall, invalid
+from memtopo.drivers.sim.calls import RefusedCall, invalid, refuse_if
 from memtopo.machine import Device, Machine, Peer, model_attributes, queries
 
 INVISIBLE_GPU = gpu(-2)
@@ -87,16 +87,14 @@ class SimDevices:
     def device_get_p2p_attribute(self, attribute: int, device: int, peer: int) -> int:
         """Attribute of the link between two GPUs."""
         self.get(device), self.get(peer)
-        if device == peer:
-            raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", "a gpu is not a peer of itself")
+        refuse_if(device == peer, "a gpu is not a peer of itself", "CUDA_ERROR_INVALID_DEVICE")
         link = self._machine.peers[device][peer] or Peer(access=False)
         known: dict[int, int | bool | None] = {
             types.PeerAttribute.PERFORMANCE_RANK: link.performance_rank,
             types.PeerAttribute.ACCESS_SUPPORTED: link.access,
             types.PeerAttribute.NATIVE_ATOMIC_SUPPORTED: link.native_atomics,
         }
-        if attribute not in known:
-            raise invalid("the attribute of the link was not recorded, or has no such number")
+        refuse_if(attribute not in known, "the attribute of the link was not recorded, or has no such number")
         return int(known[attribute] or 0)
 
     def location_name(self, location: Location) -> str:

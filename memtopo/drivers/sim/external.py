@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType, gpu
 from memtopo.drivers.sim.allocations import SimAllocations
-from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid, unsupported
+from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid, refuse_if, unsupported
 from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.process import Context, SimProcess, Stream
 from memtopo.drivers.sim.shared_files import Tag, check_descriptor, close_descriptor, exclusive
@@ -65,14 +65,11 @@ class SimImportedMemory:
     def external_memory_get_mapped_buffer(self, memory: int, offset: int, size: int) -> int:
         """Map a part of an object; returns the address. The buffer outlives the object (fact 53)."""
         found = self._open[memory]
-        if offset < 0 or size <= 0:
-            raise invalid("the size is 0")
-        if offset and found.dedicated:
-            raise invalid("a dedicated object can be mapped only from its start")
+        refuse_if(offset < 0 or size <= 0, "the size is 0")
+        refuse_if(offset and found.dedicated, "a dedicated object can be mapped only from its start")
         if offset + size > found.size:
             raise invalid(f"the buffer runs past the size that was declared, {found.size} bytes")
-        if _is_semaphore(found.tag):
-            raise invalid("the object is a semaphore")
+        refuse_if(_is_semaphore(found.tag), "the object is a semaphore")
         if offset + size > found.tag.size:
             raise invalid(f"the buffer runs past the end of the memory, which has {found.tag.size} bytes")
         physical = Physical(self._sim.files.duplicate(found.fd), offset, size, tag=found.tag)
@@ -90,13 +87,11 @@ class SimImportedMemory:
 
 def _check(fd: int, kind: MemoryHandleType, size: int, *, dma_bufs: bool, dedicated: bool) -> None:
     """Refuse what is refused for any descriptor, which stays open (facts 54, 84)."""
-    if size <= 0:
-        raise invalid("the size is 0")
+    refuse_if(size <= 0, "the size is 0")
     if kind == MemoryHandleType.OPAQUE_FD:
         return
     if kind == MemoryHandleType.DMABUF_FD:
-        if fd < 0 or dedicated:
-            raise invalid("not a file descriptor, or dedicated memory")
+        refuse_if(fd < 0 or dedicated, "not a file descriptor, or dedicated memory")
         if dma_bufs:
             return
     raise unsupported("only opaque file descriptors can be imported")
@@ -137,10 +132,8 @@ class SimSemaphores:
     def import_external_semaphore(self, fd: int, kind: SemaphoreHandleType) -> int:
         """Import a semaphore by a descriptor, which is closed; its GPU and type are not checked (facts 54, 55)."""
         context = self._sim.contexts.current_context()
-        if kind not in _KINDS:
-            raise unsupported("only opaque file descriptors can be imported")
-        if check_descriptor(fd) < 0 and kind == SemaphoreHandleType.TIMELINE_FD:
-            raise invalid("not a file descriptor")
+        refuse_if(kind not in _KINDS, "only opaque file descriptors can be imported", "CUDA_ERROR_NOT_SUPPORTED")
+        refuse_if(check_descriptor(fd) < 0 and kind == SemaphoreHandleType.TIMELINE_FD, "not a file descriptor")
         found = self._sim.files.adopt_descriptor(fd, TIMELINE, BINARY, "memory")
         if found is None:
             raise RefusedCall("CUDA_ERROR_UNKNOWN", "the file descriptor is not a semaphore")
@@ -179,8 +172,7 @@ class SimSemaphores:
     def usable(self, semaphore: int, value: int, stream: Stream) -> SimSemaphore:
         """Return an open semaphore; refuses one that a stream cannot signal or wait for."""
         found = self._open[semaphore]
-        if not 0 <= value < _VALUES:
-            raise invalid("the value is not a 64-bit number")
+        refuse_if(not 0 <= value < _VALUES, "the value is not a 64-bit number")
         if stream.context != found.context:
             raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "the semaphore and the stream belong to different contexts")
         if found.kind != found.tag.kind:

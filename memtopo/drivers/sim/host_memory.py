@@ -20,7 +20,7 @@ from memtopo.driver.types import (
 )
 from memtopo.drivers.sim.address_space import PAGE
 from memtopo.drivers.sim.allocations import AdvisedPages, PageUse, SimAllocation, SimAllocations
-from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
+from memtopo.drivers.sim.calls import RefusedCall, invalid, refuse_if, unsupported
 from memtopo.drivers.sim.chunks import Mapping, SimMappings
 from memtopo.drivers.sim.physical import SimProcessMemory
 from memtopo.drivers.sim.process import SimProcess
@@ -36,8 +36,7 @@ class SimManagedMemory:
         """Allocate memory that the CPU and every GPU may use; it takes no device memory (fact 60)."""
         if flags not in {MemAttach.GLOBAL, MemAttach.HOST}:
             raise invalid("the flags must be those of memory for all GPUs, or at first for the host")
-        if size <= 0:
-            raise invalid("the size is 0")
+        refuse_if(size <= 0, "the size is 0")
         device = self._sim.contexts.current()
         if not self._has(device, Attribute.MANAGED_MEMORY):
             raise unsupported(f"gpu{device} has no managed memory")
@@ -57,8 +56,7 @@ class SimManagedMemory:
     def mem_prefetch_async(self, address: int, size: int, location: Location, stream: int = 0) -> None:
         """Prefetch a part of an allocation in the order of a stream; in stream 0 at once."""
         self._sim.contexts.current()
-        if size <= 0:
-            raise invalid("the bytes are none")
+        refuse_if(size <= 0, "the bytes are none")
         self._ordinal(location, missing="CUDA_ERROR_INVALID_DEVICE")
         start, end, advised = self._part(address, size)
 
@@ -81,12 +79,10 @@ class SimManagedMemory:
         """Attach an allocation to a stream; has no effect where GPU and CPU may use memory concurrently (fact 60)."""
         self._sim.contexts.current(), self._sim.streams.get(stream)
         found = self._around(address)
-        if found.start != address:
-            raise invalid("the address is not the start of an allocation")
+        refuse_if(found.start != address, "the address is not the start of an allocation")
         if flags not in set(MemAttach):
             raise invalid("the flags are none of memory for all, for the host, and for a single stream")
-        if flags == MemAttach.SINGLE and not stream:
-            raise invalid("memory cannot be attached to stream 0")
+        refuse_if(flags == MemAttach.SINGLE and not stream, "memory cannot be attached to stream 0")
 
     def _around(self, address: int) -> SimAllocation:
         found = self._allocations.find(address)
@@ -146,8 +142,7 @@ class SimPinnedMemory:
             raise invalid("the size or the address is 0, or a flag is unknown")
         start, end = address // PAGE * PAGE, rounded_up(address + size, PAGE)
         self._check_registered(address, address + size, flags)
-        if any(self._allocations.within(address, address + size)):
-            raise invalid("the memory is an allocation of the driver")
+        refuse_if(any(self._allocations.within(address, address + size)), "the memory is an allocation of the driver")
         memory, pid = SimProcessMemory(-1, address, size, pid=self._sim.pid), self._sim.pid
         self._allocations.register(device, address, size, flags, memory)
         writable = not flags & RegisterFlags.READ_ONLY
@@ -161,8 +156,7 @@ class SimPinnedMemory:
         locked = [each for each in self._allocations.within(*pages) if each.kind == "registered"]
         if any(each.start <= start < each.end or (start <= each.start and each.end <= end) for each in locked):
             raise RefusedCall("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "some of it is registered already")
-        if flags & RegisterFlags.IOMEMORY:
-            raise invalid("a flag is for devices")
+        refuse_if(flags & RegisterFlags.IOMEMORY, "a flag is for devices")
         inside = (each for each in locked if pages[0] <= each.start // PAGE * PAGE and each.end <= pages[1])
         if any((each.flags ^ flags) & RegisterFlags.READ_ONLY for each in inside):
             raise invalid("pages of it are locked with READ_ONLY, or are to be and are locked without")

@@ -71,8 +71,7 @@ class SimMulticastObject(SimChunk, kw_only=True, eq=False):
     def check_complete(self) -> None:
         """Refuse an object whose team lacks a GPU: the call would wait until another process adds it."""
         expected, added, _ = self.team()
-        if added < expected:
-            raise documented(f"the call would wait: {added} of the {expected} GPUs of the team are added")
+        _refuse_if(added < expected, f"the call would wait: {added} of the {expected} GPUs of the team are added")
 
     def team(self) -> tuple[int, int, int]:
         """Number of GPUs that the team has, and that are added, and bytes of the object."""
@@ -89,10 +88,8 @@ class SimMulticastObject(SimChunk, kw_only=True, eq=False):
         """Add a GPU to the team; refuses one too many, and one that is added already."""
         with exclusive(self.broadcast.fd) as fd:
             expected, added, size = self.team()
-            if uuid in self.members():
-                raise documented("the gpu is added already")
-            if added == expected:
-                raise documented(f"all {expected} GPUs of the team are added already")
+            _refuse_if(uuid in self.members(), "the gpu is added already")
+            _refuse_if(added == expected, f"all {expected} GPUs of the team are added already")
             os.pwrite(fd, uuid, _HEAD.size + added * _UUID)
             os.pwrite(fd, _HEAD.pack(expected, added + 1, size), 0)
 
@@ -100,6 +97,11 @@ class SimMulticastObject(SimChunk, kw_only=True, eq=False):
 def documented(reason: str, name: str = "INVALID_VALUE") -> RefusedCall:
     """Return a refusal that no hardware has shown, but the documentation states or follows from it."""
     return RefusedCall(f"CUDA_ERROR_{name}", f"{reason} (fact 87: from documentation, not tried on hardware)")
+
+
+def _refuse_if(broken: object, reason: str, name: str = "INVALID_VALUE") -> None:
+    if broken:
+        raise documented(reason, name)
 
 
 class SimMulticast:
@@ -112,13 +114,10 @@ class SimMulticast:
 
     def multicast_create(self, devices: int, size: int, handles: HandleType, flags: int = 0) -> int:
         """Create an object with one reference."""
-        if flags:
-            raise documented("flags must be 0")
-        if devices <= 0 or size <= 0:
-            raise documented("the team or the size is empty")
+        _refuse_if(flags, "flags must be 0")
+        _refuse_if(devices <= 0 or size <= 0, "the team or the size is empty")
         granule = self._sim.machine.multicast_granule(self._sim.machine.locations)
-        if size % granule:
-            raise documented("the size is not a multiple of the granularity")
+        _refuse_if(size % granule, "the size is not a multiple of the granularity")
         if not any(self._works(device) for device in range(len(self._sim.machine.devices))):
             raise documented("multicast was tried on no gpu of this machine", "NOT_SUPPORTED")
         if HandleType.FABRIC in handles:
@@ -137,8 +136,7 @@ class SimMulticast:
         """Add a GPU to the team of an object."""
         team = self._get(handle)
         uuid = self._sim.devices.device_get_uuid(device)
-        if not self._works(device):
-            raise documented(f"multicast was not tried on gpu{device} of this machine", "NOT_SUPPORTED")
+        _refuse_if(not self._works(device), f"multicast was not tried on gpu{device} of this machine", "NOT_SUPPORTED")
         team.add(uuid)
 
     def multicast_bind_mem(
@@ -154,8 +152,7 @@ class SimMulticast:
 
     def _bind(self, handle: int, offset: int, chunk: SimChunk, at: int, size: int, flags: int) -> None:
         team = self._get(handle)
-        if flags:
-            raise documented("flags must be 0")
+        _refuse_if(flags, "flags must be 0")
         if (
             isinstance(chunk, SimMulticastObject)
             or any(each % team.granule for each in (offset, at, size))
@@ -195,8 +192,7 @@ class SimMulticast:
         bindings.remove(found)
         if not bindings:
             self._bound.discard(team)
-        if found.chunk.freed:
-            raise documented("the memory was freed before it was unbound")
+        _refuse_if(found.chunk.freed, "the memory was freed before it was unbound")
 
     def mem_get_allocation_properties_from_handle(self, handle: int) -> Properties:
         found = self._chunks.get(handle)

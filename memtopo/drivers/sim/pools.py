@@ -19,7 +19,7 @@ from memtopo.driver.types import (
 )
 from memtopo.drivers.sim.address_space import PAGE, RESERVED, FreeRanges
 from memtopo.drivers.sim.allocations import PoolPlace, SimAllocation, SimAllocations
-from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid, unsupported
+from memtopo.drivers.sim.calls import Numbered, RefusedCall, invalid, refuse_if, unsupported
 from memtopo.drivers.sim.chunks import Creation
 from memtopo.drivers.sim.physical import Physical
 from memtopo.drivers.sim.process import SimProcess
@@ -163,8 +163,7 @@ class SimPools:
     def own(self, number: int) -> SimPool:
         """Return an open pool that this process created (fact 82)."""
         pool = self._open[number]
-        if pool.imports:
-            raise invalid("the pool is imported")
+        refuse_if(pool.imports, "the pool is imported")
         return pool
 
     def mem_pool_destroy(self, pool: int) -> None:
@@ -199,8 +198,7 @@ class SimPools:
     def mem_pool_set_access(self, pool: int, grants: tuple[Grant, ...]) -> None:
         """Set the access of processors to all allocations, after a check of every grant (fact 81)."""
         found = self._open[pool]
-        if not grants:
-            raise invalid("no access is given")
+        refuse_if(not grants, "no access is given")
         for grant in grants:
             self._check_supported(found, grant)
         for grant in grants:
@@ -280,8 +278,7 @@ class SimPools:
 
     def _check_supported(self, pool: SimPool, grant: Grant) -> None:
         location, access = grant
-        if access == Access.R:
-            raise unsupported("access to a pool is none, or read and write")
+        refuse_if(access == Access.R, "access to a pool is none, or read and write", "CUDA_ERROR_NOT_SUPPORTED")
         if location.kind != LocationKind.GPU and (pool.location.kind == LocationKind.GPU or access != Access.RW):
             raise unsupported("the host has access to its own pools, and to no gpu's")
 
@@ -292,8 +289,7 @@ class SimPools:
             return
         if location not in self._sim.machine.locations:
             raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"{location} does not exist")
-        if access not in {Access.NONE, Access.RW}:
-            raise invalid("access to a pool is none, or read and write")
+        refuse_if(access not in {Access.NONE, Access.RW}, "access to a pool is none, or read and write")
         if location == pool.location and not access:
             raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", "a pool's own gpu keeps its access")
         known = on_gpu and pool.location in self._sim.machine.locations
@@ -343,8 +339,7 @@ class SimPools:
             self._sim.arena.give(physical)
 
     def _part(self, address: int) -> _Part:
-        if address not in self._parts:
-            raise invalid("the address is not the start of an allocation of a pool")
+        refuse_if(address not in self._parts, "the address is not the start of an allocation of a pool")
         return self._parts[address]
 
     def _end(self, part: _Part, *, at_once: bool) -> None:

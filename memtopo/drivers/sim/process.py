@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from memtopo.driver.types import EventFlags, gpu
 from memtopo.drivers.sim import shared_files
 from memtopo.drivers.sim.address_space import AllocationBlocks
-from memtopo.drivers.sim.calls import Numbered, RefusedCall, WouldBlock, invalid
+from memtopo.drivers.sim.calls import Numbered, RefusedCall, WouldBlock, invalid, refuse_if
 from memtopo.drivers.sim.devices import SimDevices, SimMemoryBudget
 from memtopo.drivers.sim.physical import Arena
 from memtopo.drivers.sim.shared_files import Files, Tag, nonce
@@ -57,8 +57,7 @@ class Contexts:
 
     def release(self, device: int) -> None:
         """Release one retain; the last one makes the context inactive."""
-        if not self.active(device):
-            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "the primary context is not retained")
+        refuse_if(not self.active(device), "the primary context is not retained", "CUDA_ERROR_INVALID_CONTEXT")
         self._retains[device] -= 1
         if not self._retains[device]:
             del self._retains[device]
@@ -109,14 +108,12 @@ class Contexts:
 
     def ctx_push_current(self, context: int) -> None:
         """Make a context current on this thread; one that was released refuses the calls that use it."""
-        if not context:
-            raise invalid("the context is 0")
+        refuse_if(not context, "the context is 0")
         self._stack.contexts.append(self.get(context))
 
     def ctx_pop_current(self) -> int:
         """Pop the current context of this thread."""
-        if not self._stack.contexts:
-            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
+        refuse_if(not self._stack.contexts, "no context is current", "CUDA_ERROR_INVALID_CONTEXT")
         return self._stack.contexts.pop().handle
 
     def mem_get_info(self) -> tuple[int, int]:
@@ -142,14 +139,12 @@ class Contexts:
     def current_context(self) -> Context:
         """Context that is current on this thread, and was not released."""
         context = self.selected()
-        if not self.is_live(context):
-            raise RefusedCall("CUDA_ERROR_CONTEXT_IS_DESTROYED", "the current context was released")
+        refuse_if(not self.is_live(context), "the current context was released", "CUDA_ERROR_CONTEXT_IS_DESTROYED")
         return context
 
     def selected(self) -> Context:
         """Context that is current on this thread, released or not."""
-        if not self._stack.contexts:
-            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
+        refuse_if(not self._stack.contexts, "no context is current", "CUDA_ERROR_INVALID_CONTEXT")
         return self._stack.contexts[-1]
 
     def check_kept(self) -> None:
@@ -189,14 +184,12 @@ class Streams:
     def stream_create(self, flags: int = 1) -> int:
         """Create a stream in the current context."""
         context = self._contexts.current_context()
-        if flags != NON_BLOCKING:
-            raise invalid("flags must be 1, which does not wait for stream 0")
+        refuse_if(flags != NON_BLOCKING, "flags must be 1, which does not wait for stream 0")
         return self._open.add(Stream(context))
 
     def stream_destroy(self, stream: int) -> None:
         """Destroy a stream; its outstanding work remains (fact 58)."""
-        if not stream:
-            raise RefusedCall("CUDA_ERROR_INVALID_HANDLE", "it is stream 0")
+        refuse_if(not stream, "it is stream 0", "CUDA_ERROR_INVALID_HANDLE")
         self._destroyed.append(self._open.remove(stream))
         self._advance()
 
@@ -282,10 +275,8 @@ class SimEvent(Struct, eq=False):
 
 def check_capture_flags(flags: int) -> None:
     """Refuse flags for the capture of streams, which is not simulated."""
-    if flags == _EXTERNAL:
-        raise RefusedCall("CUDA_ERROR_ILLEGAL_STATE", "the flag is for a stream that is captured")
-    if flags:
-        raise invalid("flags must be 0")
+    refuse_if(flags == _EXTERNAL, "the flag is for a stream that is captured", "CUDA_ERROR_ILLEGAL_STATE")
+    refuse_if(flags, "flags must be 0")
 
 
 class SimEvents:

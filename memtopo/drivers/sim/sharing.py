@@ -18,7 +18,7 @@ from memtopo.driver.types import DmaBufFlags, HandleType, Location, LocationKind
 from memtopo.drivers.sim import shared_files
 from memtopo.drivers.sim.address_space import RESERVED
 from memtopo.drivers.sim.allocations import SimAllocation, SimAllocations
-from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
+from memtopo.drivers.sim.calls import RefusedCall, invalid, refuse_if, unsupported
 from memtopo.drivers.sim.chunks import Creation, Mapping, SimChunk, SimChunks, SimMappings
 from memtopo.drivers.sim.devices import INVISIBLE_GPU
 from memtopo.drivers.sim.multicast import KIND, SimMulticast
@@ -40,8 +40,7 @@ class AllocationSharing:
 
     def ipc_get_mem_handle(self, address: int) -> bytes:
         """IPC handle of the allocation around an address; the same for each address in it."""
-        if not address:
-            raise invalid("the address is 0")
+        refuse_if(not address, "the address is 0")
         self._sim.contexts.current()
         allocation = self.allocations.find(address)
         if allocation is None or allocation.kind != "own":
@@ -51,8 +50,7 @@ class AllocationSharing:
 
     def ipc_open_mem_handle(self, handle: bytes, flags: int = 1) -> int:
         """Open another process's allocation at an address for the current context; openings are counted (fact 46)."""
-        if flags != LAZY_PEER_ACCESS:
-            raise invalid("flags must be 1, which enables peer access")
+        refuse_if(flags != LAZY_PEER_ACCESS, "flags must be 1, which enables peer access")
         device = self._sim.contexts.current()
         shared_handle = shared_files.unpack_handle(handle, _ERRORS)
         if shared_handle.is_of(self._sim.files):
@@ -68,8 +66,7 @@ class AllocationSharing:
         with on_failure(self._sim.files.close, fd):
             owner = self._sim.devices.locate(tag.location)
             # Neither was ever tried on hardware.
-            if owner == INVISIBLE_GPU:
-                raise invalid("the memory belongs to a gpu that is not visible here")
+            refuse_if(owner == INVISIBLE_GPU, "the memory belongs to a gpu that is not visible here")
             if owner != gpu(device) and not self._sim.devices.device_can_access_peer(device, owner.id):
                 raise RefusedCall(
                     "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of {owner}"
@@ -115,12 +112,10 @@ class ChunkSharing:
 
     def mem_export_to_shareable_handle(self, handle: int, kind: HandleType, flags: int = 0) -> int | bytes:
         """New file descriptor or fabric handle of a chunk (facts 26, 44)."""
-        if flags:
-            raise invalid("flags must be 0")
+        refuse_if(flags, "flags must be 0")
         _check_kind(kind)
         chunk = self._chunks.get(handle)
-        if chunk.imported:
-            raise invalid("an imported chunk cannot be exported again")
+        refuse_if(chunk.imported, "an imported chunk cannot be exported again")
         if kind not in chunk.properties.handles:
             raise invalid(f"the chunk was not created with handle type {kind.words[0]}")
         tag = self.own_file(chunk)
@@ -148,8 +143,7 @@ class ChunkSharing:
 
 
 def _check_kind(kind: HandleType) -> None:
-    if kind not in _SHARED:
-        raise invalid("a chunk is shared as fd or as fabric, one at a time")
+    refuse_if(kind not in _SHARED, "a chunk is shared as fd or as fabric, one at a time")
 
 
 _POINTER = Struct("=8sQQ8s32x")  # magic, offset and size in the pool's file, and the file's nonce
@@ -174,8 +168,7 @@ class SharedPools(SimPools):
 
     def mem_pool_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType, flags: int = 0) -> int:
         """Import a pool, with the access of its own location alone; a second import gives the same number."""
-        if flags or kind not in _SHARED:
-            raise invalid("flags must be 0, and a pool is shared as fd or as fabric")
+        refuse_if(flags or kind not in _SHARED, "flags must be 0, and a pool is shared as fd or as fabric")
         fd, tag = _opened(self._sim, self._creation, shared, kind, "pool")
         for number, pool in self._open.items():
             if pool.imports and pool.tag == tag:
@@ -190,8 +183,7 @@ class SharedPools(SimPools):
         part = self._parts.get(address)
         if part is None or part.pool.imports or part.pool.tag is None or part.pool.destroyed:
             raise invalid("no allocation of an own pool that can be shared begins at the address")
-        if not part.pool.exported:
-            raise invalid("the pool was not exported before")
+        refuse_if(not part.pool.exported, "the pool was not exported before")
         physical, file = part.allocation.physical, bytes.fromhex(part.pool.tag.nonce)
         return _POINTER.pack(_MAGIC, physical.offset, physical.size, file)
 
@@ -245,8 +237,7 @@ class SimDmaBufs:
 
     def mem_get_handle_for_address_range(self, address: int, size: int, flags: DmaBufFlags = DmaBufFlags.NONE) -> int:
         """Return a new descriptor of the memory at these addresses, which are whole pages."""
-        if flags and not flags & DmaBufFlags.PCIE:
-            raise invalid("an unknown flag")
+        refuse_if(flags and not flags & DmaBufFlags.PCIE, "an unknown flag")
         if not address or size <= 0 or size % PAGE or address % PAGE:
             raise invalid("the address or the size is not a multiple of the host's pages")
         self._sim.contexts.current()
@@ -294,10 +285,8 @@ class SimDmaBufs:
             if flags & DmaBufFlags.PCIE and all(isinstance(each.memory, Mapping) for each in pieces):
                 raise unsupported(_UNTRIED)
             raise invalid("a part of it is memory of the host")
-        if len(places) > 1:
-            raise invalid("it is memory of several devices")
-        if not all(self._works(place, flags) for place in places):
-            raise unsupported(_UNTRIED)
+        refuse_if(len(places) > 1, "it is memory of several devices")
+        refuse_if(not all(self._works(place, flags) for place in places), _UNTRIED, "CUDA_ERROR_NOT_SUPPORTED")
         if any(each.properties.compressible for each in pieces):
             raise RefusedCall("CUDA_ERROR_UNKNOWN", "a part of it is compressible")
 
