@@ -138,12 +138,9 @@ def fingerprint(data: bytes, offset: int) -> int:
 @lru_cache(maxsize=64)
 def _lanes(count: int) -> tuple[int, int, int, int]:
     """For `count` lanes: ones, twice the step times their indices, and masks of their low 64 and 32 bits."""
-    ones, steps = (_in_lanes(values) for values in ([1] * count, [(2 * lane * STEP) & _LOW for lane in range(count)]))
-    return ones, steps, ones * _LOW, ones * 0xFFFF_FFFF
-
-
-def _in_lanes(values: Sequence[int]) -> int:
-    return int.from_bytes(b"".join([value.to_bytes(16, "little") for value in values]), "little")
+    ones = int.from_bytes((1).to_bytes(16, "little") * count, "little")
+    steps = b"".join([((2 * lane * STEP) & _LOW).to_bytes(16, "little") for lane in range(count)])
+    return ones, int.from_bytes(steps, "little"), ones * _LOW, ones * 0xFFFF_FFFF
 
 
 WORD = 8

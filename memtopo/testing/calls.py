@@ -17,7 +17,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Location, LocationKind, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.drivers.sim.address_space import FIRST, HIGHEST, LOWEST, PAGE
-from memtopo.drivers.sim.calls import RefusedCall, invalid, unsupported
+from memtopo.drivers.sim.calls import RefusedCall, invalid, refuse_if, unsupported
 from memtopo.drivers.sim.process import FIRST_CONTEXT, check_capture_flags
 from memtopo.testing.abi import Memory
 
@@ -110,8 +110,7 @@ class Calls:
 
     def ctx_destroy(self, context: int) -> None:
         """Destroy a context that `ctx_create` made, with what is in it."""
-        if not context:
-            raise invalid("the context is 0")
+        refuse_if(not context, "the context is 0")
         self._sim.ctx_destroy(context)
 
     def ctx_get_current(self) -> int:
@@ -161,8 +160,7 @@ class Calls:
     def ctx_enable_peer_access(self, context: int, flags: int) -> None:
         """Enable access of the current device to another one's allocations; it matters to kernels alone."""
         device, peer = self._sim.contexts.current(), self._device_of(context)
-        if flags:
-            raise invalid("flags must be 0")
+        refuse_if(flags, "flags must be 0")
         if not self._driver.device_can_access_peer(device, peer):
             raise RefusedCall(
                 "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of gpu{peer}"
@@ -174,25 +172,21 @@ class Calls:
     def ctx_disable_peer_access(self, context: int) -> None:
         """Disable it."""
         pair = self._sim.contexts.current(), self._device_of(context)
-        if pair not in self._peers:
-            raise RefusedCall("CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "the access was not enabled")
+        refuse_if(pair not in self._peers, "the access was not enabled", "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED")
         self._peers.remove(pair)
 
     def _device_of(self, context: int) -> int:
         found = self._sim.contexts.get(context)
-        if not self._sim.contexts.is_live(found):
-            raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "the context was released")
+        refuse_if(not self._sim.contexts.is_live(found), "the context was released", "CUDA_ERROR_INVALID_CONTEXT")
         return found.device
 
     # Memory.
 
-    def mem_host_alloc(self, size: int, flags: types.HostFlags) -> int:
+    def mem_host_alloc(self, size: int, flags: types.HostFlags = types.HostFlags.NONE) -> int:
         """Allocate page-locked memory in whole pages, since the program maps it."""
         return self._driver.mem_host_alloc(rounded_up(size, PAGE), flags)
 
-    def mem_alloc_host(self, size: int) -> int:
-        """Allocate page-locked memory without flags."""
-        return self.mem_host_alloc(size, types.HostFlags.NONE)
+    mem_alloc_host = mem_host_alloc
 
     def mem_alloc_managed(self, size: int, flags: types.MemAttach) -> int:
         """Allocate managed memory in whole pages, since the program maps it."""
@@ -201,14 +195,12 @@ class Calls:
     def mem_host_get_device_pointer(self, address: int, flags: int) -> int:
         """Address of page-locked memory for the device."""
         self._sim.contexts.current()
-        if flags:
-            raise invalid("flags must be 0")
+        refuse_if(flags, "flags must be 0")
         return self._driver.mem_host_get_device_pointer(address)
 
     def mem_get_handle_for_address_range(self, address: int, size: int, type: int, flags: Any) -> int:
         """Descriptor of a dma-buf."""
-        if type != _DMA_BUF:
-            raise invalid("the handle type must be that of a dma-buf")
+        refuse_if(type != _DMA_BUF, "the handle type must be that of a dma-buf")
         return self._driver.mem_get_handle_for_address_range(address, size, flags)
 
     def mem_import_from_shareable_handle(self, shared: int, kind: HandleType) -> int:
@@ -261,8 +253,7 @@ class Calls:
 
     def mem_prefetch_async(self, address: int, size: int, location: Location, stream: int, flags: int = 0) -> None:
         """Prefetch a managed range."""
-        if flags:
-            raise invalid("flags must be 0")
+        refuse_if(flags, "flags must be 0")
         self._driver.mem_prefetch_async(address, size, location, stream)
 
     # Copies and fills. A copy from or to memory of the program that the driver does not know is made at once.
@@ -335,8 +326,7 @@ class Calls:
 
     def init(self, flags: int = 0) -> None:
         """Allow all other calls. Default pools are the first ones, so that their handles are the same each time."""
-        if flags:
-            raise invalid("flags must be 0")
+        refuse_if(flags, "flags must be 0")
         self._driver.init()
         for device in range(self._driver.device_get_count() if not self._default_pools else 0):
             with suppress(DriverError):  # it has no pools
@@ -371,8 +361,7 @@ class Calls:
         )
 
     def mem_pool_destroy(self, pool: int) -> None:
-        if pool in self._default_pools.values():
-            raise invalid("the default pool of a device cannot be destroyed")
+        refuse_if(pool in self._default_pools.values(), "the default pool of a device cannot be destroyed")
         self._driver.mem_pool_destroy(pool)
         self._pools = {device: each for device, each in self._pools.items() if each != pool}
 
@@ -386,16 +375,14 @@ class Calls:
 
     # Streams and events. Work is done at once, but what waits for an external semaphore.
 
-    def stream_create(self, flags: int) -> int:
+    def stream_create(self, flags: int, priority: int = 0) -> int:
         """Create a stream; one that waits for stream 0 is made as one that does not."""
-        return self.stream_create_with_priority(flags, 0)
-
-    def stream_create_with_priority(self, flags: int, priority: int) -> int:
-        if flags not in {0, 1}:
-            raise invalid("the flags are not a stream's")
+        refuse_if(flags not in {0, 1}, "the flags are not a stream's")
         stream = self._driver.stream_create(1)
         self._priorities[stream] = flags, max(-5, min(0, priority))
         return stream
+
+    stream_create_with_priority = stream_create
 
     def stream_get_priority(self, stream: int) -> int:
         self._sim.streams.get(stream)
@@ -417,16 +404,14 @@ class Calls:
         return 0
 
     def stream_query(self, stream: int) -> None:
-        if not self._driver.stream_query(stream):
-            raise RefusedCall("CUDA_ERROR_NOT_READY", "work of the stream is outstanding")
+        refuse_if(not self._driver.stream_query(stream), "work of the stream is outstanding", "CUDA_ERROR_NOT_READY")
 
     def stream_synchronize(self, stream: int) -> None:
         while not self._driver.stream_query(stream):
             time.sleep(_PAUSE)
 
     def event_query(self, event: int) -> None:
-        if not self._driver.event_query(event):
-            raise RefusedCall("CUDA_ERROR_NOT_READY", "the event has not completed")
+        refuse_if(not self._driver.event_query(event), "the event has not completed", "CUDA_ERROR_NOT_READY")
 
     def event_record(self, event: int, stream: int) -> None:
         self._driver.event_record(event, stream)
@@ -521,8 +506,7 @@ def _check_flags(flags: int, known: int) -> None:
 
 
 def _text(text: str, length: int) -> bytes:
-    if length <= 0:
-        raise invalid("there is no room for the text")
+    refuse_if(length <= 0, "there is no room for the text")
     return text.encode()[: length - 1] + b"\0"
 
 

@@ -91,7 +91,9 @@ def answer_calls(answer: Answer) -> None:
     """Have the calls of this process answered by a function until `refuse_calls`. Raises `NoLibrary`."""
     global _answer, _callback  # noqa: PLW0603 the library is one for a process
     if _callback is None:  # it is never freed: a thread may be on its way into it
-        _callback = _ANSWER(_without_collection(lambda number, words: (_answer or _refused)(number, words)))
+        _callback = _ANSWER(
+            _without_collection(lambda number, words: _answer(number, words) if _answer else _DEINITIALIZED)
+        )
         atexit.register(loaded(LIBCUDA).memtopo_answer, None)  # libraries free objects at the interpreter's end
     _answer = answer
     loaded(LIBCUDA).memtopo_answer(_callback)
@@ -101,11 +103,6 @@ def refuse_calls() -> None:
     """Refuse the calls of this process."""
     global _answer  # noqa: PLW0603 likewise
     _answer = None
-
-
-def _refused(number: int, words: Sequence[int]) -> int:
-    del number, words
-    return _DEINITIALIZED
 
 
 def _without_collection(answer: Answer) -> Callable[..., int]:

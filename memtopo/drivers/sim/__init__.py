@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self, get_type_hints
 from memtopo.driver import wrappers
 from memtopo.driver.kernels import WORD
 from memtopo.driver.protocol import call_name
-from memtopo.driver.types import Access, DriverError
+from memtopo.driver.types import DriverError
 from memtopo.driver.wrappers import METHODS, BatchDriver
 from memtopo.drivers.sim.access import AccessRules, MemoryOperations
 from memtopo.drivers.sim.address_space import Reservations
@@ -138,15 +138,8 @@ class SimDriver(BatchDriver, _Calls):  # type: ignore[misc]  # parts have privat
             found.physical.touched |= writable  # so that its pages are copied when it moves, and freed
             return found.physical.fd, found.physical.offset
 
-    @driver_call
-    def memset(self, address: int, element: bytes, count: int) -> None:
-        """Set memory to `count` equal elements of 1, 2 or 4 bytes."""
-        self.contents.memset(address, element, count)
-
-    @driver_call
-    def check_copy(self, address: int, count: int, wanted: Access) -> None:
-        """Refuse a copy between memory and the program, which is made in pieces then."""
-        self.contents.check_copy(address, count, wanted)
+    memset = driver_call(MemoryOperations.memset, "contents")
+    check_copy = driver_call(MemoryOperations.check_copy, "contents")
 
     def store_by_kernel(self, address: int, data: bytes) -> None:
         """Store bytes as a kernel of the current context does, without loaded kernels. Raises `RefusedCall`."""
