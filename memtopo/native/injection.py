@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -179,12 +180,10 @@ def _tried(cupti: str) -> MemtopoError | None:
     except subprocess.TimeoutExpired:
         return NotCaptured(f"CUPTI ({cupti}) did not answer within {_PATIENCE} s")
     except (ValueError, IndexError):
-        return NotCaptured(f"CUPTI ({cupti}) ended the process that tried it: {_end(done.returncode)}")
+        status = done.returncode
+        ending = f"signal {-status}" if status < 0 else f"exit status {status}"
+        return NotCaptured(f"CUPTI ({cupti}) ended the process that tried it: {ending}")
     return _refusal(result, message, cupti) if result else None
-
-
-def _end(status: int) -> str:
-    return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
 def try_cupti(cupti: str) -> None:
@@ -264,14 +263,8 @@ def write_mark(label: str) -> None:
     text = json.dumps(label)
     if len(text) > _LONGEST_LABEL:
         raise UsageError(f"the label of a mark has {len(text):,} bytes; the most are {_LONGEST_LABEL:,}")
-    if library := _running():
-        library.memtopo_capture_mark(text.encode())
-
-
-def _running() -> ctypes.CDLL | None:
-    """The library in this process: that which the driver has loaded, or Python; None if there is none."""
+    # The library in this process is that which the driver has loaded, or Python.
     file = os.environ.get(VARIABLE, "") if RECORD in os.environ else ""
-    try:
-        return ctypes.CDLL(file or os.fspath(CAPTURE.file()), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-    except (OSError, MemtopoError):
-        return None
+    with suppress(OSError, MemtopoError):  # there is none
+        library = ctypes.CDLL(file or os.fspath(CAPTURE.file()), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        library.memtopo_capture_mark(text.encode())

@@ -21,6 +21,7 @@ _NO_VALUE = 1 << 63
 """Numbers of bytes from here on are NVML's "not available"."""
 
 _NO_INSTANCE = 0xFFFFFFFF
+_SIZES = ("total", "used", "reserved", "free")
 _LISTS: tuple[tuple[Work, str], ...] = (
     ("compute", "device_get_compute_running_processes_v3"),
     ("compute", "device_get_mps_compute_running_processes_v3"),
@@ -57,20 +58,14 @@ def _usage(nvml: Any) -> GpuUsage:
         except Exception as error:  # noqa: BLE001  # a GPU that this process may not open, as in a container
             unknown.append(f"memory of GPU {index} of NVML: {_message(error)}")
             continue
-        gpus.append(_gpu(nvml, index, gpu))
+        name, uuid = _or_none(nvml.device_get_name, gpu), _or_none(nvml.device_get_uuid, gpu)
+        memory = _or_none(nvml.device_get_memory_info_v2, gpu)
+        sizes = [None if memory is None else int(getattr(memory, each)) for each in _SIZES]
+        gpus.append(GpuMemory(index, name, uuid, *sizes))
         found, reasons = _processes(nvml, index, gpu)
         processes += found
         unknown += reasons
     return GpuUsage(tuple(gpus), tuple(processes), tuple(unknown))
-
-
-def _gpu(nvml: Any, index: int, gpu: Any) -> GpuMemory:
-    name = _or_none(nvml.device_get_name, gpu)
-    uuid = _or_none(nvml.device_get_uuid, gpu)
-    memory = _or_none(nvml.device_get_memory_info_v2, gpu)
-    if memory is None:
-        return GpuMemory(index, name, uuid, None, None, None, None)
-    return GpuMemory(index, name, uuid, *map(int, (memory.total, memory.used, memory.reserved, memory.free)))
 
 
 def _processes(nvml: Any, index: int, gpu: Any) -> tuple[list[ProcessMemory], list[str]]:
