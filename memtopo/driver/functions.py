@@ -198,11 +198,13 @@ _RESULTS = {"u32", "i32", "f32", "bytes", "attribute", "shared", "CUmemAllocatio
 class Parameter(NamedTuple):
     """Parameter of a C function, or a pointer to a result, whose name is the kind of object that it is.
 
-    `constant` is the value that memtopo passes. `is_read` is false for a parameter that the simulator does not look at.
+    `position` is that of its first word in a call, `constant` the value that memtopo passes. `is_read` is false for a
+    parameter that the simulator does not look at.
     """
 
     name: str
     type: str
+    position: int
     constant: str = ""
     is_read: bool = True
     is_result: bool = False
@@ -282,23 +284,28 @@ def c_name(method: str) -> str:
 
 def declared(symbol: str) -> Function:
     """Function of a line of the table."""
-    words, accounts = FUNCTIONS[symbol].split(), {"+": "", "-": ""}
-    accounts |= {word[0]: word[1:] for word in words if word[0] in accounts}
-    found = tuple(_parameter(word) for word in words if word[0] not in accounts)
+    found: list[Parameter] = []
+    accounts, position = {"+": "", "-": ""}, 0
+    for word in FUNCTIONS[symbol].split():
+        if word[0] in accounts:
+            accounts[word[0]] = word[1:]
+        else:
+            found.append(_parameter(word, position))
+            position += found[-1].words
     makes = next((_made(each) for each in found if each.is_result), "")
     arguments = [name for each in found for name in (each.names or (each.constant,)) if name]
-    return Function(symbol, found, accounts["+"], accounts["-"], makes, tuple(arguments))
+    return Function(symbol, tuple(found), accounts["+"], accounts["-"], makes, tuple(arguments))
 
 
-def _parameter(word: str) -> Parameter:
+def _parameter(word: str, position: int) -> Parameter:
     if word[0] == ">":
         kind = word.lstrip(">?")
         name, type_ = ("", kind) if kind in _RESULTS else (kind, NUMBER)
-        return Parameter(name, type_, is_result=True, is_optional="?" in word)
+        return Parameter(name, type_, position, is_result=True, is_optional="?" in word)
     declaration, _, type_ = word.partition(":")
     name, _, constant = declaration.partition("=")
     plain = name.removeprefix("_")
-    return Parameter(plain, type_ or _TYPES.get(plain, NUMBER), constant, is_read=plain == name)
+    return Parameter(plain, type_ or _TYPES.get(plain, NUMBER), position, constant, is_read=plain == name)
 
 
 def _made(result: Parameter) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from memtopo.driver import types, values
-from memtopo.driver.functions import FUNCTIONS, MEMBERS, SECRETS, declared, plain_name
+from memtopo.driver.functions import FUNCTIONS, MEMBERS, SECRETS, Parameter, declared, plain_name
 from memtopo.driver.functions import Function as Declared
 from memtopo.driver.handles import SECRET_BYTES
 from memtopo.driver.protocol import call_name
@@ -165,17 +165,12 @@ class Undecoded:
 
 
 class Function(Struct, frozen=True):
-    """Simulated function: its line of the table of C functions, the method that answers it, and its words.
-
-    `reads` has the name of each parameter, the position of its first word, and its type; `results` the position of each
-    pointer to a result and its type, `optional` the positions of those that may be null.
-    """
+    """Simulated function: its line of the table of C functions, the method that answers it, and its parameters."""
 
     declared: Declared
     method: str
-    reads: tuple[tuple[str, int, str], ...]
-    results: tuple[tuple[int, str], ...]
-    optional: frozenset[int]
+    reads: tuple[Parameter, ...]
+    results: tuple[Parameter, ...]
 
     @property
     def name(self) -> str:
@@ -193,33 +188,33 @@ class Function(Struct, frozen=True):
         Raises `ValueError` for a value that no caller may give and a null pointer, and `OSError` for one to no memory.
         """
         found: dict[str, Any] = {}
-        for read in self.reads:
-            found |= _decoded(memory, *read, words)
+        for parameter in self.reads:
+            found |= _decoded(memory, parameter, words)
         return found
 
     def refused_arguments(self, memory: Memory, words: Sequence[int]) -> dict[str, Any]:
         """Return the arguments of a call for which `arguments` raises, with `Undecoded` for the wrong ones."""
         found: dict[str, Any] = {}
-        for name, at, kind in self.reads:
+        for parameter in self.reads:
             try:
-                found |= _decoded(memory, name, at, kind, words)
+                found |= _decoded(memory, parameter, words)
             except (ValueError, OSError):
-                found |= dict.fromkeys(MEMBERS.get(kind, (name,)), Undecoded())
+                found |= dict.fromkeys(MEMBERS.get(parameter.type, (parameter.name,)), Undecoded())
         return found
 
 
-def _decoded(memory: Memory, name: str, at: int, kind: str, words: Sequence[int]) -> Mapping[str, Any]:
-    """Argument of a type that begins with one of the words, by its name; several for a structure."""
-    value = _value(memory, name, at, kind, words)
-    return dict(zip(MEMBERS[kind], value, strict=True)) if kind in MEMBERS else {name: value}
+def _decoded(memory: Memory, parameter: Parameter, words: Sequence[int]) -> Mapping[str, Any]:
+    """Argument by the name of its parameter; several for a structure."""
+    value, members = _value(memory, parameter, words), MEMBERS.get(parameter.type)
+    return dict(zip(members, value, strict=True)) if members else {parameter.name: value}
 
 
-def _value(memory: Memory, name: str, at: int, kind: str, words: Sequence[int]) -> Any:
-    word = words[at]
+def _value(memory: Memory, parameter: Parameter, words: Sequence[int]) -> Any:
+    word, kind = words[parameter.position], parameter.type
     if decode := _VALUES.get(kind):
         return decode(word)
     if kind == "CUmemAccessDesc*":
-        count = words[at + 1]
+        count = words[parameter.position + 1]
         if count > _MOST_GRANTS:
             raise ValueError(f"{count:,} descriptors of access")
         return _grants_in(memory.read(word, count * values.ACCESS.size)) if count else ()
@@ -227,7 +222,7 @@ def _value(memory: Memory, name: str, at: int, kind: str, words: Sequence[int]) 
         return word
     if word:
         return _POINTED[kind](memory, word)
-    raise ValueError(f"{name or kind.strip('*')} is a null pointer")
+    raise ValueError(f"{parameter.name or kind.strip('*')} is a null pointer")
 
 
 def packed(kind: str, value: Any) -> bytes:
@@ -266,15 +261,10 @@ def functions(methods: Collection[str]) -> Mapping[str, Function]:
     for name in exported():
         symbol, method = name if name in FUNCTIONS else plain_name(name), by_call.get(plain_name(name))
         if method and symbol in FUNCTIONS:
-            reads, results, optional, at = [], [], set(), 0
-            for each in declared(symbol).parameters:
-                if each.is_result:
-                    results.append((at, each.type))
-                    optional |= {at} if each.is_optional else set()
-                elif each.is_read:
-                    reads.append((each.name, at, each.type))
-                at += each.words
-            found[name] = Function(declared(symbol), method, tuple(reads), tuple(results), frozenset(optional))
+            parameters = declared(symbol).parameters
+            results = tuple(each for each in parameters if each.is_result)
+            reads = tuple(each for each in parameters if each.is_read and not each.is_result)
+            found[name] = Function(declared(symbol), method, reads, results)
     return found
 
 

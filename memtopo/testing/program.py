@@ -32,13 +32,10 @@ from memtopo.testing.abi import RESULT_BYTES, Function, error_numbers, exported,
 
 _INVALID = "CUDA_ERROR_INVALID_VALUE"
 _MOST_CALLS = 1 << 16
-_NOT_CALLS = ("pointer_is_managed", "signal_external_semaphore", "wait_external_semaphore", "host_write", "host_read")
-_LAUNCHES = ("fill", "verify", "fingerprint", "store", "load", "module_load_data", "module_unload")
+_OF_KERNELS = {"module_load_data", "module_unload"}
 
-FUNCTIONS: Mapping[str, Function] = functions(
-    dict.fromkeys([*sorted(PROTOCOL - {*_NOT_CALLS, *_LAUNCHES}), *calls.METHODS])
-)
-"""Simulated functions by exported name."""
+FUNCTIONS: Mapping[str, Function] = functions([*sorted(PROTOCOL - _OF_KERNELS), *calls.METHODS])
+"""Simulated functions by exported name. Of two methods with the same function, that of `calls` answers it."""
 
 _BY_NUMBER = tuple(FUNCTIONS.get(name) for name in exported())
 LOOKUP = len(_BY_NUMBER)
@@ -305,7 +302,7 @@ class SimulatedProgram:
     def _made(self, function: Function, arguments: Mapping[str, Any], words: Sequence[int]) -> Any:
         if failing := [fault for fault in self.shared.faults if fault.meets(function.name, arguments)]:
             raise RefusedCall(failing[0].error, "the test asked for this failure")
-        if not all(words[at] for at, _ in function.results if at not in function.optional):
+        if not all(words[each.position] for each in function.results if not each.is_optional):
             raise ValueError("a pointer to a result is null")
         if self.kept and "context" in arguments:
             device = arguments["context"] - FIRST_CONTEXT
@@ -320,12 +317,12 @@ class SimulatedProgram:
         if function.method in _ENDING:
             self._drop_ended()
         results = result if isinstance(result, tuple) and len(function.results) > 1 else (result,)
-        for index, (at, kind) in enumerate(function.results):
-            value = results[index] if index < len(results) else 0
-            if words[at] and kind == "shared" and isinstance(value, int):
-                self._port.store_descriptor(words[at], value)
-            elif words[at]:
-                self._port.write(words[at], packed(kind, value))
+        for index, each in enumerate(function.results):
+            pointer, value = words[each.position], results[index] if index < len(results) else 0
+            if pointer and each.type == "shared" and isinstance(value, int):
+                self._port.store_descriptor(pointer, value)
+            elif pointer:
+                self._port.write(pointer, packed(each.type, value))
         return result
 
     def _prepare(self, function: Function, words: Sequence[int]) -> None:
@@ -334,9 +331,10 @@ class SimulatedProgram:
             self._see(*(calls.text_at(self._port, at, LONGEST) if at else None for at in words[1:3]))
         elif function.method in _AFTER_ENDS:
             self.shared.settle(self.pid)
-        for at, kind in function.results:
-            if words[at]:  # a pointer to no memory is refused before the call has made something
-                self._port.write(words[at], self._port.read(words[at], RESULT_BYTES[kind]))
+        for each in function.results:
+            pointer = words[each.position]
+            if pointer:  # a pointer to no memory is refused before the call has made something
+                self._port.write(pointer, self._port.read(pointer, RESULT_BYTES[each.type]))
 
     def _undo(self, method: str, address: int) -> None:
         """Free memory that a call has allocated, and that cannot be mapped into the program."""

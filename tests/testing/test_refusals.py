@@ -75,12 +75,13 @@ class Caller:
     def call(self, name: str, wrong: int | None = None, value: int | None = None) -> int:
         """Call a function with likely words, but for the one at `wrong`: `value`, or random; return the status."""
         function, words = FUNCTIONS[name], [0] * 8
-        for parameter, at, kind in function.reads:
-            words[at] = self._word(parameter, kind, careful=at != wrong)
-            if kind == "CUmemAccessDesc*":
-                words[at + 1] = 1 if at != wrong else self.choices.choice([2, 1, 0])
-        for index, (at, *_) in enumerate(function.results):
-            words[at] = ctypes.addressof(self._room) + 512 * index
+        for each in function.reads:
+            careful = each.position != wrong
+            words[each.position] = self._word(each.name, each.type, careful=careful)
+            if each.type == "CUmemAccessDesc*":
+                words[each.position + 1] = 1 if careful else self.choices.choice([2, 1, 0])
+        for index, each in enumerate(function.results):
+            words[each.position] = ctypes.addressof(self._room) + 512 * index
         if wrong is not None and value is not None:
             words[wrong] = value
         status = self.program.answer(exported().index(name), words)
@@ -97,7 +98,7 @@ class Caller:
         return self.choices.choice(every)
 
     def _keep(self, function: Function) -> None:
-        if function.results and function.results[0][1] == "u64":
+        if function.results and function.results[0].type == "u64":
             made = int.from_bytes(self._room.raw[:8], "little")
             known = self._known[MADE_BY.get(function.method, "address")]
             known.append(made)
@@ -129,9 +130,10 @@ def wrong_words() -> list[tuple[str, int | None, int | None]]:
     """Calls with one wrong word each: every size, results that cannot be written, and random other words."""
     found: list[tuple[str, int | None, int | None]] = []
     for name, function in FUNCTIONS.items():
-        for parameter, at, _ in function.reads:
-            found += [(name, at, size) for size in SIZES] if parameter in SIZE_WORDS else [(name, at, None)] * 2
-        found += [(name, at, where) for at, *_ in function.results for where in NOWHERE]
+        for each in function.reads:
+            is_size = each.name in SIZE_WORDS
+            found += [(name, each.position, size) for size in SIZES] if is_size else [(name, each.position, None)] * 2
+        found += [(name, each.position, where) for each in function.results for where in NOWHERE]
     return found
 
 
