@@ -34,12 +34,6 @@ class Forwarder(EveryCall):
     def __init__(self, driver: Driver) -> None:
         self._driver: Any = driver
 
-    @property
-    def forwards_to(self) -> Driver:
-        """Driver that the calls are forwarded to."""
-        driver: Driver = self._driver
-        return driver
-
     def __getattr__(self, method: str) -> Call:
         """Wrap a method when it is first used: of all calls a run needs a few."""
         if method not in METHODS:
@@ -59,7 +53,7 @@ def innermost(driver: Driver) -> tuple[Driver, Callable[[Location], Location]]:
     own: Callable[[Location], Location] = lambda location: location  # noqa: E731 replaced below
     while isinstance(driver, Forwarder):
         own = driver.own_location if isinstance(driver, Renumbered) else own
-        driver = driver.forwards_to
+        driver = driver._driver  # noqa: SLF001 as of this module
     return driver, own
 
 

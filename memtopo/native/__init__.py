@@ -57,10 +57,22 @@ class Library(NamedTuple):
     def file(self) -> Path:
         """The library for this processor, which is compiled if it is not part of the installation.
 
-        Raises `NoLibrary`.
+        It is compiled into the user's cache, once for the same source. Raises `NoLibrary`.
         """
         built = _FOLDER / self.file_name(platform.machine())
-        return built if built.exists() else self._compiled()
+        if built.exists():
+            return built
+        content = b"".join(file.read_bytes() for file in self.sources)
+        digest = sha256(content + " ".join((*FLAGS, *self.options)).encode()).hexdigest()[:16]
+        try:
+            caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        except RuntimeError as error:  # the user has neither HOME nor an entry in the passwords
+            message = f"there is no folder for the compiled library of {self.contents}"
+            raise NoLibrary(message, hint="XDG_CACHE_HOME names one") from error
+        file = Path(caches, "memtopo").absolute() / f"{digest}-{self.file_name(platform.machine())}"
+        if not file.exists():
+            self.compile(os.environ.get("CC", "cc"), file)
+        return file
 
     def compile(self, compiler: str, file: Path) -> None:
         """Compile the library into a file, which is replaced as a whole. Raises `NoLibrary`."""
@@ -85,20 +97,6 @@ class Library(NamedTuple):
         except subprocess.CalledProcessError as error:
             message = f"{compiler} cannot compile the library of {self.contents}: {error.stderr.strip()}"
             raise NoLibrary(message) from error
-
-    def _compiled(self) -> Path:
-        """Compile the library into the user's cache, unless it has been compiled from the same source before."""
-        content = b"".join(file.read_bytes() for file in self.sources)
-        digest = sha256(content + " ".join((*FLAGS, *self.options)).encode()).hexdigest()[:16]
-        try:
-            caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        except RuntimeError as error:  # the user has neither HOME nor an entry in the passwords
-            message = f"there is no folder for the compiled library of {self.contents}"
-            raise NoLibrary(message, hint="XDG_CACHE_HOME names one") from error
-        file = Path(caches, "memtopo").absolute() / f"{digest}-{self.file_name(platform.machine())}"
-        if not file.exists():
-            self.compile(os.environ.get("CC", "cc"), file)
-        return file
 
 
 HEAPS, CAPTURE = Library("heaps", "heaps"), Library("capture", "captures")

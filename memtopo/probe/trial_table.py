@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -108,18 +108,16 @@ METHODS: dict[LocationKind, tuple[Method, ...]] = {
 
 def planned_trials(machine: Machine) -> list[PlannedTrial]:
     """All trials of a machine, those at a location together, then those of pairs of GPUs."""
-    count = range(len(machine.devices))
-    pairs = (PlannedTrial(gpu(owner), STORE, device) for device in count for owner in count if device != owner)
-    return [*_at_locations(machine), *pairs]
-
-
-def _at_locations(machine: Machine) -> Iterator[PlannedTrial]:
+    planned: list[PlannedTrial] = []
     for location in machine.locations:
         gpus = [location.id] if location.kind == LocationKind.GPU else list(range(len(machine.devices)))
         for method in METHODS[location.kind]:
             # Use of the host's memory by GPUs is tried with each of them, everything else once.
-            for device in gpus if method.how == "by_gpu" else gpus[:1]:
-                yield PlannedTrial(location, method.name, device)
+            tried_by = gpus if method.how == "by_gpu" else gpus[:1]
+            planned += [PlannedTrial(location, method.name, device) for device in tried_by]
+    count = range(len(machine.devices))
+    planned += [PlannedTrial(gpu(owner), STORE, device) for device in count for owner in count if device != owner]
+    return planned
 
 
 def advertised(machine: Machine, planned: PlannedTrial) -> bool | None:

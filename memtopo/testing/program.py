@@ -186,7 +186,7 @@ class SimulatedProgram:
     def _see(self, listed: str | None, order: str | None) -> None:
         """Make the GPUs visible that the environment lists at `cuInit`. Raises `RefusedCall`."""
         with self._lock:
-            if self.sim.blocked and not self.sim.is_closed:
+            if self.sim.blocked and not self.sim.closed:
                 gpus = visible_gpus(SimDevices(self.shared.machine), listed, order)
                 self.sim.close()
                 self._use(gpus)

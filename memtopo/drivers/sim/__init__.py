@@ -87,7 +87,8 @@ class SimDriver(BatchDriver, _Calls):  # type: ignore[misc]  # parts have privat
         self.machine, self.lock = machine, lock or threading.Lock()
         self.blocked: tuple[str, str] | None = ("CUDA_ERROR_NOT_INITIALIZED", "the driver is not initialised")
         """Error and reason that refuse every call: before `init`, and after `close`."""
-        self._closed: tuple[str, str] | None = None
+        self.closed: tuple[str, str] | None = None
+        """Error and reason of every call after `close`; None before."""
         self.process = sim = SimProcess(machine, budget, pid)
         self.devices, self.contexts, self.streams = sim.devices, sim.contexts, sim.streams
         self.creation, self.addresses = Creation(machine), Reservations(machine.address_granularity)
@@ -110,15 +111,10 @@ class SimDriver(BatchDriver, _Calls):  # type: ignore[misc]  # parts have privat
 
     def close(self) -> None:
         """Return all memory to the system; every later call is refused. A second call does nothing."""
-        self.blocked = self._closed = ("CUDA_ERROR_DEINITIALIZED", "the driver is closed")
+        self.blocked = self.closed = ("CUDA_ERROR_DEINITIALIZED", "the driver is closed")
         self.process.budget.end()
         self.process.arena.close()
         self.process.files.close_all()
-
-    @property
-    def is_closed(self) -> bool:
-        """True after `close`."""
-        return self._closed is not None
 
     def __enter__(self) -> Self:
         return self
@@ -148,8 +144,8 @@ class SimDriver(BatchDriver, _Calls):  # type: ignore[misc]  # parts have privat
 
     def init(self) -> None:
         """Allow all other calls."""
-        if self._closed:
-            raise DriverError(call_name("init"), *self._closed)
+        if self.closed:
+            raise DriverError(call_name("init"), *self.closed)
         self.blocked = None
 
     def fatal_error(self) -> tuple[str, str] | None:

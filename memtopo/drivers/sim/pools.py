@@ -147,7 +147,12 @@ class SimPools:
     def mem_pool_create(self, properties: PoolProperties) -> int:
         """Create a pool, which takes no memory yet (fact 80)."""
         location, handles, size = properties
-        self._check(properties)
+        if location.kind == LocationKind.GPU and location not in self._sim.machine.locations:
+            raise invalid(f"{location} does not exist")
+        like = Properties(location, handles)
+        self._creation.check(self._creation.mem_get_allocation_granularity(like), like, 0)
+        if not 0 <= size < _LARGEST:
+            raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "the maximum size exceeds the addresses of a process")
         pool = SimPool(properties, {location.processor})
         if HandleType.FD in handles or HandleType.FABRIC in handles:
             whole = rounded_up(size or self._sim.budget.total(_budgeted(location)), RESERVED)
@@ -266,15 +271,6 @@ class SimPools:
     def mem_pool_trim_to(self, pool: int, keep: int) -> None:
         """Give back reserved memory that no allocation uses, down to `keep` bytes (fact 80)."""
         self._trim(self.own(pool), keep)
-
-    def _check(self, properties: PoolProperties) -> None:
-        location, handles, size = properties
-        if location.kind == LocationKind.GPU and location not in self._sim.machine.locations:
-            raise invalid(f"{location} does not exist")
-        like = Properties(location, handles)
-        self._creation.check(self._creation.mem_get_allocation_granularity(like), like, 0)
-        if not 0 <= size < _LARGEST:
-            raise RefusedCall("CUDA_ERROR_OUT_OF_MEMORY", "the maximum size exceeds the addresses of a process")
 
     def _check_supported(self, pool: SimPool, grant: Grant) -> None:
         location, access = grant

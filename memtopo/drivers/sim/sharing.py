@@ -57,21 +57,20 @@ class AllocationSharing:
             raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "memory cannot be opened in the process that allocated it")
         openings = self.allocations.openings(shared_handle.nonce) if shared_handle.is_alive else []
         own = (each for each in openings if each.device == device)
-        allocation = next(own, None) or self._open_first(shared_handle, device)
+        allocation = next(own, None)
+        if allocation is None:
+            fd, tag = shared_files.open_handle(shared_handle, self._sim.files, _ERRORS, "allocation")
+            with on_failure(self._sim.files.close, fd):
+                self._check_owner(self._sim.devices.locate(tag.location), device)
+            allocation = self.allocations.open(self._sim.arena.adopt(fd, tag), device)
         allocation.opens += 1
         return allocation.start
 
-    def _open_first(self, shared_handle: shared_files.SharedHandle, device: int) -> SimAllocation:
-        fd, tag = shared_files.open_handle(shared_handle, self._sim.files, _ERRORS, "allocation")
-        with on_failure(self._sim.files.close, fd):
-            owner = self._sim.devices.locate(tag.location)
-            # Neither was ever tried on hardware.
-            refuse_if(owner == INVISIBLE_GPU, "the memory belongs to a gpu that is not visible here")
-            if owner != gpu(device) and not self._sim.devices.device_can_access_peer(device, owner.id):
-                raise RefusedCall(
-                    "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of {owner}"
-                )
-        return self.allocations.open(self._sim.arena.adopt(fd, tag), device)
+    def _check_owner(self, owner: Location, device: int) -> None:
+        # Neither was ever tried on hardware.
+        refuse_if(owner == INVISIBLE_GPU, "the memory belongs to a gpu that is not visible here")
+        if owner != gpu(device) and not self._sim.devices.device_can_access_peer(device, owner.id):
+            raise RefusedCall("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of {owner}")
 
     def own_file(self, allocation: SimAllocation) -> Tag:
         """Move the memory into a file of its own, unless it is in one; returns its tag."""
