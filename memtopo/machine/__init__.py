@@ -374,9 +374,11 @@ class Machine(_Record):
 
     def _advertised(self, location: Location, what: str) -> bool | None:
         """Support that a GPU advertises or, for the host, that any GPU advertises."""
-        on_gpu = location.kind is LocationKind.GPU
-        name = _GPU_ATTRIBUTES.get(what) if on_gpu else _HOST_VMM[location.kind] if what == "vmm" else None
-        gpus = self.devices[location.id : location.id + 1] if on_gpu else self.devices
+        name, gpus = None, self.devices
+        if location.kind is LocationKind.GPU:
+            name, gpus = _GPU_ATTRIBUTES.get(what), self.devices[location.id : location.id + 1]
+        elif what == "vmm":
+            name = _HOST_VMM[location.kind]
         values = [device.attributes[name] != 0 for device in gpus if name and name in device.attributes]
         return any(values) if values else None
 

@@ -104,7 +104,8 @@ def _granularities(
     """Return an entry for each set of properties that the driver supports."""
     chosen = product(handles, product(flags, repeat=len(types.PROPERTY_FLAGS)))
     sets = (Properties.with_flags(location, kind, [*compress(types.PROPERTY_FLAGS, flags)]) for kind, flags in chosen)
-    return [entry for properties in sets if (entry := _or_none(_granularity, driver, properties))]
+    entries = [_or_none(_granularity, driver, properties) for properties in sets]
+    return [entry for entry in entries if entry]
 
 
 def _granularity(driver: Driver, properties: Properties) -> Granularity:

@@ -108,8 +108,8 @@ def _candidates(given: str | None, command: Sequence[str]) -> list[str]:
     if given:  # a capture around this one may name what the loader finds
         is_file = "/" in given or os.path.exists(given)  # noqa: PTH110 a path as it was written
         return [os.path.abspath(given) if is_file else given]  # noqa: PTH100 likewise
-    found = [str(file) for folder in _folders(command) for name in _NAMES if (file := folder / name).is_file()]
-    return [*dict.fromkeys(found), *_NAMES]
+    files = [folder / name for folder in _folders(command) for name in _NAMES]
+    return [*dict.fromkeys(str(file) for file in files if file.is_file()), *_NAMES]
 
 
 def _folders(command: Sequence[str]) -> Iterator[Path]:

@@ -78,11 +78,8 @@ def probe(
     began = time.monotonic()
     around = machine.surroundings if simulated else diagnosis.read()
     planned = [each for each in planned_trials(machine) if not simulated or recorded(machine, each)]
-    known = {
-        n: trial
-        for n, each in enumerate(planned)
-        if (trial := _without_trial(machine, each, around, simulated=simulated))
-    }
+    settled = {n: _without_trial(machine, each, around, simulated=simulated) for n, each in enumerate(planned)}
+    known = {n: trial for n, trial in settled.items() if trial}
     due = [(n, each) for n, each in enumerate(planned) if n not in known]
     shown = progress or Progress()
     supervisor = Supervisor(dump(machine) if simulated else None, stop, limits or Limits(), child, shown)
@@ -228,7 +225,7 @@ def with_rates(machine: Machine, stop: Callable[[], int], progress: Progress) ->
     planned += [PlannedTrial(gpu(b), RATES, a) for a in count for b in count if a != b and machine.can_access(a, b)]
     supervisor = Supervisor(None, stop, Limits(trial=_LIMIT), progress=progress, phase="measure")
     findings = supervisor.run([[*enumerate(planned)]], importing=False)
-    outcomes = {each: outcome for n, each in enumerate(planned) if (outcome := findings.outcomes.get(n))}
+    outcomes = {each: findings.outcomes[n] for n, each in enumerate(planned) if n in findings.outcomes}
     notes = [
         f"gpu{each.device} and {each.location} could not be measured: {outcome.error or outcome.reason}"
         for each, outcome in outcomes.items()

@@ -97,9 +97,11 @@ class Call(Struct, frozen=True):
         return ", from ".join(f"{code.co_filename}:{line}" for code, line in self.frames)
 
     def __str__(self) -> str:
-        values = ", ".join(_shown(name, value) for name, value in self.arguments.items())
-        end = f": {self.error}" + (f" ({self.reason})" if self.reason else "") if self.error else ""
-        return f"{self.function}({values}){end}" + (f" at {self.place}" if self.place else "")
+        text = f"{self.function}({', '.join(_shown(name, value) for name, value in self.arguments.items())})"
+        if self.error:
+            text += f": {self.error}"
+            text += f" ({self.reason})" if self.reason else ""
+        return text + (f" at {self.place}" if self.place else "")
 
 
 class Leak(NamedTuple):
@@ -183,11 +185,11 @@ class SimulatedProgram:
         self._calls = calls.Calls(self.ledger, self.sim, self._port)
         self._methods: dict[str, Callable[..., Any]] = {}
 
-    def _see(self, listed: str | None, order: str | None) -> None:
+    def _see(self, visible: str | None, order: str | None) -> None:
         """Make the GPUs visible that the environment lists at `cuInit`. Raises `RefusedCall`."""
         with self._lock:
             if self.sim.blocked and not self.sim.closed:
-                gpus = visible_gpus(SimDevices(self.shared.machine), listed, order)
+                gpus = visible_gpus(SimDevices(self.shared.machine), visible, order)
                 self.sim.close()
                 self._use(gpus)
 

@@ -49,7 +49,8 @@ def numa_bytes(folder: Path = Path("/sys/devices/system/node"), host: int | None
     """
     nodes = [name for name in _names(folder) if name.startswith("node") and name[4:].isdecimal()]
     found = {int(name[4:]): _TOTAL.search(text_of(folder / name / "meminfo")) for name in nodes}
-    sizes = {node: size for node, match in found.items() if match and (size := int(match[1]) << 10)}
+    every = {node: int(match[1]) << 10 for node, match in found.items() if match}
+    sizes = {node: size for node, size in every.items() if size}
     whole = sum(sizes.values()) * 10 >= (host_memory() if host is None else host) * 9
     return sizes if whole else {}
 

@@ -72,7 +72,9 @@ class SimAllocation(Struct, eq=False):
     @property
     def mapped(self) -> tuple[int, int]:
         """Start and end of the pages, the block, or the reserved memory of a pool, that it is in."""
-        origin, unit = (self.pool.origin, RESERVED) if self.pool else (0, PAGE if self.kind == "registered" else BLOCK)
+        origin, unit = 0, PAGE if self.kind == "registered" else BLOCK
+        if self.pool:
+            origin, unit = self.pool.origin, RESERVED
         return self.start - (self.start - origin) % unit, origin + rounded_up(self.end - origin, unit)
 
 

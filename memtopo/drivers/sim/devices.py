@@ -132,7 +132,7 @@ class SimMemoryBudget:
         nodes = [location for location in machine.locations if location.kind == LocationKind.HOST_NUMA]
         self._total = {gpu(i): device.memory_bytes for i, device in enumerate(machine.devices)}
         self._total |= dict.fromkeys([*nodes, HOST_NODE, WHOLE_HOST], machine.host_room) | machine.node_bytes
-        self.machine, self._of = machine, of
+        self.machine, self._of = machine, of  # which lives as long as this one
         self.used: dict[Location, int] = of.used if of else dict.fromkeys(self._total, 0)
         self._own = dict.fromkeys(self._total, 0)
         weakref.finalize(self, _end, self.used, self._own).atexit = False
@@ -193,7 +193,7 @@ _UUID = re.compile(r"\s*(?:GPU|MIG)-([0-9A-Fa-f][0-9A-Fa-f-]*)")
 _LARGEST, _WORD = (1 << 63) - 1, 0xFFFF_FFFF
 
 
-def visible_gpus(devices: SimDevices, listed: str | None, order: str | None) -> Sequence[int]:
+def visible_gpus(devices: SimDevices, visible: str | None, order: str | None) -> Sequence[int]:
     """Return the ordinals of the visible GPUs in the order of the process, from the values of the two variables.
 
     One H200, and two, gave the answers; that a prefix of a UUID must be unique is from the CUDA programming guide.
@@ -203,20 +203,20 @@ def visible_gpus(devices: SimDevices, listed: str | None, order: str | None) -> 
     if order not in _ORDERS:
         raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"CUDA_DEVICE_ORDER is {order!r}")
     every = range(devices.device_get_count())
-    if listed is None:
+    if visible is None:
         return every
     uuids = [devices.device_get_uuid(each).hex() for each in every]
-    are_uuids = bool(_UUID.match(listed))
+    are_uuids = bool(_UUID.match(visible))
     found = list[int]()
-    for entry in listed.split(","):
+    for entry in visible.split(","):
         device = _by_uuid(entry, uuids) if are_uuids else _by_index(entry, every)
         if device is None:
             break
         found.append(device)
     if not found:
-        raise RefusedCall("CUDA_ERROR_NO_DEVICE", f"CUDA_VISIBLE_DEVICES is {listed!r}, which begins with no gpu")
+        raise RefusedCall("CUDA_ERROR_NO_DEVICE", f"CUDA_VISIBLE_DEVICES is {visible!r}, which begins with no gpu")
     if len(set(found)) < len(found):
-        raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"CUDA_VISIBLE_DEVICES is {listed!r}, with a gpu twice")
+        raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"CUDA_VISIBLE_DEVICES is {visible!r}, with a gpu twice")
     return found
 
 
