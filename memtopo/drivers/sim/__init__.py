@@ -196,8 +196,8 @@ class SimDriver(BatchDriver, _Calls):  # type: ignore[misc]  # parts have privat
     @driver_call
     def mem_free(self, address: int) -> None:
         found = self.allocations.find(address)
-        if address and not found:
-            self.contexts.check_kept()
+        if address and not found and self.contexts.ctx_get_current():
+            self.contexts.current_context()  # which refuses one that was released
         if found and found.kind == "pooled":
             self.pools.free(address)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Literal, Self
+from typing import Literal
 
 from memtopo.common.errors import on_failure
 from memtopo.common.units import rounded_up
@@ -17,17 +17,13 @@ from memtopo.drivers.sim.devices import SimMemoryBudget
 class FreeRanges:
     """Free ranges of a span of addresses, found by size or by address in logarithmic time; deterministic."""
 
-    def __init__(self, start: int, end: int) -> None:
-        self._starts = [start]
-        self._ends = {start: end}
-        self._by_size = [(end - start, start)]
-
-    @classmethod
-    def none(cls) -> Self:
-        """Return free ranges of which there are none yet."""
-        found = cls(0, 0)
-        found._remove(0)
-        return found
+    def __init__(self, start: int = 0, end: int = 0) -> None:
+        """One range, or none if it is empty."""
+        self._starts: list[int] = []
+        self._ends: dict[int, int] = {}
+        self._by_size: list[tuple[int, int]] = []
+        if start < end:
+            self._add(start, end)
 
     def take(self, size: int, alignment: int) -> int | None:
         """Take the lowest aligned address of a range that has room for `size` bytes; None if there is none."""
@@ -147,11 +143,6 @@ class Reservations:
         refuse_if(address not in self._ends, "the address is not the start of a reservation")
         refuse_if(self._ends[address] != address + size, "the size is not the reservation's")
 
-    def end_around(self, address: int) -> int | None:
-        """End of the reservation around an address; None if there is none."""
-        found = self.around(address)
-        return found[1] if found else None
-
     def around(self, address: int) -> tuple[int, int] | None:
         """Start and end of the reservation around an address; None if there is none."""
         at = bisect_right(self._starts, address) - 1
@@ -164,10 +155,10 @@ class Reservations:
     def covers(self, address: int, end: int) -> bool:
         """Return whether all addresses up to `end` are reserved, by one or several adjacent reservations (fact 17)."""
         while address < end:
-            reserved = self.end_around(address)
+            reserved = self.around(address)
             if reserved is None:
                 return False
-            address = reserved
+            _, address = reserved
         return True
 
 
@@ -187,10 +178,9 @@ class _Block(FreeRanges):
     """Block of `parts` small allocations; keeps its free ranges in the list `room` of all blocks, too."""
 
     def __init__(self, start: int, number: int, room: list[_Room]) -> None:
-        super().__init__(start, start + BLOCK)
         self._number, self._room = number, room
+        super().__init__(start, start + BLOCK)
         self.parts = 0
-        insort(room, (BLOCK, number, start))
 
     def _add(self, start: int, end: int) -> None:
         super()._add(start, end)

@@ -152,12 +152,12 @@ class SimAllocations:
         """Remove memory of the process by its start."""
         self._end(self._starting(address, "registered"))
 
-    def map(self, physical: Physical, context: Context) -> int:
-        """Map a part of external memory in a context; returns its address (fact 53)."""
-        address, device = self._sim.blocks.take_addresses(physical.size), context.device
-        end = address + physical.size
-        self.add(SimAllocation(address, end, device, {device}, physical, "buffer", context=context))
-        return address
+    def map(self, physical: Physical, device: int, kind: Kind, context: Context | None = None) -> SimAllocation:
+        """Map memory of another process or a part of external memory, which is not of the budget (facts 46, 53)."""
+        address = self._sim.blocks.take_addresses(physical.size)
+        allocation = SimAllocation(address, address + physical.size, device, {device}, physical, kind, context=context)
+        self.add(allocation)
+        return allocation
 
     def free(self, address: int) -> None:
         """Free an allocation of this process or a buffer; 0 is accepted and ignored (facts 45, 53)."""
@@ -196,13 +196,6 @@ class SimAllocations:
             if each and each.kind == "own" and each.start < block + BLOCK and each.end > block:
                 return end, each.device
         return end, None
-
-    def open(self, physical: Physical, device: int) -> SimAllocation:
-        """Map another process's memory; it takes no memory of this process's budget (fact 46)."""
-        address = self._sim.blocks.take_addresses(physical.size)
-        allocation = SimAllocation(address, address + physical.size, device, {device}, physical, "opened")
-        self.add(allocation)
-        return allocation
 
     def openings(self, nonce: str) -> list[SimAllocation]:
         """Allocations for another process's memory that is already open here, at most one in each device's context."""

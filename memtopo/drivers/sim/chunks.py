@@ -339,10 +339,10 @@ class SimMappings:
     def _free_index(self, address: int, size: int, granule: int) -> int:
         """Index of a new mapping at this address; refuses addresses that are mapped or not reserved."""
         refuse_if(address % granule, "the address is not aligned to the granularity")
-        reserved = self._addresses.end_around(address)
+        reserved = self._addresses.around(address)
         if reserved is None:
             raise invalid("the address is not reserved")
-        refuse_if(address + size > reserved, PAST_RESERVATION)
+        refuse_if(address + size > reserved[1], PAST_RESERVATION)
         index = bisect_left(self._starts, address)
         before = index and self._at[self._starts[index - 1]].end > address
         if before or (index < len(self._starts) and self._starts[index] < address + size):

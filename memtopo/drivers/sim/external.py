@@ -73,7 +73,7 @@ class SimImportedMemory:
         if offset + size > found.tag.size:
             raise invalid(f"the buffer runs past the end of the memory, which has {found.tag.size} bytes")
         physical = Physical(self._sim.files.duplicate(found.fd), offset, size, tag=found.tag)
-        return self._allocations.map(physical, found.context)
+        return self._allocations.map(physical, found.context.device, "buffer", found.context).start
 
     def destroy_external_memory(self, memory: int) -> None:
         """Destroy an object; its buffers remain (fact 53)."""

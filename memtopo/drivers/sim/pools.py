@@ -38,7 +38,7 @@ class SimSegment(Struct, eq=False):
     start: int
     size: int
     free: FreeRanges
-    freed: FreeRanges = field(default_factory=FreeRanges.none)
+    freed: FreeRanges = field(default_factory=FreeRanges)
     backed: dict[int, int] = {}
 
     def take(self, size: int) -> tuple[int, list[tuple[int, int]]] | None:
@@ -265,7 +265,7 @@ class SimPools:
         """Give back what no allocation uses beyond the threshold of each pool, at a synchronisation (fact 80)."""
         for pool in self._open.values():
             for segment in pool.segments:
-                segment.freed = FreeRanges.none()
+                segment.freed = FreeRanges()
             self._trim(pool, pool.attributes[PoolAttribute.RELEASE_THRESHOLD])
 
     def mem_pool_trim_to(self, pool: int, keep: int) -> None:
@@ -360,7 +360,7 @@ class SimPools:
         if pool.allocations or not pool.destroyed:
             return
         for segment in pool.segments:
-            segment.freed = FreeRanges.none()
+            segment.freed = FreeRanges()
         self._trim(pool, 0)
         for segment in pool.segments:
             self._sim.blocks.give_addresses(segment.start, segment.size)

@@ -147,11 +147,6 @@ class Contexts:
         refuse_if(not self._stack.contexts, "no context is current", "CUDA_ERROR_INVALID_CONTEXT")
         return self._stack.contexts[-1]
 
-    def check_kept(self) -> None:
-        """Refuse a call in a context that was released; without a context it goes on."""
-        if self._stack.contexts:
-            self.current_context()
-
     def device(self) -> int | None:
         """Device whose context is current on this thread and was not released; None without one."""
         context = self._stack.contexts[-1] if self._stack.contexts else None

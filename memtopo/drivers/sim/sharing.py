@@ -62,7 +62,7 @@ class AllocationSharing:
             fd, tag = shared_files.open_handle(shared_handle, self._sim.files, _ERRORS, "allocation")
             with on_failure(self._sim.files.close, fd):
                 self._check_owner(self._sim.devices.locate(tag.location), device)
-            allocation = self.allocations.open(self._sim.arena.adopt(fd, tag), device)
+            allocation = self.allocations.map(self._sim.arena.adopt(fd, tag), device, "opened")
         allocation.opens += 1
         return allocation.start
 
