@@ -19,20 +19,8 @@ from msgspec import Struct
 from memtopo.common.errors import UsageError
 from memtopo.common.text import printable
 from memtopo.common.units import shorten
+from memtopo.driver import types
 from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.types import (
-    PROPERTY_FLAGS,
-    WHOLE_HOST,
-    Access,
-    AllocationType,
-    Grant,
-    HandleType,
-    Location,
-    LocationKind,
-    PoolProperties,
-    Properties,
-    gpu,
-)
 from memtopo.driver.values import CONSTANTS, PLAIN_FLAGS
 from memtopo.plans.trace import TracedCall
 
@@ -262,17 +250,17 @@ def argument(method: str, name: str, value: Any, place: Place) -> Any:
     return place(value) if name in ("device", "peer") else value
 
 
-def location(text: str, place: Place) -> Location:
+def location(text: str, place: Place) -> types.Location:
     """Return a location by its name: `gpu0`, `host`, `host:0`. Raises `ValueError`."""
     if text == "host":
-        return WHOLE_HOST
+        return types.WHOLE_HOST
     if text == "host:current":
-        return Location(LocationKind.HOST_NUMA_CURRENT)
+        return types.Location(types.LocationKind.HOST_NUMA_CURRENT)
     if text.startswith("host:"):
-        return Location(LocationKind.HOST_NUMA, int(text.removeprefix("host:")))
+        return types.Location(types.LocationKind.HOST_NUMA, int(text.removeprefix("host:")))
     if not text.startswith("gpu"):
         raise ValueError(f"there is no location {text!r}")
-    return gpu(place(int(text.removeprefix("gpu"))))
+    return types.gpu(place(int(text.removeprefix("gpu"))))
 
 
 @cache
@@ -280,36 +268,36 @@ def _types(method: str) -> Mapping[str, Any]:
     return get_type_hints(getattr(KernelDriver, method))
 
 
-def _properties(value: Mapping[str, Any], place: Place) -> Properties:
-    flags = [word for word in PROPERTY_FLAGS if value.get(word)]
-    found = Properties.with_flags(location(value["location"], place), _handles(value.get("handles", ())), flags)
-    return found._replace(type=AllocationType[value["type"].upper()]) if "type" in value else found
+def _properties(value: Mapping[str, Any], place: Place) -> types.Properties:
+    flags = [word for word in types.PROPERTY_FLAGS if value.get(word)]
+    found = types.Properties.with_flags(location(value["location"], place), _handles(value.get("handles", ())), flags)
+    return found._replace(type=types.AllocationType[value["type"].upper()]) if "type" in value else found
 
 
-def _pool_properties(value: Mapping[str, Any], place: Place) -> PoolProperties:
+def _pool_properties(value: Mapping[str, Any], place: Place) -> types.PoolProperties:
     handles, most = _handles(value.get("handles", ())), value.get("max_size", 0)
     if not isinstance(most, int):
         raise ValueError(f"max_size is {most!r}")  # noqa: TRY004 a value of a record
-    return PoolProperties(location(value["location"], place), handles, most)
+    return types.PoolProperties(location(value["location"], place), handles, most)
 
 
-def _grants(value: Sequence[Mapping[str, Any]], place: Place) -> tuple[Grant, ...]:
-    return tuple(Grant(location(each["location"], place), Access[each["access"].upper()]) for each in value)
+def _grants(value: Sequence[Mapping[str, Any]], place: Place) -> tuple[types.Grant, ...]:
+    return tuple(types.Grant(location(each["location"], place), types.Access[each["access"].upper()]) for each in value)
 
 
 _DECODERS: Mapping[object, Callable[[Any, Place], Any]] = {
-    Location: location,
-    Properties: _properties,
-    PoolProperties: _pool_properties,
+    types.Location: location,
+    types.Properties: _properties,
+    types.PoolProperties: _pool_properties,
     "grants": _grants,
 }
 
 
-def _handles(words: Any) -> HandleType:
-    found = HandleType.NONE
+def _handles(words: Any) -> types.HandleType:
+    found = types.HandleType.NONE
     for word in words:
         try:
-            found |= HandleType[word.upper()]
+            found |= types.HandleType[word.upper()]
         except KeyError as error:
             raise ValueError(f"there is no handle type {word!r}") from error
     return found

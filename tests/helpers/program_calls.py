@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memtopo.records.program import changes_something
 from msgspec.structs import replace
 
 from memtopo import machine
@@ -24,6 +23,7 @@ from memtopo.machine import Machine, MachineLine
 from memtopo.output.programs.languages import Language, texts
 from memtopo.plans.calls import ListedCall, listing_entry, named
 from memtopo.plans.trace import TraceFile
+from memtopo.records.player import changes_something
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.specs import EVERY_SPEC, ROOT, composed
 

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 import pytest
-from memtopo.records.program import changes_something
 from msgspec.structs import replace
 
 from memtopo import machine
@@ -20,7 +19,7 @@ from memtopo.output.programs import NotExpressible
 from memtopo.output.programs.languages import Language, texts
 from memtopo.output.programs.writer import Names, words_of_parts
 from memtopo.plans.calls import NamedCall, named
-from memtopo.records.player import LEFT_OUT
+from memtopo.records.player import LEFT_OUT, changes_something
 from memtopo.run.planned_calls import planned_calls
 from tests.helpers.machines import with_fabric
 from tests.helpers.program_calls import (

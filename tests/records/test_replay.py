@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from memtopo.records.program import NoProgram, program_calls
 from msgspec.structs import replace
 
 from memtopo.common.errors import UsageError
@@ -26,7 +25,7 @@ from memtopo.output.programs import recorded_program
 from memtopo.output.programs.languages import text
 from memtopo.plans.calls import named
 from memtopo.plans.trace import TracedCall
-from memtopo.records.player import IMPORTS, Played
+from memtopo.records.player import IMPORTS, NoProgram, Played, program_calls
 from memtopo.records.record import Record, read_record
 from memtopo.records.replay import PROCESS_ENDED, LeftOutCalls, Replay, replay
 from memtopo.testing.library import folder
