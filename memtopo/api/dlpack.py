@@ -13,19 +13,6 @@ import ctypes
 import sys
 import threading
 from collections.abc import Iterable, Sequence
-from ctypes import (
-    c_char_p,
-    c_int,
-    c_int32,
-    c_int64,
-    c_size_t,
-    c_uint8,
-    c_uint16,
-    c_uint32,
-    c_uint64,
-    c_void_p,
-    py_object,
-)
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -44,48 +31,48 @@ _CLEARED = 128
 
 
 class _Device(ctypes.Structure):
-    _fields_ = (("kind", c_int32), ("id", c_int32))
+    _fields_ = (("kind", ctypes.c_int32), ("id", ctypes.c_int32))
 
 
 class _Type(ctypes.Structure):
-    _fields_ = (("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16))
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
 
 
 class _Tensor(ctypes.Structure):
     _fields_ = (
-        ("data", c_void_p),
+        ("data", ctypes.c_void_p),
         ("device", _Device),
-        ("ndim", c_int32),
+        ("ndim", ctypes.c_int32),
         ("dtype", _Type),
-        ("shape", c_void_p),
-        ("strides", c_void_p),
-        ("byte_offset", c_uint64),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
     )
 
 
 class ManagedTensor(ctypes.Structure):
     """`DLManagedTensor`; its first word is the address of the data, which is not 0 until the tensor is released."""
 
-    _fields_ = (("tensor", _Tensor), ("manager", c_void_p), ("deleter", c_void_p))
+    _fields_ = (("tensor", _Tensor), ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
 class VersionedTensor(ctypes.Structure):
     """`DLManagedTensorVersioned`; its first word is the version, which is not 0 until the tensor is released."""
 
     _fields_ = (
-        ("major", c_uint32),
-        ("minor", c_uint32),
-        ("manager", c_void_p),
-        ("deleter", c_void_p),
-        ("flags", c_uint64),
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
         ("tensor", _Tensor),
     )
 
 
 _libc = ctypes.CDLL(None)
-_libc.malloc.restype, _libc.malloc.argtypes = c_void_p, [c_size_t]
-_libc.free.restype, _libc.free.argtypes = None, [c_void_p]
-_DELETER = ctypes.cast(_libc.sigemptyset, c_void_p).value
+_libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+_libc.free.restype, _libc.free.argtypes = None, [ctypes.c_void_p]
+_DELETER = ctypes.cast(_libc.sigemptyset, ctypes.c_void_p).value
 
 
 def allocate(
@@ -101,7 +88,7 @@ def allocate(
     block = _libc.malloc(start + 8 * max(len(numbers), 1))
     if not block:
         raise MemoryError
-    (c_int64 * len(numbers)).from_address(block + start)[:] = list(numbers)
+    (ctypes.c_int64 * len(numbers)).from_address(block + start)[:] = list(numbers)
     managed = kind.from_address(block)
     ctypes.memset(block, 0, ctypes.sizeof(kind))
     managed.deleter = _DELETER
@@ -134,13 +121,13 @@ def strides(shape: Sequence[int]) -> tuple[int, ...]:
 # Not `ctypes.pythonapi`, on which other packages declare types of their own: the last one counts for all.
 _api = ctypes.PyDLL(None)
 _new = _api.PyCapsule_New
-_new.restype, _new.argtypes = py_object, [c_void_p, c_void_p, c_void_p]
+_new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 _valid = _api.PyCapsule_IsValid
-_valid.restype, _valid.argtypes = c_int, [py_object, c_char_p]
+_valid.restype, _valid.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
 
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 _strdup = _libc.strdup
-_strdup.restype, _strdup.argtypes = c_void_p, [c_char_p]
+_strdup.restype, _strdup.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
 # A capsule keeps only the address of its name, and may exist longer than this module.
 _NAMES = {name: _strdup(name) for name in (_PLAIN, _VERSIONED)}
 
@@ -203,7 +190,7 @@ def _freed(tensor: ExportedTensor) -> bool:
             return True
         else:
             return False
-    if not c_uint64.from_address(tensor.block).value:  # its deleter was called
+    if not ctypes.c_uint64.from_address(tensor.block).value:  # its deleter was called
         free(tensor.block)
         return True
     return False

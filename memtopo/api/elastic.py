@@ -150,33 +150,9 @@ class ElasticMemory:
 
     def change(self, label: str, maps: list[MapRequest], unmaps: list[UnmapRequest], *, wait: bool) -> tuple[str, ...]:
         """Make a batch; return the labels of the chunks that it mapped."""
-        with self._changing(label):
+        with self.changing_chunks(label):
             self.content(label)
             return tuple(elastic.change_range(self.driver, self.layout, label, maps, unmaps, wait=wait))
-
-    def seal(self, label: str, part: UnmapRequest, key: str | None) -> int:
-        """Have a holder keep the bytes of a part of a range under a key; return their epoch."""
-        with self._changing():
-            self.content(label)
-            return elastic.seal(self.layout, label, part, key)
-
-    def adopt(self, label: str, request: AdoptRequest) -> tuple[str, ...]:
-        """Map what is sealed under a key; return the labels of the chunks."""
-        with self._changing(label):
-            self.content(label)
-            return tuple(elastic.adopt(self.driver, self.layout, label, request))
-
-    def create(self, name: str, count: int) -> None:
-        """Create chunks without mapping them."""
-        with self._changing():
-            self.pool(name)
-            elastic.create(self.driver, self.layout, name, count)
-
-    def trim(self, name: str, keep: int) -> int:
-        """Release chunks that are not mapped, all but `keep` of them; return how many."""
-        with self._changing():
-            chosen = self.pool(name).releasable[max(keep, 0) :]
-            return elastic.release(self.driver, self.layout, name, chosen)
 
     def view(self, label: str, request: ViewRequest) -> View:
         """View of a part of a range that is mapped throughout."""
@@ -217,7 +193,7 @@ class ElasticMemory:
             yield
 
     @contextmanager
-    def _changing(self, label: str | None = None) -> Iterator[None]:
+    def changing_chunks(self, label: str | None = None) -> Iterator[None]:
         """Make one change at a time, bring the views of a range up to date, and raise the errors of the API."""
         with self.changing():
             try:
@@ -301,7 +277,10 @@ class ElasticRange:
         has the key.
         """
         part = _unmapping(offset, size, release=False)
-        return self._memory.seal(self.name, part, None if key is None else text("key", key))
+        checked_key = None if key is None else text("key", key)
+        with self._memory.changing_chunks():
+            self._memory.content(self.name)
+            return elastic.seal(self._memory.layout, self.name, part, checked_key)
 
     def adopt(self, offset: int, key: str, chunk: str | None = None, *, epoch: int | None = None) -> tuple[str, ...]:
         """Map what a process that has ended has sealed under a key from `offset` on, with its bytes.
@@ -316,7 +295,9 @@ class ElasticRange:
         chosen = pools[0] if chunk is None else text("chunk", chunk)
         latest = None if epoch is None else whole_number("epoch", epoch)
         request = AdoptRequest(whole_number("offset", offset), chosen, text("key", key), latest)
-        return self._memory.adopt(self.name, request)
+        with self._memory.changing_chunks(self.name):
+            self._memory.content(self.name)
+            return tuple(elastic.adopt(self._memory.driver, self._memory.layout, self.name, request))
 
     def batch(self, *, wait: bool = True) -> Batch:
         """Return a batch: what its `with` collects is made at its end, all or nothing."""
@@ -420,11 +401,17 @@ class ElasticChunks:
 
     def create(self, count: int) -> None:
         """Create chunks without mapping them, so that the next `map` need not. Raises as `ElasticRange.map` does."""
-        self._memory.create(self.name, whole_number("count", count))
+        checked_count = whole_number("count", count)
+        with self._memory.changing_chunks():
+            self._memory.pool(self.name)
+            elastic.create(self._memory.driver, self._memory.layout, self.name, checked_count)
 
     def trim(self, keep: int = 0) -> int:
         """Release chunks that are not mapped, and return how many; `keep` of them, and those of `min`, stay."""
-        return self._memory.trim(self.name, whole_number("keep", keep))
+        kept = max(whole_number("keep", keep), 0)
+        with self._memory.changing_chunks():
+            chosen = self._memory.pool(self.name).releasable[kept:]
+            return elastic.release(self._memory.driver, self._memory.layout, self.name, chosen)
 
     def __repr__(self) -> str:
         return described(f"chunks {self.name}", self._state)

@@ -8,19 +8,8 @@ from typing import Annotated
 from msgspec import Struct
 from msgspec.structs import replace
 
-from memtopo.cli.options import (
-    AsJson,
-    At,
-    Every,
-    MachineNames,
-    Set,
-    SpecFile,
-    format_option,
-    grouped,
-    option,
-    settings,
-    stdout_format,
-)
+from memtopo.cli import options
+from memtopo.cli.options import option
 from memtopo.cli.results import require_replaceable, write
 from memtopo.cli.specs import load, print_diagnostics
 from memtopo.common.errors import UsageError
@@ -44,7 +33,7 @@ _NAMES = ("text", "json", *FORMATS)
 
 _FILES = "Draw into a file, in the format of its suffix; can be repeated."
 _FORMAT = f"Format on stdout: {', '.join(_NAMES)}."
-Form = Annotated[str | None, format_option(_FORMAT, _NAMES, "MEMTOPO_DRAW_FORMAT", show_default="text")]
+Form = Annotated[str | None, options.format_option(_FORMAT, _NAMES, "MEMTOPO_DRAW_FORMAT", show_default="text")]
 _WIDTH = "Width of text, if not the terminal's."
 _STATE = "Draw it in one of its states."
 
@@ -52,25 +41,27 @@ _STATE = "Draw it in one of its states."
 class DrawOptions(Struct, frozen=True):
     """Options of a drawing; `ascii` and `width` apply to text."""
 
-    at: At = None
+    at: options.At = None
     state: Annotated[str | None, option("--state", _STATE, "STATE", "MEMTOPO_DRAW_STATE")] = None
     output: Annotated[list[str] | None, option("--output -o", _FILES, "FILE", "MEMTOPO_DRAW_OUTPUT")] = None
     form: Form = None
     ascii: Annotated[bool, option("--ascii", "Draw text with only ASCII characters.")] = False
     width: Annotated[int | None, option("--width", _WIDTH, "COLUMNS", min=plain.NARROWEST, max=plain.WIDEST)] = None
-    every: Every = False
-    as_json: AsJson = False
+    every: options.Every = False
+    as_json: options.AsJson = False
 
 
-@grouped
-def draw_command(spec: SpecFile, machine: MachineNames = None, given: Set = None, *, how: DrawOptions) -> int:
+@options.grouped
+def draw_command(
+    spec: options.SpecFile, machine: options.MachineNames = None, given: options.Set = None, *, how: DrawOptions
+) -> int:
     """Draw a layout: ranges, mappings, and the memory that they map.
 
     Without -o it goes to stdout, and with -o - as well.
     """
-    stdout = stdout_format(how.form, _NAMES, as_json=how.as_json, hint="write one of them to a file") or "text"
+    stdout = options.stdout_format(how.form, _NAMES, as_json=how.as_json, hint="write one of them to a file") or "text"
     files = {file: _format_of(file) for file in how.output or ()}
-    loaded = load(spec, machine, settings(given, how.at), dry=True)
+    loaded = load(spec, machine, options.settings(given, how.at), dry=True)
     geometry, line = loaded.geometry, loaded.target.line
     print_diagnostics(loaded)
     note = f"on {humanize.machine(line)}"

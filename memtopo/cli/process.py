@@ -128,19 +128,15 @@ class _Dropping(io.FileIO):
         self.error: OSError | None = None
 
     def write(self, data: Any, /) -> int:
-        if self.error is None:
-            try:
-                return self._write(data)
-            except OSError as error:
-                self.error = error
-        return len(memoryview(data).cast("B"))
-
-    def _write(self, data: Any) -> int:
-        # Writing to a full pipe that another process made non-blocking returns None.
-        while True:
-            self._await_room()
-            if (count := super().write(memoryview(data).cast("B")[: select.PIPE_BUF])) is not None:
-                return count
+        view, written = memoryview(data).cast("B"), None
+        try:
+            # Writing to a full pipe that another process made non-blocking returns None.
+            while self.error is None and written is None:
+                self._await_room()
+                written = super().write(view[: select.PIPE_BUF])
+        except OSError as error:
+            self.error = error
+        return len(view) if written is None else written
 
     def _await_room(self) -> None:
         """Wait until so much can be written at once. Raises `TimeoutError` if a signal has ended the work meanwhile."""
