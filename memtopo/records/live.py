@@ -5,7 +5,7 @@ A call that failed changes nothing. A call for an object that no call has made i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from memtopo.driver.types import Advice, HandleType, HostFlags, MemAttach, PoolAttribute
@@ -23,21 +23,8 @@ from memtopo.records.calls import (
     places,
 )
 
-_Effect = Callable[["ProcessMemory", TracedCall], None]
-_EFFECTS: dict[str, _Effect] = {}
 
-
-def _effect(*methods: str) -> Callable[[_Effect], _Effect]:
-    """Make a function the effect of calls."""
-
-    def register(effect: _Effect) -> _Effect:
-        _EFFECTS.update(dict.fromkeys(methods, effect))
-        return effect
-
-    return register
-
-
-class ProcessMemory:
+class _ProcessObjects:
     """Objects of one process, by the handles and addresses that the driver gave.
 
     `gpus` are the ordinals among all GPUs of the record, by those of the process. Its `weight` grows with memory,
@@ -127,23 +114,26 @@ class ProcessMemory:
         if memory and memory.physical:
             self.memory[memory.location] -= memory.physical
 
+
+class ProcessMemory(_ProcessObjects):
+    """Memory of one process. Each method is the effect of the driver call with its name.
+
+    What begins with `_` is a part of several effects.
+    """
+
     # Contexts
 
-    @_effect("device_primary_ctx_retain")
-    def _retain_context(self, call: TracedCall) -> None:
+    def device_primary_ctx_retain(self, call: TracedCall) -> None:
         if isinstance(call.result, int):
             self._contexts[call.result] = call.arguments["device"]
 
-    @_effect("device_primary_ctx_reset")
-    def _reset_context(self, call: TracedCall) -> None:
+    def device_primary_ctx_reset(self, call: TracedCall) -> None:
         self._end_context(call.arguments["device"])
 
-    @_effect("ctx_create")
-    def _create_context(self, call: TracedCall) -> None:
+    def ctx_create(self, call: TracedCall) -> None:
         self._created[call.result] = call.arguments["device"]
 
-    @_effect("ctx_destroy")
-    def _destroy_context(self, call: TracedCall) -> None:
+    def ctx_destroy(self, call: TracedCall) -> None:
         device = self._created.pop(call.arguments["context"], None)
         if device is not None and device not in self._contexts.values():
             self._end_context(device)
@@ -163,28 +153,23 @@ class ProcessMemory:
             if each.context == self.gpu(device) and each.kind in ("events", "external"):
                 del self.handles[key]
 
-    @_effect("ctx_push_current")
-    def _push(self, call: TracedCall) -> None:
+    def ctx_push_current(self, call: TracedCall) -> None:
         self._current.append(self._contexts.get(call.arguments["context"], 0))
 
-    @_effect("ctx_pop_current")
-    def _pop(self, _: TracedCall) -> None:
+    def ctx_pop_current(self, _: TracedCall) -> None:
         if self._current:
             self._current.pop()
 
     # Virtual memory management
 
-    @_effect("mem_address_reserve")
-    def _reserve(self, call: TracedCall) -> None:
+    def mem_address_reserve(self, call: TracedCall) -> None:
         size, alignment = call.arguments["size"], call.arguments.get("alignment", 0)
         self.ranges.add(call.result, Reservation(call.result, size, alignment, call))
 
-    @_effect("mem_address_free")
-    def _free_addresses(self, call: TracedCall) -> None:
+    def mem_address_free(self, call: TracedCall) -> None:
         self.ranges.pop(call.arguments["address"])
 
-    @_effect("mem_create")
-    def _create(self, call: TracedCall) -> None:
+    def mem_create(self, call: TracedCall) -> None:
         self.handles["chunks", call.result] = self._declared(call, "chunks", call.arguments["size"])
 
     def _declared(self, call: TracedCall, kind: str, size: int) -> Memory:
@@ -193,12 +178,10 @@ class ProcessMemory:
         properties = argument(call.method, "properties", details, self._ordinal)
         return self._new(call, kind, str(properties.location), size, details=details)
 
-    @_effect("multicast_create")
-    def _multicast(self, call: TracedCall) -> None:
+    def multicast_create(self, call: TracedCall) -> None:
         self.handles["chunks", call.result] = self._new(call, "multicast", "", call.arguments["size"])
 
-    @_effect("mem_import_from_shareable_handle")
-    def _import_chunk(self, call: TracedCall) -> None:
+    def mem_import_from_shareable_handle(self, call: TracedCall) -> None:
         found = self.handles.get(("chunks", call.result))
         if found:  # the driver gives a chunk that the process has its handle once more
             found.references += 1
@@ -208,14 +191,12 @@ class ProcessMemory:
             chunk.location = self.place(call.arguments["location"])
         self.handles["chunks", call.result] = chunk
 
-    @_effect("mem_retain_allocation_handle")
-    def _retain(self, call: TracedCall) -> None:
+    def mem_retain_allocation_handle(self, call: TracedCall) -> None:
         if mapped := self.mapped.at(call.arguments["address"]):
             mapped.chunk.references += 1
             self.handles.setdefault(("chunks", call.result), mapped.chunk)
 
-    @_effect("mem_release")
-    def _release(self, call: TracedCall) -> None:
+    def mem_release(self, call: TracedCall) -> None:
         if chunk := self.handles.get(("chunks", call.arguments["handle"])):
             chunk.references -= 1
             if not chunk.references:
@@ -226,8 +207,7 @@ class ProcessMemory:
         if not chunk.references and not chunk.mappings:
             self._remove(chunk)
 
-    @_effect("mem_map")
-    def _map(self, call: TracedCall) -> None:
+    def mem_map(self, call: TracedCall) -> None:
         chunk = self.handles.get(("chunks", call.arguments["handle"]))
         if not chunk:
             return
@@ -238,8 +218,7 @@ class ProcessMemory:
         if held and held.call.number in self._emptied:
             self.slept.add(held.call.number)
 
-    @_effect("mem_unmap")
-    def _unmap(self, call: TracedCall) -> None:
+    def mem_unmap(self, call: TracedCall) -> None:
         for each in self.mapped.within(call.arguments["address"], call.arguments["size"]):
             self.mapped.pop(each.address)
             self._bytes_mapped -= each.size
@@ -250,27 +229,23 @@ class ProcessMemory:
         if held and not self.mapped.within(held.address, held.size):
             self._emptied.add(held.call.number)
 
-    @_effect("mem_set_access")
-    def _grant(self, call: TracedCall) -> None:
+    def mem_set_access(self, call: TracedCall) -> None:
         grants = self._grants_of(call)
         for each in self.mapped.within(call.arguments["address"], call.arguments["size"]):
             before = len(each.grants)
             each.grants = {at: word for at, word in {**each.grants, **grants}.items() if word != "none"}
             self._grants += len(each.grants) - before
 
-    @_effect("mem_get_allocation_properties_from_handle")
-    def _describe(self, call: TracedCall) -> None:
+    def mem_get_allocation_properties_from_handle(self, call: TracedCall) -> None:
         chunk = self.handles.get(("chunks", call.arguments["handle"]))
         if chunk and chunk.imported and isinstance(call.result, dict):
             chunk.location = self.place(call.result["location"])
 
-    @_effect("mem_export_to_shareable_handle")
-    def _export_chunk(self, call: TracedCall) -> None:
+    def mem_export_to_shareable_handle(self, call: TracedCall) -> None:
         via = "fabric" if _has(call.arguments.get("kind"), HandleType.FABRIC) else "fd"
         self._export(self.handles.get(("chunks", call.arguments["handle"])), via, call.result)
 
-    @_effect("mem_get_handle_for_address_range")
-    def _export_addresses(self, call: TracedCall) -> None:
+    def mem_get_handle_for_address_range(self, call: TracedCall) -> None:
         if mapped := self.mapped.at(call.arguments["address"]):
             self._export(mapped.chunk, "dmabuf", None)
 
@@ -290,33 +265,34 @@ class ProcessMemory:
         self.addressed.add(address, memory)
         return memory
 
-    @_effect("mem_alloc", "mem_alloc_pitch")
-    def _alloc(self, call: TracedCall) -> None:
+    def mem_alloc(self, call: TracedCall) -> None:
         pitched = call.arguments.get("pitch", 0) * call.arguments.get("height", 0)
         self._allocate(call, "buffers", self.current(call), call.arguments.get("size", pitched))
 
-    @_effect("mem_alloc_managed")
-    def _alloc_managed(self, call: TracedCall) -> None:
+    mem_alloc_pitch = mem_alloc
+
+    def mem_alloc_managed(self, call: TracedCall) -> None:
         attach = next((each for each in MemAttach if _has(call.arguments.get("flags"), each)), MemAttach.GLOBAL)
         self._allocate(call, "managed", self.current(call), call.arguments["size"], attach=str(attach.name).lower())
 
-    @_effect("mem_alloc_host", "mem_host_alloc")
-    def _alloc_host(self, call: TracedCall) -> None:
+    def mem_alloc_host(self, call: TracedCall) -> None:
         combined = _has(call.arguments.get("flags", 0), HostFlags.WRITECOMBINED)
         details = {"write_combined": combined, "gpu": self.current(call)}
         self._allocate(call, "pinned", "host", call.arguments["size"], **details)
 
-    @_effect("mem_host_register")
-    def _register(self, call: TracedCall) -> None:
+    mem_host_alloc = mem_alloc_host
+
+    def mem_host_register(self, call: TracedCall) -> None:
         address = call.arguments["address"]
         self._placed(self._new(call, "registered", "host", call.arguments["size"], address=address))
 
-    @_effect("mem_alloc_async", "mem_alloc_from_pool_async")
-    def _alloc_async(self, call: TracedCall) -> None:
+    def mem_alloc_async(self, call: TracedCall) -> None:
         location = self.current(call)
         set_pool = self._set_pools.get(location, -1 - int(location[3:]))
         pool = self._pool_numbered(call.arguments.get("pool", set_pool), location, call)
         self._allocate(call, "allocations", pool.location, call.arguments["size"]).pool = pool
+
+    mem_alloc_from_pool_async = mem_alloc_async
 
     def _pool_numbered(self, number: int, location: str, call: TracedCall) -> Memory:
         """Return a pool, which is the default one of a GPU if no call has made it."""
@@ -326,12 +302,12 @@ class ProcessMemory:
             self.handles["pools", number] = default
         return self.handles["pools", number]
 
-    @_effect("mem_free", "mem_free_async", "mem_free_host", "mem_host_unregister", "ipc_close_mem_handle")
-    def _free(self, call: TracedCall) -> None:
+    def mem_free(self, call: TracedCall) -> None:
         self._remove(self.addressed.pop(call.arguments["address"]))
 
-    @_effect("mem_advise")
-    def _advise(self, call: TracedCall) -> None:
+    mem_free_async = mem_free_host = mem_host_unregister = ipc_close_mem_handle = mem_free
+
+    def mem_advise(self, call: TracedCall) -> None:
         memory = self.addressed.at(call.arguments["address"])
         if not memory or memory.kind != "managed":
             return
@@ -357,52 +333,45 @@ class ProcessMemory:
         memory.location = location
         self.memory[location] = self.memory.get(location, 0) + memory.physical
 
-    @_effect("mem_prefetch_async")
-    def _prefetch(self, call: TracedCall) -> None:
+    def mem_prefetch_async(self, call: TracedCall) -> None:
         memory = self.addressed.at(call.arguments["address"])
         if memory and memory.kind == "managed":
             memory.details["prefetch"] = self.place(call.arguments["location"])
 
     # Pools
 
-    @_effect("mem_pool_create")
-    def _create_pool(self, call: TracedCall) -> None:
+    def mem_pool_create(self, call: TracedCall) -> None:
         self.handles["pools", call.result] = self._declared(call, "pools", 0)
 
-    @_effect("device_get_default_mem_pool", "device_get_mem_pool")
-    def _default_pool(self, call: TracedCall) -> None:
+    def device_get_default_mem_pool(self, call: TracedCall) -> None:
         self._pool_numbered(call.result, self.gpu(call.arguments["device"]), call)
 
-    @_effect("device_set_mem_pool")
-    def _set_pool(self, call: TracedCall) -> None:
+    device_get_mem_pool = device_get_default_mem_pool
+
+    def device_set_mem_pool(self, call: TracedCall) -> None:
         self._set_pools[self.gpu(call.arguments["device"])] = call.arguments["pool"]
 
-    @_effect("mem_pool_set_attribute")
-    def _pool_attribute(self, call: TracedCall) -> None:
+    def mem_pool_set_attribute(self, call: TracedCall) -> None:
         pool = self.handles.get(("pools", call.arguments["pool"]))
         for each in PoolAttribute:
             if pool and _is(call.arguments["attribute"], each):
                 pool.details[str(each.name).lower()] = call.arguments["value"]
 
-    @_effect("mem_pool_set_access")
-    def _pool_access(self, call: TracedCall) -> None:
+    def mem_pool_set_access(self, call: TracedCall) -> None:
         if pool := self.handles.get(("pools", call.arguments["pool"])):
             for at, access in self._grants_of(call).items():
                 if at != pool.location:
                     pool.set_user(at, granted=access != "none")
 
-    @_effect("mem_pool_import_from_shareable_handle")
-    def _import_pool(self, call: TracedCall) -> None:
+    def mem_pool_import_from_shareable_handle(self, call: TracedCall) -> None:
         token = _token(call.arguments["shared"])
         self.handles["pools", call.result] = self._new(call, "pools", "", imported=True, token=token)
 
-    @_effect("mem_pool_import_pointer")
-    def _import_pointer(self, call: TracedCall) -> None:
+    def mem_pool_import_pointer(self, call: TracedCall) -> None:
         pool = self.handles.get(("pools", call.arguments["pool"]))
         self._open(call, "allocations", call.arguments["data"]).pool = pool
 
-    @_effect("mem_pool_export_pointer")
-    def _export_pointer(self, call: TracedCall) -> None:
+    def mem_pool_export_pointer(self, call: TracedCall) -> None:
         self._export(self.addressed.at(call.arguments["address"]), "fd", call.result)
 
     # Legacy IPC, events and external memory
@@ -410,38 +379,37 @@ class ProcessMemory:
     def _open(self, call: TracedCall, kind: str, handle: Any) -> Memory:
         return self._placed(self._new(call, kind, "", address=call.result, imported=True, token=_token(handle)))
 
-    @_effect("ipc_get_mem_handle")
-    def _export_buffer(self, call: TracedCall) -> None:
+    def ipc_get_mem_handle(self, call: TracedCall) -> None:
         self._export(self.addressed.at(call.arguments["address"]), "ipc", call.result)
 
-    @_effect("ipc_open_mem_handle")
-    def _open_buffer(self, call: TracedCall) -> None:
+    def ipc_open_mem_handle(self, call: TracedCall) -> None:
         self._open(call, "buffers", call.arguments["handle"])
 
-    @_effect("event_create")
-    def _create_event(self, call: TracedCall) -> None:
+    def event_create(self, call: TracedCall) -> None:
         self.handles["events", call.result] = self._new(call, "events", self.current(call))
 
-    @_effect("ipc_open_event_handle")
-    def _open_event(self, call: TracedCall) -> None:
+    def ipc_open_event_handle(self, call: TracedCall) -> None:
         token = _token(call.arguments["handle"])
         event = self._new(call, "events", self.current(call), imported=True, token=token)
         self.handles["events", call.result] = event
 
-    @_effect("ipc_get_event_handle")
-    def _export_event(self, call: TracedCall) -> None:
+    def ipc_get_event_handle(self, call: TracedCall) -> None:
         self._export(self.handles.get(("events", call.arguments["event"])), "ipc", call.result)
 
-    @_effect("import_external_memory")
-    def _external(self, call: TracedCall) -> None:
+    def import_external_memory(self, call: TracedCall) -> None:
         memory = self._new(call, "external", self.current(call), call.arguments["size"])
         self.handles["external", call.result] = memory
 
-    @_effect("mem_pool_destroy", "event_destroy", "destroy_external_memory")
-    def _destroy(self, call: TracedCall) -> None:
+    def mem_pool_destroy(self, call: TracedCall) -> None:
         ((parameter, handle),) = call.arguments.items()
         self.handles.pop((_DESTROYED[parameter], handle), None)
 
+    event_destroy = destroy_external_memory = mem_pool_destroy
+
+
+_EFFECTS: Mapping[str, Callable[[Any, TracedCall], None]] = {
+    method: effect for method, effect in vars(ProcessMemory).items() if not method.startswith("_")
+}
 
 _UNSET_READ_MOSTLY, _UNSET_PREFERRED_LOCATION, _UNSET_ACCESSED_BY = 2, 4, 6
 """Advice of `cuda.h` that takes other advice back; no layout gives it."""
