@@ -27,7 +27,7 @@ from memtopo.common.signals import deferred
 from memtopo.common.text import process_name
 from memtopo.drivers import target as targets
 from memtopo.drivers.target import Target
-from memtopo.language import Document, SpecText
+from memtopo.language import SpecText
 from memtopo.language.entries import nodes_of
 from memtopo.machine import Machine, dump
 from memtopo.plans.report import Check, Checks
@@ -248,28 +248,27 @@ class _Options(Struct, frozen=True):
             signals.handle()
             return 0
 
+        def request() -> Join:
+            return Join(
+                version=__version__,
+                process=str(self.process),
+                spec=SpecText.of(loaded.document),
+                machine=target.name,
+                record=dump(target.machine) if target.simulated else None,
+                gpus=() if target.simulated else tuple(uuids(target.open())),
+                check=self.check,
+                timeout=self.timeout,
+                world=self._world,
+            )
+
         try:
             with signals:
-                request = partial(self._request, loaded.document, target)
                 member = joined(joining_endpoint(held), request, self.timeout, check_signals)
         except JoinRefused as error:
             raise NotJoined(error.message, hint=error.hint, exit_code=error.exit_code) from None
         session = JoinedSession(member, target, held, signals)
         session.begin()
         return LayoutOfMembers(session, self.process, self.on_lost)
-
-    def _request(self, document: Document, target: Target) -> Join:
-        return Join(
-            version=__version__,
-            process=str(self.process),
-            spec=SpecText.of(document),
-            machine=target.name,
-            record=dump(target.machine) if target.simulated else None,
-            gpus=() if target.simulated else tuple(uuids(target.open())),
-            check=self.check,
-            timeout=self.timeout,
-            world=self._world,
-        )
 
 
 @checked(check=get_args(Check))

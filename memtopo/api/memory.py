@@ -87,7 +87,13 @@ class _Object(Struct, frozen=True):
             case AllocationGroup():
                 where = ", ".join(map(str, able))
                 message = f"allocation {label!r} is accessible to {where}, and not to {location}"
-                return Unsuitable(message, hint=_granting(self.group, location))
+                if location.kind is not LocationKind.GPU:
+                    return Unsuitable(message, hint="the host has no access to the memory of a GPU: copy it")
+                origin = self.group.origin
+                hint = f"write 'accessed_by: [{location}]' for its {'import' if origin else 'pool'}"
+                if origin is not None and not origin.siblings:
+                    hint += f"; of what is attached, attach(…, device='{location}')"
+                return Unsuitable(message, hint=hint)
             case ManagedAllocation() | PinnedGroup():
                 if location.kind is not LocationKind.GPU:
                     return None
@@ -127,8 +133,12 @@ class LayoutMemory:
         match noun:
             case "range":
                 found = self._ranges.find(label)
+                if found is None and (some := self._allocations(label)):
+                    raise Unsuitable(
+                        f"there is no range {label!r}", hint=f"it is an allocation: allocation({some[0]!r})"
+                    )
                 if found is None:
-                    raise self._no_range(label)
+                    raise unknown("range", label, self._ranges.labels)
                 return self._within(found, *request.span(f"range {label!r}", found.size), request)
             case "chunk":
                 return self._chunk(label, request)
@@ -164,7 +174,10 @@ class LayoutMemory:
         """Return bytes of an object that is in no range, for its default location or another one with access."""
         found = self._objects.get(label)
         if found is None or found.noun != noun:
-            raise self._no_object(noun, label)
+            some = self._allocations(label) if noun == "allocation" else []
+            if some:
+                raise Unsuitable(f"there is no allocation {label!r}", hint=f"there are {some[0]} … {some[-1]}")
+            raise unknown(noun, label, [label for label, each in self._objects.items() if each.noun == noun])
         start, end = request.span(f"{noun} {label!r}", found.size)
         location = found.locations[0] if request.device is None else self.location(request.device)
         if isinstance(found.group, AllocationGroup) and location.kind is LocationKind.HOST_NUMA:
@@ -222,12 +235,6 @@ class LayoutMemory:
         of = {label: each.group for label, each in self._objects.items() if isinstance(each.group, AllocationGroup)}
         return [label for label, group in of.items() if name in (label, group.name)]
 
-    def _no_range(self, label: str) -> Unsuitable:
-        """Return the error for a name that is no range's, and perhaps that of an allocation."""
-        if some := self._allocations(label):
-            return Unsuitable(f"there is no range {label!r}", hint=f"it is an allocation: allocation({some[0]!r})")
-        return unknown("range", label, self._ranges.labels)
-
     def _no_chunk(self, label: str) -> Unsuitable:
         """Return the error for a name that is no chunk's, and perhaps that of the entry of several chunks."""
         group = self._ranges.numbered_entry(label)
@@ -237,12 +244,6 @@ class LayoutMemory:
         return Unsuitable(
             f"there is no chunk {shorten(label)!r}", hint=f"there are {group.label(0)} … {group.label(last)}"
         )
-
-    def _no_object(self, noun: str, label: str) -> Unsuitable:
-        """Return the error for a name that is no object's, and perhaps that of the entry of several allocations."""
-        if noun == "allocation" and (some := self._allocations(label)):
-            return Unsuitable(f"there is no allocation {label!r}", hint=f"there are {some[0]} … {some[-1]}")
-        return unknown(noun, label, [label for label, each in self._objects.items() if each.noun == noun])
 
     def _within(self, mapped: MappedRange, start: int, end: int, request: ViewRequest) -> MemoryPart:
         if gap := mapped.gap(start, end):
@@ -287,15 +288,6 @@ def unknown(what: str, name: str, known: Iterable[str]) -> Unsuitable:
     meant = f"{name}.0" if f"{name}.0" in some else nearest(str(name), some)
     there = f"there are {', '.join(some[:LISTED])}{' …' * (len(some) > LISTED)}" if some else "there are none"
     return Unsuitable(f"there is no {what} {shorten(str(name))!r}", hint=f"did you mean {meant!r}?" if meant else there)
-
-
-def _granting(group: AllocationGroup, location: Location) -> str:
-    """Return a hint that says how a location gets access to the pool of an allocation."""
-    if location.kind is not LocationKind.GPU:
-        return "the host has no access to the memory of a GPU: copy it"
-    written = f"write 'accessed_by: [{location}]' for its {'import' if group.origin else 'pool'}"
-    attached = group.origin is not None and not group.origin.siblings
-    return f"{written}; of what is attached, attach(…, device='{location}')" if attached else written
 
 
 def _no_access(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -29,7 +30,12 @@ def init_command() -> int:
     """
     if found := [name for name in _FILES if Path(name).exists() or Path(name).is_symlink()]:
         raise UsageError(f"{found[0]!r} exists", hint="run 'memtopo init' in an empty folder, or remove the file")
-    source = _source()
+    source = _COPY
+    with suppress(PackageNotFoundError):
+        installed = json.loads(distribution("memtopo").read_text("direct_url.json") or "{}")
+        version = installed.get("vcs_info", {})
+        if version.get("vcs") == "git" and installed["url"].startswith("https://"):
+            source = f"git+{installed['url']}@{version['commit_id']}"  # as an argument of `pip install`
     for name, sample in _FILES.items():
         with system_errors(NotWritten, f"the folder of {name!r} cannot be created"):
             Path(name).parent.mkdir(parents=True, exist_ok=True)
@@ -39,16 +45,3 @@ def init_command() -> int:
     if source == _COPY:
         plain.print_message("before the workflow can run, copy the repository of memtopo to vendor/memtopo")
     return 0
-
-
-def _source() -> str:
-    """Argument of `pip install` for the repository and the commit from which memtopo was installed here."""
-    try:
-        written = distribution("memtopo").read_text("direct_url.json")
-    except PackageNotFoundError:
-        return _COPY
-    found = json.loads(written or "{}")
-    version = found.get("vcs_info", {})
-    if version.get("vcs") != "git" or not found["url"].startswith("https://"):
-        return _COPY
-    return f"git+{found['url']}@{version['commit_id']}"

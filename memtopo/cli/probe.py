@@ -103,22 +103,20 @@ def _probed(found: Target, *, bandwidth: bool) -> probe.Probed:
             raise Interrupted(stopper.signal()) from stopped
     if stopper.signal():
         raise Interrupted(stopper.signal())
-    return probed if found.simulated else replace(probed, notes=(*_limits(found.machine), *probed.notes))
-
-
-def _limits(machine: Machine) -> list[str]:
-    """Notes on devices that this process cannot use, and on properties that the driver does not report."""
+    if found.simulated:
+        return probed
+    # Devices that this process cannot use, and properties that the driver does not report.
     from memtopo.drivers.cuda import inaccessible_devices
 
     notes = [f"this process is not permitted to open {file}" for file in inaccessible_devices()]
-    if ignored := ignored_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), len(machine.devices)):
+    if ignored := ignored_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), len(found.machine.devices)):
         notes.append(f"CUDA_VISIBLE_DEVICES: the driver ignores {ignored!r}")
     notes += [
         f"gpu{n} is a MIG instance, a part of a GPU: it has no peers, and its NVLinks are not reported"
-        for n, device in enumerate(machine.devices)
+        for n, device in enumerate(found.machine.devices)
         if is_mig(device)
     ]
-    return notes
+    return replace(probed, notes=(*notes, *probed.notes))
 
 
 def machines_command(

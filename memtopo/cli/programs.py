@@ -61,25 +61,19 @@ def capture_command(
         require_stacks(command)
     create_record(output)
     status = run_program(command, Injection(os.path.realpath(output), injected, stacks).environment)
-    calls, processes = _count(output)
+    lines = processes = marks = 0
+    unread = system_errors(UsageError, f"the record {output!r} cannot be read")
+    with unread, open(output, "rb") as file:  # noqa: PTH123 a path as it was written
+        for line in file:
+            lines += 1
+            processes += line.startswith(HEAD.encode())
+            marks += b'"method": "mark"' in line
     text = f"no process made a CUDA memory call: {output} is empty"
     if processes:
         noun = "process" if processes == 1 else "processes"
-        text = f"captured {plural(calls, 'call')} of {processes} {noun} in {output}"
+        text = f"captured {plural(lines - processes - marks, 'call')} of {processes} {noun} in {output}"
     plain.print_lines([text], sys.stderr)
     return status
-
-
-def _count(record: str) -> tuple[int, int]:
-    """Count the calls of a record, without its marks, and its processes. Raises `MemtopoError`."""
-    lines = heads = marks = 0
-    unread = system_errors(UsageError, f"the record {record!r} cannot be read")
-    with unread, open(record, "rb") as file:  # noqa: PTH123 a path as it was written
-        for line in file:
-            lines += 1
-            heads += line.startswith(HEAD.encode())
-            marks += b'"method": "mark"' in line
-    return lines - heads - marks, heads
 
 
 SimulatedCommand = Annotated[list[str] | None, argument("[COMMAND…]", "A program and its arguments.")]

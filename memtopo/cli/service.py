@@ -143,7 +143,13 @@ def opened_service(options: HoldOptions, name: str) -> Iterator[Service]:
         hint = f"write --log {file}/ for NAME.log in it" if isinstance(error, IsADirectoryError) else None
         raise UsageError(f"log {file!r} cannot be opened: {reason(error)}", hint=hint) from error
     with closing_fd(fd) as log:
-        yield Service(options, log, file, cut=_ends_within_line(file))
+        cut = False
+        with suppress(OSError):
+            if os.path.isfile(file):  # noqa: PTH113 as it was named
+                with open(file, "rb") as opened:  # noqa: PTH123 as above
+                    opened.seek(-1, os.SEEK_END)
+                    cut = opened.read() != b"\n"
+        yield Service(options, log, file, cut)
 
 
 @contextmanager
@@ -319,16 +325,6 @@ def _own_options(log: str | None, ready_fd: int) -> Iterator[str]:
         at = endpoint("log")
         os.close(at.open_folder(make=True))
         yield f"--log={at.folder}/"
-
-
-def _ends_within_line(file: str) -> bool:
-    """Return whether the last line of a file has no end. Raises nothing."""
-    with suppress(OSError):
-        if os.path.isfile(file):  # noqa: PTH113 as it was named
-            with open(file, "rb") as opened:  # noqa: PTH123 as above
-                opened.seek(-1, os.SEEK_END)
-                return opened.read() != b"\n"
-    return False
 
 
 def _write_at_once(fd: int, line: bytes) -> int:

@@ -242,7 +242,12 @@ def argument(method: str, name: str, value: Any, place: Place) -> Any:
     if decode:
         return decode(value, place)
     if isinstance(type_, type) and issubclass(type_, Enum):
-        return _enumerated(type_, value)
+        if isinstance(value, int):
+            return type_(value)
+        members = {name.lower(): int(each.value) for name, each in type_.__members__.items()}
+        if type_ in CONSTANTS:
+            members |= {name: number for number, name in CONSTANTS[type_].names.items()}
+        return type_(_numbers(members, value))
     if name == "flags" and isinstance(value, str):
         return _numbers({name: number for number, name in PLAIN_FLAGS[method].names.items()}, value)
     if not isinstance(value, type_):
@@ -301,16 +306,6 @@ def _handles(words: Any) -> types.HandleType:
         except KeyError as error:
             raise ValueError(f"there is no handle type {word!r}") from error
     return found
-
-
-def _enumerated(type_: type[Enum], value: Any) -> Any:
-    """Member of an enumeration by its number, its own name, or names of `cuda.h` joined by `|`."""
-    if isinstance(value, int):
-        return type_(value)
-    members = {name.lower(): int(each.value) for name, each in type_.__members__.items()}
-    if type_ in CONSTANTS:
-        members |= {name: number for number, name in CONSTANTS[type_].names.items()}
-    return type_(_numbers(members, value))
 
 
 def _numbers(members: Mapping[str, int], text: str) -> int:

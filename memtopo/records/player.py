@@ -1,8 +1,7 @@
 """Calls of one process of a record, made on a driver, or as a program makes them.
 
-A driver has its own handles and addresses in place of the recorded ones. A call that cannot be made is left out, with a
-reason: its function is none of memtopo's protocol, or what it needs is not in the record. A program has names for what
-it makes, and contexts of its own.
+A call that cannot be made on a driver is left out, with a reason: its function is none of memtopo's protocol, or what
+it needs is not in the record.
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ _BUILDING = {
 DEFAULT_POOL = ("device_get_default_mem_pool", "device_get_mem_pool", "device_set_mem_pool")
 _PAGE = 4096
 _UNKNOWN = "of an object that no call of the record has created"
-
 
 IMPORTS: Mapping[str, str] = {
     "mem_import_from_shareable_handle": "chunks",
@@ -398,5 +396,5 @@ class _Program:
         if self._current is not None:
             yield DriverCall("ctx_pop_current", {}, None, None, PHASE, "make", "context")
         self._current = device
-        context: Mapping[str, Any] = {"context": self._contexts[device]}
-        yield DriverCall("ctx_push_current", context, None, None, PHASE, "make", "context")
+        given = {"context": self._contexts[device]}
+        yield DriverCall("ctx_push_current", given, None, None, PHASE, "make", "context")
