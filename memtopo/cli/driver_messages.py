@@ -129,7 +129,9 @@ def read_message(text: str) -> Message:
     certain = _ends([each for each in found if not each.weak] or found)
     pairs = dict.fromkeys(_paired(plain, certain, calls, short=short))
     foreign = None if pairs else _FOREIGN.search(plain)
-    stated = _simulated(plain)
+    stated = _STATED.search(plain)
+    if stated and (stated[3].isdigit() or stated[3].lower() in _texts()):
+        stated = None  # other programs put the driver's text or number in the place of the simulator's reason
     if stated:
         pairs = {NamedError(_call(stated[1]) or stated[1], stated[2]): None}
     names = tuple(dict.fromkeys(each.name for each in calls))
@@ -139,14 +141,6 @@ def read_message(text: str) -> Message:
 def _ends(found: Iterable[_Found]) -> list[_Found]:
     in_order = sorted(found)
     return in_order if len(in_order) <= 2 * _MOST_FOUND else [*in_order[:_MOST_FOUND], *in_order[-_MOST_FOUND:]]
-
-
-def _simulated(text: str) -> re.Match[str] | None:
-    """Error of the simulator with its reason; other programs put the driver's text or number there."""
-    found = _STATED.search(text)
-    if found is None or found[3].isdigit() or found[3].lower() in _texts():
-        return None
-    return found
 
 
 def _found_calls(text: str, *, short: bool) -> Iterator[_Found]:

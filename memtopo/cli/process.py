@@ -132,20 +132,16 @@ class _Dropping(io.FileIO):
         try:
             # Writing to a full pipe that another process made non-blocking returns None.
             while self.error is None and written is None:
-                self._await_room()
+                poll, waited = select.poll(), 0
+                poll.register(self, select.POLLOUT)
+                while not poll.poll(1000):  # until so much can be written at once
+                    waited += Stopper.stopped()
+                    if waited >= _PATIENCE:
+                        raise TimeoutError(errno.ETIMEDOUT, "their reader does not read")
                 written = super().write(view[: select.PIPE_BUF])
         except OSError as error:
             self.error = error
         return len(view) if written is None else written
-
-    def _await_room(self) -> None:
-        """Wait until so much can be written at once. Raises `TimeoutError` if a signal has ended the work meanwhile."""
-        poll, waited = select.poll(), 0
-        poll.register(self, select.POLLOUT)
-        while not poll.poll(1000):
-            waited += Stopper.stopped()
-            if waited >= _PATIENCE:
-                raise TimeoutError(errno.ETIMEDOUT, "their reader does not read")
 
 
 def _text(raw: io.FileIO, before: TextIO | None, *, line_buffering: bool) -> TextIO:

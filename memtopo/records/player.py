@@ -151,18 +151,6 @@ class Player:
             self._memory.pop(arguments["address"], None)
         return Played()
 
-    def _as_protocol(self, call: TracedCall) -> tuple[str, Mapping[str, Any]]:
-        """Method and arguments of a call in memtopo's protocol. Raises `LeftOut`."""
-        if reason := LEFT_OUT.get(call.method):
-            raise LeftOut(reason)
-        method, given = as_protocol(call)
-        if method == "mem_alloc_async":
-            pool = self._default_pool(self._place(call.device or 0))
-            return "mem_alloc_from_pool_async", {**given, "pool": pool}
-        if method not in METHODS:
-            raise LeftOut("memtopo's protocol does not have it")
-        return method, given
-
     def _default_pool(self, device: int) -> int:
         """Return the driver's number of the pool that is in place of the default one of a GPU."""
         if device not in self._pools:
@@ -186,7 +174,16 @@ class Player:
         """
         found: dict[str, Any] = {}
         with arguments_of(call):
-            method, given = self._as_protocol(call)
+            if reason := LEFT_OUT.get(call.method):
+                raise LeftOut(reason)
+            method, given = as_protocol(call)
+            if method == "mem_alloc_async":
+                method, given = (
+                    "mem_alloc_from_pool_async",
+                    {**given, "pool": self._default_pool(self._place(call.device or 0))},
+                )
+            if method not in METHODS:
+                raise LeftOut("memtopo's protocol does not have it")
             for name in parameters(method):
                 if name in given:
                     found[name] = self._argument(call, method, name, given[name], shared)
@@ -250,21 +247,19 @@ class Player:
         if call.thread is None or call.device is None or call.method.startswith("device_primary_ctx"):
             yield
             return
-        self._driver.ctx_push_current(self._context(self._place(call.device)))
+        device = self._place(call.device)
+        active = self._driver.device_primary_ctx_get_state(device)
+        if not active or device not in self._contexts:
+            # It is retained for all calls if no call of the record retains it.
+            self._contexts[device] = self._driver.device_primary_ctx_retain(device)
+            if active:
+                self._driver.device_primary_ctx_release(device)
+        self._driver.ctx_push_current(self._contexts[device])
         try:
             yield
         finally:
             with suppress(DriverError):
                 self._driver.ctx_pop_current()
-
-    def _context(self, device: int) -> int:
-        """Return the context of a GPU, which is retained if no call of the record has retained it."""
-        active = self._driver.device_primary_ctx_get_state(device)
-        if not active or device not in self._contexts:
-            self._contexts[device] = self._driver.device_primary_ctx_retain(device)
-            if active:
-                self._driver.device_primary_ctx_release(device)
-        return self._contexts[device]
 
 
 PHASE = "calls"

@@ -141,11 +141,8 @@ def _players(record: Record, target: Target) -> Iterator[Sequence[Player | Playe
             yield started
 
 
-class _Share(Struct, frozen=True):
-    """Object that is shared, by a transport."""
-
-    memory: int
-    via: str
+_Share = tuple[int, str]
+"""Object that is shared, by its identity, and the transport."""
 
 
 class _Shares:
@@ -210,7 +207,7 @@ class _Shares:
 
 
 def _share(exported: Exported) -> _Share:
-    return _Share(id(exported.memory), exported.via)
+    return id(exported.memory), exported.via
 
 
 def _made(process: ProcessMemory, call: TracedCall) -> Memory | None:
