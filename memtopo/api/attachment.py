@@ -354,10 +354,9 @@ def attach(
     by default the local one or, for a layout on a simulator, a simulator of the machine that its holder reports.
 
     An export with `commit: required` is imported by one writer, `role="writer"`, until it has called `commit`, and by
-    other processes, which only read it, after that. With `role="reader"`, this process reads all exports: chunks are
-    mapped without write access, and each view is read-only, also that of memory that no driver call maps so (buffers,
-    allocations of pools, external and pinned memory). For up to `wait` (seconds, or text such as "60s"), entering waits
-    for a layout that is not held, for another writer, and for the commit. `expect` is the digest of the layout's spec.
+    readers after that. With `role="reader"`, this process reads all exports: chunks are mapped without write access,
+    and each view is read-only, also of memory that no driver call maps so. For up to `wait` (seconds, "60s"), entering
+    waits for a layout, for another writer, and for the commit. `expect` is the digest of the layout's spec.
 
     `poll` calls `on_change` when the holder changes its layout, and maps what an export gains into the range of the
     size that `reserve` has for it (bytes, or "64GiB"). Exports without memory now are `absent` until a later `poll`.

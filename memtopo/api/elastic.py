@@ -17,13 +17,11 @@ from memtopo.common.arguments import text
 from memtopo.common.signals import deferred
 from memtopo.common.text import plural
 from memtopo.common.units import exact, rounded
-from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.elastic import ELASTIC_CONTENTS, ELASTIC_POOLS, ElasticChunkPool, ElasticContent
 from memtopo.kinds.heaps import HeapGroup
 from memtopo.kinds.heaps.steps import HeapContent, heaps
-from memtopo.kinds.layout import Layout
 from memtopo.run import elastic
 from memtopo.run.elastic import AdoptRequest, ElasticFailed, ElasticRefused, MapRequest, UnmapRequest
 
@@ -58,6 +56,7 @@ class ElasticMemory:
         self.lock = RLock()
         """Held during each change, so that a check or a switch does not see a half of one."""
         self._session, self._views = session, views
+        self.driver, self.layout = session.driver, session.layout
         self._users: dict[str, Any] = {}
         self._in_use: list[tuple[int, int]] = []
         self.follow(memory)
@@ -81,7 +80,7 @@ class ElasticMemory:
 
     def content(self, label: str) -> ElasticContent:
         """Return what is mapped in a range. Raises `Unsuitable` after the end, and in states that drop the range."""
-        return self._present(f"range {label!r}", self._session.layout.of(ELASTIC_CONTENTS), label, self.ranges)
+        return self._present(f"range {label!r}", self.layout.of(ELASTIC_CONTENTS), label, self.ranges)
 
     def chunks(self, name: str) -> ElasticChunks:
         """Return elastic chunks by the name of their entry. Raises `Unsuitable`."""
@@ -92,18 +91,18 @@ class ElasticMemory:
 
     def pool(self, name: str) -> ElasticChunkPool:
         """Return elastic chunks. Raises `Unsuitable` after the end, and in states that drop them."""
-        return self._present(f"chunks {name!r}", self._session.layout.of(ELASTIC_POOLS), name, self.pools)
+        return self._present(f"chunks {name!r}", self.layout.of(ELASTIC_POOLS), name, self.pools)
 
     def heap(self, label: str) -> HeapContent:
         """Return the content of a heap. Raises `Unsuitable` after the end, and after a change that has removed it."""
         self._require_open(f"heap {label!r}")
-        if (found := heaps(self._session.layout).get(label)) is None:
+        if (found := heaps(self.layout).get(label)) is None:
             raise unknown("heap", label, self.heaps)
         return found
 
     def has_heap(self, label: str) -> bool:
         """Return False after the end, and after a change that has removed the heap."""
-        return not self._views.closed and label in heaps(self._session.layout)
+        return not self._views.closed and label in heaps(self.layout)
 
     def user(self, label: str, make: Callable[[], U]) -> U:
         """Return the library that allocates in a heap, which `make` introduces when there is none yet."""
@@ -160,16 +159,6 @@ class ElasticMemory:
             content = self.heap(label).content() if label in self.heaps else self.content(label)
             noun = "heap" if label in self.heaps else "range"
             return self._views.view(f"{noun} {label!r}", self._memory.elastic(content, request), request)
-
-    @property
-    def driver(self) -> Driver:
-        """Driver of the layout."""
-        return self._session.driver
-
-    @property
-    def layout(self) -> Layout:
-        """Live objects of the layout."""
-        return self._session.layout
 
     @contextmanager
     def followed(self, label: str) -> Iterator[None]:

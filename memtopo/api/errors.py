@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Exit, MemtopoError
@@ -36,7 +36,12 @@ class InvalidSpec(ApiError, ValueError):
         from memtopo.output.diagnostics import text  # noqa: PLC0415 needed for errors only
 
         self.diagnostics = tuple(diagnostics)
-        lines = text(self.diagnostics if document.text else _with_paths(self.diagnostics), document)
+        shown = list(self.diagnostics)
+        if not document.text:  # a spec without lines
+            for index, each in enumerate(shown):
+                labels = tuple(label._replace(text=_at(label.path, label.text)) for label in each.labels)
+                shown[index] = each._replace(message=_at(each.path, each.message), labels=labels)
+        lines = text(shown, document)
         super().__init__("\n".join([f"invalid spec: {lines[-1]}", "", *lines[:-1]]).rstrip())
 
 
@@ -97,13 +102,6 @@ class MemoryHeld(UserWarning):
 
 class ReadOnlyIgnored(UserWarning):
     """View of memory without write access, for a library that writes to it all the same."""
-
-
-def _with_paths(diagnostics: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
-    """Prefix each message and label with its path, for a spec without lines."""
-    for each in diagnostics:
-        labels = tuple(label._replace(text=_at(label.path, label.text)) for label in each.labels)
-        yield each._replace(message=_at(each.path, each.message), labels=labels)
 
 
 def _at(path: Path, text: str) -> str:

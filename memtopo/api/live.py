@@ -57,6 +57,8 @@ class Live:
         self.on_change: Callable[[Notice], object] | None = None
         """Function that `poll` calls with a notice before memory goes and after it is back; None if there is none."""
         self._elastic = ElasticMemory(session, self._memory, self._views)
+        self.machine: MachineLine = session.machine
+        """Description of the machine, as in a report."""
         self.report: Report | None = None
         """Report from building to taking down; None until then."""
         self.completed: Callable[[Report], Report] = lambda report: report
@@ -66,11 +68,6 @@ class Live:
     def name(self) -> str:
         """Name of the layout."""
         return self._session.geometry.name
-
-    @property
-    def machine(self) -> MachineLine:
-        """Description of the machine, as in a report."""
-        return self._session.machine
 
     @property
     def plan(self) -> PlanSummary:
@@ -433,5 +430,7 @@ class Live:
         self._views.require_own(f"layout {self.name!r}")
 
     def __repr__(self) -> str:
-        state = "taken down" if self._views.closed else "simulated" if self.machine.simulated else "live"
+        state = "simulated" if self.machine.simulated else "live"
+        if self._views.closed:
+            state = "taken down"
         return f"<layout {self.name} on {self.machine.name}: {state}>"
