@@ -68,8 +68,8 @@ _Found = tuple[PlanDifference, MachineLine] | _Refused
 
 def _diff_record(loaded: Composition, record: str, at: str | None, within: str, *, as_json: bool) -> int:
     """Show how the memory in a record differs from a spec."""
+    from memtopo.records import moment_of
     from memtopo.records.comparison import compare
-    from memtopo.records.record import moment_of
 
     try:
         share = float(within.removesuffix("%")) / 100 if within.endswith("%") else float("nan")

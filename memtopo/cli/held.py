@@ -74,7 +74,7 @@ def show_command(
     A record is a file or folder of 'memtopo capture' or 'memtopo apply --trace'.
     """
     if name is not None and is_record(name):
-        from memtopo.records.record import moment_of, summary
+        from memtopo.records import moment_of, summary
 
         found = summary(name, moment_of(name, at))
         show(found, lambda: pages("calls").show_page(found), as_json=as_json, marker="record")

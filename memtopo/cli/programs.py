@@ -24,7 +24,7 @@ from memtopo.native.injection import RECORD, Injection, Stacks, require_stacks, 
 from memtopo.output import plain
 
 if TYPE_CHECKING:
-    from memtopo.records.record import Record
+    from memtopo.records import Record
     from memtopo.records.replay import Replay
 
 _STACKS = "Record the call stack of each call, in C or in Python, which makes calls slower."
@@ -211,7 +211,7 @@ def replay_command(
     The first call that ends otherwise is named: it fails here and succeeded in the record, or the other way round.
     The exit status is 1 if there is one.
     """
-    from memtopo.records.record import read_record
+    from memtopo.records import read_record
     from memtopo.records.replay import replay
 
     if language and as_json:

@@ -19,8 +19,8 @@ from memtopo.plans.calls import CallNames, Exchange, NamedCall, Object, ObjectAd
 
 if TYPE_CHECKING:
     from memtopo.plans.trace import FailedCall, TracedCall, TraceSummary
+    from memtopo.records import MemoryRow, RecordSummary
     from memtopo.records.comparison import Comparison
-    from memtopo.records.record import MemoryRow, RecordSummary
     from memtopo.records.replay import Replay, ReplayDifference
 
 

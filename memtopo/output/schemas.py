@@ -27,8 +27,8 @@ from memtopo.plans.calls import CallsDocument
 from memtopo.plans.report import PlanDifference, Report
 from memtopo.plans.trace import TraceSummary
 from memtopo.probe.report import ProbeReport
+from memtopo.records import RecordSummary
 from memtopo.records.comparison import Comparison
-from memtopo.records.record import RecordSummary
 from memtopo.records.replay import Replay
 from memtopo.session.budget import Budget
 from memtopo.session.saved import SavedChange, SavedPlan

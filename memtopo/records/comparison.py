@@ -19,9 +19,9 @@ from memtopo.geometry import Geometry
 from memtopo.language import Document
 from memtopo.planner import Plan
 from memtopo.plans.trace import TracedCall, TraceHead
+from memtopo.records import END, Moment, Record, RecordedCall, moment
 from memtopo.records.calls import Memory
 from memtopo.records.live import ProcessMemory
-from memtopo.records.record import END, Moment, Record, RecordedCall, moment
 from memtopo.run.planned_calls import planned_calls
 
 _KINDS = ("buffers", "allocations", "managed", "pinned", "registered", "external")

@@ -27,8 +27,8 @@ from memtopo.driver.types import DriverError, PoolProperties, gpu
 from memtopo.driver.values import ADDRESSES, AT_ADDRESSES, OBJECTS
 from memtopo.driver.wrappers import METHODS, defaults, parameters, returned
 from memtopo.plans.trace import TracedCall
+from memtopo.records import Record
 from memtopo.records.calls import AddressTable, argument, arguments_of, places
-from memtopo.records.record import Record
 
 LEFT_OUT = {
     **dict.fromkeys(("module_load_data", "module_unload"), "kernels of a check"),

@@ -22,10 +22,10 @@ from memtopo.driver.handles import Handle
 from memtopo.drivers.target import Target, open_in_worker
 from memtopo.machine import MachineLine
 from memtopo.plans.trace import CONTEXT, MARK, TracedCall
+from memtopo.records import Record, RecordedCall
 from memtopo.records.calls import Exported, Memory, paired
 from memtopo.records.live import ProcessMemory
 from memtopo.records.player import IMPORTS, Played, Player
-from memtopo.records.record import Record, RecordedCall
 from memtopo.sharing.channel import Channel, Child, work_for_parent
 
 MOST_PROCESSES = 256

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from memtopo.common.units import exact
 from memtopo.language import Document, read_text
+from memtopo.records import Moment, moment_of
 from memtopo.records.calls import Mapped, Reservation
 from memtopo.records.entries import (
     Place,
@@ -28,7 +29,6 @@ from memtopo.records.entries import (
     unused,
     word,
 )
-from memtopo.records.record import Moment, moment_of
 
 OWN = b"# Memory of a program, "
 """How such specs begin."""

@@ -14,10 +14,10 @@ from memtopo.driver.functions import function
 from memtopo.driver.types import PROPERTY_FLAGS
 from memtopo.driver.wrappers import METHODS
 from memtopo.plans.trace import TracedCall, TraceFile, TraceHead
+from memtopo.records import PEAK, Moment, merged, moment
 from memtopo.records.calls import Memory
 from memtopo.records.entries import exporters
 from memtopo.records.live import ProcessMemory
-from memtopo.records.record import PEAK, Moment, merged, moment
 
 
 def shape(moment: Moment) -> list[Any]:

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from memtopo.output import calls, console
 from memtopo.output.blocks import Page
+from memtopo.records import MemoryRow, RecordSummary
 from memtopo.records.comparison import Comparison, MemoryDifference
-from memtopo.records.record import MemoryRow, RecordSummary
 
 ROW = MemoryRow("gpu0", "chunk", "", "cuMemCreate", 3, 6 << 20)
 SUMMARY = RecordSummary("r.jsonl", "end", 0.5, 1.0, 12, "h200x2", ("",), (), (ROW,), (), {"gpu0": 8 << 20}, {})

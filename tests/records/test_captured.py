@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.records.record import Moment, moment, read_record, summary
+from memtopo.records import Moment, moment, read_record, summary
 from memtopo.records.spec import spec_of
 from tests.cli.conftest import InlineRunner
 from tests.helpers.records import MIB, shape

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from memtopo.common.errors import UsageError
-from memtopo.records.record import END, summary
+from memtopo.records import END, summary
 from tests.helpers.records import MIB, Calls
 
 

@@ -25,8 +25,8 @@ from memtopo.output.programs import recorded_program
 from memtopo.output.programs.languages import text
 from memtopo.plans.calls import named
 from memtopo.plans.trace import TracedCall
+from memtopo.records import Record, read_record
 from memtopo.records.player import IMPORTS, NoProgram, Played, program_calls
-from memtopo.records.record import Record, read_record
 from memtopo.records.replay import PROCESS_ENDED, LeftOutCalls, Replay, replay
 from memtopo.testing.library import folder
 from tests.cli.conftest import InlineRunner

@@ -18,9 +18,8 @@ import pytest
 from memtopo.common.errors import UsageError
 from memtopo.drivers.target import resolve
 from memtopo.plans.trace import TracedCall
-from memtopo.records import snapshot
+from memtopo.records import moment, read_record, snapshot
 from memtopo.records.pickles import MOST_NESTED, RefusedPickle, plain_values
-from memtopo.records.record import moment, read_record
 from memtopo.records.replay import replay
 from memtopo.records.snapshot import read_snapshot, record_lines
 from tests.cli.conftest import InlineRunner

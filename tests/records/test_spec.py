@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.driver.types import PROPERTY_FLAGS
-from memtopo.records.record import moment, read_record
+from memtopo.records import moment, read_record
 from memtopo.records.spec import spec_of
 from tests.cli.conftest import InlineRunner
 from tests.helpers.records import Calls, shape
