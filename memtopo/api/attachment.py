@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Unpack, get_args
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from memtopo.api.apply import LiveContext
@@ -18,84 +17,40 @@ from memtopo.api.errors import NotApplied, NotSwitched, Unsuitable
 from memtopo.api.imports import (
     HOLDER,
     PAUSE,
+    AccessName,
     AttachTerms,
+    ExportImporter,
     Lease,
     Role,
     device_name,
     entry_names,
-    importing_spec,
     lent_ranges,
+    prefixes,
+    unknown_export,
 )
 from memtopo.api.live import Live
-from memtopo.api.memory import ViewPart, determines_size, unknown
+from memtopo.api.memory import ViewPart, determines_size
 from memtopo.api.objects import DmaBufs, importable
 from memtopo.api.session import IMPORTS_AS_BEFORE, OwnSession, Session, changing, uuids
-from memtopo.api.specs import MachineLike, plan_spec, resolved
+from memtopo.api.specs import MachineLike, resolved
 from memtopo.api.views import View
 from memtopo.common.arguments import checked, refused, seconds
 from memtopo.common.errors import ExchangeError, UsageError
 from memtopo.common.signals import deferred
 from memtopo.common.units import Size, parse_size, parsed, shorten
 from memtopo.drivers.target import LOCAL, Target, recorded
-from memtopo.language import Document
 from memtopo.run.imports import OutsideImports
-from memtopo.session.composition import Composition
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder, usual_endpoint
 from memtopo.sharing.held import held_machine
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Notice, Status
 
-AccessName = Literal["r", "rw"]
-
 _CHANGED_MEANWHILE = ("absent", "changed", "changing", "releasing")
 """Codes of errors of a holder that switches, changes or releases its layout between two requests of an attachment."""
 
 _ATTEMPTS = 10
 """Attempts without a wait that end with the same one of these codes."""
-
-
-class ExportImporter(Struct, frozen=True):
-    """Importer of a layout's exports: its GPUs by ordinal, and what it requested for them in `attach`."""
-
-    layout: str
-    target: Target
-    gpus: Sequence[str]
-    role: Role | None
-    device: str | int | None
-    access: AccessName | None
-    reserve: Mapping[str, int]
-
-    def planned(self, offers: Mapping[str, Offer]) -> Composition:
-        """Return the plan that imports exports. Raises `Unsuitable` and `InvalidSpec`."""
-        for name in self.reserve:
-            if name not in offers:
-                raise unknown("export", name, offers)
-            if (kind := offers[name].kind) != "chunk":
-                raise Unsuitable(
-                    f"export {name!r} is of kind {kind}, and has no range", hint="reserve for chunks alone"
-                )
-        access = {name: self._granted(offer) for name, offer in offers.items()}
-        spec = importing_spec(self.layout, offers, self.gpus, self.device, access, self.reserve)
-        return plan_spec(Document.from_object(spec, f"<exports of {self.layout}>"), self.target)
-
-    def _granted(self, offer: Offer) -> AccessName:
-        """Access to an export: readers, and all processes but the writer of what it commits, only read.
-
-        Raises `Unsuitable`.
-        """
-        if offer.kind == "allocation" and self.access not in (None, "rw"):
-            message = f"export {offer.name!r} is an allocation, with access 'rw' and not {self.access!r} (fact 81)"
-            raise Unsuitable(message, hint="omit 'access', or name the other exports")
-        if self.role == "writer" or (self.role is None and not offer.commit):
-            return self.access or "rw"
-        if self.access == "rw":
-            why = "it is committed by a writer" if offer.commit else "role='reader' was requested"
-            raise Unsuitable(
-                f"export {offer.name!r} is read-only for this process: {why}",
-                hint="omit access='rw'" + (", or attach with role='writer'" if offer.commit else " or role='reader'"),
-            )
-        return "r"
 
 
 class Attached(Live):
@@ -126,7 +81,7 @@ class Attached(Live):
     @checked()
     def export(self, name: str, dtype: object = "uint8", **part: Unpack[ViewPart]) -> View:
         """View of the memory of an export, or of one of its elements or parts: `w`, `w.3`, `w.3.signal`."""
-        found = next((each for each in _prefixes(name) if each in self.exports), name)
+        found = next((each for each in prefixes(name) if each in self.exports), name)
         offer = self.exports.get(found)
         if offer is None:
             raise unknown_export(name, self.exports)
@@ -393,21 +348,6 @@ def dma_bufs(
 def _named(exports: Collection[str] | None) -> Collection[str] | None:
     """Names of exports, of which a caller may give one as a text."""
     return [exports] if isinstance(exports, str) else exports
-
-
-def _prefixes(name: str) -> list[str]:
-    """Return a name, and the name without its last one and two words: `w.3.signal`, `w.3`, `w`."""
-    return [name, *(name.rsplit(".", words)[0] for words in (1, 2))]
-
-
-def unknown_export(name: str, exports: Collection[str]) -> Unsuitable:
-    """Return the error for an unknown export; the name of its entry may be meant: `server_w.0` for `server.w.0`."""
-    entries = {entry: export for export, entry in entry_names(exports).items()}
-    entry = next((each for each in _prefixes(name) if each in entries), None)
-    if entry is None:
-        return unknown("export", name, exports)
-    meant = entries[entry] + name.removeprefix(entry)
-    return Unsuitable(f"there is no export {shorten(name)!r}", hint=f"did you mean {meant!r}?")
 
 
 def _require_element(offer: Offer, export: str, name: str) -> None:

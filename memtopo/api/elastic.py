@@ -304,12 +304,12 @@ class ElasticRange:
         return self._memory.view(self.name, ViewRequest.of(dtype, shape, offset, size, device))
 
     def __repr__(self) -> str:
-        return described(f"elastic range {self.name}", self._state)
+        def state() -> str:
+            mapped = self.mappings
+            size = sum(each.size for each in mapped)
+            return f"{plural(len(mapped), 'chunk')} mapped, {exact(size)} of {exact(self.size)}"
 
-    def _state(self) -> str:
-        mapped = self.mappings
-        size = sum(each.size for each in mapped)
-        return f"{plural(len(mapped), 'chunk')} mapped, {exact(size)} of {exact(self.size)}"
+        return described(f"elastic range {self.name}", state)
 
 
 class Batch:
@@ -403,8 +403,8 @@ class ElasticChunks:
             return elastic.release(self._memory.driver, self._memory.layout, self.name, chosen)
 
     def __repr__(self) -> str:
-        return described(f"chunks {self.name}", self._state)
+        def state() -> str:
+            pool = self._memory.pool(self.name)
+            return f"{len(pool.created):,} of {pool.limit:,} exist, {len(pool.free):,} not mapped"
 
-    def _state(self) -> str:
-        pool = self._memory.pool(self.name)
-        return f"{len(pool.created):,} of {pool.limit:,} exist, {len(pool.free):,} not mapped"
+        return described(f"chunks {self.name}", state)

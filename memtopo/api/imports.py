@@ -12,10 +12,13 @@ from msgspec.structs import replace
 
 from memtopo.api.errors import Unsuitable
 from memtopo.api.memory import unknown
+from memtopo.api.specs import plan_spec
 from memtopo.common.errors import ExchangeError, NoLayout
-from memtopo.common.units import exact
+from memtopo.common.units import exact, shorten
+from memtopo.drivers.target import Target
 from memtopo.geometry.groups import Group
 from memtopo.kinds.exports import EXPORTABLE
+from memtopo.language import Document
 from memtopo.language.names import AWAKE
 from memtopo.run.imports import imported_resources
 from memtopo.run.layout_plans import Absent
@@ -149,6 +152,21 @@ def _users(locations: Sequence[str]) -> list[str]:
     return list(dict.fromkeys("host" if each.startswith("host") else each for each in locations))
 
 
+def prefixes(name: str) -> list[str]:
+    """Return a name, and the name without its last one and two words: `w.3.signal`, `w.3`, `w`."""
+    return [name, *(name.rsplit(".", words)[0] for words in (1, 2))]
+
+
+def unknown_export(name: str, exports: Collection[str]) -> Unsuitable:
+    """Return the error for an unknown export; the name of its entry may be meant: `server_w.0` for `server.w.0`."""
+    entries = {entry: export for export, entry in entry_names(exports).items()}
+    entry = next((each for each in prefixes(name) if each in entries), None)
+    if entry is None:
+        return unknown("export", name, exports)
+    meant = entries[entry] + name.removeprefix(entry)
+    return Unsuitable(f"there is no export {shorten(name)!r}", hint=f"did you mean {meant!r}?")
+
+
 def device_name(device: str | int, gpus: Sequence[str]) -> str:
     """Return the name of a device in the spec, for an ordinal, a name or a UUID."""
     if isinstance(device, int):
@@ -158,12 +176,56 @@ def device_name(device: str | int, gpus: Sequence[str]) -> str:
 
 
 Role = Literal["reader", "writer"]
+AccessName = Literal["r", "rw"]
 
 _NOT_YET = ("starting", "uncommitted", "writing", "absent", "releasing", "lost", "gone")
 """Codes of errors of a holder that does not have everything yet."""
 
 PAUSE = 0.02
 """Seconds between two looks for a layout that is not held yet."""
+
+
+class ExportImporter(Struct, frozen=True):
+    """Importer of a layout's exports: its GPUs by ordinal, and what it requested for them in `attach`."""
+
+    layout: str
+    target: Target
+    gpus: Sequence[str]
+    role: Role | None
+    device: str | int | None
+    access: AccessName | None
+    reserve: Mapping[str, int]
+
+    def planned(self, offers: Mapping[str, Offer]) -> Composition:
+        """Return the plan that imports exports. Raises `Unsuitable` and `InvalidSpec`."""
+        for name in self.reserve:
+            if name not in offers:
+                raise unknown("export", name, offers)
+            if (kind := offers[name].kind) != "chunk":
+                raise Unsuitable(
+                    f"export {name!r} is of kind {kind}, and has no range", hint="reserve for chunks alone"
+                )
+        access = {name: self._granted(offer) for name, offer in offers.items()}
+        spec = importing_spec(self.layout, offers, self.gpus, self.device, access, self.reserve)
+        return plan_spec(Document.from_object(spec, f"<exports of {self.layout}>"), self.target)
+
+    def _granted(self, offer: Offer) -> AccessName:
+        """Access to an export: readers, and all processes but the writer of what it commits, only read.
+
+        Raises `Unsuitable`.
+        """
+        if offer.kind == "allocation" and self.access not in (None, "rw"):
+            message = f"export {offer.name!r} is an allocation, with access 'rw' and not {self.access!r} (fact 81)"
+            raise Unsuitable(message, hint="omit 'access', or name the other exports")
+        if self.role == "writer" or (self.role is None and not offer.commit):
+            return self.access or "rw"
+        if self.access == "rw":
+            why = "it is committed by a writer" if offer.commit else "role='reader' was requested"
+            raise Unsuitable(
+                f"export {offer.name!r} is read-only for this process: {why}",
+                hint="omit access='rw'" + (", or attach with role='writer'" if offer.commit else " or role='reader'"),
+            )
+        return "r"
 
 
 class Lease(HolderHandles):

@@ -316,3 +316,31 @@ def _numbers(members: Mapping[str, int], text: str) -> int:
             raise ValueError(f"there is no constant {word!r}")
         number |= members[word]
     return number
+
+
+_NUMBERS = ("size", "address", "offset", "alignment", "pitch", "height", "device", "value")
+
+
+def require_numbers(call: TracedCall) -> None:
+    """Raise `ValueError` for an argument that is no number where the function takes one."""
+    for name in _NUMBERS:
+        given = call.arguments.get(name, 0)
+        if type(given) is not int or not 0 <= given < 1 << 64:
+            raise ValueError(name)
+
+
+def token_of(value: Any) -> str | None:
+    """Digest of a handle; None for a descriptor, which has another number in each process."""
+    return value if isinstance(value, str) and value.startswith("handle:") else None
+
+
+def has_flag(value: Any, flag: Any) -> bool:
+    """Return whether a flag is set in a value: a number, or the names of `cuda.h` joined by `|`."""
+    if isinstance(value, int):
+        return bool(value & int(flag))
+    return CONSTANTS[type(flag)].text(int(flag)) in str(value).split(" | ")
+
+
+def is_member(value: Any, member: Any) -> bool:
+    """Return whether a value is a member of an enumeration: its number, or its name in `cuda.h`."""
+    return bool(value == int(member)) or value == CONSTANTS[type(member)].names.get(int(member))

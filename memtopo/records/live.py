@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from memtopo.driver.types import Advice, HandleType, HostFlags, MemAttach, PoolAttribute
-from memtopo.driver.values import CONSTANTS
 from memtopo.plans.trace import TracedCall, TraceHead
 from memtopo.records.calls import (
     AddressTable,
@@ -19,8 +18,12 @@ from memtopo.records.calls import (
     Reservation,
     argument,
     arguments_of,
+    has_flag,
+    is_member,
     location,
     places,
+    require_numbers,
+    token_of,
 )
 
 
@@ -79,7 +82,7 @@ class _ProcessObjects:
             return
         self._time = time
         with arguments_of(call, self.name):
-            _require_numbers(call)
+            require_numbers(call)
             effect(self, call)
 
     def gpu(self, ordinal: int) -> str:
@@ -186,7 +189,7 @@ class ProcessMemory(_ProcessObjects):
         if found:  # the driver gives a chunk that the process has its handle once more
             found.references += 1
             return
-        chunk = self._new(call, "chunks", "", imported=True, token=_token(call.arguments["shared"]))
+        chunk = self._new(call, "chunks", "", imported=True, token=token_of(call.arguments["shared"]))
         if "location" in call.arguments:
             chunk.location = self.place(call.arguments["location"])
         self.handles["chunks", call.result] = chunk
@@ -242,7 +245,7 @@ class ProcessMemory(_ProcessObjects):
             chunk.location = self.place(call.result["location"])
 
     def mem_export_to_shareable_handle(self, call: TracedCall) -> None:
-        via = "fabric" if _has(call.arguments.get("kind"), HandleType.FABRIC) else "fd"
+        via = "fabric" if has_flag(call.arguments.get("kind"), HandleType.FABRIC) else "fd"
         self._export(self.handles.get(("chunks", call.arguments["handle"])), via, call.result)
 
     def mem_get_handle_for_address_range(self, call: TracedCall) -> None:
@@ -251,7 +254,7 @@ class ProcessMemory(_ProcessObjects):
 
     def _export(self, memory: Memory | None, via: str, handle: Any) -> None:
         if memory:
-            self.exports.append(Exported(memory, via, _token(handle), self._time))
+            self.exports.append(Exported(memory, via, token_of(handle), self._time))
 
     # Memory with an address
 
@@ -272,11 +275,11 @@ class ProcessMemory(_ProcessObjects):
     mem_alloc_pitch = mem_alloc
 
     def mem_alloc_managed(self, call: TracedCall) -> None:
-        attach = next((each for each in MemAttach if _has(call.arguments.get("flags"), each)), MemAttach.GLOBAL)
+        attach = next((each for each in MemAttach if has_flag(call.arguments.get("flags"), each)), MemAttach.GLOBAL)
         self._allocate(call, "managed", self.current(call), call.arguments["size"], attach=str(attach.name).lower())
 
     def mem_alloc_host(self, call: TracedCall) -> None:
-        combined = _has(call.arguments.get("flags", 0), HostFlags.WRITECOMBINED)
+        combined = has_flag(call.arguments.get("flags", 0), HostFlags.WRITECOMBINED)
         details = {"write_combined": combined, "gpu": self.current(call)}
         self._allocate(call, "pinned", "host", call.arguments["size"], **details)
 
@@ -312,17 +315,17 @@ class ProcessMemory(_ProcessObjects):
         if not memory or memory.kind != "managed":
             return
         advice, details = call.arguments["advice"], memory.details
-        if _is(advice, Advice.SET_READ_MOSTLY):
+        if is_member(advice, Advice.SET_READ_MOSTLY):
             details["read_mostly"] = True
         elif advice == _UNSET_READ_MOSTLY:
             details.pop("read_mostly", None)
-        elif _is(advice, Advice.SET_PREFERRED_LOCATION):
+        elif is_member(advice, Advice.SET_PREFERRED_LOCATION):
             details["prefer"] = self.place(call.arguments["location"])
             self._move(memory, details["prefer"])
         elif advice == _UNSET_PREFERRED_LOCATION:
             details.pop("prefer", None)
             self._move(memory, memory.context)
-        elif _is(advice, Advice.SET_ACCESSED_BY):
+        elif is_member(advice, Advice.SET_ACCESSED_BY):
             memory.set_user(self.place(call.arguments["location"]))
         elif advice == _UNSET_ACCESSED_BY:
             memory.set_user(self.place(call.arguments["location"]), granted=False)
@@ -354,7 +357,7 @@ class ProcessMemory(_ProcessObjects):
     def mem_pool_set_attribute(self, call: TracedCall) -> None:
         pool = self.handles.get(("pools", call.arguments["pool"]))
         for each in PoolAttribute:
-            if pool and _is(call.arguments["attribute"], each):
+            if pool and is_member(call.arguments["attribute"], each):
                 pool.details[str(each.name).lower()] = call.arguments["value"]
 
     def mem_pool_set_access(self, call: TracedCall) -> None:
@@ -364,7 +367,7 @@ class ProcessMemory(_ProcessObjects):
                     pool.set_user(at, granted=access != "none")
 
     def mem_pool_import_from_shareable_handle(self, call: TracedCall) -> None:
-        token = _token(call.arguments["shared"])
+        token = token_of(call.arguments["shared"])
         self.handles["pools", call.result] = self._new(call, "pools", "", imported=True, token=token)
 
     def mem_pool_import_pointer(self, call: TracedCall) -> None:
@@ -377,7 +380,7 @@ class ProcessMemory(_ProcessObjects):
     # Legacy IPC, events and external memory
 
     def _open(self, call: TracedCall, kind: str, handle: Any) -> Memory:
-        return self._placed(self._new(call, kind, "", address=call.result, imported=True, token=_token(handle)))
+        return self._placed(self._new(call, kind, "", address=call.result, imported=True, token=token_of(handle)))
 
     def ipc_get_mem_handle(self, call: TracedCall) -> None:
         self._export(self.addressed.at(call.arguments["address"]), "ipc", call.result)
@@ -389,7 +392,7 @@ class ProcessMemory(_ProcessObjects):
         self.handles["events", call.result] = self._new(call, "events", self.current(call))
 
     def ipc_open_event_handle(self, call: TracedCall) -> None:
-        token = _token(call.arguments["handle"])
+        token = token_of(call.arguments["handle"])
         event = self._new(call, "events", self.current(call), imported=True, token=token)
         self.handles["events", call.result] = event
 
@@ -415,31 +418,3 @@ _UNSET_READ_MOSTLY, _UNSET_PREFERRED_LOCATION, _UNSET_ACCESSED_BY = 2, 4, 6
 """Advice of `cuda.h` that takes other advice back; no layout gives it."""
 
 _DESTROYED = {"pool": "pools", "event": "events", "memory": "external"}
-
-
-_NUMBERS = ("size", "address", "offset", "alignment", "pitch", "height", "device", "value")
-
-
-def _require_numbers(call: TracedCall) -> None:
-    """Raise `ValueError` for an argument that is no number where the function takes one."""
-    for name in _NUMBERS:
-        given = call.arguments.get(name, 0)
-        if type(given) is not int or not 0 <= given < 1 << 64:
-            raise ValueError(name)
-
-
-def _token(value: Any) -> str | None:
-    """Digest of a handle; None for a descriptor, which has another number in each process."""
-    return value if isinstance(value, str) and value.startswith("handle:") else None
-
-
-def _has(value: Any, flag: Any) -> bool:
-    """Return whether a flag is set in a value: a number, or the names of `cuda.h` joined by `|`."""
-    if isinstance(value, int):
-        return bool(value & int(flag))
-    return CONSTANTS[type(flag)].text(int(flag)) in str(value).split(" | ")
-
-
-def _is(value: Any, member: Any) -> bool:
-    """Return whether a value is a member of an enumeration: its number, or its name in `cuda.h`."""
-    return bool(value == int(member)) or value == CONSTANTS[type(member)].names.get(int(member))

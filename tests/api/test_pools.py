@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import memtopo
-from memtopo.api.attachment import unknown_export
 from memtopo.api.errors import Unsuitable
+from memtopo.api.imports import unknown_export
 from memtopo.common.units import MiB
 from tests.api.child_process import Process
 from tests.helpers.processes import open_descriptors
