@@ -15,7 +15,7 @@ from memtopo.common.units import exact, rounded_up
 from memtopo.driver.types import Access, LocationKind
 from memtopo.executor import Execution
 from memtopo.kinds.layout import current
-from memtopo.kinds.states.folders import Span, SpanMemory, transferring
+from memtopo.kinds.transfers import Span, SpanMemory, transferring
 from memtopo.language.names import AWAKE
 from memtopo.storage.tensors import (
     PREFIX,

@@ -13,7 +13,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, EventFlags, HandleType
 from memtopo.kinds.heaps.steps import HeapContent, grow_backups, heap_memory, heaps, release_backups
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.states.folders import transferring
+from memtopo.kinds.transfers import transferring
 from memtopo.native.heaps import Refusal
 from memtopo.native.tables import Allocation
 from memtopo.storage.pieces import FolderKeeper, LockedFolder

@@ -17,7 +17,7 @@ from memtopo.driver.types import Access, Grant, LocationKind, gpu
 from memtopo.executor import Execution
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import current
-from memtopo.kinds.states.folders import Span, SpanMemory, transferring
+from memtopo.kinds.transfers import Span, SpanMemory, transferring
 from memtopo.language.names import AWAKE
 from memtopo.run.verification.fingerprints import readable_places
 from memtopo.session.composition import RunRequest

@@ -9,7 +9,7 @@ from memtopo.common.text import plural
 from memtopo.common.units import exact, rounded_up
 from memtopo.executor import Execution
 from memtopo.kinds.layout import current
-from memtopo.kinds.states.folders import Span, SpanMemory, transferring
+from memtopo.kinds.transfers import Span, SpanMemory, transferring
 from memtopo.storage.tensors import PREFIX, BadTensors, Table, copy_tensors, encoded, placed, read_header
 
 

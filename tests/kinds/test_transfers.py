@@ -11,7 +11,7 @@ from memtopo.common.errors import Stopped
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.states.folders import transferring
+from memtopo.kinds.transfers import transferring
 from memtopo.storage.direct import THREADS, Buffer
 from tests.helpers.machines import invented
 

@@ -16,10 +16,11 @@ from memtopo.kinds.elastic import HEAPS, AccessPiece, ElasticChunk, ElasticConte
 from memtopo.kinds.kind import StepDifference
 from memtopo.kinds.layout import LateError, Layout, current
 from memtopo.kinds.resources import ReserveRange
-from memtopo.kinds.states.folders import Span, SpanMemory, read_from_folder, write_to_folder
+from memtopo.kinds.states.folders import read_from_folder, write_to_folder
 from memtopo.kinds.states.groups import HeapOffload
 from memtopo.kinds.states.steps import COPIES, AwaitCopy, KeptBytes, await_copy
 from memtopo.kinds.step import ErrorHint, Finding, InChange, Phase, Reading, Step, StepDescription, Undoing
+from memtopo.kinds.transfers import Span, SpanMemory
 from memtopo.native.heaps import Budget, NativeHeap, Unmapped
 from memtopo.native.tables import Allocation, AllocationTable
 from memtopo.storage.pieces import LockedFolder
