@@ -179,7 +179,7 @@ class DmaBufExports(ExportKind):
         self.group, self.words = kind.group, kind.words  # type: ignore[misc]
 
     def export_step(self, export: ExportGroup, index: int) -> TryExport:
-        from memtopo.kinds.objects import TryExportDmaBuf
+        from memtopo.kinds.chunks.steps import TryExportDmaBuf
 
         memory, number = export.dma_buf, export.first + index
         assert memory

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType
 from memtopo.geometry.groups import Group
 from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.kinds.step import (
-    DEFECT_ADVICE,
-    PROBE_ADVICE,
-    ErrorHint,
-    Finding,
-    HandleReference,
-    Phase,
-    Step,
-    StepDescription,
-    TableStep,
-    Undoing,
-    method,
-)
-
-if TYPE_CHECKING:
-    from memtopo.kinds.exportable import DmaBufMemory
+from memtopo.kinds.step import HandleReference, Phase, Step, StepDescription, TableStep, Undoing, method
 
 
 class ObjectStep(TableStep, frozen=True):
@@ -194,66 +178,6 @@ class TryExportIpc(TryExport, frozen=True):
         found = self.creates.objects(layout)[self.object]
         with current(driver, layout.contexts[self.device]):
             return Handle.of(method(driver, self.call)(found.address if self.creates.addressed else found))
-
-
-class TryExportDmaBuf(TryExport, frozen=True):
-    """Export a dma-buf of the memory behind the object with an index as a test, after all chunks are mapped.
-
-    The descriptor is closed, since an open one pins the memory (fact 84).
-    """
-
-    memory: DmaBufMemory
-    index: int
-    needed: tuple[Hashable, ...]
-
-    apart = frozenset({"path", "memory", "index"})
-    phase = Phase.SETTLE
-    verb = "export"
-    call = "cuMemGetHandleForAddressRange"
-    hints: ClassVar = {
-        "NOT_SUPPORTED": ErrorHint(
-            "the driver exports no dma-buf of this memory (fact 83): it needs the open kernel modules, and Linux 5.12",
-            PROBE_ADVICE,
-        ),
-        "INVALID_VALUE": ErrorHint(
-            "a dma-buf requires mapped memory of one GPU, in whole pages of the host (fact 83)", DEFECT_ADVICE
-        ),
-        "UNKNOWN": ErrorHint("the driver exports no dma-buf of compressed memory (fact 83)", DEFECT_ADVICE),
-        "OPERATING_SYSTEM": ErrorHint("this process has too many open files (fact 83)", "raise the limit: ulimit -n"),
-    }
-
-    @property
-    def effect(self) -> Hashable:
-        return super().effect, self.memory.bytes
-
-    @property
-    def needs(self) -> tuple[Hashable, ...]:
-        return self.needed
-
-    def export(self, driver: Driver, layout: Layout) -> Handle:
-        """Export it in the context of its GPU (fact 83).
-
-        Raises `KeyError` if it has no memory in the present state of the layout.
-        """
-        memory, fd = self.memory, -1
-        address = memory.address(layout, self.index)
-        try:
-            with current(driver, layout.contexts[memory.location(self.index).id]):
-                fd = driver.mem_get_handle_for_address_range(address, memory.size, memory.flags)
-        except BaseException:
-            if fd >= 0:
-                os.close(fd)
-            raise
-        return Handle(fd)
-
-    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        """Compare the size of a dma-buf, which its descriptor reports."""
-        handle = self.export(driver, layout)
-        assert handle.fd is not None
-        try:
-            yield Finding("dma-buf", self.object, self.memory.size, os.lseek(handle.fd, 0, os.SEEK_END), self.path)
-        finally:
-            handle.close()
 
 
 def import_each(groups: Iterable[Group], opening: type[Any], alias: type[Alias]) -> Iterator[Step]:

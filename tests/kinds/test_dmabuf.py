@@ -8,6 +8,7 @@ import pytest
 
 from memtopo import planner
 from memtopo.driver.types import DmaBufFlags, DriverError
+from memtopo.kinds.chunks.steps import TryExportDmaBuf
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.exports import touched_exports
 from memtopo.kinds.mappings.steps import MapChunk
@@ -72,7 +73,7 @@ def test_dma_bufs_are_tried_after_all_mappings() -> None:
     (step,) = [each for each in plan.steps if isinstance(each, TryExportDmaBuf)]
     assert step.phase is Phase.SETTLE
     assert set(step.needs) == {("range", "two.0"), ("chunk", "q.0"), ("chunk", "q.1")}
-    assert (step.object, step.size, step.count, step.flags) == ("two.0", 4 << 20, 2, DmaBufFlags.NONE)
+    assert (step.object, step.memory.size, step.count, step.memory.flags) == ("two.0", 4 << 20, 2, DmaBufFlags.NONE)
 
 
 CHANGED = """

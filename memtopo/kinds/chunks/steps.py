@@ -1,7 +1,8 @@
-"""Steps of chunks."""
+"""Steps of chunks, and the export of memory as a dma-buf."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Iterator, Sequence
 from typing import ClassVar
 
@@ -12,7 +13,8 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
 from memtopo.driver.wrappers import call_each
 from memtopo.geometry.groups import ChunkGroup
-from memtopo.kinds.layout import Layout, LayoutTable
+from memtopo.kinds.exportable import DmaBufMemory
+from memtopo.kinds.layout import Layout, LayoutTable, current
 from memtopo.kinds.objects import ImportShareable, ObjectStep, TryExport
 from memtopo.kinds.runs import Progressed, StepRun
 from memtopo.kinds.step import (
@@ -190,6 +192,66 @@ class TryExportChunk(TryExport, frozen=True):
     def export(self, driver: Driver, layout: Layout) -> Handle:
         kind = HandleType[self.via.upper()]
         return Handle.of(driver.mem_export_to_shareable_handle(layout.chunks[self.object], kind))
+
+
+class TryExportDmaBuf(TryExport, frozen=True):
+    """Export a dma-buf of the memory behind the object with an index as a test, after all chunks are mapped.
+
+    The descriptor is closed, since an open one pins the memory (fact 84).
+    """
+
+    memory: DmaBufMemory
+    index: int
+    needed: tuple[Hashable, ...]
+
+    apart = frozenset({"path", "memory", "index"})
+    phase = Phase.SETTLE
+    verb = "export"
+    call = "cuMemGetHandleForAddressRange"
+    hints: ClassVar = {
+        "NOT_SUPPORTED": ErrorHint(
+            "the driver exports no dma-buf of this memory (fact 83): it needs the open kernel modules, and Linux 5.12",
+            PROBE_ADVICE,
+        ),
+        "INVALID_VALUE": ErrorHint(
+            "a dma-buf requires mapped memory of one GPU, in whole pages of the host (fact 83)", DEFECT_ADVICE
+        ),
+        "UNKNOWN": ErrorHint("the driver exports no dma-buf of compressed memory (fact 83)", DEFECT_ADVICE),
+        "OPERATING_SYSTEM": ErrorHint("this process has too many open files (fact 83)", "raise the limit: ulimit -n"),
+    }
+
+    @property
+    def effect(self) -> Hashable:
+        return super().effect, self.memory.bytes
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return self.needed
+
+    def export(self, driver: Driver, layout: Layout) -> Handle:
+        """Export it in the context of its GPU (fact 83).
+
+        Raises `KeyError` if it has no memory in the present state of the layout.
+        """
+        memory, fd = self.memory, -1
+        address = memory.address(layout, self.index)
+        try:
+            with current(driver, layout.contexts[memory.location(self.index).id]):
+                fd = driver.mem_get_handle_for_address_range(address, memory.size, memory.flags)
+        except BaseException:
+            if fd >= 0:
+                os.close(fd)
+            raise
+        return Handle(fd)
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        """Compare the size of a dma-buf, which its descriptor reports."""
+        handle = self.export(driver, layout)
+        assert handle.fd is not None
+        try:
+            yield Finding("dma-buf", self.object, self.memory.size, os.lseek(handle.fd, 0, os.SEEK_END), self.path)
+        finally:
+            handle.close()
 
 
 def _as_reported(properties: Properties) -> Properties:
