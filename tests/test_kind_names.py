@@ -33,10 +33,9 @@ MOST = 20
 
 REASONS = {
     "common/arguments": "names of arguments",
-    "kinds/build": "shares of chunks, imports and dma-bufs are resolved after all else that they depend on",
     "geometry/groups": "placements are made of chunks and ranges; the wire protocol has a word for each kind",
     "geometry/model": "placements map chunks into ranges, and chunks take shares of memory",
-    "kinds/__init__": "the registry of kinds",
+    "kinds/__init__": "the registry of kinds, which are resolved with shares of chunks, imports and dma-bufs last",
     "kinds/access/grants": "access is to chunks in ranges",
     "kinds/dmabuf": "a dma-buf is of the addresses of chunks, ranges or buffers",
     "kinds/chunks/entry": "resolves sizes and numbers of chunks",
@@ -52,7 +51,6 @@ REASONS = {
     "kinds/ranges/elastic_steps": "chunks are mapped in elastic ranges",
     "kinds/states/groups": "a state takes memory from chunks that are mapped into ranges",
     "kinds/states/folders": "a module of states, which take memory from chunks",
-    "kinds/states/geometry": "a state takes memory from chunks that are mapped into ranges, and from heaps",
     "language/fields": "an entry of a section may be the name of its chunk alone",
     "kinds/views": "the identity of an import is that of what its export is of",
     "probe/supervisor": "a trial imports what another process exports, in terms of the driver",

@@ -16,7 +16,7 @@ from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import unknown_state
 from memtopo.driver.trace_files import is_record
 from memtopo.geometry import Geometry
-from memtopo.kinds.states.geometry import in_state, state_names
+from memtopo.kinds.views import in_state, state_names
 from memtopo.output import humanize, json, plain
 from memtopo.output.blocks import Drawing
 from memtopo.output.diagram import FORMATS, SUFFIXES, text_page

@@ -297,7 +297,7 @@ def complete_status(client: Client) -> Status:
     """
     from memtopo import planner  # check and release do not need these
     from memtopo.drivers.target import recorded
-    from memtopo.kinds.states.geometry import in_state
+    from memtopo.kinds.views import in_state
     from memtopo.output.diagram.build import build_diagram
     from memtopo.session.composition import Composition
     from memtopo.session.saved import spec_digest

@@ -1,4 +1,4 @@
-"""Mapped views: the memory of a layout that a run may verify, with every address that it is accessible at."""
+"""Views of a layout: its memory with every address that it is accessible at, and its geometry in one of its states."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from memtopo.common.units import by_key
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location, LocationKind
 from memtopo.geometry.access import granted, mapping_runs
-from memtopo.geometry.groups import Group, from_outside
-from memtopo.geometry.model import Geometry
+from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup, from_outside
+from memtopo.geometry.model import Geometry, Instance, Placement
 from memtopo.kinds.exportable import ExportGroup
+from memtopo.kinds.heaps import HeapGroup
 from memtopo.kinds.ipc import EventGroup
 from memtopo.kinds.pools.allocations import AllocationGroup
+from memtopo.kinds.states.groups import StateGroup
+from memtopo.language.names import AWAKE
 from memtopo.machine import Machine
 
 T = TypeVar("T")
@@ -207,3 +211,116 @@ def recorded_events(member: Member) -> Iterator[RecordedEvent]:
                 yield RecordedEvent(
                     member.identity(group, index, event), event, group.location_of(index).id, group.path
                 )
+
+
+_Spans = tuple[tuple[int, int], ...]
+"""Half-open spans of indices, ascending and apart."""
+
+_Gone = Mapping[str, _Spans]
+"""Chunks without memory, by the name of their group."""
+
+
+def in_state(geometry: Geometry, state: str) -> Geometry:
+    """Return the geometry of what exists in a state, for a drawing.
+
+    Chunks without memory are neither in the memory of their location nor mapped; their ranges and exports stay. What is
+    imported from another process goes with it. A process without such a state, and one of which nothing goes, has the
+    geometry of the layout as it is written.
+    """
+    own: dict[str, _Gone] = {}
+    for label, member in geometry.members.items():
+        absent = member.of(StateGroup)[state].absent if state in member.of(StateGroup) else ()
+        named = by_key((each.group.name, (each.first, each.stop)) for each in absent)
+        own[label] = {name: tuple(sorted(spans)) for name, spans in named.items()}
+    made: dict[tuple[int, frozenset[tuple[str, _Spans]]], Geometry] = {}
+    members: dict[str, Geometry] = {}
+    for label, member in geometry.members.items():
+        gone = {**own[label], **_imported(member, own)}
+        key = id(member), frozenset(gone.items())
+        if key not in made:
+            made[key] = _without(member, gone, state)
+        members[label] = made[key]
+    return replace(geometry, processes=members) if geometry.processes else members[""]
+
+
+def state_names(geometry: Geometry) -> Sequence[str]:
+    """Return the names of the states of a layout, that of the layout as it is written first."""
+    named = (name for member in geometry.members.values() for name in member.of(StateGroup))
+    return list(dict.fromkeys((AWAKE, *named)))
+
+
+def _imported(geometry: Geometry, gone: Mapping[str, _Gone]) -> _Gone:
+    """Imported chunks whose memory goes in the process that created it."""
+    found: dict[str, _Spans] = {}
+    for group in geometry.of(ChunkGroup).values():
+        origin = group.origin
+        if origin is None or not origin.siblings or not any(gone[holder] for holder in origin.holders):
+            continue
+        assert origin.exported
+        lost: list[int] = []
+        for index in range(group.count):
+            holder, number = origin.of(index)
+            spans = gone[holder].get(origin.exported.name, ())
+            if any(first <= origin.first + number < stop for first, stop in spans):
+                lost.append(index)
+        if lost:
+            # Adjacent indices have the same distance to their place in the list.
+            several = [list(run) for _, run in groupby(enumerate(lost), key=lambda each: each[1] - each[0])]
+            found[group.name] = tuple((run[0][1], run[-1][1] + 1) for run in several)
+    return found
+
+
+def _without(geometry: Geometry, gone: _Gone, state: str) -> Geometry:
+    group = geometry.of(StateGroup).get(state)
+    emptied = frozenset(group.emptied) if group else frozenset[str]()
+    if not gone and not emptied:
+        return geometry
+    chunks: dict[str, Group] = {
+        name: replace(each, gone=gone[name]) if name in gone else each for name, each in geometry.of(ChunkGroup).items()
+    }
+    ranges: dict[str, Group] = {
+        name: replace(each, elastic=None) if emptied.issuperset(map(each.label, range(each.count))) else each
+        for name, each in geometry.of(RangeGroup).items()
+    }
+    placements: dict[Instance, tuple[Placement, ...]] = {
+        where: tuple(part for each in placed for part in _present(each, gone.get(each.chunk.name, ()), chunks))
+        for where, placed in geometry.placements.items()
+    }
+    heaps: dict[str, Group] = {}
+    for heap in geometry.of(HeapGroup).values():
+        # It is without memory if nothing is allocated in it, nor in those that share its limit.
+        sharing = [each.name for each in geometry.of(HeapGroup).values() if heap.name in (each.name, each.budget)]
+        heaps[heap.name] = replace(heap, gone=((0, 0),)) if emptied.issuperset(sharing) else heap
+    groups: dict[type[Group], Mapping[str, Group]] = {
+        **geometry.groups,
+        ChunkGroup: chunks,
+        RangeGroup: ranges,
+        HeapGroup: heaps,
+    }
+    return replace(geometry, groups=groups, placements=placements)
+
+
+def _present(placement: Placement, gone: _Spans, chunks: Mapping[str, Group]) -> Iterator[Placement]:
+    """Yield the parts of a placement whose chunks have memory."""
+    chunk = chunks.get(placement.chunk.name, placement.chunk)
+    assert isinstance(chunk, ChunkGroup)
+
+    def reached(index: int) -> int:
+        """Return the number of mappings before the first one of a chunk with at least an index."""
+        if not placement.step:
+            return placement.count if index > placement.first else 0
+        return min(max(-((placement.first - index) // placement.step), 0), placement.count)
+
+    start = 0
+    for first, stop in gone:
+        if reached(first) > start:
+            yield _part(placement, chunk, start, reached(first))
+        start = max(start, reached(stop))
+    if placement.count > start:
+        yield _part(placement, chunk, start, placement.count)
+
+
+def _part(placement: Placement, chunk: ChunkGroup, start: int, stop: int) -> Placement:
+    """Mappings of a placement from number `start` to before `stop`."""
+    offset = placement.offset + start * chunk.size
+    return replace(placement, chunk=chunk, offset=offset, first=placement.index(start), count=stop - start)

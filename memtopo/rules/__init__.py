@@ -18,8 +18,7 @@ from memtopo.diagnostics import CODES, messages
 from memtopo.diagnostics.messages import LISTED
 from memtopo.diagnostics.model import Diagnostic, TextSpan, has_errors
 from memtopo.geometry.model import Geometry
-from memtopo.kinds import KINDS
-from memtopo.kinds.build import lay_out
+from memtopo.kinds import KINDS, lay_out
 from memtopo.kinds.kind import Rule
 from memtopo.kinds.multicast import MULTICAST
 from memtopo.language import Document

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from memtopo.common.units import rounded, summed
 from memtopo.diagnostics.model import Diagnostic, Path
-from memtopo.kinds.states.geometry import in_state, state_names
+from memtopo.kinds.views import in_state, state_names
 from memtopo.language.names import AWAKE
 from memtopo.machine import CONTEXT_BYTES, Machine, MachineLine
 from memtopo.plans.report import MemoryChange

@@ -12,7 +12,7 @@ from memtopo.diagnostics.messages import LISTED, choose
 from memtopo.diagnostics.model import Diagnostic, has_errors
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group, from_outside
-from memtopo.kinds.build import lay_out
+from memtopo.kinds import lay_out
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.language import Document
 from memtopo.machine import Machines

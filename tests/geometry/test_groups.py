@@ -24,7 +24,7 @@ from memtopo.geometry.groups import (
     round_robin,
 )
 from memtopo.geometry.model import Geometry, Slice
-from memtopo.kinds.build import lay_out
+from memtopo.kinds import lay_out
 from memtopo.kinds.ipc import BufferGroup
 from memtopo.language.names import Reference
 from memtopo.spec import read

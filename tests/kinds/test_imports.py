@@ -8,7 +8,7 @@ from memtopo.common.units import MiB
 from memtopo.driver.types import gpu
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import ChunkGroup
-from memtopo.kinds.build import lay_out
+from memtopo.kinds import lay_out
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.ipc import BufferGroup, EventGroup
 from memtopo.kinds.pinned import PinnedGroup

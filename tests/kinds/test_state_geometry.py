@@ -10,7 +10,7 @@ import pytest
 from memtopo import planner
 from memtopo.geometry import Geometry, RangeGroup
 from memtopo.kinds.mappings.steps import MapChunk
-from memtopo.kinds.states.geometry import in_state, state_names
+from memtopo.kinds.views import in_state, state_names
 from memtopo.language import read_file
 from memtopo.machine import load
 from memtopo.output.diagram.build import build_diagram

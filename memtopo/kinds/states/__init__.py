@@ -253,7 +253,9 @@ def _chunks_in(
     """Chunks that are mapped in the ranges of a reference, each with its first index and its end."""
     span = indices(reference, ranges, path, at=at)
     if at == "key" and ranges.elastic:
-        raise Refused(_elastic_bytes(ranges, path))
+        message = f"{ranges.name!r} is elastic, so a state can only drop the chunks that a program has mapped in it"
+        label = Label("declared here", (*ranges.path, "elastic"))
+        raise Refused(Diagnostic("MT804", message, path, "key", labels=(label,), help="list it under 'drop'"))
     placed = [each for i in range(*span) for each in scope.placements.get((ranges.name, i), ())]
     if without := next((each.chunk for each in placed if not each.chunk.memory), None):
         raise Refused(_no_memory(without, path, at))
@@ -285,12 +287,6 @@ def _released(scope: Scope, emptied: Mapping[str, Path], absent: set[str]) -> It
         if name not in absent and name in scope.of(ChunkGroup) and labels <= emptied.keys():
             chunks = scope.of(ChunkGroup)[name]
             yield Absent(chunks, 0, chunks.count, None, emptied[min(labels)])
-
-
-def _elastic_bytes(group: RangeGroup, path: Path) -> Diagnostic:
-    message = f"{group.name!r} is elastic, so a state can only drop the chunks that a program has mapped in it"
-    label = Label("declared here", (*group.path, "elastic"))
-    return Diagnostic("MT804", message, path, "key", labels=(label,), help="list it under 'drop'")
 
 
 def _keeper(scope: Scope, device: NamedDevice, path: Path) -> _Keeper:
