@@ -316,19 +316,6 @@ def test_a_renewal_that_fails_says_that_the_memory_is_away_until_the_next_writer
     assert held(CHUNKS, act, only={"mem_create"}).outcome == "ok"
 
 
-def test_memory_that_importers_keep_is_no_room_for_a_change_of_a_held_layout() -> None:
-    large = CHUNKS.replace("8MiB", "120GiB").replace("2MiB", "30GiB")
-    other = run_request(large.replace("120GiB", "116GiB").replace("30GiB", "29GiB"), TWO)
-
-    def act(made: Conducted, _: Failing) -> None:
-        layout = HeldLayout(made, "", lambda source, _request: Revision(other, source))
-        with pytest.raises(DoesNotFit):
-            layout.change("", None).make(full=False, in_use=frozenset({"pages"}))
-        assert not layout.change("", None).make(full=False).different
-
-    assert held(large, act).outcome == "ok"
-
-
 def test_a_process_keeps_the_gpus_that_it_sees() -> None:
     """Since its start: a change cannot give it others."""
     seeing = "processes: {one: {visible: gpu0, buffers: {b: {location: gpu0, size: 2MiB}}}, other: {visible: gpus}}"
