@@ -160,11 +160,10 @@ class Conductor:
         """
         with saving_to(path, self.request.layout_name) as folder:
             try:
-                answers = self.ask(dict.fromkeys(self.labels, messages.SaveBytes(path, token_hex(8))))
+                parts = self.ask(dict.fromkeys(self.labels, messages.SaveBytes(path, token_hex(8))))
             except (StepFailed, Stopped) as error:
                 hint = error.hint if isinstance(error, StepFailed) else None
                 raise Failed(f"not saved: {str(error) or 'interrupted'}", hint=hint) from error
-            parts = {label: each.part for label, each in answers.items()}
             require_pieces(self.request.layout_name, self.state, parts.values())
             files = {process: part.file for process, part in parts.items()}
             with refusing(path):

@@ -175,7 +175,7 @@ class Lend(Struct, frozen=True):
 
 
 class SaveBytes(Struct, frozen=True):
-    """Write the bytes of the process to a folder that the conductor has locked; answered by `SaveResult`.
+    """Write the bytes of the process to a folder that the conductor has locked; answered by `SavedPart`.
 
     `number` is that of the save.
     """
@@ -266,8 +266,9 @@ class Addresses(Struct, frozen=True):
 
 
 class ChangeResult(Struct, frozen=True):
-    """Result of a command of a change, `Hold` or `Recheck`: why it was refused or failed, if it was.
+    """Result of a command of a change, `Hold` or `Recheck`, and why any command was refused or failed, if it was.
 
+    `code` is that of an `ExchangeError`.
     At the end of a change, `touched` is true if memory or addresses were. `checks` has the results of `CheckChange`, or
     of `Recheck`. `offers` has the exports of a layout that is held from now on, or was changed to another spec.
     """
@@ -277,22 +278,13 @@ class ChangeResult(Struct, frozen=True):
     touched: bool = False
     checks: Checks | None = None
     offers: tuple[Offer, ...] | None = None
-
-
-class Lent(Struct, frozen=True):
-    """Numbers of objects that are lent, or why there are none; `code` is that of an `ExchangeError`."""
-
-    numbers: tuple[int, ...] = ()
-    error: str | None = None
     code: str | None = None
 
 
-class SaveResult(Struct, frozen=True):
-    """Result of `SaveBytes`, or why there is none."""
+class Lent(Struct, frozen=True):
+    """Numbers of objects that are lent."""
 
-    part: SavedPart | None = None
-    error: str | None = None
-    hint: str | None = None
+    numbers: tuple[int, ...] = ()
 
 
 class Attending(Struct, frozen=True):
@@ -347,6 +339,6 @@ Bytes = SaveBytes | RestoreBytes
 Command = BuildPhase | AgreeOn | Verification | Recheck | Hold | Lend | Bytes | ChangeCommand
 Participation = Attend | Resume | Ended
 ToWorker = StartWorker | Command | TakeDown | Participation | KeepAlive | HandleRequest | HandleAnswer
-Answer = Done | Addresses | ChangeResult | Lent | SaveResult
+Answer = Done | Addresses | ChangeResult | Lent | SavedPart
 Results = WorkerReady | StepsDone | Answer | WorkerFailed | Broken | WorkerFinished
 FromWorker = Results | Attending | Leave | HandleRequest | HandleAnswer

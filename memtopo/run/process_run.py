@@ -27,7 +27,7 @@ from memtopo.plans.transition import Transition
 from memtopo.run import messages, saving
 from memtopo.run.layout_plans import WHOLE, Absent, Goal, LayoutPlans, Variant, lost, plans_of, transitions_between
 from memtopo.run.leaks import ResourceBalance
-from memtopo.run.messages import Addresses, Answer, ChangeResult, Command, Done, Lent, SaveResult
+from memtopo.run.messages import Addresses, Answer, ChangeResult, Command, Done, Lent
 from memtopo.run.reports import FindingTally, exit_code, failure, report_on
 from memtopo.run.transition import Change, DoesNotFit, attempted, require_declared, require_room
 from memtopo.run.verification.fingerprints import ASPECT, Fingerprints
@@ -36,6 +36,7 @@ from memtopo.run.verification.rounds import Verification
 from memtopo.session.composition import HoldResult, RunRequest
 from memtopo.sharing.offers import LayoutExports, Offer
 from memtopo.storage.pieces import Restored
+from memtopo.storage.saved import SavedPart
 
 PlanSource = Callable[[str, Check], tuple[RunRequest, LayoutPlans]]
 """Request of a process and the plans of all, by the source of a spec and its check. Raises `MemtopoError`."""
@@ -134,10 +135,10 @@ class ProcessRun:
                 self.execution.act(steps[label], partial(steps[label].relocate, address=address))
         return Addresses({label: layout.address(label) for label in steps})
 
-    def save(self, folder: str, number: str) -> SaveResult:
+    def save(self, folder: str, number: str) -> SavedPart:
         """Write the bytes of this process to a folder. Raises `MemtopoError`, `StepFailed` and `Stopped`."""
         try:
-            return SaveResult(saving.save(self.execution, self.request, folder, number))
+            return saving.save(self.execution, self.request, folder, number)
         finally:
             self.suspend(self.request)
 

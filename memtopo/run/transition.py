@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from memtopo.common.errors import Failed, MemtopoError, Stopped
+from memtopo.common.errors import ExchangeError, Failed, MemtopoError, Stopped
 from memtopo.common.units import rounded
 from memtopo.driver.types import Location, LocationKind
 from memtopo.executor import Execution, StepFailed, failing, reported
@@ -278,6 +278,8 @@ def attempted(act: Callable[[], object]) -> ChangeResult:
 def failed(error: Exception) -> ChangeResult:
     """Result of a part of a change that was refused or has failed."""
     match error:
+        case ExchangeError():
+            return ChangeResult(error.message, error.hint, code=error.code)
         case MemtopoError():
             return ChangeResult(error.message, error.hint)
         case StepFailed():

@@ -260,14 +260,11 @@ def answer(run: ProcessRun, command: Command) -> Answer:
     except RollbackFailed:
         raise
     except Exception as error:
-        result = failed(error)
         match command:
-            case messages.PlanChange() | messages.Recheck() | messages.MakeStage(back=False) | messages.CheckChange():
-                return result
-            case messages.SaveBytes():
-                return messages.SaveResult(error=result.error, hint=result.hint)
-            case messages.Lend():
-                return messages.Lent(error=result.error, code=error.code if isinstance(error, ExchangeError) else None)
+            case messages.PlanChange() | messages.MakeStage(back=False) | messages.CheckChange() | messages.Recheck():
+                return failed(error)
+            case messages.SaveBytes() | messages.Lend():
+                return failed(error)
         raise
 
 

@@ -26,7 +26,7 @@ from memtopo.plans.report import Check, Checks, PhaseTime, Report
 from memtopo.run import messages
 from memtopo.run.conductor import Aborted, Conductor, conduct, failures
 from memtopo.run.layout_plans import WHOLE, Goal, LayoutPlans
-from memtopo.run.messages import Addresses, AgreeOn, Answer, ChangeCommand, ChangeResult, Command, Lent, SaveResult
+from memtopo.run.messages import Addresses, AgreeOn, Answer, ChangeCommand, ChangeResult, Command
 from memtopo.run.processes.ensemble import Ensemble, NotStarted, agree, merged_report, startup_limit
 from memtopo.run.processes.fork_server import WorkerServer
 from memtopo.run.processes.worker_process import Peers, Router, WorkerProcess, launch
@@ -498,10 +498,8 @@ def require_answer(label: str, answer: Answer | None) -> None:
     match answer:
         case None:
             raise Failed(f"process {label} has ended")
-        case Lent(error=str(error), code=code):
-            raise ExchangeError(code, error) if code else Failed(f"{label}: {error}")
-        case ChangeResult(error=str(error), hint=hint) | SaveResult(error=str(error), hint=hint):
-            raise Failed(f"{label}: {error}", hint=hint)
+        case ChangeResult(error=str(error), hint=hint, code=code):
+            raise ExchangeError(code, error, hint=hint) if code else Failed(f"{label}: {error}", hint=hint)
 
 
 def require_made(results: Mapping[str, ChangeResult]) -> None:

@@ -356,7 +356,7 @@ class Answering(SilentPrograms):
             elif isinstance(received.message, HandleRequest):
                 channel.send(HandleAnswer(received.message.requester, error="there is none"))
             elif isinstance(received.message, Lend):
-                channel.send(Lent((7,), self.refusal, "absent" if self.refusal else None))
+                channel.send(ChangeResult(self.refusal, code="absent") if self.refusal else Lent((7,)))
             elif isinstance(received.message, get_args(Command)) and label not in self._silent:
                 refused = self.refusal if isinstance(received.message, PlanChange) else None
                 channel.send(ChangeResult(refused, checks=self._checks))
