@@ -75,7 +75,6 @@ def draw_command(
         shown = replace(shown, note=note)
     if "html" in (stdout, *files.values()) and is_record(spec):
         from memtopo.output.calls import timeline
-        from memtopo.output.records import timeline
         from memtopo.records import moment_of, summary
 
         shown = replace(shown, timeline=timeline(summary(spec, moment_of(spec, how.at))))

@@ -355,7 +355,7 @@ def _not_carried(scope: Scope, path: Path, sibling: Sibling, export: ExportGroup
     """Return MT613 for handles that are of one node."""
     own = scope.spec.path == sibling.spec.path
     processes = [sibling.spec] if own else [sibling.spec, scope.spec]
-    where = (f"process {each.name!r} is on {_listed(each)}" for each in processes)
+    where = (f"process {each.name!r} is on {_named_nodes(each)}" for each in processes)
     what = "handles of legacy IPC" if export.via == "ipc" else "file descriptors"
     message = f"import {path[-2]!r}: {' and '.join(where)}, but {what} are valid only on one node"
     label = Label(f"exported via {export.via} here", (*export.path, "via"))
@@ -370,7 +370,7 @@ def _not_carried(scope: Scope, path: Path, sibling: Sibling, export: ExportGroup
     return Diagnostic("MT613", message, path, labels=(label,), notes=notes, help=help)
 
 
-def _listed(process: Spec) -> str:
+def _named_nodes(process: Spec) -> str:
     several = "nodes " if len(process.nodes) > 1 else "node "
     return several + " and ".join(process.nodes)
 
