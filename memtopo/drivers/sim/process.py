@@ -255,7 +255,7 @@ _EVERY_FLAG = EventFlags.BLOCKING_SYNC | EventFlags.DISABLE_TIMING | EventFlags.
 _COUNT = 8  # bytes
 _EXTERNAL = 1  # CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL
 # Of zero bytes this was measured; of an exporter that has ended or has destroyed the event, nothing was.
-_ERRORS = shared_files.HandleErrors("CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED")
+_MAP_FAILED = "CUDA_ERROR_MAP_FAILED"
 
 
 class SimEvent(Struct, eq=False):
@@ -347,10 +347,10 @@ class SimEvents:
     def ipc_open_event_handle(self, handle: bytes) -> int:
         """Open another process's event in the current context; returns a new event each time (fact 47)."""
         context = self._sim.contexts.current_context()
-        shared_handle = shared_files.unpack_handle(handle, _ERRORS)
+        shared_handle = shared_files.unpack_handle(handle, _MAP_FAILED)
         if shared_handle.is_of(self._sim.files):
             raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "an event cannot be opened in the process that created it")
-        fd, tag = shared_files.open_handle(shared_handle, self._sim.files, _ERRORS, "event")
+        fd, tag = shared_files.open_handle(shared_handle, self._sim.files, "event", error=_MAP_FAILED)
         return self._open.add(SimEvent(context, fd, tag, imported=True))
 
     def drop(self, context: Context) -> None:

@@ -21,7 +21,7 @@ from memtopo.common.errors import on_failure
 from memtopo.common.files import closing_fd
 from memtopo.common.processes import process_stat
 from memtopo.driver.types import PROPERTY_FLAGS
-from memtopo.drivers.sim.calls import RefusedCall, invalid
+from memtopo.drivers.sim.calls import RefusedCall, invalid, refuse_if
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _SPARE = 200  # descriptors that the process may need beside
@@ -207,14 +207,7 @@ def close_descriptor(fd: int) -> None:
 
 _HANDLE = Struct("=8sQQQ8sQ16x")  # magic, pid, start time, fd, nonce, number of the simulator
 _MAGIC = b"memtopo\0"
-
-
-class HandleErrors(NamedTuple):
-    """Errors for a malformed handle, for one of a process that has ended, and for one of a destroyed object."""
-
-    malformed: str
-    exporter_gone: str
-    object_gone: str
+_INVALID = "CUDA_ERROR_INVALID_VALUE"
 
 
 class SharedHandle(NamedTuple):
@@ -254,25 +247,26 @@ def check_handle_size(handle: int | bytes) -> bytes:
     return handle
 
 
-def unpack_handle(handle: bytes, errors: HandleErrors) -> SharedHandle:
-    """Decode a handle; refuses malformed bytes."""
+def unpack_handle(handle: bytes, error: str = _INVALID) -> SharedHandle:
+    """Decode a handle; refuses malformed bytes with an error."""
     magic, pid, start_time, fd, nonce, number = _HANDLE.unpack(check_handle_size(handle))
-    if magic != _MAGIC:
-        raise RefusedCall(errors.malformed, "the bytes are not a handle of a simulator")
+    refuse_if(magic != _MAGIC, "the bytes are not a handle of a simulator", error)
     return SharedHandle(pid, start_time, fd, nonce.hex(), number)
 
 
-def open_handle(shared: SharedHandle, files: Files, errors: HandleErrors, *kinds: str) -> tuple[int, Tag]:
+def open_handle(
+    shared: SharedHandle, files: Files, *kinds: str, error: str = _INVALID, exporter_gone: str = ""
+) -> tuple[int, Tag]:
     """Open the file that a handle names, of one of some kinds; returns a new descriptor and the tag.
 
-    Refuses if it is gone.
+    Refuses with `error` if the object is gone, and if its process has ended with `exporter_gone`, where that is given.
     """
-    if not shared.is_alive:
-        raise RefusedCall(errors.exporter_gone, "the process that shared it has ended, or is in another pid namespace")
+    gone = "the process that shared it has ended, or is in another pid namespace"
+    refuse_if(not shared.is_alive, gone, exporter_gone or error)
     found = files.adopt(f"/proc/{shared.pid}/fd/{shared.fd}", *kinds)
     if found is None:
-        raise RefusedCall(errors.object_gone, f"the process that shared it no longer has this {kinds[0]}")
+        raise RefusedCall(error, f"the process that shared it no longer has this {kinds[0]}")
     if found[1].nonce != shared.nonce:
         files.close(found[0])
-        raise RefusedCall(errors.object_gone, f"the process that shared it has another {kinds[0]} there now")
+        raise RefusedCall(error, f"the process that shared it has another {kinds[0]} there now")
     return found

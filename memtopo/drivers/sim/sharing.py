@@ -16,7 +16,7 @@ from memtopo.common.errors import on_failure
 from memtopo.common.files import closing_fd
 from memtopo.driver.types import DmaBufFlags, HandleType, Location, LocationKind, PoolProperties, Properties, gpu
 from memtopo.drivers.sim import shared_files
-from memtopo.drivers.sim.address_space import RESERVED
+from memtopo.drivers.sim.address_space import PAGE, RESERVED
 from memtopo.drivers.sim.allocations import SimAllocation, SimAllocations
 from memtopo.drivers.sim.calls import RefusedCall, invalid, refuse_if, unsupported
 from memtopo.drivers.sim.chunks import Creation, Mapping, SimChunk, SimChunks, SimMappings
@@ -29,7 +29,7 @@ from memtopo.drivers.sim.shared_files import Tag, dma_buf, nonce, pack_handle
 
 LAZY_PEER_ACCESS = 1
 _SHARED = (HandleType.FD, HandleType.FABRIC)
-_ERRORS = shared_files.HandleErrors("CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_INVALID_VALUE")
+_EXPORTER_GONE = "CUDA_ERROR_INVALID_HANDLE"
 
 
 class AllocationSharing:
@@ -52,14 +52,16 @@ class AllocationSharing:
         """Open another process's allocation at an address for the current context; openings are counted (fact 46)."""
         refuse_if(flags != LAZY_PEER_ACCESS, "flags must be 1, which enables peer access")
         device = self._sim.contexts.current()
-        shared_handle = shared_files.unpack_handle(handle, _ERRORS)
+        shared_handle = shared_files.unpack_handle(handle)
         if shared_handle.is_of(self._sim.files):
             raise RefusedCall("CUDA_ERROR_INVALID_CONTEXT", "memory cannot be opened in the process that allocated it")
         openings = self.allocations.openings(shared_handle.nonce) if shared_handle.is_alive else []
         own = (each for each in openings if each.device == device)
         allocation = next(own, None)
         if allocation is None:
-            fd, tag = shared_files.open_handle(shared_handle, self._sim.files, _ERRORS, "allocation")
+            fd, tag = shared_files.open_handle(
+                shared_handle, self._sim.files, "allocation", exporter_gone=_EXPORTER_GONE
+            )
             with on_failure(self._sim.files.close, fd):
                 self._check_owner(self._sim.devices.locate(tag.location), device)
             allocation = self.allocations.map(self._sim.arena.adopt(fd, tag), device, "opened")
@@ -79,10 +81,6 @@ class AllocationSharing:
         )
 
 
-_INVALID = "CUDA_ERROR_INVALID_VALUE"
-_FABRIC = shared_files.HandleErrors(_INVALID, _INVALID, _INVALID)  # never measured: no machine had fabric that works
-
-
 def _opened(sim: SimProcess, creation: Creation, shared: int | bytes, kind: HandleType, *kinds: str) -> tuple[int, Tag]:
     """Open the file of a chunk or a pool behind a descriptor, which stays the caller's, or a fabric handle.
 
@@ -91,7 +89,8 @@ def _opened(sim: SimProcess, creation: Creation, shared: int | bytes, kind: Hand
     if kind == HandleType.FABRIC:
         handle = shared_files.check_handle_size(shared)
         creation.check_fabric()
-        return shared_files.open_handle(shared_files.unpack_handle(handle, _FABRIC), sim.files, _FABRIC, *kinds)
+        # Its errors were never measured: no machine had fabric that works.
+        return shared_files.open_handle(shared_files.unpack_handle(handle), sim.files, *kinds)
     if not isinstance(shared, int) or not 0 <= shared < 1 << 31:
         raise invalid("not a file descriptor")
     found = sim.files.adopt_descriptor(shared, *kinds, "chunk", "pool")
@@ -115,8 +114,7 @@ class ChunkSharing:
         _check_kind(kind)
         chunk = self._chunks.get(handle)
         refuse_if(chunk.imported, "an imported chunk cannot be exported again")
-        if kind not in chunk.properties.handles:
-            raise invalid(f"the chunk was not created with handle type {kind.words[0]}")
+        refuse_if(kind not in chunk.properties.handles, f"the chunk was not created with handle type {kind.words[0]}")
         tag = self.own_file(chunk)
         fd = chunk.physical.fd
         return os.dup(fd) if kind == HandleType.FD else pack_handle(self._sim.files, fd, tag)
@@ -204,7 +202,6 @@ class SharedPools(SimPools):
         return address
 
 
-PAGE = 4 << 10
 _UNTRIED = "it did not work in a trial on this machine, or was not tried there"
 _NOWHERE = "gpu 0"  # no call imports it
 
