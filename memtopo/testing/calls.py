@@ -335,8 +335,7 @@ class Calls:
     def device_get_default_mem_pool(self, device: int) -> int:
         """Pool that the device has from the beginning."""
         self.device_get(device)
-        if device not in self._default_pools:
-            raise unsupported(f"gpu{device} has no memory pools")
+        refuse_if(device not in self._default_pools, f"gpu{device} has no memory pools", "CUDA_ERROR_NOT_SUPPORTED")
         return self._default_pools[device]
 
     def device_get_mem_pool(self, device: int) -> int:
@@ -351,8 +350,7 @@ class Calls:
         self._pools[device] = pool
 
     def _check_pool_device(self, device: int) -> None:
-        if not 0 <= device < self._driver.device_get_count():
-            raise invalid(f"gpu{device} does not exist")
+        refuse_if(not 0 <= device < self._driver.device_get_count(), f"gpu{device} does not exist")
 
     def mem_alloc_async(self, size: int, stream: int) -> int:
         """Allocate memory of the pool of the current device."""

@@ -209,8 +209,7 @@ class Creation:
         refuse_if(properties.flags, "host memory is neither rdma nor compressible")
         if location.kind == LocationKind.HOST and properties.handles != HandleType.NONE:
             raise invalid("host memory does not support handle types; memory of a NUMA node does")
-        if location not in self._machine.locations:
-            raise invalid(f"{location} does not exist")
+        refuse_if(location not in self._machine.locations, f"{location} does not exist")
 
     def _check_trial(self, location: Location, feature: str) -> None:
         """Refuse what failed in a trial (fact 4); without a trial, rare features are assumed not to work."""
@@ -221,8 +220,7 @@ class Creation:
         if trial.works is None:
             if feature in {"win32", "win32_kmt"}:
                 raise invalid(f"{feature} handles belong to another operating system")  # fact 3
-            if feature == "fabric":
-                raise unsupported(f"{feature} on {location} was never tried")
+            refuse_if(feature == "fabric", f"{feature} on {location} was never tried", "CUDA_ERROR_NOT_SUPPORTED")
         if trial.refused:
             raise RefusedCall(trial.error or "CUDA_ERROR_NOT_SUPPORTED", f"{feature} on {location} does not work")
 

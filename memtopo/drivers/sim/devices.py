@@ -200,8 +200,7 @@ def visible_gpus(devices: SimDevices, visible: str | None, order: str | None) ->
     The list ends at the first entry that names no GPU. Its entries are all indices, or all UUIDs, as the first one is.
     Raises `RefusedCall` if there is no such GPU, if one is listed twice, or for another order than the driver has.
     """
-    if order not in _ORDERS:
-        raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"CUDA_DEVICE_ORDER is {order!r}")
+    refuse_if(order not in _ORDERS, f"CUDA_DEVICE_ORDER is {order!r}", "CUDA_ERROR_INVALID_DEVICE")
     every = range(devices.device_get_count())
     if visible is None:
         return every
@@ -213,8 +212,7 @@ def visible_gpus(devices: SimDevices, visible: str | None, order: str | None) ->
         if device is None:
             break
         found.append(device)
-    if not found:
-        raise RefusedCall("CUDA_ERROR_NO_DEVICE", f"CUDA_VISIBLE_DEVICES is {visible!r}, which begins with no gpu")
+    refuse_if(not found, f"CUDA_VISIBLE_DEVICES is {visible!r}, which begins with no gpu", "CUDA_ERROR_NO_DEVICE")
     if len(set(found)) < len(found):
         raise RefusedCall("CUDA_ERROR_INVALID_DEVICE", f"CUDA_VISIBLE_DEVICES is {visible!r}, with a gpu twice")
     return found

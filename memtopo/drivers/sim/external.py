@@ -67,8 +67,7 @@ class SimImportedMemory:
         found = self._open[memory]
         refuse_if(offset < 0 or size <= 0, "the size is 0")
         refuse_if(offset and found.dedicated, "a dedicated object can be mapped only from its start")
-        if offset + size > found.size:
-            raise invalid(f"the buffer runs past the size that was declared, {found.size} bytes")
+        refuse_if(offset + size > found.size, f"the buffer runs past the size that was declared, {found.size} bytes")
         refuse_if(_is_semaphore(found.tag), "the object is a semaphore")
         if offset + size > found.tag.size:
             raise invalid(f"the buffer runs past the end of the memory, which has {found.tag.size} bytes")

@@ -215,8 +215,7 @@ class SimPools:
         """Access of a location (fact 81)."""
         found = self._open[pool]
         unknown = location.kind == LocationKind.GPU and location not in self._sim.machine.locations
-        if unknown or location.kind == LocationKind.HOST_NUMA_CURRENT:
-            raise invalid(f"{location} does not exist")
+        refuse_if(unknown or location.kind == LocationKind.HOST_NUMA_CURRENT, f"{location} does not exist")
         return int(Access.RW if location.processor in found.users else Access.NONE)
 
     def mem_alloc_from_pool_async(self, size: int, pool: int, stream: int = 0) -> int:
