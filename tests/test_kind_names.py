@@ -69,7 +69,6 @@ REASONS = {
     "output/diagram/notation": "a program allocates in heaps",
     "output/diagram/panel": "heads the column of chunks that are mapped into ranges",
     "kinds/resources": "reserves ranges, in which memory of several kinds is mapped",
-    "run/processes/ensemble": "processes agree on the addresses of ranges",
     "planner": "states are plans of their own, and streams that wait are awaited last",
     "session/saved": "chunks take shares of memory",
     "plans/transition": "mappings beside one another are unmapped by one call; lists the exports that a change touches",
