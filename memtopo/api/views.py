@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import math
-import mmap
 import os
 import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from memtopo.api import dlpack
 from memtopo.api.dlpack import DType, ExportedTensors
@@ -24,13 +23,11 @@ from memtopo.api.errors import NotElastic, ReadOnlyIgnored, Unsuitable
 from memtopo.api.memory import LayoutMemory, MemoryPart, ViewRequest
 from memtopo.api.ranges import access_at
 from memtopo.api.session import Session
-from memtopo.common.errors import on_failure
-from memtopo.common.mapped_files import FIXED, READ, READ_WRITE, map_memory, unmap
+from memtopo.common.mapped_files import READ, READ_WRITE, FileSegment, HostMapping
 from memtopo.common.units import exact
 from memtopo.driver.types import Access, Location, LocationKind
 from memtopo.kinds.elastic import content_of
 from memtopo.kinds.layout import Reservation
-from memtopo.kinds.mappings.steps import runs
 from memtopo.language.names import AWAKE
 
 if TYPE_CHECKING:
@@ -338,7 +335,8 @@ class ViewFactory:
                     mapping.blank()
                     continue
                 address = self._session.layout.address(label)
-                mapping.replace(segments(simulator, address, self._present(label, location)))
+                with _mapping():
+                    mapping.replace(segments(simulator, address, self._present(label, location)))
 
     def _present(self, label: str, location: Location) -> Iterator[tuple[int, int, Access]]:
         """Offset, size and access of the mappings of a range that exist now, or of another object as a whole."""
@@ -404,68 +402,12 @@ class ViewFactory:
         if key not in self._mappings:
             address, size = self._session.layout.reservation(label)
             found = segments(simulator, address, self._present(label, part.location))
-            self._mappings[key] = HostMapping(size, found)
+            with _mapping():
+                self._mappings[key] = HostMapping(size, found)
         return self._mappings[key].address + offset
 
 
-_NORESERVE = 0x4000  # MAP_NORESERVE
-_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
-_PROTECTION = {Access.NONE: 0, Access.R: READ, Access.RW: READ_WRITE}
-
-
-class FileSegment(NamedTuple):
-    """Bytes `at` an offset of a host mapping, which are those at `offset` of a file."""
-
-    at: int
-    size: int
-    fd: int
-    offset: int
-    access: Access
-
-
-class HostMapping:
-    """`size` bytes of addresses, of which only the segments are accessible. Raises `OSError` for too many segments."""
-
-    def __init__(self, size: int, segments: Iterable[FileSegment]) -> None:
-        self.size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        self.address = _map(None, self.size, 0, _ANONYMOUS, -1, 0)
-        self._mapped: set[tuple[FileSegment, int]] = set()
-        with on_failure(self.close):
-            self._map_segments(_joined(segments))
-
-    def replace(self, segments: Iterable[FileSegment]) -> None:
-        """Map other segments at the same addresses; elsewhere, the memory reads as zeros. Raises `OSError`.
-
-        A segment that is mapped already stays: a thread of the program may be writing to it.
-        """
-        found, at = list(_joined(sorted(segments))), 0
-        for each in found:
-            self._blank(at, each.at)
-            at = each.at + each.size
-        self._blank(at, self.size)
-        self._map_segments(found)
-
-    def _map_segments(self, segments: Iterable[FileSegment]) -> None:
-        mapped = {(each, os.fstat(each.fd).st_ino) for each in segments}
-        before, self._mapped = self._mapped, set()
-        for each, _ in mapped - before:
-            at, protection = self.address + each.at, _PROTECTION[each.access]
-            _map(at, each.size, protection, mmap.MAP_SHARED | FIXED, each.fd, each.offset)
-        self._mapped = mapped
-
-    def blank(self) -> None:
-        """Replace the memory by zeros permanently, so that views that are still in use do not access other memory."""
-        self._blank(0, self.size)
-        self._mapped.clear()
-
-    def _blank(self, start: int, end: int) -> None:
-        if start < end:
-            _map(self.address + start, end - start, _PROTECTION[Access.RW], _ANONYMOUS | FIXED, -1, 0)
-
-    def close(self) -> None:
-        """Free the addresses."""
-        with suppress(OSError):
-            unmap(self.address, self.size)
+_PROTECTION = {Access.R: READ, Access.RW: READ_WRITE}
 
 
 def segments(driver: SimDriver, address: int, mappings: Iterable[tuple[int, int, Access]]) -> Iterator[FileSegment]:
@@ -475,23 +417,14 @@ def segments(driver: SimDriver, address: int, mappings: Iterable[tuple[int, int,
     """
     for offset, size, access in mappings:
         if access:
-            yield FileSegment(offset, size, *driver.lend(address + offset, writable=access is Access.RW), access)
+            fd, at = driver.lend(address + offset, writable=access is Access.RW)
+            yield FileSegment(offset, size, fd, at, _PROTECTION[access])
 
 
-def _joined(segments: Iterable[FileSegment]) -> Iterator[FileSegment]:
-    """Join segments that are adjacent here and in their file, since the system limits the number of mappings."""
-    for run in runs(segments, _adjacent):
-        yield run[0]._replace(size=sum(each.size for each in run))
-
-
-def _adjacent(run: Sequence[FileSegment], other: FileSegment) -> bool:
-    one = run[-1]
-    same = (one.fd, one.access) == (other.fd, other.access)
-    return same and one.at + one.size == other.at and one.offset + one.size == other.offset
-
-
-def _map(address: int | None, size: int, protection: int, flags: int, fd: int, offset: int) -> int:
+@contextmanager
+def _mapping() -> Iterator[None]:
+    """Raise an `OSError` that says what the code inside maps."""
     try:
-        return map_memory(address, size, protection, flags, fd, offset)
+        yield
     except OSError as error:
         raise OSError(error.errno, f"the simulator's memory cannot be mapped: {error.strerror}") from error

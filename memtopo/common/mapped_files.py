@@ -5,13 +5,20 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from ctypes import c_int, c_long, c_size_t, c_void_p
+from typing import NamedTuple
+
+from memtopo.common.errors import on_failure
 
 FIXED = 0x10
 """MAP_FIXED: at the given address, in place of what is mapped there."""
 
 ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 """Flags of memory of no file."""
+
+_NORESERVE = 0x4000  # MAP_NORESERVE
 
 READ = mmap.PROT_READ
 READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
@@ -81,6 +88,76 @@ def is_cached(fd: int, offset: int, size: int) -> bool:
     finally:
         unmap(address, length)
     return b"\0" not in pages.raw
+
+
+class FileSegment(NamedTuple):
+    """Bytes `at` an offset of a mapping, which are those at `offset` of a file, with the protection of mmap(2)."""
+
+    at: int
+    size: int
+    fd: int
+    offset: int
+    protection: int
+
+
+class HostMapping:
+    """`size` bytes of addresses, of which only the segments are accessible. Raises `OSError` for too many segments."""
+
+    def __init__(self, size: int, segments: Iterable[FileSegment]) -> None:
+        self.size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.address = map_memory(None, self.size, 0, ANONYMOUS | _NORESERVE)
+        self._mapped: set[tuple[FileSegment, int]] = set()
+        with on_failure(self.close):
+            self._map_segments(_joined(segments))
+
+    def replace(self, segments: Iterable[FileSegment]) -> None:
+        """Map other segments at the same addresses; elsewhere, the memory reads as zeros. Raises `OSError`.
+
+        A segment that is mapped already stays: a thread of the program may be writing to it.
+        """
+        found, at = list(_joined(sorted(segments))), 0
+        for each in found:
+            self._blank(at, each.at)
+            at = each.at + each.size
+        self._blank(at, self.size)
+        self._map_segments(found)
+
+    def _map_segments(self, segments: Iterable[FileSegment]) -> None:
+        mapped = {(each, os.fstat(each.fd).st_ino) for each in segments}
+        before, self._mapped = self._mapped, set()
+        for each, _ in mapped - before:
+            map_memory(
+                self.address + each.at, each.size, each.protection, mmap.MAP_SHARED | FIXED, each.fd, each.offset
+            )
+        self._mapped = mapped
+
+    def blank(self) -> None:
+        """Replace the memory by zeros permanently, so that views that are still in use do not access other memory."""
+        self._blank(0, self.size)
+        self._mapped.clear()
+
+    def _blank(self, start: int, end: int) -> None:
+        if start < end:
+            map_memory(self.address + start, end - start, READ_WRITE, ANONYMOUS | _NORESERVE | FIXED)
+
+    def close(self) -> None:
+        """Free the addresses."""
+        with suppress(OSError):
+            unmap(self.address, self.size)
+
+
+def _joined(segments: Iterable[FileSegment]) -> Iterator[FileSegment]:
+    """Join segments that are adjacent here and in their file, since the system limits the number of mappings."""
+    last: FileSegment | None = None
+    for each in segments:
+        if last and each == last._replace(at=last.at + last.size, offset=last.offset + last.size, size=each.size):
+            last = last._replace(size=last.size + each.size)
+            continue
+        if last:
+            yield last
+        last = each
+    if last:
+        yield last
 
 
 def _error() -> OSError:

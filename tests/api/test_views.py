@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import mmap
-import os
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +14,6 @@ import memtopo
 from memtopo.api import Live
 from memtopo.api.dlpack import DTYPES
 from memtopo.api.memory import unknown
-from memtopo.api.views import FileSegment, HostMapping
-from memtopo.driver.types import Access
 from memtopo.drivers.target import Target
 
 SPEC: dict[str, Any] = {
@@ -269,34 +263,6 @@ def outliving(machine: Target) -> list[Any]:
         fourth = layout.range("split", size=4096).__dlpack__()
         first[:] = 5
         return [first, second, third, fourth]
-
-
-def test_a_mapping_follows_another_file_under_the_number_of_a_closed_one() -> None:
-    with os.fdopen(os.memfd_create("a"), "w+b") as file, os.fdopen(os.memfd_create("b"), "w+b") as other:
-        for each, byte in ((file, b"a"), (other, b"b")):
-            os.write(each.fileno(), byte * mmap.PAGESIZE)
-        part = FileSegment(0, mmap.PAGESIZE, file.fileno(), 0, Access.R)
-        mapping = HostMapping(part.size, [part])
-        found = []
-        for _ in range(2):
-            found.append(ctypes.string_at(mapping.address, 1))
-            os.dup2(other.fileno(), part.fd)
-            mapping.replace([part])
-        mapping.close()
-    assert found == [b"a", b"b"]
-
-
-def test_parts_of_one_file_have_their_own_access() -> None:
-    size, granted = mmap.PAGESIZE, (Access.R, Access.RW, Access.RW)
-    with os.fdopen(os.memfd_create("a"), "w+b") as file:
-        os.truncate(file.fileno(), 3 * size)
-        parts = [FileSegment(size * at, size, file.fileno(), size * at, each) for at, each in enumerate(granted)]
-        mapping = HostMapping(3 * size, parts)
-        maps = [line.split()[:2] for line in Path("/proc/self/maps").read_text().splitlines()]
-        mapping.close()
-    start, middle, end = (f"{mapping.address + size * at:x}" for at in (0, 1, 3))
-    readable, writable = [f"{start}-{middle}", "r--s"], [f"{middle}-{end}", "rw-s"]
-    assert [each for each in maps if each in (readable, writable)] == [readable, writable]
 
 
 def test_memory_in_use_at_the_end_of_its_layout_is_named_once(machine: Target) -> None:

@@ -6,13 +6,17 @@ import ctypes
 import mmap
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from memtopo.common.mapped_files import (
     ANONYMOUS,
     FIXED,
+    READ,
     READ_WRITE,
+    FileSegment,
+    HostMapping,
     is_cached,
     map_memory,
     map_shared,
@@ -92,3 +96,31 @@ def test_a_user_who_may_not_write_a_file_is_not_told_that_it_is_cached(file: int
 
     os.fchmod(file, 0o644)
     assert in_child(look) == 0
+
+
+def test_a_mapping_follows_another_file_under_the_number_of_a_closed_one() -> None:
+    with os.fdopen(os.memfd_create("a"), "w+b") as file, os.fdopen(os.memfd_create("b"), "w+b") as other:
+        for each, byte in ((file, b"a"), (other, b"b")):
+            os.write(each.fileno(), byte * PAGE)
+        part = FileSegment(0, PAGE, file.fileno(), 0, READ)
+        mapping = HostMapping(part.size, [part])
+        found = []
+        for _ in range(2):
+            found.append(ctypes.string_at(mapping.address, 1))
+            os.dup2(other.fileno(), part.fd)
+            mapping.replace([part])
+        mapping.close()
+    assert found == [b"a", b"b"]
+
+
+def test_parts_of_one_file_have_their_own_access() -> None:
+    size, granted = PAGE, (READ, READ_WRITE, READ_WRITE)
+    with os.fdopen(os.memfd_create("a"), "w+b") as file:
+        os.truncate(file.fileno(), 3 * size)
+        parts = [FileSegment(size * at, size, file.fileno(), size * at, each) for at, each in enumerate(granted)]
+        mapping = HostMapping(3 * size, parts)
+        maps = [line.split()[:2] for line in Path("/proc/self/maps").read_text().splitlines()]
+        mapping.close()
+    start, middle, end = (f"{mapping.address + size * at:x}" for at in (0, 1, 3))
+    readable, writable = [f"{start}-{middle}", "r--s"], [f"{middle}-{end}", "rw-s"]
+    assert [each for each in maps if each in (readable, writable)] == [readable, writable]
