@@ -38,7 +38,6 @@ if TYPE_CHECKING:  # imported where they are used: most layouts import nothing f
 
 
 _CHECK = "Extent of the check: none; fast: queries, and samples of the bytes; full: every byte, by kernels."
-CheckLevel = Annotated[Literal["none", "fast", "full"], options.option("--check", _CHECK)]
 
 
 @options.grouped
@@ -47,7 +46,7 @@ def apply_command(
     *,
     machine: options.MachineNames = None,
     given: options.Set = None,
-    check: CheckLevel = "fast",
+    check: Annotated[Literal["none", "fast", "full"], options.option("--check", _CHECK)] = "fast",
     hold: HoldOptions,
     run: RunOptions,
     report: RunPage = None,

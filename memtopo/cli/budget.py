@@ -27,9 +27,7 @@ from memtopo.session.machines import with_needed_trials
 _SPECS = "Specs, saved plans or records, one for each layout; can be repeated. - reads standard input."
 Specs = Annotated[list[str], argument("SPEC", _SPECS)]
 _CONTEXT = "Memory of the context, with workspaces, of each process on each of its GPUs."
-Context = Annotated[str, option("--context", _CONTEXT, "SIZE")]
 _ELASTIC = "Count elastic memory as its max, the worst case, or as its min, with the rest shared."
-Elastic = Annotated[str, option("--elastic", _ELASTIC, "max|min")]
 _FORMAT = "text, or the errors as concise, json, sarif, junit, github, gitlab or markdown."
 Form = Annotated[
     str | None, options.format_option(_FORMAT, formats.FORMATS, "MEMTOPO_BUDGET_FORMAT", show_default="text")
@@ -40,8 +38,8 @@ def budget_command(
     specs: Specs,
     machine: MachineNames = None,
     given: Set = None,
-    context: Context = "512MiB",
-    elastic: Elastic = "max",
+    context: Annotated[str, option("--context", _CONTEXT, "SIZE")] = "512MiB",
+    elastic: Annotated[str, option("--elastic", _ELASTIC, "max|min")] = "max",
     at: At = None,
     form: Form = None,
     as_json: AsJson = False,

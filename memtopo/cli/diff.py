@@ -38,17 +38,12 @@ if TYPE_CHECKING:
     from memtopo.output.blocks import Page
 
 _HELD = "A spec, or the name of a held layout; without AFTER, a saved plan or a folder of saved plans."
-Before = Annotated[str, argument("BEFORE", _HELD)]
 _AFTER = "The spec to change to, or a record; for a saved plan, by default the file from which it was made."
-SpecOrRecord = Annotated[str | None, argument("[AFTER]", _AFTER)]
 Summary = Annotated[bool, option("--summary", "Print the change of memory, and the entries that differ, alone.")]
 _ACCEPT = "Save each plan that differs anew, with its own machine and settings."
-Accept = Annotated[bool, option("--accept", _ACCEPT, variable="MEMTOPO_DIFF_ACCEPT")]
 _FORMATS = ("text", "json", "markdown")
 _FORMAT = "text, json, or markdown: the summary with both pictures, for a comment."
-Form = Annotated[str | None, options.format_option(_FORMAT, _FORMATS, "MEMTOPO_DIFF_FORMAT")]
 _WITHIN = "With a record: percentage of its bytes by which memory of one kind at one location can differ."
-Within = Annotated[str, option("--within", _WITHIN, "SHARE")]
 
 
 class _Refused(Struct, frozen=True):
@@ -109,17 +104,17 @@ def _loaded(
 
 def diff_command(
     ctx: typer.Context,
-    before: Before,
-    after: SpecOrRecord = None,
+    before: Annotated[str, argument("BEFORE", _HELD)],
+    after: Annotated[str | None, argument("[AFTER]", _AFTER)] = None,
     machine: MachineNames = None,
     given: Set = None,
     socket: options.Socket = None,
     allow_uid: AllowUid = None,
     at: At = None,
-    within: Within = "0%",
+    within: Annotated[str, option("--within", _WITHIN, "SHARE")] = "0%",
     summary: Summary = False,
-    accept: Accept = False,
-    form: Form = None,
+    accept: Annotated[bool, option("--accept", _ACCEPT, variable="MEMTOPO_DIFF_ACCEPT")] = False,
+    form: Annotated[str | None, options.format_option(_FORMAT, _FORMATS, "MEMTOPO_DIFF_FORMAT")] = None,
     every: options.Every = False,
     as_json: AsJson = False,
 ) -> int:

@@ -36,16 +36,12 @@ def _states(ctx: typer.Context) -> options.Values:
         return options.described(client.status().layout_states)
 
 
-Force = Annotated[bool, option("--force", "Release it even if it is in use over ipc.")]
 _CHECK = (
     "Extent of the check afterwards: fast: queries; full: also all kept bytes, which must not be written meanwhile."
 )
-CheckSwitch = Annotated[Literal["fast", "full"], option("--check", _CHECK, variable="MEMTOPO_SWITCH_CHECK")]
 Files = Annotated[list[str], argument("FILE…", "Files of safetensors, in the order of their tensors in memory.")]
 Into = Annotated[str | None, option("--into", "Export of chunks; may be omitted if there is only one.", "EXPORT")]
 Folder = Annotated[str, argument("FOLDER", "Folder of an earlier save of the layout, an empty one, or one to be made.")]
-StateName = Annotated[str, argument("STATE", "One of its states, or awake.", autocompletion=_states)]
-TeardownWait = Annotated[str, option("--wait", "Time limit for its teardown.", "TIME")]
 
 
 def ls_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
@@ -107,9 +103,9 @@ def check_command(
 
 def switch_command(
     name: options.HeldName,
-    state: StateName,
+    state: Annotated[str, argument("STATE", "One of its states, or awake.", autocompletion=_states)],
     socket: Socket = None,
-    check: CheckSwitch = "fast",
+    check: Annotated[Literal["fast", "full"], option("--check", _CHECK, variable="MEMTOPO_SWITCH_CHECK")] = "fast",
     force: options.ForceChange = False,
     wait: options.WaitForImporters = "5s",
     allow_uid: AllowUid = None,
@@ -199,9 +195,9 @@ def save_command(name: options.HeldName, folder: Folder, socket: Socket = None, 
 def release_command(
     name: LayoutName = None,
     socket: Socket = None,
-    force: Force = False,
+    force: Annotated[bool, option("--force", "Release it even if it is in use over ipc.")] = False,
     grace: options.Grace = "5s",
-    wait: TeardownWait = "60s",
+    wait: Annotated[str, option("--wait", "Time limit for its teardown.", "TIME")] = "60s",
     allow_uid: AllowUid = None,
     as_json: AsJson = False,
 ) -> int:

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from memtopo.sharing.offers import Offer
     from memtopo.sharing.status import Status
 
-SpecOrName = Annotated[str, argument("SPEC", "A spec; - reads standard input. With AFTER: a held layout.")]
-After = Annotated[str | None, argument("[AFTER]", "A spec that a held layout is to be changed to.")]
 _SAVE = "Save the plan for 'memtopo apply FILE', or 'memtopo change NAME FILE'; with --as the program, or several "
 _CALLS = "List every driver call with its arguments, including the teardown."
 _AS = "Print a program with the same driver calls, which needs no memtopo."
@@ -85,8 +83,8 @@ class PlanOutput(Struct, frozen=True):
 
 @options.grouped
 def plan_command(
-    spec: SpecOrName,
-    after: After = None,
+    spec: Annotated[str, argument("SPEC", "A spec; - reads standard input. With AFTER: a held layout.")],
+    after: Annotated[str | None, argument("[AFTER]", "A spec that a held layout is to be changed to.")] = None,
     machine: MachineNames = None,
     given: Set = None,
     socket: options.Socket = None,
@@ -222,16 +220,14 @@ def _plan_change(client: Client, document: Document, output: PlanOutput) -> int:
     return 0
 
 
-NewSpec = Annotated[str, argument("SPEC", "The spec to change to, or a saved plan.")]
 _CHECK = "Extent of the check afterwards: fast: queries, and samples of new memory; full: all its bytes."
-Check = Annotated[Literal["fast", "full"], option("--check", _CHECK, variable="MEMTOPO_CHANGE_CHECK")]
 
 
 def change_command(
     name: options.HeldName,
-    spec: NewSpec,
+    spec: Annotated[str, argument("SPEC", "The spec to change to, or a saved plan.")],
     given: Set = None,
-    check: Check = "fast",
+    check: Annotated[Literal["fast", "full"], option("--check", _CHECK, variable="MEMTOPO_CHANGE_CHECK")] = "fast",
     force: options.ForceChange = False,
     wait: options.WaitForImporters = "5s",
     socket: options.Socket = None,

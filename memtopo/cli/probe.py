@@ -28,12 +28,8 @@ from memtopo.probe.report import probe_report
 
 FORMS = ("text", "json", "markdown")
 
-Output = Annotated[str | None, option("--output -o", "Record the machine in a file.", "FILE")]
-Identify = Annotated[bool, option("--identify", "Keep UUIDs, bus ids and the host's name.")]
 _MEASURE = "Also measure every pair and the host: 512 MiB on each GPU, a second for each pair."
-Bandwidth = Annotated[bool, option("--bandwidth", _MEASURE)]
 _AGAINST = "Report differences from a recorded machine; exit with 7 if it does not fit this one."
-AgainstName = Annotated[str | None, option("--against", _AGAINST, "NAME|FILE", autocompletion=recorded_machines)]
 
 
 def _patterns() -> options.Values:
@@ -43,23 +39,18 @@ def _patterns() -> options.Values:
     return [*((name, model.name) for name, model in models().items()), *recorded_machines()]
 
 
-Form = Annotated[str | None, options.format_option("text, json or markdown.", FORMS, "MEMTOPO_PROBE_FORMAT")]
 Name = Annotated[str | None, argument("NAME|FILE", "Show only this machine.", autocompletion=recorded_machines)]
 
-DraftName = Annotated[str | None, option("--draft", "Write an estimate of a machine to NAME.json.", "NAME")]
-GpuCount = Annotated[int | None, option("--gpus", "GPUs of the draft.", "NUMBER", min=1, max=256)]
-MemoryBytes = Annotated[str | None, option("--memory", "Memory of each GPU of the draft: 80GiB.", "SIZE")]
 _LIKE = "Model or recorded machine with which the draft is equal: a100-80gb, h200x8."
-Like = Annotated[str | None, option("--like", _LIKE, "MODEL|NAME|FILE", autocompletion=_patterns)]
 
 
 def probe_command(
     machine: MachineName = "local",
-    output: Output = None,
-    identify: Identify = False,
-    bandwidth: Bandwidth = False,
-    against: AgainstName = None,
-    form: Form = None,
+    output: Annotated[str | None, option("--output -o", "Record the machine in a file.", "FILE")] = None,
+    identify: Annotated[bool, option("--identify", "Keep UUIDs, bus ids and the host's name.")] = False,
+    bandwidth: Annotated[bool, option("--bandwidth", _MEASURE)] = False,
+    against: Annotated[str | None, option("--against", _AGAINST, "NAME|FILE", autocompletion=recorded_machines)] = None,
+    form: Annotated[str | None, options.format_option("text, json or markdown.", FORMS, "MEMTOPO_PROBE_FORMAT")] = None,
     report: ProbePage = None,
     as_json: AsJson = False,
 ) -> int:
@@ -121,10 +112,10 @@ def _probed(found: Target, *, bandwidth: bool) -> probe.Probed:
 
 def machines_command(
     name: Name = None,
-    draft: DraftName = None,
-    gpus: GpuCount = None,
-    memory: MemoryBytes = None,
-    like: Like = None,
+    draft: Annotated[str | None, option("--draft", "Write an estimate of a machine to NAME.json.", "NAME")] = None,
+    gpus: Annotated[int | None, option("--gpus", "GPUs of the draft.", "NUMBER", min=1, max=256)] = None,
+    memory: Annotated[str | None, option("--memory", "Memory of each GPU of the draft: 80GiB.", "SIZE")] = None,
+    like: Annotated[str | None, option("--like", _LIKE, "MODEL|NAME|FILE", autocompletion=_patterns)] = None,
     as_json: AsJson = False,
 ) -> int:
     """List the recorded machines, show one, or write a draft.

@@ -29,11 +29,9 @@ if TYPE_CHECKING:
 
 _STACKS = "Record the call stack of each call, in C or in Python, which makes calls slower."
 
-Command = Annotated[list[str], argument("COMMAND…", "A program and its arguments.")]
 Output = Annotated[
     str, option("--output -o", "File of the record; a trace is replaced.", "FILE", "MEMTOPO_CAPTURE_OUTPUT")
 ]
-StackKind = Annotated[Stacks, option("--stacks", _STACKS, variable="MEMTOPO_CAPTURE_STACKS")]
 Cupti = Annotated[
     str | None,
     option("--cupti", "CUPTI's library, libcupti.so.13, if it is not found.", "FILE", "MEMTOPO_CAPTURE_CUPTI"),
@@ -41,9 +39,9 @@ Cupti = Annotated[
 
 
 def capture_command(
-    command: Command,
+    command: Annotated[list[str], argument("COMMAND…", "A program and its arguments.")],
     output: Output = "memtopo-capture.jsonl",
-    stacks: StackKind = "none",
+    stacks: Annotated[Stacks, option("--stacks", _STACKS, variable="MEMTOPO_CAPTURE_STACKS")] = "none",
     cupti: Cupti = None,
 ) -> int:
     """Run a program, and record its calls for CUDA memory.

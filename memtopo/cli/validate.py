@@ -45,28 +45,23 @@ def _reports() -> options.Values:
 _SPECS = "Specs, folders, or quoted patterns such as 'layouts/**/*.yaml'; - reads standard input."
 Specs = Annotated[list[str], options.argument("SPEC", _SPECS)]
 _FORMAT = "text, concise, json, sarif, junit, github, gitlab or markdown; in GitHub Actions text and github."
-Form = Annotated[str | None, options.format_option(_FORMAT, formats.FORMATS, show_default="text")]
 _REPORT = "A report in a file; can be repeated."
 ReportFile = Annotated[list[str] | None, options.option("--report", _REPORT, "FORM=FILE", autocompletion=_reports)]
 _SELECT = "Report only these: MT301, or MT3 for all."
-Select = Annotated[list[str] | None, options.option("--select", _SELECT, "CODE", autocompletion=_codes)]
 Ignore = Annotated[list[str] | None, options.option("--ignore", "Do not report these.", "CODE", autocompletion=_codes)]
-Strict = Annotated[bool, options.option("--strict", "Also exit with 1 for warnings.")]
-Fix = Annotated[bool, options.option("--fix", "Correct in place errors that have exactly one correction.")]
-Diff = Annotated[bool, options.option("--diff", "Print the changes of --fix without making them.")]
 
 
 def validate_command(
     specs: Specs,
     machine: options.MachineNames = None,
     given: options.SetMany = None,
-    form: Form = None,
+    form: Annotated[str | None, options.format_option(_FORMAT, formats.FORMATS, show_default="text")] = None,
     report: ReportFile = None,
-    select: Select = None,
+    select: Annotated[list[str] | None, options.option("--select", _SELECT, "CODE", autocompletion=_codes)] = None,
     ignore: Ignore = None,
-    strict: Strict = False,
-    fix: Fix = False,
-    diff: Diff = False,
+    strict: Annotated[bool, options.option("--strict", "Also exit with 1 for warnings.")] = False,
+    fix: Annotated[bool, options.option("--fix", "Correct in place errors that have exactly one correction.")] = False,
+    diff: Annotated[bool, options.option("--diff", "Print the changes of --fix without making them.")] = False,
     as_json: options.AsJson = False,
 ) -> int:
     """Report every error in specs, without building anything.
