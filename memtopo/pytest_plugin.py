@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from memtopo.testing import Call, Simulation
+    from memtopo.testing import Simulation
 
 _MARKER = (
     "simulated_gpus(machine='h200x2', leaks='fail'): machine of the fixture simulated_gpus, and whether a test that "
     "does not free what it creates fails ('fail') or not ('allow')"
 )
-_NAME = "simulated_gpus"
 _FAILED = pytest.StashKey[bool]()
 _SIMULATION = pytest.StashKey["Simulation"]()
 _MOST_CALLS = 20
@@ -36,16 +35,20 @@ def simulated_gpus(request: pytest.FixtureRequest) -> Iterator[Simulation]:
     from memtopo.common.errors import MemtopoError  # noqa: PLC0415 a session without such tests does without
     from memtopo.testing import simulated  # noqa: PLC0415 likewise
 
-    machine, leaks = _asked(request)
+    marked = {"machine": "h200x2", "leaks": "fail"}
+    if marker := request.node.get_closest_marker("simulated_gpus"):
+        marked |= dict(zip(("machine", "leaks", "more", "more"), marker.args, strict=False)) | marker.kwargs
+    if len(marked) > 2 or marked["leaks"] not in {"fail", "allow"}:  # noqa: PLR2004 of no other name
+        raise pytest.UsageError(f"the marker is {_MARKER}")
     try:
-        simulation = simulated(machine)
+        simulation = simulated(marked["machine"])
         gpus = simulation.__enter__()
     except MemtopoError as error:
         pytest.fail(str(error), pytrace=False)
     request.node.stash[_SIMULATION] = gpus
     try:
         yield gpus
-        left = [] if leaks == "allow" or request.node.stash.get(_FAILED, False) else gpus.leaks
+        left = [] if marked["leaks"] == "allow" or request.node.stash.get(_FAILED, False) else gpus.leaks
     finally:
         simulation.__exit__(None, None, None)
     if left:
@@ -67,24 +70,9 @@ def pytest_runtest_makereport(
         refused = [
             each for each in item.stash[_SIMULATION].calls if each.error and each.error != "CUDA_ERROR_NOT_READY"
         ]
-        if refused:
-            report.sections.append(("refused calls of simulated_gpus", _listed(refused)))
+        shown = [f"process {each.pid}: {each}" if each.pid else str(each) for each in refused[-_MOST_CALLS:]]
+        if len(refused) > len(shown):
+            shown.insert(0, f"{len(refused) - len(shown):,} earlier ones are not shown")
+        if shown:
+            report.sections.append(("refused calls of simulated_gpus", "\n".join(shown)))
     return report
-
-
-def _listed(refused: Sequence[Call]) -> str:
-    """The last refused calls, a line each."""
-    earlier = len(refused) - _MOST_CALLS
-    lines = [f"{earlier:,} earlier ones are not shown"] if earlier > 0 else []
-    shown = (f"process {each.pid}: {each}" if each.pid else str(each) for each in refused[-_MOST_CALLS:])
-    return "\n".join([*lines, *shown])
-
-
-def _asked(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """Machine and treatment of leaks that the marker of a test asks for."""
-    marker = request.node.get_closest_marker(_NAME)
-    given = dict(zip(("machine", "leaks", "more", "more"), marker.args, strict=False)) | marker.kwargs if marker else {}
-    found = {"machine": "h200x2", "leaks": "fail", **given}
-    if len(found) > 2 or found["leaks"] not in {"fail", "allow"}:  # noqa: PLR2004 of no other name
-        raise pytest.UsageError(f"the marker is {_MARKER}")
-    return found["machine"], found["leaks"]
