@@ -25,7 +25,6 @@ from memtopo.session.composition import Composition
 from memtopo.session.machines import with_needed_trials
 
 _SPECS = "Specs, saved plans or records, one for each layout; can be repeated. - reads standard input."
-Specs = Annotated[list[str], argument("SPEC", _SPECS)]
 _CONTEXT = "Memory of the context, with workspaces, of each process on each of its GPUs."
 _ELASTIC = "Count elastic memory as its max, the worst case, or as its min, with the rest shared."
 _FORMAT = "text, or the errors as concise, json, sarif, junit, github, gitlab or markdown."
@@ -35,7 +34,7 @@ Form = Annotated[
 
 
 def budget_command(
-    specs: Specs,
+    specs: Annotated[list[str], argument("SPEC", _SPECS)],
     machine: MachineNames = None,
     given: Set = None,
     context: Annotated[str, option("--context", _CONTEXT, "SIZE")] = "512MiB",

@@ -79,7 +79,7 @@ def show_command(
         from memtopo.plans.trace import no_record
 
         raise no_record(name)
-    with connect_to(name, socket, allow_uid or ()) as client:
+    with connect_to(name, socket, allow_uid) as client:
         status = complete_status(client)
     show(status, lambda: pages("held").layout(status, time.time(), every=every), as_json=as_json, marker="layout")
     return 0
@@ -92,7 +92,7 @@ def check_command(
 
     Nothing is written to its memory. The exit status is 1 if something is not as declared.
     """
-    with connect_to(name, socket, allow_uid or ()) as client:
+    with connect_to(name, socket, allow_uid) as client:
         status = client.status()
         with followed(client, "check"):
             checks = client.check()
@@ -120,7 +120,7 @@ def switch_command(
     seconds = options.duration(wait)
     if socket is None and is_held(state) and not is_held(name):
         raise UsageError(f"{state!r} is a held layout", hint=f"memtopo switch {state} {name}")
-    with connect_to(name, socket, allow_uid or ()) as client, followed(client, "switch"):
+    with connect_to(name, socket, allow_uid) as client, followed(client, "switch"):
         done = client.switch(state, full=check == "full", force=force, wait=seconds)
     show(done, lambda: pages("held").switched(done), as_json=as_json, marker="switch")
     return Exit.DIFFERENT if done.checks.different else Exit.OK
@@ -143,11 +143,10 @@ def load_command(
     from memtopo.api.imports import entry_names
     from memtopo.storage.tensors import Loaded
 
-    users: Any = allow_uid or ()
-    with connect_to(name, socket, users) as client:
+    with connect_to(name, socket, allow_uid) as client:
         export, path = _target(client.offers(), into), client.path
     terms: Any = {"access": "rw"} if export.commit is None else {"role": "writer"}
-    with activity("load"), attach(path, [export.name], allow_uids=users, **terms) as shared:
+    with activity("load"), attach(path, [export.name], allow_uids=allow_uid or (), **terms) as shared:
         table = shared.load(files, into=entry_names(shared.exports)[export.name])
         if export.commit is not None:
             shared.commit()
@@ -186,7 +185,7 @@ def save_command(name: options.HeldName, folder: Folder, socket: Socket = None, 
     path = options.absolute_path(folder, "FOLDER")
     if socket is None and is_held(folder) and not is_held(name):
         raise UsageError(f"{folder!r} is a held layout", hint=f"memtopo save {folder} {name}")
-    with connect_to(name, socket, ()) as client, followed(client, "save"):
+    with connect_to(name, socket, None) as client, followed(client, "save"):
         done = client.save(path)
     show(done, lambda: pages("held").saved(done), as_json=as_json, marker="save")
     return Exit.OK
@@ -207,9 +206,8 @@ def release_command(
     is that of its holder, or 4 if it has not finished within --wait.
     """
     limits = {"grace": options.duration(grace), "wait": options.duration(wait)}
-    users = allow_uid or ()
-    with connect_to(name, socket, users) as client, activity("release"):
-        done = client.release(force=force, end=lambda: layout_end(client, users), **limits)
+    with connect_to(name, socket, allow_uid) as client, activity("release"):
+        done = client.release(force=force, end=lambda: layout_end(client, allow_uid or ()), **limits)
     show(done, lambda: pages("held").released(done), as_json=as_json, marker="release")
     return done.exit_code or (Exit.OK if done.gone else Exit.FAILED)
 
@@ -222,7 +220,7 @@ def metrics_command(name: LayoutName = None, socket: Socket = None, allow_uid: A
     from memtopo.output import monitoring
 
     if name is not None or (socket is not None and not is_folder(socket)):
-        with connect_to(name, socket, allow_uid or ()) as client:
+        with connect_to(name, socket, allow_uid) as client:
             answered: list[tuple[Status, Statistics | None] | Entry] = [_reported(client)]
     else:
         answered = list(answers(_reported, socket, allow_uids=allow_uid or ()))
@@ -254,7 +252,7 @@ def who_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJs
     return 0
 
 
-def connect_to(name: str | None, socket: str | None, allow_uids: Collection[int]) -> Client:
+def connect_to(name: str | None, socket: str | None, allow_uids: Collection[int] | None) -> Client:
     """Connect to the holder of a layout, by its name or by the path of its socket, which has a slash.
 
     If both are given, `socket` is a folder with the layout's socket, or the layout at the socket must have the name.
@@ -265,7 +263,7 @@ def connect_to(name: str | None, socket: str | None, allow_uids: Collection[int]
         raise UsageError("missing argument 'NAME'", hint="name a layout, or --socket PATH; 'memtopo ls' lists them")
     if socket is None and name is not None and "/" in name:
         name, socket = None, name
-    client = connect(endpoint(name, socket), allow_uids=allow_uids)
+    client = connect(endpoint(name, socket), allow_uids=allow_uids or ())
     if name is not None and socket is not None:
         with on_failure(client.close):
             found = client.status().name

@@ -105,7 +105,7 @@ def plan_command(
         from memtopo.cli.held import connect_to  # a plan of a spec connects to nobody
 
         document = settings(given).read(after)
-        with connect_to(spec, socket, allow_uid or ()) as client:
+        with connect_to(spec, socket, allow_uid) as client:
             return _plan_change(client, document, output)
     loaded = load(spec, machine, settings(given), dry=True)
     geometry, planned = loaded.geometry, loaded.plan
@@ -205,7 +205,10 @@ def _write_programs(plan: Plan, geometry: Geometry, target: Target, language: La
 def _plan_change(client: Client, document: Document, output: PlanOutput) -> int:
     """Show, and save, what a change of a held layout to a spec would do."""
     planned = HeldChange.of(client, document)
-    planned.require_awake()
+    status = planned.status
+    if status.layout_state not in (None, AWAKE):
+        message, hint = not_awake(status.name, status.layout_state)
+        raise ExchangeError("state", message, hint=f"{hint}; 'memtopo diff' compares its spec in any state")
     print_diagnostics(valid(planned.after))
     found = planned.document
     if output.file is not None:
@@ -247,7 +250,7 @@ def change_command(
     if saved := open_saved_change(spec):
         chosen.refuse_for_plan(spec)
     document = saved.spec.read() if saved else chosen.read(spec)
-    with connect_to(name, socket, allow_uid or ()) as client:
+    with connect_to(name, socket, allow_uid) as client:
         planned = HeldChange.of(client, document)
         valid(planned.after)
         if saved:
@@ -300,12 +303,6 @@ class HeldChange(Struct, frozen=True, dict=True):
         if before.valid:
             after = after.after(before.geometry)
         return cls(status, digest_of(source, status.layout_state), before, after)
-
-    def require_awake(self) -> None:
-        """Raise `ExchangeError` if some memory of the layout is gone: it cannot be changed before it is awake."""
-        if self.status.layout_state not in (None, AWAKE):
-            message, hint = not_awake(self.status.name, self.status.layout_state)
-            raise ExchangeError("state", message, hint=f"{hint}; 'memtopo diff' compares its spec in any state")
 
     @cached_property
     def difference(self) -> PlanDifference:

@@ -43,7 +43,6 @@ def _reports() -> options.Values:
 
 
 _SPECS = "Specs, folders, or quoted patterns such as 'layouts/**/*.yaml'; - reads standard input."
-Specs = Annotated[list[str], options.argument("SPEC", _SPECS)]
 _FORMAT = "text, concise, json, sarif, junit, github, gitlab or markdown; in GitHub Actions text and github."
 _REPORT = "A report in a file; can be repeated."
 ReportFile = Annotated[list[str] | None, options.option("--report", _REPORT, "FORM=FILE", autocompletion=_reports)]
@@ -52,7 +51,7 @@ Ignore = Annotated[list[str] | None, options.option("--ignore", "Do not report t
 
 
 def validate_command(
-    specs: Specs,
+    specs: Annotated[list[str], options.argument("SPEC", _SPECS)],
     machine: options.MachineNames = None,
     given: options.SetMany = None,
     form: Annotated[str | None, options.format_option(_FORMAT, formats.FORMATS, show_default="text")] = None,
