@@ -335,7 +335,7 @@ class ViewFactory:
                     mapping.blank()
                     continue
                 address = self._session.layout.address(label)
-                with _mapping():
+                with _mapping_errors():
                     mapping.replace(segments(simulator, address, self._present(label, location)))
 
     def _present(self, label: str, location: Location) -> Iterator[tuple[int, int, Access]]:
@@ -402,7 +402,7 @@ class ViewFactory:
         if key not in self._mappings:
             address, size = self._session.layout.reservation(label)
             found = segments(simulator, address, self._present(label, part.location))
-            with _mapping():
+            with _mapping_errors():
                 self._mappings[key] = HostMapping(size, found)
         return self._mappings[key].address + offset
 
@@ -422,7 +422,7 @@ def segments(driver: SimDriver, address: int, mappings: Iterable[tuple[int, int,
 
 
 @contextmanager
-def _mapping() -> Iterator[None]:
+def _mapping_errors() -> Iterator[None]:
     """Raise an `OSError` that says what the code inside maps."""
     try:
         yield
