@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from functools import cached_property
@@ -110,18 +110,12 @@ class Transition(Struct, frozen=True, dict=True):
     @cached_property
     def growth(self) -> Mapping[Location, int]:
         """Bytes that the actions need at their peak, by location, beyond those of the layout before."""
-        return self.growth_beside(())
-
-    def growth_beside(self, in_use: Container[Hashable]) -> Mapping[Location, int]:
-        """Return the growth if the memory of `in_use` resources is not free after its release."""
         more: dict[Location, int] = {}
         peak: dict[Location, int] = {}
         for step, undo in self.actions:
             if found := step.allocates:
                 location, size = found
-                if undo:
-                    size = 0 if step.provides in in_use else -size
-                more[location] = more.get(location, 0) + size
+                more[location] = more.get(location, 0) + (-size if undo else size)
                 peak[location] = max(peak.get(location, 0), more[location])
         return {location: size for location, size in peak.items() if size}
 
@@ -372,10 +366,20 @@ def memory_changes(
     """
     memory: dict[Location, MemoryChange] = {}
     for node, labels in (nodes or {"": tuple(before)}).items():
-        counted = [_counted(chain.from_iterable(steps[label] for label in labels)) for steps in (before, after)]
+        first, last = Counter[Location](), Counter[Location]()
+        for total, steps in ((first, before), (last, after)):
+            for location, size in (step.counted for label in labels for step in steps[label] if step.counted):
+                total[location] += size
         together = Transition.together({label: changes[label] for label in labels if label in changes})
-        own = _memory(counted[0], counted[1], together).items()
-        memory |= {location.on(node): change for location, change in sorted(own)}
+        # Advice may count managed memory at another location without an action, so that the peak is at least the last.
+        held, peak = Counter(first), first | last
+        for step, undo in together.actions:
+            if found := step.counted:
+                location, size = found
+                held[location] += -size if undo else size
+                peak[location] = max(peak[location], held[location])
+        for location in sorted(peak):
+            memory[location.on(node)] = MemoryChange(first[location], last[location], peak[location])
     return memory
 
 
@@ -434,27 +438,3 @@ def _by_number(do: Iterable[Step]) -> list[Step]:
         return entry, number or 0, step.position[1]
 
     return [step for _, steps in groupby(do, key=attrgetter("phase")) for step in sorted(steps, key=key)]
-
-
-def _memory(first: Counter[Location], last: Counter[Location], change: Transition) -> dict[Location, MemoryChange]:
-    """Bytes at each location where a plan has memory, as the plans count them.
-
-    Advice may count managed memory at another location without an action, so that the peak is at least `last`.
-    """
-    held = Counter(first)
-    peak = first | last
-    for step, undo in change.actions:
-        if found := step.counted:
-            location, size = found
-            held[location] += -size if undo else size
-            peak[location] = max(peak[location], held[location])
-    return {each: MemoryChange(first[each], last[each], peak[each]) for each in peak}
-
-
-def _counted(steps: Iterable[Step]) -> Counter[Location]:
-    """Bytes by location that a plan with some steps counts."""
-    total: Counter[Location] = Counter()
-    for step in steps:
-        if found := step.counted:
-            total[found[0]] += found[1]
-    return total

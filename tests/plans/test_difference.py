@@ -9,7 +9,7 @@ from memtopo.driver.types import gpu
 from memtopo.language import Document
 from memtopo.machine import Cluster, Machines
 from memtopo.plans.report import EntryChanges, MemoryChange, PhaseTime, PlanDifference
-from memtopo.plans.transition import difference, transition
+from memtopo.plans.transition import Transition, difference, transition
 from tests.helpers.machines import invented
 from tests.helpers.specs import geometry_of, plan_of
 
@@ -246,5 +246,9 @@ def test_the_memory_of_each_node_is_that_of_its_own_processes() -> None:
 def test_memory_that_is_in_use_elsewhere_is_not_free_after_its_release() -> None:
     larger = BEFORE.replace("size: 2MiB, count: 4", "size: 4MiB, count: 2")
     found = transition(plan_of(BEFORE, MACHINE).steps, plan_of(larger, MACHINE).steps)
-    in_use = [{("chunk", f"page.{number}") for number in range(count)} for count in (0, 1, 4)]
-    assert [dict(found.growth_beside(each)) for each in in_use] == [{}, {gpu(0): M}, {gpu(0): 4 * M}]
+    in_use = [{("", ("chunk", f"page.{number}")) for number in range(count)} for count in (0, 1, 4)]
+    assert [dict(Transition.together({"": found}, each).growth) for each in in_use] == [
+        {},
+        {gpu(0): M},
+        {gpu(0): 4 * M},
+    ]

@@ -7,7 +7,7 @@ import pytest
 from memtopo.common.units import GiB
 from memtopo.driver.types import gpu
 from memtopo.kinds.managed.steps import AllocateManaged
-from memtopo.plans.transition import transition
+from memtopo.plans.transition import Transition, transition
 from tests.helpers.machines import invented
 from tests.helpers.specs import plan_of
 
@@ -16,8 +16,8 @@ def test_a_change_grows_by_all_that_it_makes_while_others_use_what_it_releases()
     old, new = (plan_of(f"chunks: {{w: {{location: gpu0, size: {size}GiB}}}}", invented(1)) for size in (40, 38))
     steps = transition(old.steps, new.steps)
     assert [step.verb for step in (*steps.undo, *steps.do)] == ["synchronize", "create", "create", "synchronize"]
-    used = {step.provides for step in steps.undo}
-    assert [steps.growth_beside(each).get(gpu(0), 0) for each in ((), used)] == [0, 38 * GiB]
+    used = {("", step.provides) for step in steps.undo}
+    assert [each.growth.get(gpu(0), 0) for each in (steps, Transition.together({"": steps}, used))] == [0, 38 * GiB]
 
 
 @pytest.mark.parametrize(

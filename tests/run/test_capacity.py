@@ -10,7 +10,7 @@ from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.drivers.sim import SimDriver
 from memtopo.executor import Execution
 from memtopo.machine import CONTEXT_BYTES
-from memtopo.plans.transition import transition
+from memtopo.plans.transition import Transition, transition
 from memtopo.run.transition import DoesNotFit, lacking_on_host, require_room
 from tests.helpers.machines import invented, with_nodes
 from tests.helpers.specs import plan_of
@@ -64,9 +64,9 @@ def test_released_memory_that_importers_keep_is_no_room_for_what_comes() -> None
         execution = Execution(old, Ledger(driver))
         execution.build()
         require_room(execution, steps, steps.growth, MACHINE)
-        in_use = {step.provides for step in steps.undo}
+        in_use = {("", step.provides) for step in steps.undo}
         with pytest.raises(DoesNotFit, match=r"gpu0 needs 38 GiB more than now at its peak"):
-            require_room(execution, steps, steps.growth_beside(in_use), MACHINE)
+            require_room(execution, steps, Transition.together({"": steps}, in_use).growth, MACHINE)
         execution.take_down()
 
 
