@@ -12,7 +12,6 @@ from msgspec import Struct
 from memtopo.common.errors import Stopped
 from memtopo.driver.handles import Handle
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.protocol import Driver
 from memtopo.driver.recorder import CallContext
 from memtopo.driver.types import gpu
 from memtopo.kinds.layout import HandleSource
@@ -28,7 +27,6 @@ from memtopo.sharing.offers import Offer
 
 if TYPE_CHECKING:  # imported where it is used: a layout of one process that nobody holds needs none of it
     from memtopo.run.holder import Holder
-    from memtopo.sharing.imports import HolderHandles
     from memtopo.sharing.producers import Producers
 
 
@@ -164,7 +162,15 @@ class Application(Struct, frozen=True):
                 driver, context = stack.enter_context(traced(driver, request.trace, request.about_trace))
             ledger, handles = Ledger(driver), None
             if holder or request.geometry.imports_from_outside:  # a change may bring imports
-                handles = self._handles_of_holders(ledger, sockets)
+                from memtopo.sharing.imports import CommitWait, HolderHandles  # noqa: PLC0415 most layouts import nothing from outside
+
+                def raise_if_stopped() -> None:
+                    if self.stop():
+                        raise Stopped
+
+                gpus = [ledger.device_get_uuid(ordinal).hex() for ordinal in range(ledger.device_get_count())]
+                commits = CommitWait(self.silence, raise_if_stopped, self.report_wait)
+                handles = HolderHandles(self.request.geometry, gpus, sockets, self.allow_uids, commits)
             return apply(
                 request,
                 ledger,
@@ -174,17 +180,6 @@ class Application(Struct, frozen=True):
                 hold=holder.hold if holder else None,
                 context=context,
             )
-
-    def _handles_of_holders(self, driver: Driver, sockets: Mapping[str, str]) -> HolderHandles:
-        from memtopo.sharing.imports import CommitWait, HolderHandles  # noqa: PLC0415 most layouts import nothing from outside
-
-        def raise_if_stopped() -> None:
-            if self.stop():
-                raise Stopped
-
-        gpus = [driver.device_get_uuid(ordinal).hex() for ordinal in range(driver.device_get_count())]
-        commits = CommitWait(self.silence, raise_if_stopped, self.report_wait)
-        return HolderHandles(self.request.geometry, gpus, sockets, self.allow_uids, commits)
 
     def _in_processes(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
         from memtopo.run import processes  # noqa: PLC0415 a layout of one process needs no workers

@@ -107,13 +107,26 @@ class Worker:
         self._channel.close()
 
     def _work(self, wrap: WrapDriver) -> None:
-        start = self._start_message()
+        try:
+            received = self._receive()
+        except Stopped as error:
+            raise ConductorLost("interrupted before anything was built") from error
+        if not isinstance(received.message, messages.StartWorker):
+            raise InternalError(f"a worker's first message is {type(received.message).__name__}")
+        start = received.message
         self._label, self._timeout = start.process, start.timeout
         run = self.prepare(start, wrap)
         self._channel.send(messages.WorkerReady(run.verification.rounds, run.verification.volume))
         try:
             with run.recording_failure():
-                self._follow_commands(run)
+                self._run = run
+                try:
+                    while not isinstance(command := self._next_command(), messages.TakeDown):
+                        if not isinstance(command, messages.Command):
+                            raise InternalError(f"a worker was sent {type(command).__name__} after its start")
+                        self._channel.send(answer(run, command))
+                finally:
+                    self._run = None
             if run.failure or run.stopped:
                 self._channel.send(messages.WorkerFailed(str(run.failure or "interrupted")))
         finally:
@@ -139,25 +152,6 @@ class Worker:
             plans=plans,
             plan_source=partial(planned_source, start),
         )
-
-    def _start_message(self) -> messages.StartWorker:
-        try:
-            received = self._receive()
-        except Stopped as error:
-            raise ConductorLost("interrupted before anything was built") from error
-        if not isinstance(received.message, messages.StartWorker):
-            raise InternalError(f"a worker's first message is {type(received.message).__name__}")
-        return received.message
-
-    def _follow_commands(self, run: ProcessRun) -> None:
-        self._run = run
-        try:
-            while not isinstance(command := self._next_command(), messages.TakeDown):
-                if not isinstance(command, messages.Command):
-                    raise InternalError(f"a worker was sent {type(command).__name__} after its start")
-                self._channel.send(answer(run, command))
-        finally:
-            self._run = None
 
     def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
         """Handles of a sibling's export, between two steps; requests of siblings are answered meanwhile.

@@ -257,7 +257,11 @@ class HostAccessVerifier(Verifier):
             if stored := self._gpu_write(each):
                 yield from self._host_read(each, stored)
             if self._gpu_readers(each) and (written := self._host_write(each)):
-                yield from self._gpu_read(each, written)
+                for view in self._gpu_readers(each):
+                    for at, data in written.items():
+                        observed = self._gpu_compare(view, at, data)
+                        subject = f"{each.name} in {view.label} at {view.offset + at:#x} by gpu{view.device}"
+                        yield Finding(self.aspect, subject, data, observed, each.path)
 
     def expected(self, index: int) -> int:
         """Number of windows that are read."""
@@ -310,13 +314,6 @@ class HostAccessVerifier(Verifier):
         for at, data in written.items():
             self._context.driver.host_write(start + at, data)
         return written
-
-    def _gpu_read(self, each: MappedMemory, written: Mapping[int, bytes]) -> Iterator[Finding]:
-        for view in self._gpu_readers(each):
-            for at, data in written.items():
-                observed = self._gpu_compare(view, at, data)
-                subject = f"{each.name} in {view.label} at {view.offset + at:#x} by gpu{view.device}"
-                yield Finding(self.aspect, subject, data, observed, each.path)
 
     def _gpu_compare(self, view: MappedView, at: int, expected: bytes) -> object:
         """Bytes that a GPU reads at an offset; where kernels compare them, the first word that differs."""

@@ -100,7 +100,13 @@ class Verification:
         """
         from memtopo.run.verification import replicas
 
-        tries = self._replicas()
+        # Of several processes, only the first with an access builds its replica.
+        tries = replicas.replicas(self._request.geometry)
+        for label, geometry in self._request.processes.items():
+            if label == self._request.process:
+                break
+            for tried in replicas.replicas(geometry):
+                tries.pop(tried, None)
         with self._execution.timed("forbid", len(tries), announce=False):
             with failing("try of forbidden accesses"):
                 self._findings.add(refusals(self._context))
@@ -188,18 +194,6 @@ class Verification:
             seed=request.seed,
             simulated=request.machine.simulated,
         )
-
-    def _replicas(self) -> dict[Replica, Path]:
-        """Replicas that this process builds: of several processes, only the first with an access builds its replica."""
-        from memtopo.run.verification import replicas
-
-        tries = replicas.replicas(self._request.geometry)
-        for label, geometry in self._request.processes.items():
-            if label == self._request.process:
-                break
-            for tried in replicas.replicas(geometry):
-                tries.pop(tried, None)
-        return tries
 
     def _try(self, tries: dict[Replica, Path], machine: Machine) -> None:
         from memtopo.run.verification import replicas
