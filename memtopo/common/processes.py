@@ -217,6 +217,7 @@ def spawn(
     descriptors: Sequence[int] = (),
     environment: Mapping[str, str] | None = None,
     new_session: bool = False,
+    process_group: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a process that inherits `descriptors`; `environment` is added to that of this process.
 
@@ -231,6 +232,7 @@ def spawn(
         stderr=stderr,
         env={**os.environ, **(environment or {})},
         start_new_session=new_session,
+        process_group=process_group,
     )
 
 

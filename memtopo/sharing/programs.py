@@ -19,7 +19,7 @@ from typing import Self
 
 from memtopo.common.errors import Failed, Stopped, on_failure, reason
 from memtopo.common.files import closing_fd
-from memtopo.common.processes import RunningClock, program_environment, python_command, start_hint
+from memtopo.common.processes import RunningClock, program_environment, python_command, spawn, start_hint
 from memtopo.common.text import ending
 from memtopo.sharing.claims import lock_stale, make_lock
 from memtopo.sharing.sockets import abandon_in_children, is_listening
@@ -176,13 +176,9 @@ class ProducerProgram:
         try:
             if self._stdin is None:  # memtopo's own programs end with their standard input, and start no others
                 # It ends all processes with the entry once this one has died, unless that writes to it.
-                self._watcher = Popen(  # noqa: S603 a command of memtopo, and no shell
-                    [*_COMMAND, str(os.getpid()), self._entry, str(self._grace)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    process_group=0,  # Ctrl-C ends the parent, which ends the watcher
-                )
+                command = [*_COMMAND, str(os.getpid()), self._entry, str(self._grace)]
+                # Ctrl-C ends the parent, which ends the watcher.
+                self._watcher = spawn(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0)
             self._process = process = Popen(  # noqa: S603 the user's own command, run without a shell
                 list(self._command),
                 stdin=subprocess.DEVNULL if self._stdin is None else subprocess.PIPE,
