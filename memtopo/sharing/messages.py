@@ -16,7 +16,7 @@ from memtopo.common.processes import pid_namespace
 from memtopo.common.units import shorten
 from memtopo.driver.handles import Handle, Secret
 from memtopo.machine import MachineLine
-from memtopo.plans.report import Checks, Report
+from memtopo.plans.report import Checks, Difference, Report
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import (
     MOST_PROCESSES,
@@ -413,7 +413,11 @@ def encode_machine(line: MachineLine) -> dict[str, Any]:
 
 def encode_checks(checks: Checks) -> dict[str, Any]:
     """Encode the result of a check: the first differences that fit, with their texts shortened."""
-    differences = page({key: _short(getattr(each, key)) for key in _DIFFERENCE} for each in checks.differences)
+    short = (
+        Difference(_short(each.aspect), _short(each.subject), _short(each.wanted), _short(each.seen))
+        for each in checks.differences
+    )
+    differences = [{key: each[key] for key in _DIFFERENCE} for each in page(short)]
     return {"tallies": to_builtins(checks.tallies), "differences": differences, "different": checks.different}
 
 
