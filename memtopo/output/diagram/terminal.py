@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from msgspec import Struct
@@ -68,9 +68,7 @@ class TerminalDrawing(Struct, frozen=True):
     def _process(self, label: str, shown: Diagram, importers: Importers, glyphs: Glyphs) -> Iterator[panel.PanelPart]:
         drawn = DrawnSpans()
         for each in shown.ranges[:MOST_RANGES]:
-            pieces = [(n, each.pieces[n]) for n in notation.first_and_last(len(each.pieces), MOST_ROWS)]
-            again = {n for n, span in pieces if drawn.add(span, each.count, SpanPosition(each.first, n, span.offset))}
-            yield _range(each, self._address(label, each), pieces, again, glyphs)
+            yield _range(each, self._address(label, each), drawn, glyphs)
         yield from _more(shown.ranges[MOST_RANGES:], "range", "ranges")
         items = [item for thing in shown.things for item in _items(thing, glyphs)]
         items += [_export_item(export, importers.get((label, export.name), ())) for export in shown.exports]
@@ -98,14 +96,8 @@ def _more(hidden: Sequence[ProcessDiagram] | Sequence[RangeDiagram], noun: str, 
         yield Panel([Text(f"… and {count:,} more {nouns if count > 1 else noun}", "dim")])
 
 
-def _range(
-    shown: RangeDiagram,
-    address: str,
-    labelled: Iterable[tuple[int, MappingSpan]],
-    again: Collection[int],
-    glyphs: Glyphs,
-) -> Panel:
-    """A range, of which some pieces have labels; those `again` have chunks that an earlier one has."""
+def _range(shown: RangeDiagram, address: str, drawn: DrawnSpans, glyphs: Glyphs) -> Panel:
+    """A range, of which the first pieces and the last one have labels; `drawn` are the spans before it."""
     accesses = {piece.access for piece in shown.pieces if piece.chunk}
     uniform = len(accesses) < 2  # noqa: PLR2004
     access = "" if shown.mapped else "nothing mapped"
@@ -114,8 +106,10 @@ def _range(
     texts = multiple(shown.count, shown.size), address, access, notation.remark(shown)
     head = [Text(clipped(name_range(shown.first, shown.last)), "bold"), *(Text(each) for each in texts if each)]
     blocks = [panel.PanelBlock(piece.offset, piece.chunk, piece.count, piece.locations) for piece in shown.pieces]
-    for index, piece in labelled if accesses else ():
-        label = _label(piece, glyphs, times=shown.count, again=index in again, access=not uniform)
+    for index in notation.first_and_last(len(blocks), MOST_ROWS) if accesses else ():
+        piece = shown.pieces[index]
+        again = drawn.add(piece, shown.count, SpanPosition(shown.first, index, piece.offset)) is not None
+        label = _label(piece, glyphs, times=shown.count, again=again, access=not uniform)
         blocks[index] = replace(blocks[index], label=label)
     return Panel(head, shown.size, blocks)
 
@@ -179,12 +173,11 @@ def _shares(shown: MemoryDiagram, glyphs: Glyphs, *, named: bool) -> list[str]:
     if len(shown.shares) == 1 and shown.shares[0].count == 1 and not (named or shown.shares[0].label):
         return []
     texts = []
-    for share in shown.shares[:MOST_SHARES]:
+    for share in shown.shares:
         name = clipped(share.label or (share.chunk if named else ""))
         words = glyphs.letter(share.chunk)[0], name, multiple(share.count, share.bytes_each)
         texts.append(" ".join(filter(None, words)))
-    left_out = len(shown.shares) - MOST_SHARES
-    return [*texts, *([f"{left_out:,} more"] if left_out > 0 else [])]
+    return first_words(texts, MOST_SHARES)
 
 
 def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *, close: bool) -> Panel:
