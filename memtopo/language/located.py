@@ -130,6 +130,7 @@ MOST_CODES = 100_000
 """Codes in the comments of one text that are read; each needs some microseconds, and memory for its position."""
 
 _MARKER = re.compile(r"#[ \t]*+memtopo:[ \t]*+ignore\b(?:[ \t]*+\[(?P<codes>[^\]\n]*+)\])?")
+_CODE = re.compile(r"[\[,]([^,]*)")
 _UNUSED = "MT505"
 _EXCESS = f"only the first {MOST_CODES:,} codes in the comments of a text are read, and this is the next"
 _REMOVE = "remove it from the comment"
@@ -194,18 +195,11 @@ def _entries(document: Document) -> Iterator[_Entry]:
         if not (match["codes"] or "").strip():
             yield _Entry("", document.lines.span(*match.span()))
             continue
-        yield from _codes(document, *match.span("codes"))
-
-
-def _codes(document: Document, start: int, stop: int) -> Iterator[_Entry]:
-    """Codes between two offsets of a text, separated by commas."""
-    while start <= stop:
-        comma = document.text.find(",", start, stop)
-        end = comma if comma >= 0 else stop
-        written = document.text[start:end]
-        inner = start + len(written) - len(written.lstrip())
-        yield _Entry(written.strip(), document.lines.span(inner, inner + len(written.strip())))
-        start = end + 1
+        start, stop = match.span("codes")
+        for code in _CODE.finditer(document.text, start - 1, stop):
+            written = code[1]
+            inner = code.start(1) + len(written) - len(written.lstrip())
+            yield _Entry(written.strip(), document.lines.span(inner, inner + len(written.strip())))
 
 
 def _unused(entries: Sequence[_Entry], used: frozenset[TextSpan], *, complete: bool) -> Iterator[Diagnostic]:

@@ -165,18 +165,14 @@ def regular_lengths(locations: Sequence[Location]) -> Iterator[int]:
     """Lengths of the parts that repeat a cycle each, from the first location on."""
     start = 0
     while start < len(locations):
-        yield (length := _regular_length(locations, start))
-        start += length
-
-
-def _regular_length(locations: Sequence[Location], start: int) -> int:
-    best = 1
-    for length in range(1, LONGEST_CYCLE + 1):
-        stop = start + length
-        while stop < len(locations) and locations[stop] == locations[stop - length]:
-            stop += 1
-        if stop - start >= 2 * length:
-            best = max(best, stop - start)
-        if best >= 2 * LONGEST_CYCLE:
-            break
-    return best
+        best = 1
+        for length in range(1, LONGEST_CYCLE + 1):
+            stop = start + length
+            while stop < len(locations) and locations[stop] == locations[stop - length]:
+                stop += 1
+            if stop - start >= 2 * length:
+                best = max(best, stop - start)
+            if best >= 2 * LONGEST_CYCLE:
+                break
+        yield best
+        start += best
