@@ -200,7 +200,7 @@ def _diagnostic(error: Any, path: Path, known: AllowedKeys, form: str) -> Diagno
     if kind == "extra_forbidden":
         return unknown(path, known(error["loc"]))
     if kind == "missing":
-        # Description of an entry: its name, or its number in a list, counted from 1 since `kv.0` is a range
+        # An entry of a list by its number, which is counted from 1 since `kv.0` is a range.
         *above, last = path[1:-1]
         entry = f"entry {last + 1} of {'.'.join(map(str, above))!r}" if isinstance(last, int) else repr(str(last))
         return Diagnostic("MT102", f"{entry} needs {path[-1]!r}", path, help=f"add '{path[-1]}: …'")

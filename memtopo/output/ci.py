@@ -145,31 +145,21 @@ def _markdown(checked: Checked) -> list[str]:
     """A summary, a table and the diagnostics, up to `MOST_LINES` lines of them."""
     rows = []
     every = validation.rows(checked)
-    for name, results in sorted(every, key=lambda row: not any(each and checked.failed(each) for each in row[1])):
-        verdicts = (each if each in ("ok", "") else f"**{each}**" for each in map(validation.verdict, results))
+    for name, cells in sorted(every, key=lambda row: not any(each and checked.failed(each) for each in row[1])):
+        verdicts = (each if each in ("ok", "") else f"**{each}**" for each in map(validation.verdict, cells))
         rows.append([f"<code>{escaped(name)}</code>", *verdicts])
     what = "rows" if checked.variants > 1 else "files"
     more = ["", f"{len(rows) - MOST_ROWS:,} more {what} are not shown."] if len(rows) > MOST_ROWS else []
-    return [
-        "## memtopo",
-        "",
-        escaped(validation.total(checked)),
-        "",
-        *table([*map(escaped, validation.headings(checked))], rows[:MOST_ROWS]),
-        *more,
-        *_diagnostics(checked),
-    ]
+    head = ["## memtopo", "", escaped(validation.total(checked)), ""]
+    results = table([*map(escaped, validation.headings(checked))], rows[:MOST_ROWS])
+    texts = (diagnostics.text(validation.merged(file), file.document, width=_WIDTH) for file in checked.files)
+    found = [output_line(line) for text in texts for line in text]
+    return [*head, *results, *more, *(fenced(found) if found else ())]
 
 
 def _markdown_failure(error: MemtopoError) -> list[str]:
     hint = ["", f"hint: {escaped(error.hint)}"] if error.hint else []
     return ["## memtopo", "", f"**error:** {escaped(error.message)}", *hint]
-
-
-def _diagnostics(checked: Checked) -> Iterable[str]:
-    texts = (diagnostics.text(validation.merged(file), file.document, width=_WIDTH) for file in checked.files)
-    found = [output_line(line) for text in texts for line in text]
-    return fenced(found) if found else ()
 
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -241,7 +241,7 @@ def _offer(offer: Offer) -> tuple[str, ...]:
 def _importer(importer: Importer, lent: Collection[str], now: float) -> tuple[str, ...]:
     age = humanize.age(now - importer.since)
     counts = f"{importer.handles:,}", rounded(importer.bytes)
-    # Names of exports; a lent one has the number of chunks that the importer has
+    # A lent export has the number of chunks that the importer has.
     names = ", ".join(f"{each.handles:,} of " * (each.export in lent) + each.export for each in importer.taken)
     taken = names or ("memory" if importer.handles else "nothing at present")
     return str(importer.pid or _UNKNOWN), str(importer.uid), age, *counts, taken

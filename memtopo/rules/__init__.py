@@ -166,7 +166,7 @@ def validate_without_machine(document: Document) -> Validated:
     Two machines, which differ in all facts that a spec may depend on, must yield the same diagnostic for it to be
     reported. Comments that ignore nothing are not reported, since their diagnostics may need a machine.
     """
-    # Validate a document on the machine with the fewest GPUs among the ones with all devices that it names
+    # The machine with the fewest GPUs among the ones with all devices that the document names.
     tried = (validate(document, small_machine(gpus), complete=False) for gpus in _GPUS)
     second = next((each for each in tried if "MT401" not in {found.code for found in each.diagnostics}), None)
     second = second or validate(document, small_machine(_MANY), complete=False)

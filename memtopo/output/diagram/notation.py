@@ -101,7 +101,7 @@ def span_words(span: MappingSpan, ranges: int) -> SpanWords:
     size, in_each = multiple(span.count, span.bytes_each), ""
     if ranges > 1 and span.step != span.count:
         in_each = f"{span.step:+,} in each" if span.step else "same in each"
-    # First parts of each chunk of a span in words: `signal 4 KiB, data 2 MiB`; empty if it has none
+    # First parts of each chunk: `signal 4 KiB, data 2 MiB`.
     words = [f"{shorten(part.name, _LONGEST_PART)} {rounded(part.size)}" for part in span.parts[:_NAMED]]
     left = len(span.parts) - _NAMED
     parts = ", ".join([*words, *([f"{left:,} more parts"] if left > 0 else [])])
