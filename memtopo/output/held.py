@@ -259,12 +259,9 @@ def usage_page(usage: Usage, now: float) -> Page:
     """GPUs and processes, and what could not be read; `now` is the time in seconds since the epoch."""
     gpus = Section("GPUs, numbered as by nvidia-smi", [Table(_GPUS, [_gpu(each, usage) for each in usage.gpus])])
     processes = Section("processes", [Table(_PROCESSES, [_process(each, now) for each in usage.processes])])
-    found = [
-        *([gpus] if usage.gpus else []),
-        processes if usage.processes else Section("", ["no process was found that uses GPU memory"]),
-        *notes(f"not known: {each}" for each in usage.unknown),
-    ]
-    return Page("who", "", sections=found)
+    found = [gpus] if usage.gpus else []
+    found.append(processes if usage.processes else Section("", ["no process was found that uses GPU memory"]))
+    return Page("who", "", sections=[*found, *notes(f"not known: {each}" for each in usage.unknown)])
 
 
 def _gpu(gpu: GpuMemory, usage: Usage) -> tuple[str, ...]:
@@ -276,15 +273,10 @@ def _gpu(gpu: GpuMemory, usage: Usage) -> tuple[str, ...]:
 
 
 def _process(process: ProcessUsage, now: float) -> tuple[Cell, ...]:
-    return (
-        _known(process.pid),
-        _known(process.uid),
-        _known(process.command),
-        _known(process.since, lambda since: humanize.age(now - since)),
-        Stacked([f"{_instance(each)}: {_known(each.bytes, rounded)}" for each in process.memory]),
-        Stacked([*_open(process)]),
-        Stacked([*map(_layout, process.layouts)]),
-    )
+    age = _known(process.since, lambda since: humanize.age(now - since))
+    names = _known(process.pid), _known(process.uid), _known(process.command), age
+    memory = Stacked([f"{_instance(each)}: {_known(each.bytes, rounded)}" for each in process.memory])
+    return *names, memory, Stacked([*_open(process)]), Stacked([*map(_layout, process.layouts)])
 
 
 def _instance(memory: ProcessMemory) -> str:

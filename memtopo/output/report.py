@@ -37,16 +37,9 @@ def full_page(report: Report, traced: Sequence[Section] = (), *, every: bool = F
     calls |= {"": [row.call for row in report.plan.rows]}
     body = plan.body(report.plan, addresses(report, every=every), calls, every=every)
     drawn = [each for each in body if isinstance(each.blocks[0], blocks.Drawing)]
-    found = (
-        [Section("", [Pairs([*_facts(report)])]), *drawn],
-        _sections(report, (), every=every),
-        _lanes(report),
-        traced,
-        _addresses(report),
-        [each for each in body if each not in drawn],
-        blocks.notes(report.plan.warnings),
-    )
-    return _page(report, chain(*found))
+    head, planned = Section("", [Pairs([*_facts(report)])]), [each for each in body if each not in drawn]
+    found = _sections(report, (), every=every), _lanes(report), traced, _addresses(report)
+    return _page(report, chain([head, *drawn], *found, planned, blocks.notes(report.plan.warnings)))
 
 
 def _page(report: Report, sections: Iterable[Section]) -> Page:

@@ -29,14 +29,10 @@ def range_cards(ranges: Iterable[RangeDiagram], process: str, context: DrawingCo
             else:
                 earlier = drawn.add(span, range_.count, SpanPosition(range_.first, index, span.offset))
                 blocks.append(_block(span, range_, context, earlier, address))
-        yield Card(
-            "RANGE" if range_.count == 1 else f"{range_.count:,} RANGES",
-            notation.name_range(range_.first, range_.last),
-            notation.multiple(range_.count, range_.size),
-            [*_notes(range_, blocks)],
-            partial(labelled_bar, blocks, context=context),
-            range_.count,
-        )
+        kind = "RANGE" if range_.count == 1 else f"{range_.count:,} RANGES"
+        name, size = notation.name_range(range_.first, range_.last), notation.multiple(range_.count, range_.size)
+        draw = partial(labelled_bar, blocks, context=context)
+        yield Card(kind, name, size, [*_notes(range_, blocks)], draw, range_.count)
 
 
 def _notes(range_: RangeDiagram, blocks: Sequence[BarBlock]) -> Iterator[str]:

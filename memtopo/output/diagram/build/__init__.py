@@ -48,13 +48,9 @@ def _choices(geometry: Geometry) -> Iterator[str]:
 
 def _process(owner: Owner, machines: Machines, marks: Marks, taken: Sequence[HandleFlow] = ()) -> Diagram:
     """The diagram of one process."""
-    return Diagram(
-        ranges=tuple(ranges(owner, marks)),
-        memory=tuple(memory([replace(owner, processes=1)], machines, marks)),
-        things=tuple(resources(owner, marks)),
-        exports=tuple(exports(owner, marks)),
-        flows=tuple(taken),
-    )
+    drawn = tuple(ranges(owner, marks))  # first, since they join marks
+    own = tuple(memory([replace(owner, processes=1)], machines, marks))
+    return Diagram(drawn, own, tuple(resources(owner, marks)), tuple(exports(owner, marks)), flows=tuple(taken))
 
 
 def _multi_process(geometry: Geometry, machines: Machines, marks: Marks) -> Diagram:

@@ -103,18 +103,12 @@ def _reservations(group: RangeGroup, instance: int, stop: int, process: _Process
     placements = process.owner.geometry.placements.get((group.name, instance), ())
     parts, shape = access.of(group.name, instance), tuple[object, ...]()
     if group.count > 1:
-        content = tuple(
-            (
-                each.offset,
-                each.chunk.name,
-                each.count,
-                each.first % len(each.chunk.properties),
-                each.step,
-                process.counts.elsewhere(each.chunk, each.first, each.count, each.step),
-            )
-            for each in placements
-        )
-        shape = content, tuple((part.offset, part.size, part.grants) for part in parts)
+        content: list[tuple[object, ...]] = []
+        for each in placements:
+            turn = each.first % len(each.chunk.properties)
+            elsewhere = process.counts.elsewhere(each.chunk, each.first, each.count, each.step)
+            content.append((each.offset, each.chunk.name, each.count, turn, each.step, elsewhere))
+        shape = tuple(content), tuple((part.offset, part.size, part.grants) for part in parts)
     return _Reservations(group, instance, stop - instance, placements, parts, shape, placements, [0] * len(placements))
 
 
