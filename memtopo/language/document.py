@@ -178,16 +178,9 @@ class Document(Struct, frozen=True, eq=False):
         if not written.root:
             return replace(written, settings=settings, plan=self.plan)
         found = substitute(written.root, settings, written.left_out)
-        return replace(
-            written,
-            root=found.root,
-            diagnostics=(*written.diagnostics, *found.diagnostics),
-            left_out=written.left_out | found.left_out,
-            settings=settings,
-            plan=self.plan,
-            _written=written,
-            _substituted=found,
-        )
+        diagnostics, left_out = (*written.diagnostics, *found.diagnostics), written.left_out | found.left_out
+        replaced = replace(written, root=found.root, diagnostics=diagnostics, left_out=left_out, settings=settings)
+        return replace(replaced, plan=self.plan, _written=written, _substituted=found)
 
     @property
     def file(self) -> str:

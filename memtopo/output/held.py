@@ -64,17 +64,12 @@ def layout(status: Status, now: float, *, every: bool = False) -> Page:
     if status.picture and status.layout_state not in {None, AWAKE}:
         remarks.append(f"drawn in state {status.layout_state}: what is without memory has it again in state {AWAKE}")
     nodes = [section for each in status.nodes for section in _node(each, now)]
-    found = [
-        *sections(
-            Pairs([*_properties(status, now)]),
-            f"digest  {status.digest}" if status.digest else None,  # 79 columns, without an indent: to be copied
-            Drawing(folding.picture(status.picture, every=every), every=every) if status.picture else None,
-        ),
-        *notes(remarks),
-        *([Section("heaps", [Table(_HEAPS, [_heap(each) for each in status.heaps])])] if status.heaps else []),
-        *(nodes or _shared(status, now)),
-        *notes(_namespace_notes(status)),
-    ]
+    digest = f"digest  {status.digest}" if status.digest else None  # 79 columns, without an indent: to be copied
+    drawing = Drawing(folding.picture(status.picture, every=every), every=every) if status.picture else None
+    found = [*sections(Pairs([*_properties(status, now)]), digest, drawing), *notes(remarks)]
+    if status.heaps:
+        found.append(Section("heaps", [Table(_HEAPS, [_heap(each) for each in status.heaps])]))
+    found += [*(nodes or _shared(status, now)), *notes(_namespace_notes(status))]
     facts = [f"{humanize.devices(status.machine.devices)}, driver {status.machine.driver}"]
     return Page("show", status.name, f"on {humanize.machine(status.machine)}", facts, found)
 

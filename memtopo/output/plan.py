@@ -73,12 +73,9 @@ def summary_page(summary: PlanSummary, machine: MachineLine, calls: Calls, *, ev
     rows = [_process(each, calls) for each in alike]
     memory = [_memory(summary, each) for each in (summary.picture.memory if summary.picture else ())]
     plans = [("", summary.rows), *((f" of {processes(each.plan)}", each.plan.rows) for each in alike)]
-    grows = [
-        (f"{row.verb} {subjects(row.first, row.last)}{of}", f"{', '.join(row.where)} ({row.note})")
-        for of, rows_ in plans
-        for row in rows_
-        if row.note and not row.calls and row.phase in (Phase.CREATE, Phase.IMPORT)
-    ]
+    made = [(row, of) for of, rows_ in plans for row in rows_ if row.phase in (Phase.CREATE, Phase.IMPORT)]
+    named = [(row, f"{row.verb} {subjects(row.first, row.last)}{of}") for row, of in made]
+    grows = [(name, f"{', '.join(row.where)} ({row.note})") for row, name in named if row.note and not row.calls]
     counts = Counter[tuple[str, bool]]()
     for (_, function, undo), number in calls.items():
         counts[function, undo] += number

@@ -136,18 +136,13 @@ def _devices(gpus: Mapping[Location, Device]) -> Table:
 
 
 def _identities(gpus: Mapping[Location, Device]) -> Iterator[Table]:
-    rows = [
-        (str(where), device.uuid or "not known", device.bus_id or "not known")
-        for where, device in gpus.items()
-        if device.uuid or device.bus_id
-    ]
+    known = ((where, device) for where, device in gpus.items() if device.uuid or device.bus_id)
+    rows = [(str(where), device.uuid or "not known", device.bus_id or "not known") for where, device in known]
     if rows:
         yield Table(columns("", "uuid", "bus id"), rows)
     fabrics = {where: device.fabric for where, device in gpus.items() if device.fabric}
-    cliques = [
-        (where, f"{fabric.clique}", fabric.cluster or "not recorded")
-        for where, fabric in grouped(fabrics, lambda fabric: fabric)
-    ]
+    groups = grouped(fabrics, lambda fabric: fabric)
+    cliques = [(where, f"{fabric.clique}", fabric.cluster or "not recorded") for where, fabric in groups]
     if cliques:
         yield Table(columns("", "clique", "of cluster"), cliques)
 

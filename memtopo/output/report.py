@@ -71,10 +71,8 @@ def _sections(report: Report, body: Sequence[Section], *, every: bool) -> Iterat
     if report.checks:
         yield from check_sections(report.checks)
         if report.checks.rates:
-            rates = [
-                (each.device, each.verb, each.memory, rounded(each.bytes), humanize.rate(each.bytes, each.seconds))
-                for each in report.checks.rates
-            ]
+            found = [(each, humanize.rate(each.bytes, each.seconds)) for each in report.checks.rates]
+            rates = [(each.device, each.verb, each.memory, rounded(each.bytes), rate) for each, rate in found]
             yield Section("bandwidth", [Table(columns("by", "did", "memory", ">bytes", ">rate"), rates)])
     if report.failure:
         fields = ((name, getattr(report.failure, name)) for name in _FAILURE)
@@ -143,10 +141,8 @@ def check_sections(checks: Checks) -> Iterator[Section]:
     yield Section("checked", [Pairs([*_tallies(checks.tallies)])])
     more = checks.different - len(checks.differences)
     if checks.differences:
-        rows = [
-            (each.aspect, each.subject, each.wanted, Toned(each.seen, "bad"), each.place or "")
-            for each in checks.differences
-        ]
+        found = checks.differences
+        rows = [(each.aspect, each.subject, each.wanted, Toned(each.seen, "bad"), each.place or "") for each in found]
         width = len(_DIFFERENCES) - (not any(each.place for each in checks.differences))
         table = Table(_DIFFERENCES[:width], [row[:width] for row in rows], more=more)
         hints = dict.fromkeys(f"  hint: {each.hint}" for each in checks.differences if each.hint)

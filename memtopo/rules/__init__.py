@@ -179,14 +179,12 @@ def _common(first: tuple[Diagnostic, ...], second: tuple[Diagnostic, ...]) -> tu
     """Diagnostics of the first machine that the second one yields with the same message, with what is said of both."""
     others = {_identity(each): each for each in second}
     pairs = [(each, others[_identity(each)]) for each in first if _identity(each) in others]
-    return tuple(
-        each._replace(
-            notes=tuple(note for note in each.notes if note in other.notes),
-            help=each.help if each.help == other.help else None,
-        )
-        for each, other in pairs
-        if each.code not in _OF_MACHINES
-    )
+    found = []
+    for each, other in pairs:
+        if each.code not in _OF_MACHINES:
+            notes = tuple(note for note in each.notes if note in other.notes)
+            found.append(each._replace(notes=notes, help=each.help if each.help == other.help else None))
+    return tuple(found)
 
 
 def _identity(each: Diagnostic) -> object:

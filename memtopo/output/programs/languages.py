@@ -145,22 +145,18 @@ class _CWriter(Writer):
     def properties(self, value: Properties) -> str:
         name = self.names.identifier(value, f"properties {word_of(value)}")
         flags = [f".{field} = {number}" for field, number in map(PROPERTY_FLAGS.__getitem__, value.flags)]
-        fields = [
-            ".type = CU_MEM_ALLOCATION_TYPE_PINNED",
-            f".requestedHandleTypes = {CONSTANTS[HandleType].text(value.handles)}",
-            f".location = {{{_location(value.location)}}}",
-            *([f".allocFlags = {{{', '.join(flags)}}}"] if flags else []),
-        ]
+        handles = CONSTANTS[HandleType].text(value.handles)
+        fields = [".type = CU_MEM_ALLOCATION_TYPE_PINNED", f".requestedHandleTypes = {handles}"]
+        fields.append(f".location = {{{_location(value.location)}}}")
+        fields += [f".allocFlags = {{{', '.join(flags)}}}"] if flags else []
         return f"&{self._struct(name, f'CUmemAllocationProp {name}', fields)}"
 
     def pool_properties(self, value: PoolProperties) -> str:
         name = self.names.identifier(value, f"properties of pool on {word_of(value)}")
-        fields = [
-            ".allocType = CU_MEM_ALLOCATION_TYPE_PINNED",
-            f".handleTypes = {CONSTANTS[HandleType].text(value.handles)}",
-            f".location = {{{_location(value.location)}}}",
-            *([f".maxSize = {self.integer(value.max_size)}"] if value.max_size else []),
-        ]
+        handles = CONSTANTS[HandleType].text(value.handles)
+        fields = [".allocType = CU_MEM_ALLOCATION_TYPE_PINNED", f".handleTypes = {handles}"]
+        fields.append(f".location = {{{_location(value.location)}}}")
+        fields += [f".maxSize = {self.integer(value.max_size)}"] if value.max_size else []
         return f"&{self._struct(name, f'CUmemPoolProps {name}', fields)}"
 
     def grants(self, value: Sequence[Grant]) -> str:
