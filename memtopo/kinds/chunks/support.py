@@ -22,7 +22,7 @@ from memtopo.language.fields import Alternatives
 from memtopo.language.names import NamedDevice
 from memtopo.machine import Machine, Trial
 
-_LISTED = 3
+_REASONS = 3
 """Reasons of alternatives that do not work, which a diagnostic shows."""
 
 
@@ -77,7 +77,7 @@ def chosen(scope: Scope, written: Any, subject: str, path: Path, support: Callab
         message = f"{subject} {written}: none of these works on this machine"
         fabric = "fabric needs IMEX (/dev/nvidia-caps-imex-channels); " if "fabric" in written.words else ""
         help = f"{fabric}add an alternative that works, or omit the field"
-        notes = tuple(f"{word}: {reason}" for word, reason in reasons[:_LISTED])
+        notes = tuple(f"{word}: {reason}" for word, reason in reasons[:_REASONS])
         raise Refused(Diagnostic("MT408", message, path, notes=notes, help=help))
     refused = tuple(machine.Refused(*each) for each in reasons[:taken])
     scope.choices[path] = machine.Choice(subject, *reasons[taken], refused, written.words, path)
@@ -163,7 +163,7 @@ def handle_types(geometry: Geometry, machine: Machine, kind: type[ChunkGroup] = 
     equal: dict[tuple[object, ...], list[Diagnostic]] = {}
     for group in geometry.of(kind).values():
         for location in group.distinct_locations:
-            if fault := _handles(group, location, machine, geometry) or _received(group, location, machine, geometry):
+            if fault := _handles(group, location, machine, geometry):
                 what, diagnostic = fault
                 equal.setdefault((what, diagnostic.notes), []).append(diagnostic)
                 break
@@ -179,9 +179,7 @@ def properties(geometry: Geometry, machine: Machine, kind: type[ChunkGroup] = Ch
         if group.origin and group.origin.siblings:
             continue
         for location in group.distinct_locations:
-            if diagnostic := _vmm(group, location, machine, geometry) or _unsupported(
-                group, location, machine, geometry
-            ):
+            if diagnostic := _unsupported(group, location, machine, geometry):
                 yield diagnostic
                 break
 
@@ -203,28 +201,19 @@ def _handles(group: ChunkGroup, location: Location, machine: Machine, geometry: 
         if trial.refused or untried or (word in _WINDOWS and not trial.works):
             place = geometry.place(location)
             return word, _not_supported("MT404", group, f"handle type {word!r}", place, trial, path)
+    if group.origin and received:  # other chunks are checked in the process that creates them
+        word, trial = group.origin.via, machine.trial(location, group.origin.via)
+        if trial.refused:
+            what, where = f"handle type {word!r}", (*group.path, "via")
+            return word, _not_supported("MT404", group, what, geometry.place(location), trial, where)
     return None
 
 
-def _received(group: ChunkGroup, location: Location, machine: Machine, geometry: Geometry) -> _Fault | None:
-    """Check an import from outside of the spec; other chunks are checked in the process that creates them."""
-    if not group.origin or group.origin.siblings or not (trial := machine.trial(location, group.origin.via)).refused:
-        return None
-    word, place, path = group.origin.via, geometry.place(location), (*group.path, "via")
-    return word, _not_supported("MT404", group, f"handle type {word!r}", place, trial, path)
-
-
-def _vmm(group: ChunkGroup, location: Location, machine: Machine, geometry: Geometry) -> Diagnostic | None:
-    trial = machine.trial(location, "vmm")
-    if not trial.refused:
-        return None
-    return _not_supported(
-        "MT405", group, "virtual memory management", geometry.place(location), trial, (*group.path, "location")
-    )
-
-
 def _unsupported(group: ChunkGroup, location: Location, machine: Machine, geometry: Geometry) -> Diagnostic | None:
-    first = group.properties[0]
+    first, trial = group.properties[0], machine.trial(location, "vmm")
+    if trial.refused:
+        what, where = "virtual memory management", (*group.path, "location")
+        return _not_supported("MT405", group, what, geometry.place(location), trial, where)
     if first.rdma and first.compressible and location.kind is LocationKind.GPU:
         message = f"chunk {group.name!r} cannot be both rdma and compressible"
         note = "the driver creates it without compression, and reports no error"

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, cycle, islice
 
+from msgspec.structs import replace
+
 from memtopo.common.text import enumerated, plural
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
@@ -97,7 +99,11 @@ def from_sibling(scope: Scope, path: Path, entry: Import) -> Group:
         partial(declared_access, scope, path, entry, kind), partial(_require_usable, scope, where, sibling, exports)
     )
     layout = "" if scope.spec.held else scope.siblings.layout
-    origin = _origin(exports[0], sibling, f"{source.holder}.{scope.index}" if itself else "", layout)
+    labels = tuple(label for label, _ in sibling.instances)
+    origin = Origin(labels, exports[0].name, exports[0].count, exports[0].via, siblings=not layout, layout=layout)
+    if not layout:
+        own = f"{source.holder}.{scope.index}" if itself else ""
+        origin = replace(origin, exported=exports[0].group, first=exports[0].first, own=own)
     counted = exports[0].counted or sibling.spec.instances is not None
     nodes = [other.node if other.node != scope.node else None for _, other in sibling.instances]
     locations, limit = _distributed(exports, nodes), exports[0].count if exports[0].lends else None
@@ -146,7 +152,8 @@ def _ordered(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Sibli
 def _require_usable(scope: Scope, where: Path, sibling: Sibling, exports: Sequence[ExportGroup]) -> None:
     """Raise `Refused` for an import that does not work, from another node or of what is not lent.
 
-    It is MT616 for an import, by a process that joins a held one, of objects that only processes of a run share.
+    It is MT616 for an import, by a process that joins a held one, of objects that only processes of a run share, and
+    MT804 for one of elastic chunks that no holder lends, or of several processes.
     """
     require_crossing(scope, where, sibling, exports[0])
     kind = exports[0].exporter
@@ -156,11 +163,6 @@ def _require_usable(scope: Scope, where: Path, sibling: Sibling, exports: Sequen
         help = "write 'held: true' in both processes, or in neither"
         label = Label("held", sibling.spec.at("held"))
         raise Refused(Diagnostic("MT616", message, where, labels=(label,), notes=(note,), help=help))
-    _require_lent(scope, where, sibling, exports)
-
-
-def _require_lent(scope: Scope, where: Path, sibling: Sibling, exports: Sequence[ExportGroup]) -> None:
-    """Raise `Refused` with MT804 for an import of elastic chunks that no holder lends, or of several processes."""
     if not exports[0].lends:
         return
     message, label = f"import {where[-2]!r} is of elastic chunks", Label("exported here", exports[0].path, "key")
@@ -173,18 +175,6 @@ def _require_lent(scope: Scope, where: Path, sibling: Sibling, exports: Sequence
         message += f" of {len(exports)} processes, but one process must lend the pool"
         help = "write 'order: [own]' for processes of the same number, or an import for each of several processes"
         raise Refused(Diagnostic("MT804", message, where, labels=(label,), help=help))
-
-
-def _origin(export: ExportGroup, sibling: Sibling, own: str, layout: str) -> Origin:
-    """Origin of what instances of a process export; `own` is the importing one if it cannot open its own handles.
-
-    They are outside of the spec for a process that joins a held `layout`.
-    """
-    labels = tuple(label for label, _ in sibling.instances)
-    if layout:
-        return Origin(labels, export.name, export.count, export.via, siblings=False, layout=layout)
-    group, first = export.group, export.first
-    return Origin(labels, export.name, export.count, export.via, siblings=True, exported=group, first=first, own=own)
 
 
 def is_own(spec: Spec, entry: Import) -> bool:
@@ -355,7 +345,10 @@ def _not_carried(scope: Scope, path: Path, sibling: Sibling, export: ExportGroup
     """Return MT613 for handles that are of one node."""
     own = scope.spec.path == sibling.spec.path
     processes = [sibling.spec] if own else [sibling.spec, scope.spec]
-    where = (f"process {each.name!r} is on {_named_nodes(each)}" for each in processes)
+    where = [
+        f"process {each.name!r} is on node{'s' * (len(each.nodes) > 1)} {' and '.join(each.nodes)}"
+        for each in processes
+    ]
     what = "handles of legacy IPC" if export.via == "ipc" else "file descriptors"
     message = f"import {path[-2]!r}: {' and '.join(where)}, but {what} are valid only on one node"
     label = Label(f"exported via {export.via} here", (*export.path, "via"))
@@ -368,11 +361,6 @@ def _not_carried(scope: Scope, path: Path, sibling: Sibling, export: ExportGroup
     choice = sibling.instances[0][1].choices.get((*export.path, "via"))
     notes = (choice.text,) if choice else ()
     return Diagnostic("MT613", message, path, labels=(label,), notes=notes, help=help)
-
-
-def _named_nodes(process: Spec) -> str:
-    several = "nodes " if len(process.nodes) > 1 else "node "
-    return several + " and ".join(process.nodes)
 
 
 def _unconnected(pairs: Iterable[tuple[Scope, Scope]]) -> str | None:

@@ -289,15 +289,12 @@ def _undeclared_properties(path: Path, entry: Import, form: tuple[str, ...]) -> 
         message += f"a {several[0]} like {other}"
         return Diagnostic("MT603", message, (*path, several[0]), help=help)
     if missing := [key for key in form if key not in entry.declared]:
-        return _missing(path, form, missing)
+        undeclared = " and ".join(missing)
+        message = f"import {path[-1]!r} is from outside of this spec, and its {undeclared} must be declared"
+        note = "the plan is made from the declared properties, which are compared with the export when it is imported"
+        others = [f"for {_objects(each)}, add its {' and '.join(each)}" for each in FORMS if each != form]
+        keys = " and ".join(f"'{key}: …'" for key in missing)
+        return Diagnostic("MT603", message, path, "key", notes=(note,), help="; ".join([f"add {keys}", *others]))
     like = next(kind for kind in EXPORTABLE.values() if set(entry.transports) <= set(kind.transports))
     help = f"omit 'via', or declare the {' and '.join(like.import_keys.required)} of {like.words.article}"
     return Diagnostic("MT603", f"{message}via {entry.via} like {like.words.article}", (*path, "via"), help=help)
-
-
-def _missing(path: Path, form: tuple[str, ...], missing: Sequence[str]) -> Diagnostic:
-    message = f"import {path[-1]!r} is from outside of this spec, and its {' and '.join(missing)} must be declared"
-    note = "the plan is made from the declared properties, which are compared with the export when it is imported"
-    others = [f"for {_objects(each)}, add its {' and '.join(each)}" for each in FORMS if each != form]
-    keys = " and ".join(f"'{key}: …'" for key in missing)
-    return Diagnostic("MT603", message, path, "key", notes=(note,), help="; ".join([f"add {keys}", *others]))
