@@ -193,8 +193,11 @@ def check_nodes(spec: Spec, machines: Machines) -> Iterator[Diagnostic]:
     With any of them, it is not known what each process has.
     """
     nodes = nodes_of(spec) if spec.processes else ()
-    yield from _without_node(spec) if nodes else ()
-    yield from _held(spec) if nodes else ()
+    if nodes:
+        yield from _without_node(spec)
+        for name in sorted(spec.held_processes):
+            message = f"process {name!r} is held, and the processes of a layout of several nodes are built together"
+            yield Diagnostic("MT616", message, spec.processes[name].at("held"), help="omit 'held', or the nodes")
     for process in spec.processes.values():
         yield from _undivided(process)
     if isinstance(machines, Cluster):
@@ -216,14 +219,6 @@ def _without_node(spec: Spec) -> Iterator[Diagnostic]:
             label = Label("on a node", first.at(first.node_key))
             help = f"write 'node: {first.nodes[0]}', or the name of another node"
             yield Diagnostic("MT611", message, process.path, "key", labels=(label,), help=help)
-
-
-def _held(spec: Spec) -> Iterator[Diagnostic]:
-    """Yield MT616 for processes that are held in a layout of several nodes."""
-    for name in sorted(spec.held_processes):
-        process = spec.processes[name]
-        message = f"process {name!r} is held, and the processes of a layout of several nodes are built together"
-        yield Diagnostic("MT616", message, process.at("held"), help="omit 'held', or the nodes")
 
 
 def _undivided(process: Spec) -> Iterator[Diagnostic]:

@@ -219,9 +219,21 @@ class DeviceNames:
         self, locations: Sequence[Location], count: int, path: Path, key: str = "location"
     ) -> tuple[Location, ...]:
         """Locations of a round-robin distribution of `count` objects. Raises `Refused` with MT506 for unused ones."""
-        if len(locations) > count:
-            raise Refused(_more_than_the_count(self._spec.instances, locations, count, (*path, key)))
-        return tuple(locations)
+        if len(locations) <= count:
+            return tuple(locations)
+        instances, where = self._spec.instances, (*path, key, count)
+        lists = f"{path[-1]!r} lists {len(locations):,} locations for a count of {count:,}"
+        message = f"{lists}: the others would not be used"
+        if instances is None:
+            help = f"for one at each location, write 'count: {len(locations)}', or omit the others"
+            raise Refused(Diagnostic("MT506", message, where, help=help))
+        each = f"each of its {instances:,} processes has" if instances > 1 else "the process has"
+        note = f"the count of a process does not distribute the list: {each} {count:,}, on {locations[0]}"
+        listed = f"[{', '.join(map(str, locations[:_LISTED]))}{', …' * (len(locations) > _LISTED)}]"
+        help = (
+            f"for one location in each process, write 'devices: {{mine: {listed}}}' in the process, and '{key}: mine'"
+        )
+        raise Refused(Diagnostic("MT506", message, where, notes=(note,), help=help))
 
     def sees(self, location: Location) -> bool:
         """Return true if a location is visible to the process; host memory always is."""
@@ -259,7 +271,15 @@ class DeviceNames:
         """Device of this process; process 0 checks all of them, so that errors in unused ones are reported as well."""
         path = self._spec.at("devices", name)
         if (len(values) > 1 or has_set(values)) and self._spec.instances is None:
-            raise Refused(*(() if self._spec.countless else (_several(self._spec, name, values),)))
+            if self._spec.countless:
+                raise Refused
+            message = f"device name {name!r} has several devices"
+            help = "a list is distributed over the processes of a counted process; "
+            help += "elsewhere, give each device its own name"
+            if len(values) == 1:
+                help = "an instance of a counted process gets its own device of a set; "
+                help += f"elsewhere, write {values[0]} where they are used"
+            raise Refused(Diagnostic("MT103", message, path, help=help))
         members = expanded(values, self._every_gpu if has_set(values) else ())
         if what := built_in(name):
             message = f"{name!r} is the built-in name of {what}"
@@ -390,31 +410,6 @@ def _each_of(first: int, last: int) -> str:
 def _near_host(name: str, path: Path) -> Diagnostic:
     message = f"'near' names a GPU, and {name!r} is memory of the host"
     return Diagnostic("MT103", message, path, help="write {near: gpu0}, or the node itself: host:0")
-
-
-def _more_than_the_count(instances: int | None, locations: Sequence[Location], count: int, path: Path) -> Diagnostic:
-    """Return MT506, with what the list was probably meant to be; a counted process has `instances`."""
-    *_, name, key = path
-    message = f"{name!r} lists {len(locations):,} locations for a count of {count:,}: the others would not be used"
-    if instances is None:
-        help = f"for one at each location, write 'count: {len(locations)}', or omit the others"
-        return Diagnostic("MT506", message, (*path, count), help=help)
-    each = f"each of its {instances:,} processes has" if instances > 1 else "the process has"
-    note = f"the count of a process does not distribute the list: {each} {count:,}, on {locations[0]}"
-    listed = f"[{', '.join(map(str, locations[:_LISTED]))}{', …' * (len(locations) > _LISTED)}]"
-    help = f"for one location in each process, write 'devices: {{mine: {listed}}}' in the process, and '{key}: mine'"
-    return Diagnostic("MT506", message, (*path, count), notes=(note,), help=help)
-
-
-def _several(spec: Spec, name: str, values: Sequence[NamedDevice]) -> Diagnostic:
-    message = f"device name {name!r} has several devices"
-    help = "a list is distributed over the processes of a counted process; elsewhere, give each device its own name"
-    if len(values) == 1:
-        help = (
-            f"an instance of a counted process gets its own device of a set; elsewhere, write {values[0]} where "
-            "they are used"
-        )
-    return Diagnostic("MT103", message, spec.at("devices", name), help=help)
 
 
 def _bus(text: str) -> tuple[int, ...]:

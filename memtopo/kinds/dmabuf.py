@@ -9,7 +9,7 @@ from memtopo.common.units import NamedPart, exact, shorten
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.handles import Via
 from memtopo.driver.types import DmaBufFlags, Location
-from memtopo.geometry.groups import ChunkGroup, Group, Origin, RangeGroup
+from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.kinds.exportable import DmaBufMemory, ExportGroup, ExportKind, Refusals
 from memtopo.kinds.kind import Kind, Scope
 from memtopo.kinds.resolution import Refused, require_on_gpu
@@ -42,7 +42,12 @@ def resolve_memory(scope: Scope, path: Path, entry: DmaBufEntry, group: Group, s
     """Memory behind the objects of a group from the first index of a span to before the second. Raises `Refused`."""
     part = _part(scope, path, entry.part, group)
     if group.origin and not isinstance(group, ChunkGroup):
-        raise Refused(_imported(path, group, group.origin))
+        source = group.origin.text(group.origin.holders[0])
+        message = f"export {path[-1]!r} exports {group.name!r}, which is imported from {source}"
+        note = "cuMemGetHandleForAddressRange returns INVALID_VALUE for memory that was opened (fact 83)"
+        where = (*path, group.noun)
+        help = "export it via dmabuf in the process that has it"
+        raise Refused(Diagnostic("MT602", message, where, notes=(note,), help=help))
     if part.offset % PAGE or part.size % PAGE:
         raise Refused(_misaligned(path, group, part, named=entry.part is not None))
     flags = DmaBufFlags.PCIE if entry.mapping else DmaBufFlags.NONE
@@ -60,16 +65,19 @@ def resolve_memory(scope: Scope, path: Path, entry: DmaBufEntry, group: Group, s
 
 def _require_supported(scope: Scope, path: Path, memory: DmaBufMemory, indices: Sequence[int]) -> None:
     """Raise `Refused` for memory that the driver exports no dma-buf of (fact 83)."""
-    locations = list(dict.fromkeys(_locations(memory, indices)))
+    found: Iterator[Location] = map(memory.location, indices)
+    if isinstance(memory.group, RangeGroup):
+        found = (location for each in memory.placements for location in each.chunk.distinct_locations)
+    locations = list(dict.fromkeys(found))
     require_on_gpu(f"the memory of export {path[-1]!r}", locations, path)
     if hidden := next((each for each in locations if not scope.devices.sees(each)), None):
         note = "a dma-buf is exported in the context of its GPU (fact 83)"
         raise Refused(scope.devices.unseen(str(hidden), hidden, path, notes=(note,)))
     groups = [memory.group, *(each.chunk for each in memory.placements)]
     compressible = (each for each in groups if isinstance(each, ChunkGroup) and each.properties[0].compressible)
-    if found := next(compressible, None):
-        message = f"export {path[-1]!r}: chunk {found.name!r} is compressible, and cannot be exported via dmabuf"
-        label = Label("compressible here", (*found.path, "compressible"))
+    if chunk := next(compressible, None):
+        message = f"export {path[-1]!r}: chunk {chunk.name!r} is compressible, and cannot be exported via dmabuf"
+        label = Label("compressible here", (*chunk.path, "compressible"))
         note = "cuMemGetHandleForAddressRange returns UNKNOWN (fact 83)"
         help = "omit 'compressible'"
         raise Refused(Diagnostic("MT405", message, path, labels=(label,), notes=(note,), help=help))
@@ -92,13 +100,6 @@ def _part(scope: Scope, path: Path, name: str | None, group: Group) -> NamedPart
         refused = scope.errors.undeclared("part", name, (*path, "part"), parts)
         raise Refused(*(each._replace(message=message) for each in refused.diagnostics))
     return parts[name]
-
-
-def _locations(memory: DmaBufMemory, indices: Sequence[int]) -> Iterator[Location]:
-    if isinstance(memory.group, RangeGroup):
-        yield from (location for each in memory.placements for location in each.chunk.distinct_locations)
-    else:
-        yield from map(memory.location, indices)
 
 
 def _require_mapped(path: Path, memory: DmaBufMemory, group: ChunkGroup, indices: Sequence[int]) -> None:
@@ -141,15 +142,6 @@ def _require_filled(path: Path, memory: DmaBufMemory, group: RangeGroup, index: 
         message = f"export {path[-1]!r}: the chunks in range {label!r} are on {names}"
         note = "a dma-buf requires memory of a single device (fact 83)"
         raise Refused(Diagnostic("MT713", message, where, labels=declared, notes=(note,), help="export its chunks"))
-
-
-def _imported(path: Path, group: Group, origin: Origin) -> Diagnostic:
-    """Return MT602 for imported memory that is not mapped as chunks are: the driver refuses it (fact 83)."""
-    source = origin.text(origin.holders[0])
-    message = f"export {path[-1]!r} exports {group.name!r}, which is imported from {source}"
-    note = "cuMemGetHandleForAddressRange returns INVALID_VALUE for memory that was opened (fact 83)"
-    where = (*path, group.noun)
-    return Diagnostic("MT602", message, where, notes=(note,), help="export it via dmabuf in the process that has it")
 
 
 def _misaligned(path: Path, group: Group, part: NamedPart, *, named: bool) -> Diagnostic:

@@ -136,19 +136,14 @@ class Synchronize(DeviceStep, frozen=True):
     def _wait(self, driver: Driver, layout: Layout, stream: int) -> None:
         with current(driver, layout.contexts[self.device]):
             if self.device in layout.of(AWAITED):
-                _await_stream(driver, stream)
+                event = driver.event_create(EventFlags.DISABLE_TIMING)
+                try:
+                    driver.event_record(event, stream)
+                    driver.event_synchronize(event)
+                finally:
+                    driver.event_destroy(event)
             else:
                 driver.ctx_synchronize()
-
-
-def _await_stream(driver: Driver, stream: int) -> None:
-    """Wait for the work of one stream of the current context."""
-    event = driver.event_create(EventFlags.DISABLE_TIMING)
-    try:
-        driver.event_record(event, stream)
-        driver.event_synchronize(event)
-    finally:
-        driver.event_destroy(event)
 
 
 class Attach(TableStep, frozen=True):

@@ -126,7 +126,12 @@ class Bindings(Kind):
             where = (*path, number)
             memory = _chunks(scope, each.chunk, where) if each.chunk else _mapped(scope, each.range, where)
             start = each.offset.bytes(target.granule) if each.offset else None
-            found += _placed(memory, where, start, ends)
+            own: dict[int, int] = {}
+            for chunk, nth, label, at in memory:
+                device = chunk.location_of(nth).processor
+                offset = own.get(device, ends.get(device, 0) if start is None else start)
+                own[device] = ends[device] = offset + chunk.size
+                found.append(Binding(device, offset, chunk, nth, where, label, at))
         return BindGroup(target.name, path, target, tuple(found), size=max(ends.values(), default=0))
 
     def steps(self, geometry: Geometry, machine: Machine) -> Items:
@@ -198,16 +203,6 @@ def _mapped(scope: Scope, reference: Reference | None, where: Path) -> list[_Bou
         message = f"nothing is mapped in range {str(reference)!r}, so there is no memory to bind"
         raise Refused(Diagnostic("MT720", message, path, labels=(Label("declared here", group.path, "key"),)))
     return found
-
-
-def _placed(memory: list[_BoundMemory], path: Path, start: int | None, ends: dict[int, int]) -> Iterator[Binding]:
-    """Bindings of one entry, from an offset on or where each GPU has nothing bound; `ends` has the end of each GPU."""
-    own: dict[int, int] = {}
-    for chunk, nth, label, at in memory:
-        device = chunk.location_of(nth).processor
-        offset = own.get(device, ends.get(device, 0) if start is None else start)
-        own[device] = ends[device] = offset + chunk.size
-        yield Binding(device, offset, chunk, nth, path, label, at)
 
 
 def bound_memory(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -300,7 +295,11 @@ def teams(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     added: dict[tuple[str, str], dict[int, BindGroup]] = {}
     for label, member in members.items():
         for group in member.of(BindGroup).values():
-            own = added.setdefault(_identity(label, group.object), {})
+            origin = group.object.origin
+            creator = label, group.object.name
+            if origin and origin.exported:
+                creator = origin.holders[0], origin.exported.name
+            own = added.setdefault(creator, {})
             for device in group.devices:
                 if other := own.get(device):
                     message = f"two processes bind memory of gpu{device} to multicast {group.object.name!r}"
@@ -322,12 +321,6 @@ _WAITS = (
     "a bind waits until all GPUs of the team are added, and a process adds the GPUs whose memory it binds (fact 87)"
 )
 _TEAM_SECTIONS = ("multicast", "bind", "chunks", "imports", "exports", "map", "ranges")
-
-
-def _identity(label: str, target: MulticastGroup) -> tuple[str, str]:
-    """Process that creates an object, and its name there."""
-    origin = target.origin
-    return (origin.holders[0], origin.exported.name) if origin and origin.exported else (label, target.name)
 
 
 def nodes(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

@@ -74,12 +74,16 @@ class Chunks(HandleKind):
         yield from scope.add_all(self, {name: found[name] for name in entries})
 
     def steps(self, geometry: Geometry, machine: Machine) -> Items:
-        from memtopo.kinds.chunks.steps import CreateChunk, CreateChunks
+        from memtopo.kinds.chunks.steps import CreateChunk, CreateChunks, ImportChunk
         from memtopo.kinds.runs import run_of
+        from memtopo.kinds.step import HandleReference
 
         for group in geometry.of(ChunkGroup).values():
             if group.origin:
-                yield from (_import(group, index, geometry) for index in range(group.count))
+                kind = HandleType[group.origin.via.upper()]
+                for index in range(group.count):
+                    own = group.path, group.label(index), group.size, _reported(group.location_of(index), geometry)
+                    yield ImportChunk(*own, kind, HandleReference.of(group, index))
             elif group.count:
                 yield run_of(CreateChunks(CreateChunk, range(group.count), group))
             if group.limit is not None:
@@ -126,16 +130,6 @@ def _imported(imported: Imported, size: int, unit: int, found: Mapping[Location,
     properties, distinct = tuple(map(found.__getitem__, imported.locations)), tuple(dict.fromkeys(imported.locations))
     own = imported.name, imported.path, size, unit, properties, distinct
     return ChunkGroup(*own, size=size, limit=imported.limit, **imported.common)
-
-
-def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:
-    from memtopo.kinds.chunks.steps import ImportChunk
-    from memtopo.kinds.step import HandleReference
-
-    assert group.origin
-    location = _reported(group.location_of(index), geometry)
-    kind = HandleType[group.origin.via.upper()]
-    return ImportChunk(group.path, group.label(index), group.size, location, kind, HandleReference.of(group, index))
 
 
 def _pool(group: ChunkGroup, geometry: Geometry) -> Step:

@@ -219,7 +219,13 @@ def unsignalled(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         reached = -1
         for value, group in sorted(waits, key=itemgetter(0)):
             if value > reached:
-                yield _endless(group)
+                awaited = f" {group.wait}" if group.timeline else ""
+                holder = group.origin.holders[0]
+                what = f"{awaited or ' a signal'} of {group.origin.text(holder)}"
+                message = f"semaphore {group.name!r} waits for{what}, which no entry of this spec signals"
+                note = "the check fails after its timeout unless the producer signals"
+                help = f"signal{awaited or ' it'} in another entry, or declare an object of {holder!r} under 'external'"
+                yield Diagnostic("MT705", message, (*group.path, "wait"), notes=(note,), help=help)
             elif group.signal is not None:
                 reached = max(reached, group.signal)
 
@@ -235,19 +241,6 @@ def _decreasing(what: str, path: Path, wait: int | None, signal: int | None) -> 
         label = (Label(f"waits for {wait}", (*path, "wait")),) if wait else ()
         help = f"signal {least + 1} or more"
         yield Diagnostic("MT704", message, (*path, "signal"), labels=label, notes=(note,), help=help)
-
-
-def _endless(group: ImportedSemaphore) -> Diagnostic:
-    value = f" {group.wait}" if group.timeline else ""
-    source = group.origin.text(group.origin.holders[0])
-    message = (
-        f"semaphore {group.name!r} waits for{value or ' a signal'} of {source}, which no entry of this spec signals"
-    )
-    note = "the check fails after its timeout unless the producer signals"
-    help = (
-        f"signal{value or ' it'} in another entry, or declare an object of {group.origin.holders[0]!r} under 'external'"
-    )
-    return Diagnostic("MT705", message, (*group.path, "wait"), notes=(note,), help=help)
 
 
 SEMAPHORES = Semaphores(joint_rules=(unsignalled,))

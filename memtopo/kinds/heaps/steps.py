@@ -217,18 +217,14 @@ class OpenHeap(Step, frozen=True):
             yield Finding("heap", self.label, "its memory", content.broken, self.path)
         for each in content.native.allocations():
             if each.mapped:
-                yield from self._check_access(driver, content, each)
-
-    def _check_access(self, driver: Driver, content: HeapContent, allocation: Allocation) -> Iterator[Finding]:
-        """Compare the access to an allocation, which the program may free meanwhile."""
-        subject = f"{self.label}.{allocation.number}"
-        try:
-            for location, access in content.step.expected:
-                seen = Access(driver.mem_get_access(allocation.address, location)).word
-                yield Finding("access", f"{subject} for {location}", access.word, seen, self.path)
-        except DriverError:
-            if allocation in content.native.allocations():
-                raise
+                subject = f"{self.label}.{each.number}"
+                try:
+                    for location, access in content.step.expected:
+                        seen = Access(driver.mem_get_access(each.address, location)).word
+                        yield Finding("access", f"{subject} for {location}", access.word, seen, self.path)
+                except DriverError:
+                    if each in content.native.allocations():
+                        raise
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.where)
@@ -312,22 +308,18 @@ class CopyOutHeap(_HeapCopy, frozen=True):
             if self.folder:
                 write_to_folder(driver, layout, self.folder, heap_memory(driver, layout, content))
             else:
-                self._copy(driver, layout, content)
+                with current(driver, layout.contexts[self.device]):
+                    allocations = content.native.allocations()
+                    places = self._places(driver, layout, content, allocations)
+                    event = layout.of(COPIES)[self.label] = driver.event_create(EventFlags.DISABLE_TIMING)
+                    for each in allocations:
+                        driver.memcpy_async(places[each.number], each.address, each.size)
+                    driver.event_record(event)
+                content.kept = places
         except BaseException:
             await_copy(driver, layout, self.label, self.device)
             content.native.open()
             raise
-
-    def _copy(self, driver: Driver, layout: Layout, content: HeapContent) -> None:
-        """Start the copies, and record the event that follows them."""
-        with current(driver, layout.contexts[self.device]):
-            allocations = content.native.allocations()
-            places = self._places(driver, layout, content, allocations)
-            event = layout.of(COPIES)[self.label] = driver.event_create(EventFlags.DISABLE_TIMING)
-            for each in allocations:
-                driver.memcpy_async(places[each.number], each.address, each.size)
-            driver.event_record(event)
-        content.kept = places
 
     def _places(
         self, driver: Driver, layout: Layout, content: HeapContent, allocations: list[Allocation]

@@ -167,7 +167,12 @@ class ManagedMemory(Kind):
         )
         why = "it is allocated in the context of a GPU (fact 60)"
         require_gpu(f"managed memory {path[-1]!r}", scope.machine, path, why)
-        _refuse_nodes(path, accessed_by)
+        for index, location in enumerate(accessed_by):
+            if location.kind is LocationKind.HOST_NUMA:
+                message = f"managed memory {path[-1]!r}: 'accessed_by' cannot name {location}"
+                note = "the driver returns INVALID_VALUE for a NUMA node (fact 60)"
+                where = (*path, "accessed_by", index) if len(accessed_by) > 1 else (*path, "accessed_by")
+                raise Refused(Diagnostic("MT701", message, where, notes=(note,), help="write host"))
         named = (*filter(None, (prefer, prefetch)), *accessed_by, *scope.devices.visible)
         return ManagedAllocation(
             name=str(path[-1]),
@@ -229,16 +234,6 @@ def _faults(group: ManagedAllocation, machine: Machine) -> Iterator[Diagnostic]:
 def _one(scope: Scope, name: NamedDevice | None, path: Path) -> Location | None:
     """Location of a key that names one device; None without the key."""
     return None if name is None else scope.devices.resolve(name, path)
-
-
-def _refuse_nodes(path: Path, locations: Sequence[Location]) -> None:
-    """Raise `Refused` with MT701 for advice about a NUMA node; the driver supports the host as a whole."""
-    for index, location in enumerate(locations):
-        if location.kind is LocationKind.HOST_NUMA:
-            message = f"managed memory {path[-1]!r}: 'accessed_by' cannot name {location}"
-            note = "the driver returns INVALID_VALUE for a NUMA node (fact 60)"
-            where = (*path, "accessed_by", index) if len(locations) > 1 else (*path, "accessed_by")
-            raise Refused(Diagnostic("MT701", message, where, notes=(note,), help="write host"))
 
 
 def _requests(group: ManagedAllocation) -> Iterator[tuple[Path, Location]]:

@@ -108,7 +108,24 @@ def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT305 for mappings past the end of a range, which the driver maps into the next reservation (fact 15)."""
     for placement in chain.from_iterable(geometry.placements.values()):
         if placement.end > placement.range.size:
-            yield _past(placement, machine)
+            group, size = placement.range, placement.chunk.size
+            fits = max(0, (group.size - placement.offset) // size)
+            label = group.label(placement.instance)
+            chunk = placement.chunk.label(placement.index(fits))
+            start = placement.offset + fits * size
+            would = f"start at {exact(start)}" if start >= group.size else f"end at {exact(start + size)}"
+            message = f"{chunk!r} would {would} of {label!r}, which ends at {exact(group.size)}"
+            notes = (f"the driver would map it into the addresses after {label!r}",)
+            labels = (Label(f"{exact(group.size)} declared here", (*group.path, "size")),)
+            help = f"increase the size of {group.name!r} to {exact(placement.end)}, or map less"
+            memory = known_memory(machine)
+            room = sum(memory.get(each, math.inf) for each in placement.chunk.distinct_locations)
+            if placement.step and placement.count * size > room:
+                help = f"map fewer chunks: the machine does not have the memory to fill a larger {group.name!r}"
+            if group.count > 1:
+                help = f"make each {group.name!r} a multiple of {exact(size)}, "
+                help += f"or write a key for each: '{group.label(0)}: […]'"
+            yield Diagnostic("MT305", message, placement.path, labels=labels, notes=notes, help=help)
 
 
 def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -214,26 +231,6 @@ def expected_access(
         host = granted_to.get(WHOLE_HOST, Access.NONE)
         found.append(Grant(Location(LocationKind.HOST_NUMA, 0), host))
     return tuple(found)
-
-
-def _past(placement: Placement, machine: Machine) -> Diagnostic:
-    group, size = placement.range, placement.chunk.size
-    fits = max(0, (group.size - placement.offset) // size)
-    label = group.label(placement.instance)
-    chunk = placement.chunk.label(placement.index(fits))
-    start = placement.offset + fits * size
-    would = f"start at {exact(start)}" if start >= group.size else f"end at {exact(start + size)}"
-    message = f"{chunk!r} would {would} of {label!r}, which ends at {exact(group.size)}"
-    notes = (f"the driver would map it into the addresses after {label!r}",)
-    labels = (Label(f"{exact(group.size)} declared here", (*group.path, "size")),)
-    help = f"increase the size of {group.name!r} to {exact(placement.end)}, or map less"
-    memory = known_memory(machine)
-    room = sum(memory.get(each, math.inf) for each in placement.chunk.distinct_locations)
-    if placement.step and placement.count * size > room:
-        help = f"map fewer chunks: the machine does not have the memory to fill a larger {group.name!r}"
-    if group.count > 1:
-        help = f"make each {group.name!r} a multiple of {exact(size)}, or write a key for each: '{group.label(0)}: […]'"
-    return Diagnostic("MT305", message, placement.path, labels=labels, notes=notes, help=help)
 
 
 def _overlap(first: Placement, second: Placement) -> Diagnostic:

@@ -152,7 +152,11 @@ def elastic_count(scope: Scope, chunks: SizedChunks, entries: MapEntries) -> Chu
             message = f"the number of {chunks.name!r} does not follow from {name!r}, in which other chunks are mapped"
             label = Label("mapped here", scope.spec.at("map", key), "key")
             raise Refused(_open(chunks, message, "write a number of chunks", label))
-        number += _elastic_room(chunks, ranges[name], entries)
+        range_ = ranges[name]
+        others = (entries.known.get(each) for each in (range_.elastic.zero, *range_.elastic.chunks))
+        unit = max([chunks.granule, *(group.granule for group in others if group)])
+        size = rounded_up(range_.size.bytes(unit), unit)
+        number += int((range_.count or 1) * (size // chunks.size))
         names.append(name)
     if names:
         return _filled(chunks, number, " and ".join(names))
@@ -160,14 +164,6 @@ def elastic_count(scope: Scope, chunks: SizedChunks, entries: MapEntries) -> Chu
         raise Refused
     message = f"no elastic range can contain chunk {chunks.name!r}, so its maximum number cannot be computed"
     raise Refused(_open(chunks, message, "declare a range with 'elastic: true', or write a number of chunks"))
-
-
-def _elastic_room(chunks: SizedChunks, range_: Any, entries: MapEntries) -> int:
-    """Number of chunks that elastic ranges of one entry have room for."""
-    others = (entries.known.get(each) for each in (range_.elastic.zero, *range_.elastic.chunks))
-    unit = max([chunks.granule, *(group.granule for group in others if group)])
-    size = rounded_up(range_.size.bytes(unit), unit)
-    return int((range_.count or 1) * (size // chunks.size))
 
 
 def equal_parts(scope: Scope, entries: MapEntries, name: str) -> int:

@@ -141,7 +141,13 @@ def _counted(run: Run, group: RangeGroup, ranges: int) -> Run:
     if count > fits or not fits:
         raise Refused(_beyond(run._replace(number=max(count, 1), stride=stride), group, fits))
     if each.each not in (None, "all") and not each.repeated and count * ranges > each.number:
-        raise Refused(_too_few(each, run.chunk, count, ranges))
+        chunk, needed, name = run.chunk, count * ranges, str(each.reference)
+        message = f"{count:,} in each of {ranges:,} ranges are {needed:,} chunks, but {name!r} has {each.number:,}"
+        label = Label("declared here", (*chunk.path, "count") if chunk.counted and not chunk.origin else chunk.path)
+        fewer = f"write 'each: {each.number // ranges}'" if each.number >= ranges else ""
+        more = f"increase the count of {name!r} to {needed}" if each.reference.first is None else ""
+        help = ", or ".join(part for part in (fewer, more) if part) or None
+        raise Refused(Diagnostic("MT311", message, (*each.path, "each"), labels=(label,), help=help))
     return run._replace(number=count, stride=stride)
 
 
@@ -174,16 +180,6 @@ def _beyond(run: Run, group: RangeGroup, fits: int) -> Diagnostic:
         help += f", or write 'each: {fits}'" if each.each is not None else ", or map less"
     labels = (Label(f"{size} declared here", (*group.path, "size")),)
     return Diagnostic("MT305", message, path, labels=labels, help=help)
-
-
-def _too_few(each: Slice, chunk: ChunkGroup, count: int, ranges: int) -> Diagnostic:
-    needed, name = count * ranges, str(each.reference)
-    message = f"{count:,} in each of {ranges:,} ranges are {needed:,} chunks, but {name!r} has {each.number:,}"
-    label = Label("declared here", (*chunk.path, "count") if chunk.counted and not chunk.origin else chunk.path)
-    fewer = f"write 'each: {each.number // ranges}'" if each.number >= ranges else ""
-    more = f"increase the count of {name!r} to {needed}" if each.reference.first is None else ""
-    help = ", or ".join(part for part in (fewer, more) if part) or None
-    return Diagnostic("MT311", message, (*each.path, "each"), labels=(label,), help=help)
 
 
 def _contradictory(slices: Sequence[Slice], ranges: int) -> Iterator[Diagnostic]:

@@ -151,7 +151,10 @@ class MapFile(ObjectStep, frozen=True):
         return self.source.text if isinstance(self.source, HandleReference) else self.source
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        fd = self._open(layout)
+        if isinstance(self.source, str):
+            fd = open_file(self.source, writable=self.writable)
+        else:  # its source closes what it has received
+            fd = self.source.duplicate_descriptor(layout.handle_source, UnsuitableFile)
         with on_failure(os.close, fd):
             layout.of(FILES)[self.label] = map_file(fd, self.file, self.offset, self.size, writable=self.writable)
 
@@ -172,12 +175,6 @@ class MapFile(ObjectStep, frozen=True):
     def describe(self) -> StepDescription:
         note = "" if self.writable else "read-only"
         return StepDescription(self.label, self.file, self.size, note=note)
-
-    def _open(self, layout: Layout) -> int:
-        """Open the file, or duplicate the received descriptor, which its source closes."""
-        if isinstance(self.source, str):
-            return open_file(self.source, writable=self.writable)
-        return self.source.duplicate_descriptor(layout.handle_source, UnsuitableFile)
 
 
 class DryFile(MapFile, frozen=True):

@@ -17,7 +17,7 @@ from memtopo.diagnostics.messages import SUGGESTED
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.types import ADDRESS_BLOCK, LAST_ADDRESS
 from memtopo.geometry.access import AccessParts
-from memtopo.geometry.groups import Backing, ChunkGroup, RangeGroup
+from memtopo.geometry.groups import Backing, ChunkGroup, RangeGroup, largest_count
 from memtopo.geometry.model import Geometry, Part, Placement
 from memtopo.kinds.exportable import ExportGroup
 from memtopo.kinds.kind import Kind, ResolutionStage, Scope, Steps, Words
@@ -98,7 +98,12 @@ class Ranges(Kind):
         for name, entry in entries.items():
             found[name] = yield from attempt(_range, scope, name, entry, mapped)
         yield from scope.add_all(self, found)
-        if (yield from scope.too_many(_totals(scope))):
+        totals: dict[str, int] = {}  # except of `map` and `access`, which are not resolved yet
+        for kind in scope.kinds:
+            for group in scope.of(kind.group).values():
+                section = "imports" if group.origin else kind.section
+                totals[section] = totals.get(section, 0) + max(group.count, largest_count(group))
+        if (yield from scope.too_many(totals)):
             scope.leave_out(self)
             scope.slices.clear()
 
@@ -141,17 +146,6 @@ class _Mapped(Struct, frozen=True):
     granules: Mapping[str, int]
     unknown: Collection[str]
     keys: Mapping[str, Sequence[str]]
-
-
-def _totals(scope: Scope) -> dict[str, int]:
-    """Number of objects in each section except `map` and `access`, which are not resolved yet."""
-    totals: dict[str, int] = {}
-    for kind in scope.kinds:
-        for group in scope.of(kind.group).values():
-            section = "imports" if group.origin else kind.section
-            most = max(group.count, group.limit or 0) if isinstance(group, ChunkGroup) else group.count
-            totals[section] = totals.get(section, 0) + most
-    return totals
 
 
 def _range(scope: Scope, name: str, entry: Range, mapped: _Mapped) -> RangeGroup:
@@ -230,8 +224,11 @@ def require_address(group: RangeGroup) -> None:
         raise Refused(Diagnostic("MT307", message, (*group.path, "fixed"), help=help))
     if group.address % unit:
         message = f"range {group.name!r}: {group.address:#x} is not aligned to {exact(unit)}"
+        down, last = group.address - group.address % unit, LAST_ADDRESS - group.extent
+        near = [each for each in (down, down + unit) if each and rounded_up(each, ADDRESS_BLOCK) <= last]
+        help = f"write {' or '.join(f'{each:#x}' for each in near)}" if near else _lowered(group, unit)
         notes = (_BLOCKS,) if (group.fixed or group.same_address) and unit == ADDRESS_BLOCK else ()
-        raise Refused(Diagnostic("MT307", message, path, notes=notes, help=_aligned(group, unit)))
+        raise Refused(Diagnostic("MT307", message, path, notes=notes, help=help))
     if group.address and rounded_up(group.address, ADDRESS_BLOCK) + group.extent > LAST_ADDRESS:
         extent = f"{rounded(group.extent)} at {group.address:#x}"
         message = f"range {group.name!r}: {extent} are beyond the address space, which ends at {LAST_ADDRESS:#x}"
@@ -296,14 +293,6 @@ def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
             found += 1
         if furthest is None or _end(group) > _end(furthest):
             furthest = group
-
-
-def _aligned(group: RangeGroup, unit: int) -> str | None:
-    """Help with the nearest aligned addresses that are in the address space."""
-    down = group.address - group.address % unit
-    last = LAST_ADDRESS - group.extent
-    near = [each for each in (down, down + unit) if each and rounded_up(each, ADDRESS_BLOCK) <= last]
-    return f"write {' or '.join(f'{each:#x}' for each in near)}" if near else _lowered(group, unit)
 
 
 def _lowered(group: RangeGroup, unit: int) -> str | None:

@@ -11,7 +11,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind, gpu
 from memtopo.driver.wrappers import call_each
 from memtopo.geometry.access import AccessParts, segments
-from memtopo.geometry.groups import Backing, RangeGroup
+from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.chunks.pools import release_all
 from memtopo.kinds.elastic import (
@@ -147,18 +147,14 @@ def elastic_steps(geometry: Geometry, machine: Machine) -> Iterator[OpenRange]:
     for group in geometry.of(RangeGroup).values():
         if (backing := group.elastic) is None or backing.sized_by_program:
             continue
+        zero = backing.zero and ZeroChunk(backing.zero.name, backing.zero.size, backing.zero.location_of(0).id)
         for instance in range(group.count):
             pieces = tuple(access_pieces(group, instance, geometry, machine))
             placed = geometry.placements.get((group.name, instance), ())
             fixed = tuple((each.offset, each.end) for each in placed)
             names = tuple(chunk.name for chunk in backing.chunks)
             step = OpenZeroRange if backing.zero else OpenRange
-            yield step(group.path, group.label(instance), group.size, names, pieces, fixed, _zero(backing))
-
-
-def _zero(backing: Backing) -> ZeroChunk | None:
-    zero = backing.zero
-    return ZeroChunk(zero.name, zero.size, zero.location_of(0).id) if zero else None
+            yield step(group.path, group.label(instance), group.size, names, pieces, fixed, zero)
 
 
 def access_pieces(group: RangeGroup, instance: int, geometry: Geometry, machine: Machine) -> Iterator[AccessPiece]:

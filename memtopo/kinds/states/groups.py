@@ -149,7 +149,14 @@ def offloaded_in_place(geometry: Geometry, machine: Machine) -> Iterator[Diagnos
             area, indices = areas[each.area], range(each.first, each.stop)[: len(each.group.locations)]
             own = [index for index in indices if _same(each.group.location_of(index), area.location)]
             if own:
-                yield _in_place(each, own[0], area)
+                chunk, location = each.group.label(own[0]), each.group.location_of(own[0])
+                to = "pinned host memory" if area.pinned is not None or area.inside else str(area.location)
+                message = f"{chunk!r} is on {location}, but is offloaded to {to}, which frees no memory there"
+                labels = (Label("declared here", each.group.path, "key"),)
+                help = "offload it to 'host:0', to 'pinned' memory or to another GPU"
+                if location.kind is not LocationKind.GPU:
+                    help = "omit it, or drop it"
+                yield Diagnostic("MT809", message, each.path, labels=labels, help=help)
 
 
 def offloaded_to_entries(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -157,8 +164,24 @@ def offloaded_to_entries(geometry: Geometry, machine: Machine) -> Iterator[Diagn
     areas = geometry.of(OffloadArea).values()
     places = kept_at(areas)
     for area in areas:
-        if area.inside and (diagnostic := _does_not_fit(area, area.inside, places[area.name][1])):
-            yield diagnostic
+        entry, offset, what = area.inside, places[area.name][1], area.name.rpartition("@")[0]
+        if entry is None:
+            continue
+        label, end = Label("declared here", entry.path, "key"), offset + area.size
+        if entry.counted:
+            message = f"{what!r} is offloaded to {entry.name!r}, which is counted, and no single object is named"
+            help = "offload it to pinned memory without a count"
+            yield Diagnostic("MT717", message, area.path, labels=(label,), help=help)
+        elif entry.read_only:
+            message = f"{what!r} is offloaded to {entry.name!r}, which is read-only"
+            label = Label("declared here", (*entry.path, "read_only"))
+            yield Diagnostic("MT717", message, area.path, labels=(label,), help="map its file for writing as well")
+        elif end > entry.size:
+            others = f" after {rounded(offset)} used by other chunks" if offset else ""
+            message = f"{what!r} needs {rounded(area.size)} of {entry.name!r}{others}, which has {rounded(entry.size)}"
+            label = Label(f"{exact(entry.size)} declared here", (*entry.path, "size"))
+            help = f"write 'size: {exact(end)}' at least"
+            yield Diagnostic("MT717", message, area.path, labels=(label,), help=help)
 
 
 def offloaded_heaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -209,41 +232,11 @@ def offloaded_to_folders(geometry: Geometry, machine: Machine) -> Iterator[Diagn
                 break
 
 
-def _does_not_fit(area: OffloadArea, entry: PinnedGroup, offset: int) -> Diagnostic | None:
-    what, label = area.name.rpartition("@")[0], Label("declared here", entry.path, "key")
-    if entry.counted:
-        message = f"{what!r} is offloaded to {entry.name!r}, which is counted, and no single object is named"
-        help = "offload it to pinned memory without a count"
-        return Diagnostic("MT717", message, area.path, labels=(label,), help=help)
-    if entry.read_only:
-        message = f"{what!r} is offloaded to {entry.name!r}, which is read-only"
-        label = Label("declared here", (*entry.path, "read_only"))
-        return Diagnostic("MT717", message, area.path, labels=(label,), help="map its file for writing as well")
-    end = offset + area.size
-    if end <= entry.size:
-        return None
-    others = f" after {rounded(offset)} used by other chunks" if offset else ""
-    message = f"{what!r} needs {rounded(area.size)} of {entry.name!r}{others}, which has {rounded(entry.size)}"
-    label = Label(f"{exact(entry.size)} declared here", (*entry.path, "size"))
-    return Diagnostic("MT717", message, area.path, labels=(label,), help=f"write 'size: {exact(end)}' at least")
-
-
 def _same(chunk: Location, keeper: Location) -> bool:
     """Return whether memory that keeps bytes is, or may be, that of their chunk: `host` may be any node."""
     if chunk == keeper or LocationKind.GPU in (chunk.kind, keeper.kind):
         return chunk == keeper
     return LocationKind.HOST in (chunk.kind, keeper.kind)
-
-
-def _in_place(absent: Absent, index: int, area: OffloadArea) -> Diagnostic:
-    """Return MT809 for a chunk that is offloaded to its own memory."""
-    chunk, location = absent.group.label(index), absent.group.location_of(index)
-    to = "pinned host memory" if area.pinned is not None or area.inside else str(area.location)
-    message = f"{chunk!r} is on {location}, but is offloaded to {to}, which frees no memory there"
-    labels = (Label("declared here", absent.group.path, "key"),)
-    host = location.kind is not LocationKind.GPU
-    help = "omit it, or drop it" if host else "offload it to 'host:0', to 'pinned' memory or to another GPU"
-    return Diagnostic("MT809", message, absent.path, labels=labels, help=help)
 
 
 class Window(Struct, frozen=True):
