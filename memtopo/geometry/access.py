@@ -63,19 +63,17 @@ class AccessParts:
     """Parts of access by reservation. All parts of a reservation have the same key, since keys do not overlap."""
 
     def __init__(self, parts: Mapping[str, Sequence[Part]]) -> None:
-        self._keys = {name: self._by_key(each) for name, each in parts.items()}
+        self._keys: dict[str, tuple[list[int], list[tuple[Part, ...]]]] = {}
+        for name, each in parts.items():
+            keys = [tuple(found) for _, found in groupby(each, key=lambda part: part.instances)]
+            keys.sort(key=lambda found: found[0].instances)
+            self._keys[name] = [found[0].instances[0] for found in keys], keys
 
     def of(self, name: str, instance: int) -> Sequence[Part]:
         """Parts of one reservation, in the order of the spec."""
         starts, keys = self._keys.get(name, ([], []))
         index = bisect_right(starts, instance) - 1
         return keys[index] if index >= 0 and instance < keys[index][0].instances[1] else ()
-
-    @staticmethod
-    def _by_key(parts: Sequence[Part]) -> tuple[list[int], list[tuple[Part, ...]]]:
-        keys = [tuple(found) for _, found in groupby(parts, key=lambda part: part.instances)]
-        keys.sort(key=lambda found: found[0].instances)
-        return [found[0].instances[0] for found in keys], keys
 
 
 class Segment(Struct, frozen=True):

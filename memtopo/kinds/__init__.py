@@ -5,7 +5,7 @@ The engine iterates over `KINDS` and names no kind itself. To add a kind, add a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from memtopo.common.text import plural
@@ -125,7 +125,12 @@ def _lay_out(spec: Spec, machines: Machines, layout: str, budgets: MemoryBudgets
     geometries = {id(scope): scope.geometry() for scope in distinct}
     # Instances of a counted process repeat their diagnostics.
     diagnostics = list(dict.fromkeys(each for scope in distinct for each in found[id(scope)]))
-    diagnostics += _joint_limits(list(scopes.values()))
+    plurals = {kind.section: kind.words.plural for kind in KINDS}
+    for section, total in summed(scope.totals for scope in scopes.values()).items():
+        # Limits that no process exceeds alone, but all of them do together.
+        if total > LARGEST_COUNT and all(each.totals.get(section, 0) <= LARGEST_COUNT for each in scopes.values()):
+            message = f"{total:,} {plurals[section]} in all processes are more than the {LARGEST_COUNT:,}"
+            diagnostics.append(Diagnostic("MT109", f"{message} allowed in one spec", ("processes",), "key"))
     members = {label: geometries[id(scope)] for label, scope in scopes.items()}
     nodes = {node: tuple(label for label, each in scopes.items() if each.node == node) for node in nodes_of(spec)}
     held = frozenset(label for label, scope in scopes.items() if scope.spec.held)
@@ -176,15 +181,6 @@ def _resolve(scope: Scope, stages: Iterable[ResolutionStage]) -> Iterator[Diagno
             yield from kind.resolve(scope)
         if stage is ResolutionStage.MAPPED:
             yield from EXPORTS.resolve(scope, dma_bufs=True)
-
-
-def _joint_limits(scopes: Sequence[Scope]) -> Iterator[Diagnostic]:
-    """Yield MT109 for limits that no process exceeds alone, but all of them do together."""
-    plurals = {kind.section: kind.words.plural for kind in KINDS}
-    for section, total in summed(scope.totals for scope in scopes).items():
-        if total > LARGEST_COUNT and all(scope.totals.get(section, 0) <= LARGEST_COUNT for scope in scopes):
-            message = f"{total:,} {plurals[section]} in all processes are more than the {LARGEST_COUNT:,}"
-            yield Diagnostic("MT109", f"{message} allowed in one spec", ("processes",), "key")
 
 
 def check_nodes(spec: Spec, machines: Machines) -> Iterator[Diagnostic]:

@@ -349,7 +349,10 @@ class DeviceNames:
         if re.fullmatch(_ALL, name, re.IGNORECASE):
             return f"write {GPUS}, which is every GPU"
         if match := re.fullmatch(_RANGE, name, re.IGNORECASE):
-            return _each_of(int(match[1]), int(match[2]))
+            first, last = int(match[1]), int(match[2])
+            listed = [f"gpu{number}" for number in range(first, min(last, first + _LISTED) + 1)]
+            names = f", {', '.join(listed)}" if 1 < len(listed) <= _LISTED else ""
+            return f"name each GPU by itself{names}, or write {GPUS} for every GPU"
         if " else " in name:
             fields = enumerated(map(repr, ("handles", *PROPERTY_FLAGS, "via")), "and")
             return f"name one device: only {fields} have alternatives"
@@ -397,14 +400,6 @@ def _folded(found: Sequence[Diagnostic]) -> Iterator[Diagnostic]:
         names = [each.message.removeprefix(_MISSING) for each in others]
         more = f", {', '.join(names[:_LISTED])}{' …' * (len(names) > _LISTED)}" if names else ""
         yield first._replace(message=f"{first.message}{more}")
-
-
-def _each_of(first: int, last: int) -> str:
-    """Help for GPUs that are written as a range, such as `gpu0-3`."""
-    listed = [f"gpu{number}" for number in range(first, min(last, first + _LISTED) + 1)]
-    if not 1 < len(listed) <= _LISTED:
-        return f"name each GPU by itself, or write {GPUS} for every GPU"
-    return f"name each GPU by itself, {', '.join(listed)}, or write {GPUS} for every GPU"
 
 
 def _near_host(name: str, path: Path) -> Diagnostic:

@@ -49,7 +49,15 @@ def resolve_memory(scope: Scope, path: Path, entry: DmaBufEntry, group: Group, s
         help = "export it via dmabuf in the process that has it"
         raise Refused(Diagnostic("MT602", message, where, notes=(note,), help=help))
     if part.offset % PAGE or part.size % PAGE:
-        raise Refused(_misaligned(path, group, part, named=entry.part is not None))
+        key, message = "part" if entry.part else group.noun, f"export {path[-1]!r}: {part.name!r} has"
+        message += f" {exact(part.size)} from {exact(part.offset)} of {group.name!r}"
+        note = f"a dma-buf begins and ends at pages of {exact(PAGE)} (fact 83)"
+        start, end = part.offset // PAGE * PAGE, -(-(part.offset + part.size) // PAGE) * PAGE
+        label = Label("declared here", (*group.path, "size"))
+        if entry.part:
+            label = Label("declared here", (*group.path, "parts", part.name), "key")
+        help = f"make it the {exact(end - start)} from {exact(start)}"
+        raise Refused(Diagnostic("MT714", message, (*path, key), labels=(label,), notes=(note,), help=help))
     flags = DmaBufFlags.PCIE if entry.mapping else DmaBufFlags.NONE
     memory = DmaBufMemory(group, part.offset, part.size, flags, scope.placements_of(group))
     if scope.has_unresolved("map") or scope.has_unresolved("ranges"):
@@ -142,19 +150,6 @@ def _require_filled(path: Path, memory: DmaBufMemory, group: RangeGroup, index: 
         message = f"export {path[-1]!r}: the chunks in range {label!r} are on {names}"
         note = "a dma-buf requires memory of a single device (fact 83)"
         raise Refused(Diagnostic("MT713", message, where, labels=declared, notes=(note,), help="export its chunks"))
-
-
-def _misaligned(path: Path, group: Group, part: NamedPart, *, named: bool) -> Diagnostic:
-    """Return MT714 for bytes that are no whole pages."""
-    message = f"export {path[-1]!r}: {part.name!r} has {exact(part.size)} from {exact(part.offset)} of {group.name!r}"
-    note = f"a dma-buf begins and ends at pages of {exact(PAGE)} (fact 83)"
-    start, end = part.offset // PAGE * PAGE, -(-(part.offset + part.size) // PAGE) * PAGE
-    where = (*group.path, "parts", part.name) if named else (*group.path, "size")
-    label = Label("declared here", where, "key" if named else "value")
-    help = f"make it the {exact(end - start)} from {exact(start)}"
-    return Diagnostic(
-        "MT714", message, (*path, "part" if named else group.noun), labels=(label,), notes=(note,), help=help
-    )
 
 
 class DmaBufExports(ExportKind):

@@ -94,7 +94,14 @@ def from_sibling(scope: Scope, path: Path, entry: Import) -> Group:
     kind = exports[0].exporter
     itself = bool(kind.refusals.own) and sibling.spec.path == scope.spec.path
     if itself and scope.spec.instances is None:
-        raise Refused(_own_export(path, entry, exports[0]))
+        message = f"import {path[-1]!r} would open {source} in the process that exports it"
+        own_kinds = {key: each for key, each in EXPORTABLE.items() if each.refusals.own}
+        same = enumerated(key for key, each in own_kinds.items() if exports[0].via in each.transports)
+        others = enumerated(each.words.plural for key, each in EXPORTABLE.items() if key not in own_kinds)
+        help = f"use the {same} directly, or share {others} via fd, which a process can import from itself"
+        label = Label("exported here", exports[0].path, "key")
+        notes = (kind.refusals.own,)
+        raise Refused(Diagnostic("MT605", message, where, labels=(label,), notes=notes, help=help))
     (accessed_by, home), _ = together(
         partial(declared_access, scope, path, entry, kind), partial(_require_usable, scope, where, sibling, exports)
     )
@@ -212,16 +219,6 @@ def _exports(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> list[
         help = "write the size of the exported entry in bytes, as a multiple of the larger granularity"
         raise Refused(Diagnostic("MT604", message, where, labels=(label,), notes=(note,), help=help))
     return exports
-
-
-def _own_export(path: Path, entry: Import, export: ExportGroup) -> Diagnostic:
-    message = f"import {path[-1]!r} would open {entry.source} in the process that exports it"
-    note = export.exporter.refusals.own
-    same = enumerated(key for key, kind in EXPORTABLE.items() if kind.refusals.own and export.via in kind.transports)
-    others = enumerated(kind.words.plural for kind in EXPORTABLE.values() if not kind.refusals.own)
-    help = f"use the {same} directly, or share {others} via fd, which a process can import from itself"
-    label = Label("exported here", export.path, "key")
-    return Diagnostic("MT605", message, (*path, "from"), labels=(label,), notes=(note,), help=help)
 
 
 def _require_seen(scope: Scope, path: Path, kind: ExportKind, imported: Imported) -> None:

@@ -226,9 +226,9 @@ def require_address(group: RangeGroup) -> None:
         message = f"range {group.name!r}: {group.address:#x} is not aligned to {exact(unit)}"
         down, last = group.address - group.address % unit, LAST_ADDRESS - group.extent
         near = [each for each in (down, down + unit) if each and rounded_up(each, ADDRESS_BLOCK) <= last]
-        help = f"write {' or '.join(f'{each:#x}' for each in near)}" if near else _lowered(group, unit)
+        nearest = f"write {' or '.join(f'{each:#x}' for each in near)}" if near else _lowered(group, unit)
         notes = (_BLOCKS,) if (group.fixed or group.same_address) and unit == ADDRESS_BLOCK else ()
-        raise Refused(Diagnostic("MT307", message, path, notes=notes, help=help))
+        raise Refused(Diagnostic("MT307", message, path, notes=notes, help=nearest))
     if group.address and rounded_up(group.address, ADDRESS_BLOCK) + group.extent > LAST_ADDRESS:
         extent = f"{rounded(group.extent)} at {group.address:#x}"
         message = f"range {group.name!r}: {extent} are beyond the address space, which ends at {LAST_ADDRESS:#x}"

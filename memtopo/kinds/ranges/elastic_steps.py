@@ -147,7 +147,9 @@ def elastic_steps(geometry: Geometry, machine: Machine) -> Iterator[OpenRange]:
     for group in geometry.of(RangeGroup).values():
         if (backing := group.elastic) is None or backing.sized_by_program:
             continue
-        zero = backing.zero and ZeroChunk(backing.zero.name, backing.zero.size, backing.zero.location_of(0).id)
+        zero: ZeroChunk | None = None
+        if backing.zero:
+            zero = ZeroChunk(backing.zero.name, backing.zero.size, backing.zero.location_of(0).id)
         for instance in range(group.count):
             pieces = tuple(access_pieces(group, instance, geometry, machine))
             placed = geometry.placements.get((group.name, instance), ())
