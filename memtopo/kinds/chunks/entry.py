@@ -22,14 +22,7 @@ from memtopo.geometry.model import MemoryBudget, MemoryBudgets, granularity_note
 from memtopo.kinds.chunks.support import Support, chosen, supported_at, taken_handles
 from memtopo.kinds.device_names import has_set
 from memtopo.kinds.kind import Scope
-from memtopo.kinds.mappings.fill import (
-    ChunkNumber,
-    MapEntries,
-    SizedChunks,
-    elastic_count,
-    equal_parts,
-    filled_count,
-)
+from memtopo.kinds.mappings.fill import ChunkNumber, MapEntries, SizedChunks, elastic_count, equal_parts, filled_count
 from memtopo.kinds.resolution import Refused, together, whole_granules
 from memtopo.language.entries import Entry
 from memtopo.language.fields import (

@@ -387,10 +387,7 @@ def _changed(old: tuple[Grant, ...], new: tuple[Grant, ...]) -> tuple[Grant, ...
     before, after = dict(old), dict(new)
     changed = (
         # The driver has one access for the host and all its NUMA nodes.
-        Grant(
-            location if location.kind is LocationKind.GPU else WHOLE_HOST,
-            after.get(location, Access.NONE),
-        )
+        Grant(location if location.kind is LocationKind.GPU else WHOLE_HOST, after.get(location, Access.NONE))
         for location in sorted({*before, *after})
         if before.get(location, Access.NONE) != after.get(location, Access.NONE)
     )

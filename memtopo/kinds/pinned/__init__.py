@@ -18,15 +18,7 @@ from memtopo.kinds.external import FROM, from_process
 from memtopo.kinds.kind import Kind, Scope, Steps, Words
 from memtopo.kinds.resolution import Refused, refuse, require_gpu, together, trial_reason
 from memtopo.language.entries import Entry
-from memtopo.language.fields import (
-    Boolean,
-    Count,
-    Devices,
-    FilePath,
-    OffsetBytes,
-    PositiveBytes,
-    ProducerText,
-)
+from memtopo.language.fields import Boolean, Count, Devices, FilePath, OffsetBytes, PositiveBytes, ProducerText
 from memtopo.machine import Machine
 
 PAGE = 4 << 10
