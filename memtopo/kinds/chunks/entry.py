@@ -196,8 +196,7 @@ def resolve_chunks(scope: Scope, entry: Chunk, path: Path, mapped: Callable[[], 
     unit = _granule(scope.machine, properties)
     size, declared, share = _size(scope, entry, path, listed, unit, written)
     chunks = SizedChunks(str(path[-1]), path, (*path, *entry.number_key), tuple(listed), unit, size)
-    largest = _largest(scope, entry, chunks, written, share, mapped)
-    created = _created(scope, entry, chunks, largest, mapped)
+    largest, created = _numbers(scope, entry, chunks, written, share, mapped)
     used = scope.devices.distributed(listed, largest.number, path)
     properties = properties[: len(used)]
     unit = _granule(scope.machine, properties)
@@ -240,28 +239,26 @@ def _size(
     return size, declared, None
 
 
-def _largest(
+def _numbers(
     scope: Scope,
     entry: Chunk,
     chunks: SizedChunks,
     written: ChunkCount,
     share: TakenShare | None,
     mapped: Callable[[], MapEntries],
-) -> ChunkNumber:
-    """Largest number of chunks: what is `written`, or what follows from that. Their size may be of a `share`."""
+) -> tuple[ChunkNumber, int]:
+    """Largest number of chunks, what is `written` or what follows from it, and the number created with the layout.
+
+    Their size may be of a `share`. Raises `Refused`, with MT803 if more are created than the largest number.
+    """
     if isinstance(written, int):
-        return ChunkNumber(written, share)
-    if isinstance(written, Share):
-        return _of_shared_number(scope, chunks, written, chunks.number_path, mapped)
-    return (elastic_count if entry.elastic else filled_count)(scope, chunks, mapped())
-
-
-def _created(
-    scope: Scope, entry: Chunk, chunks: SizedChunks, largest: ChunkNumber, mapped: Callable[[], MapEntries]
-) -> int:
-    """Number of chunks that are created with the layout. Raises `Refused` with MT803 if it is more than the largest."""
+        largest = ChunkNumber(written, share)
+    elif isinstance(written, Share):
+        largest = _of_shared_number(scope, chunks, written, chunks.number_path, mapped)
+    else:
+        largest = (elastic_count if entry.elastic else filled_count)(scope, chunks, mapped())
     if not entry.elastic or entry.elastic.min == entry.elastic.max:
-        return largest.number
+        return largest, largest.number
     created, path = entry.elastic.min, (*chunks.path, "count", "min")
     label = Label("the largest number", chunks.number_path)
     if isinstance(created, Share):
@@ -275,7 +272,7 @@ def _created(
         fixed = isinstance(entry.elastic.max, int) or isinstance(entry.elastic.min, Share)
         help = f"write 'max: {entry.elastic.min}' or more" if fixed else f"write 'min: {largest.number}' or less"
         raise Refused(Diagnostic("MT803", message, path, labels=(label,), help=help))
-    return created
+    return largest, created
 
 
 def amount_notes(group: ChunkGroup) -> Iterator[str]:
