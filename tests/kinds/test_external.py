@@ -13,7 +13,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError, gpu
 from memtopo.driver.wrappers import Forwarder
 from memtopo.drivers.sim import SimDriver, external_api
-from memtopo.kinds.external import ExternalObject, produced
+from memtopo.kinds.external import ExternalObject, ProducedGroup
 from memtopo.kinds.external.semaphores import ImportedSemaphore
 from memtopo.kinds.external.steps import (
     DESCRIPTORS,
@@ -63,7 +63,7 @@ semaphores:
         "done", "opaque_fd", 1, False
     )  # fmt: skip
     assert found.gpus == [0, 1]
-    assert list(produced(found)) == [frame, other, ready, taken]
+    assert list(found.instances_of(ProducedGroup)) == [frame, other, ready, taken]
 
 
 def test_instances_of_a_counted_process_use_their_own_device() -> None:

@@ -198,7 +198,7 @@ class ExternalObjects(Kind):
 
 def importable(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT702 for objects whose trial failed, or whose required support is not advertised."""
-    for group in produced(geometry):
+    for group in geometry.instances_of(ProducedGroup):
         if reason := group.fault(machine):
             what, where = f"{group.noun} {group.name!r}", f"{group.location} of this machine"
             message = f"{what}: {group.origin.via!r} does not work on {where}"
@@ -213,7 +213,7 @@ def failed(trial: Trial) -> str | None:
 def equal_declarations(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT707 for entries of one object that differ; the driver checks neither size nor kind (facts 53, 55)."""
     known: dict[tuple[tuple[str, ...], str], ProducedGroup] = {}
-    for group in (group for member in geometry.members.values() for group in produced(member)):
+    for group in chain.from_iterable(each.instances_of(ProducedGroup) for each in geometry.members.values()):
         first = known.setdefault(group.origin.identity, group)
         one, other = first.properties(), group.properties()
         if key := next((key for key, value in one.items() if other.get(key) != value), None):
@@ -222,11 +222,6 @@ def equal_declarations(geometry: Geometry, machine: Machine) -> Iterator[Diagnos
             label = Label(f"{first.name!r} is declared here", first.path, "key")
             help = "declare it equally, or name another export"
             yield Diagnostic("MT707", message, group.path, "key", labels=(label,), help=help)
-
-
-def produced(geometry: Geometry) -> Iterator[ProducedGroup]:
-    """External objects and semaphores of a geometry."""
-    return geometry.instances_of(ProducedGroup)
 
 
 def producer_gpu(scope: Scope, what: str, device: NamedDevice, path: Path) -> Location:
