@@ -43,7 +43,9 @@ _UNKNOWN_CALL = re.compile(r"(?:cu(?:da)?|hip)[A-Z][a-z]\w+")
 _CALLED = re.compile(r"\s?\(|\s+(?:failed|returned|error|of)\b|:", re.IGNORECASE)
 _ERROR_PREFIX = re.compile(r"(?:CUDA_?ERROR_?|CUDA_ERR_|ERROR_)", re.IGNORECASE)
 _FOREIGN = re.compile(r"\b(?:nccl[A-Z]\w+|hipError\w+|[A-Z]{2,12}_(?:STATUS|ERR|ERROR)_\w+)")
-_CUDA = re.compile(r"cuda|(?-i:\b[Cc]u[A-Z][a-z])|CUresult|nvshmem|\bnccl|\brmm\b|\.cuh?\b", re.IGNORECASE)
+_CUDA = re.compile(
+    r"cuda|\bMPS\b|nvlink|(?-i:\b[Cc]u[A-Z][a-z])|CUresult|nvshmem|\bnccl|\brmm\b|\.cuh?\b", re.IGNORECASE
+)
 _NUMBER = re.compile(
     r"(?:error|failure|failed|fails|code|status|result|returned|value|ret|rc|err|errno|CUresult)"
     r"(?:\s{1,3}(?:code|with|number|status|value|error|is|cuda|failure)){0,3}[\s:=(\[#{]{1,4}(-?\d{1,4})\b(?![.:/]\d)",
@@ -154,7 +156,7 @@ def _found_calls(text: str, *, short: bool) -> Iterator[_Found]:
                 yield _Found(*match.span(), "system", system)
         elif name := _call(word):
             yield _Found(*match.span(), "cuda", name)
-        elif _UNKNOWN_CALL.fullmatch(word) and (short or called):
+        elif _UNKNOWN_CALL.fullmatch(word) and not _FOREIGN.fullmatch(word) and (short or called):
             yield _Found(*match.span(), "cuda", word)
     yield from (_Found(*match.span(), "system", "Xid") for match in _xids(text, short=short))
     for pattern, name in _patterns("phrases"):
@@ -164,7 +166,8 @@ def _found_calls(text: str, *, short: bool) -> Iterator[_Found]:
 
 def _found_errors(text: str, *, short: bool) -> Iterator[_Found]:
     for match in _WORD.finditer(text):
-        if system := _system_errors().get(match[0].removeprefix("NVML_ERROR_")):
+        own = _system_errors()
+        if system := own.get(match[0]) or own.get(match[0].removeprefix("NVML_ERROR_")):
             yield _Found(*match.span(), "system", system)
         elif name := _error(match[0]):
             yield _Found(*match.span(), "cuda", name)

@@ -133,6 +133,9 @@ def _causes(message: Message, named: NamedError, *, alone: bool) -> list[explana
         return stated or [explanations.Cause(named.call, named.error, refused, (message.reason,), check, cited)]
     if named.error is None:
         return explanations.causes_of(named.call, None) if named.call and alone else []
+    calls = {cause.call for cause in explanations.causes_of(None, named.error)}
+    if named.call is None and len(calls) == 1 and named.error in error_names():
+        return explanations.causes_of(None, named.error)
     return explanations.causes_of(named.call or explanations.EVERY, named.error)
 
 
