@@ -343,7 +343,9 @@ class Machine(_Record):
         found = {}
         for location, memory in self.locations.items():
             for entry in memory.granularity:
-                handles = HandleType(sum(HandleType[word.upper()] for word in {*entry.handles}))
+                handles = HandleType.NONE
+                for word in entry.handles:
+                    handles |= HandleType[word.upper()]
                 found[Properties.with_flags(location, handles, flags_of(entry))] = entry
         return found
 
@@ -457,13 +459,14 @@ def load(name: str) -> Machine:
         if name not in shipped():
             raise Unavailable(f"machine {shorten(name)!r} is not known", hint=_hint(name))
         return parse((SHIPPED / f"{name}.json").read_bytes(), name)
+    path = pathlib.Path(name)
     try:
-        text = read_file(pathlib.Path(name), LARGEST_FILE)
+        text = read_file(path, LARGEST_FILE)
     except TooLarge as error:
-        raise Unavailable(f"machine file {name!r} has more than {LARGEST_FILE >> 20} MiB") from error
+        raise Unavailable(f"machine file {str(path)!r} has more than {LARGEST_FILE >> 20} MiB") from error
     except (OSError, ValueError) as error:
         hint = f"the machines that are part of memtopo are {', '.join(shipped())}"
-        raise Unavailable(f"machine file {name!r} cannot be read: {reason(error)}", hint=hint) from error
+        raise Unavailable(f"machine file {str(path)!r} cannot be read: {reason(error)}", hint=hint) from error
     return parse(text, name)
 
 

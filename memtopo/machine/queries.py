@@ -117,7 +117,7 @@ def _host(driver: Driver, nodes: Sequence[int], sizes: Mapping[int, int]) -> dic
     # HOST supports no handle types (fact 6).
     handles: dict[Location, Sequence[HandleType]] = {types.WHOLE_HOST: _SHARED[:1]}
     handles |= {Location(LocationKind.HOST_NUMA, node): _SHARED[:2] for node in nodes}
-    found = {str(location): _granularities(driver, location, types, (False,)) for location, types in handles.items()}
+    found = {str(location): _granularities(driver, location, kinds, (False,)) for location, kinds in handles.items()}
     bytes_of = {str(Location(LocationKind.HOST_NUMA, node)): size for node, size in sizes.items()}
     return {
         name: HostMemory.model_construct(granularity=entries, memory_bytes=bytes_of.get(name))

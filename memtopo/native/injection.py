@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -265,6 +264,8 @@ def write_mark(label: str) -> None:
         raise UsageError(f"the label of a mark has {len(text):,} bytes; the most are {_LONGEST_LABEL:,}")
     # The library in this process is that which the driver has loaded, or Python.
     file = os.environ.get(VARIABLE, "") if RECORD in os.environ else ""
-    with suppress(OSError, MemtopoError):  # there is none
+    try:
         library = ctypes.CDLL(file or os.fspath(CAPTURE.file()), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        library.memtopo_capture_mark(text.encode())
+    except (OSError, MemtopoError):  # there is none
+        return
+    library.memtopo_capture_mark(text.encode())

@@ -28,8 +28,8 @@ def read(root: Path = Path("/")) -> Surroundings:
     """Read the environment of this process; `root` is that of the file system."""
     has_files = (root / ".dockerenv").exists() or (root / "run/.containerenv").exists()
     in_group = any(name in text_of(root / "proc/1/cgroup") for name in _CGROUPS)
-    # Smallest memory limit of the control groups around this process; None if there is none.
-    limits = (_number(text_of(file)) for file in _limits(root))
+    # None if no control group around this process limits its memory.
+    limits = [limit for file in _limits(root) if (limit := _number(text_of(file))) is not None and limit < _UNLIMITED]
     return Surroundings(
         container=has_files or in_group or "container" in os.environ,
         wsl="microsoft" in text_of(root / "proc/version").lower(),
@@ -39,7 +39,7 @@ def read(root: Path = Path("/")) -> Surroundings:
         vulkan=ctypes.util.find_library("vulkan") is not None,
         bindings=_bindings(),
         locked_bytes=None if (locked := resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]) < 0 else locked,
-        group_bytes=min((limit for limit in limits if limit is not None and limit < _UNLIMITED), default=None),
+        group_bytes=min(limits, default=None),
     )
 
 

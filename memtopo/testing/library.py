@@ -91,9 +91,12 @@ def answer_calls(answer: Answer) -> None:
     """Have the calls of this process answered by a function until `refuse_calls`. Raises `NoLibrary`."""
     global _answer, _callback  # noqa: PLW0603 the library is one for a process
     if _callback is None:  # it is never freed: a thread may be on its way into it
-        _callback = _ANSWER(
-            _without_collection(lambda number, words: _answer(number, words) if _answer else _DEINITIALIZED)
-        )
+
+        def answered(number: int, words: Sequence[int]) -> int:
+            current = _answer  # another thread may call `refuse_calls`
+            return current(number, words) if current else _DEINITIALIZED
+
+        _callback = _ANSWER(_without_collection(answered))
         atexit.register(loaded(LIBCUDA).memtopo_answer, None)  # libraries free objects at the interpreter's end
     _answer = answer
     loaded(LIBCUDA).memtopo_answer(_callback)
